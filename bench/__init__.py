@@ -1,0 +1,1 @@
+"""Lockstep: proves that train-step implementations agree, then times them fairly."""

@@ -1,0 +1,56 @@
+"""The written form of a device mesh, `data=4,model=2`. Imports no jax."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+AXES = ("data", "fsdp", "model", "pipe")
+
+
+@dataclass(frozen=True)
+class MeshShape:
+    """Named axes and their sizes, outermost first: `(("data", 4), ("model", 2))`."""
+
+    axes: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def parse(cls, text: str) -> MeshShape:
+        """Read `data=4,model=2`.
+
+        Raises:
+          ValueError: an axis is unknown or repeated, or a size is not a positive integer.
+        """
+        axes: list[tuple[str, int]] = []
+        for part in text.split(","):
+            name, _, size = part.strip().partition("=")
+            if name not in AXES:
+                raise ValueError(
+                    f"mesh {text!r}: unknown axis {name!r}; write NAME=SIZE[,NAME=SIZE...] "
+                    f"with axes from: {', '.join(AXES)}"
+                )
+            if name in dict(axes):
+                raise ValueError(f"mesh {text!r}: axis {name!r} is named twice")
+            if not size.isascii() or not size.isdigit() or int(size) < 1:
+                raise ValueError(
+                    f"mesh {text!r}: axis {name!r} needs a positive integer size, not {size!r}"
+                )
+            axes.append((name, int(size)))
+        return cls(tuple(axes))
+
+    def __str__(self) -> str:
+        return ",".join(f"{name}={size}" for name, size in self.axes)
+
+    @property
+    def size(self) -> int:
+        """Devices in the mesh."""
+        return math.prod(size for _, size in self.axes)
+
+    def axis(self, name: str) -> int:
+        """Size of the named axis; 1 where the mesh lacks it."""
+        return dict(self.axes).get(name, 1)
+
+    @property
+    def batch_shards(self) -> int:
+        """Parts the global batch is split into: the batch axes are `data` and `fsdp`."""
+        return self.axis("data") * self.axis("fsdp")

@@ -1,0 +1,163 @@
+"""The rows a run stores: the one interface between measuring and reporting. Imports no jax.
+
+A run is a folder `reports/<run>/` with a `manifest.json` and three append-only files of JSON
+lines. A block's samples are appended first, then its cells, then its one block row: a block
+without a block row was cut off, and readers ignore what it left. Times carry their unit in
+their name; `_ns` are integers, `_s` are floats, `_bytes` are integers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+SCHEMA = 1
+TWIN = "twin"
+"""Arm name of the second copy of a block's baseline (the A/A twin)."""
+
+Status = Literal["ok", "wrong", "unsupported", "oom", "timeout", "crashed"]
+
+
+class SampleRow(TypedDict):
+    """`samples.jsonl`: one arm's turn in one round."""
+
+    block: str
+    """Block name, as in bench.cells."""
+    attempt: str
+    """Identifies the worker process that measured; joins samples, cells and blocks."""
+    launch: int
+    arm: str
+    """Implementation name, or TWIN."""
+    round: int
+    position: int
+    """Place in its round's order, from 0."""
+    predecessor: str
+    """Arm that ran just before; empty for the first turn of the process."""
+    steps: int
+    """Steps in each of the two timed spans; the same for every arm of the block."""
+    latency_ns: int
+    """Time of `steps` steps, waiting for the devices after every one."""
+    throughput_ns: int
+    """Time of `steps` steps, waiting for the devices once, after the last."""
+
+
+class CompileTimes(TypedDict):
+    """What the first call of the timed step spent before it ran, from jax.monitoring events."""
+
+    trace_s: float
+    lower_s: float
+    compile_s: float
+    cache_hits: int
+    """Programs taken from the persistent compilation cache instead of compiled."""
+
+
+class MemoryBytes(TypedDict):
+    """Memory of one device, as the compiler plans it for the step's largest program."""
+
+    total_bytes: int
+    """arguments + outputs + temporaries - aliased."""
+    argument_bytes: int
+    output_bytes: int
+    temporary_bytes: int
+    alias_bytes: int
+    """Outputs that reuse donated arguments."""
+
+
+class Proof(TypedDict):
+    """What the gate compared. Errors are relative to the size of the reference's update."""
+
+    steps: int
+    checks: list[ProofCheck]
+
+
+class ProofCheck(TypedDict):
+    """One trajectory compared with the reference's."""
+
+    name: str
+    """For instance `fp64 sgd`: the dtype and optimizer it ran with."""
+    loss_error: float
+    update_error: float
+    loss_tolerance: float
+    update_tolerance: float
+
+
+class CellRow(TypedDict):
+    """`cells.jsonl`: how one cell ended."""
+
+    cell: str
+    block: str
+    attempt: str
+    launch: int
+    workload: str
+    size: str
+    mesh: str
+    devices: int
+    batch: int
+    precision: str
+    implementation: str
+    status: Status
+    reason: str
+    """Why there is no time; empty if and only if the status is `ok`."""
+    proof: NotRequired[Proof]
+    compile: NotRequired[CompileTimes]
+    memory: NotRequired[MemoryBytes | None]
+    """None where the backend gives no figures."""
+    model_flops: NotRequired[float]
+    """FLOPs of one step over all devices, by the workload's formula."""
+    unit: NotRequired[str]
+    """What the workload counts: `samples` or `tokens`."""
+    units_per_step: NotRequired[int]
+    interleaved: NotRequired[bool]
+    """False where the cell had to run in a worker of its own (it did not fit beside the others)."""
+    profile: NotRequired[str]
+    """TensorBoard run name under profiles/."""
+
+
+class BlockRow(TypedDict):
+    """`blocks.jsonl`: one worker process's measurement of one block; written last."""
+
+    block: str
+    attempt: str
+    launch: int
+    workload: str
+    size: str
+    mesh: str
+    devices: int
+    batch: int
+    precision: str
+    baseline: str
+    """Implementation that ratios are taken against and that the twin copies; empty if none ran."""
+    rounds: int
+    steps: int
+    """Steps a timed span, shared by all arms; 0 if nothing was timed."""
+    started_at: str
+    """UTC, ISO 8601."""
+    seconds: dict[str, float]
+    """Wall seconds by phase: `start`, `gate`, `compile`, `measure`, `trace`."""
+    load_before: float
+    """1-minute load average of the host when the worker started."""
+    load_after: float
+
+
+class Manifest(TypedDict):
+    """`manifest.json`: written once, when the run starts."""
+
+    schema: int
+    run: str
+    started_at: str
+    argv: list[str]
+    preset: str
+    config: dict[str, Any]
+    """The resolved options: workloads, implementations, meshes, batches, precisions, scaling ..."""
+    platform: str
+    """`cpu`, `gpu` or `tpu`."""
+    device_kind: str
+    device_count: int
+    device_memory_bytes: int | None
+    host: dict[str, Any]
+    """os, cpu, physical_cores, usable_cores, memory_bytes, load (1 minute)."""
+    versions: dict[str, str]
+    """python, jax, jaxlib, flax, optax, numpy."""
+    environment: dict[str, str]
+    """Variables that change how XLA runs, where set: XLA_FLAGS, JAX_*, NPROC ..."""
+    git: dict[str, Any]
+    """commit (str or None) and dirty (bool)."""
