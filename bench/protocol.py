@@ -1,0 +1,124 @@
+"""What the supervisor and a worker process say to each other. Imports no jax.
+
+A worker (`python -m bench.worker`) reads one Job as JSON from stdin, writes one event a line as
+JSON to the file descriptor it was started with as stdout, and exits 0. Whatever implementations
+print goes to stderr. `python -m bench.worker.catalogue` reads a CatalogueRequest and writes one
+Catalogue.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NotRequired, TypedDict
+
+from bench.rows import BlockRow, CellRow, SampleRow
+
+
+class Job(TypedDict):
+    """One block to prove and measure in one worker process."""
+
+    attempt: str
+    launch: int
+    workload: str
+    size: str
+    mesh: str
+    batch: int
+    precision: str
+    implementations: list[str]
+    baseline: str
+    """Arm that ratios are taken against; if it ends other than ok, the worker takes the first
+    implementation that is ok instead."""
+    rounds: int
+    seconds: float
+    """Wall time the timed rounds should take together; sets the steps a span, never the rounds."""
+    seed: int
+    """Of the order of arms. The workload's parameters and data never depend on it."""
+    alone: bool
+    """True where the cell did not fit beside the others: one implementation and no twin."""
+    implementation_paths: list[str]
+    """Files outside implementations/; their names are their file names without `.py`."""
+    workload_paths: list[str]
+    cache_dir: NotRequired[str]
+    """JAX's persistent compilation cache; none if absent."""
+    profile_dir: NotRequired[str]
+    """TensorBoard log directory; no tracing pass if absent. A cell's run is `<run>/<cell name>`."""
+    profile_run: NotRequired[str]
+    profile_steps: NotRequired[int]
+
+
+class PhaseEvent(TypedDict):
+    """The worker begins a phase; a crash or deadline after it is blamed on `arm`."""
+
+    event: Literal["phase"]
+    phase: Literal["start", "reference", "gate", "compile", "measure", "trace"]
+    arm: str
+    """Implementation, or empty where the phase is about the whole block."""
+    done: int
+    of: int
+    """Progress within the phase: arms, or rounds in `measure`."""
+
+
+class CellEvent(TypedDict):
+    """A cell has ended, and how."""
+
+    event: Literal["cell"]
+    row: CellRow
+
+
+class SamplesEvent(TypedDict):
+    """All samples of the block; sent once, after the last round."""
+
+    event: Literal["samples"]
+    rows: list[SampleRow]
+
+
+class BlockEvent(TypedDict):
+    """The block is complete. The supervisor adds the host's load."""
+
+    event: Literal["block"]
+    row: BlockRow
+
+
+Event = PhaseEvent | CellEvent | SamplesEvent | BlockEvent
+
+
+class CatalogueRequest(TypedDict):
+    """Paths from the command line, to be listed beside the built-in ones."""
+
+    implementation_paths: list[str]
+    workload_paths: list[str]
+
+
+class ImplementationEntry(TypedDict):
+    """One implementation file."""
+
+    name: str
+    path: str
+    summary: str
+    """First line of the docstring."""
+    error: str
+    """Why it cannot be imported; empty if it can."""
+
+
+class WorkloadEntry(TypedDict):
+    """One workload file."""
+
+    name: str
+    path: str
+    summary: str
+    sizes: list[str]
+    """From the smallest, which is the one for tests."""
+    default: str
+    error: str
+
+
+class Catalogue(TypedDict):
+    """What there is to run, and on what."""
+
+    platform: str
+    device_kind: str
+    device_count: int
+    """Devices of an accelerator. Without one, 1: CPU devices are virtual and made to measure."""
+    device_memory_bytes: int | None
+    versions: dict[str, str]
+    implementations: list[ImplementationEntry]
+    workloads: list[WorkloadEntry]
