@@ -1,0 +1,47 @@
+"""jax.jit over sharded inputs: the step of one device, and the compiler inserts the collectives.
+
+The batch is split over `data`, parameters and optimizer state are replicated, and the function is
+written as if for one device. XLA's partitioner sees that the gradients of replicated parameters
+sum over the split batch, and inserts an all-reduce of them (4 bytes a parameter, and the loss).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import optax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bench.contract import Batch, Problem, TrainStep
+from bench.placement import (
+    create_data_parallel_sharding,
+    place_batch_on_shards,
+    replicate,
+    unknown_axes,
+)
+
+
+def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
+    return unknown_axes(mesh, "data")
+
+
+def build(problem: Problem, mesh: Mesh) -> TrainStep:
+    params, loss_fn = problem.functional()
+    batch_sharding = create_data_parallel_sharding(mesh, "data")
+
+    @partial(jax.jit, donate_argnums=0, out_shardings=NamedSharding(mesh, P()))
+    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
+        params, opt_state = state
+        loss, grads = jax.value_and_grad(loss_fn)(params, batch)
+        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), loss
+
+    return TrainStep(
+        state=replicate((params, problem.optimizer.init(params)), mesh),
+        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
+        step=step,
+        params=lambda state: state[0],
+    )

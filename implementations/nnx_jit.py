@@ -1,0 +1,53 @@
+"""nnx.jit with nnx.Optimizer: Flax's own way; the compiler inserts the collectives.
+
+Model and optimizer are objects that the step changes in place. The batch is split over `data`,
+their variables are replicated, and XLA's partitioner inserts the all-reduce of the gradients
+(4 bytes a parameter, and the loss), as for jax.jit. What differs is dispatch: nnx.jit walks both
+objects in Python at every call, to hand their variables to jax.jit and to write them back.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+from flax import nnx
+from jax.sharding import Mesh
+
+from bench.contract import Batch, Problem, TrainStep
+from bench.placement import (
+    create_data_parallel_sharding,
+    place_batch_on_shards,
+    replicate,
+    unknown_axes,
+)
+
+
+def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
+    return unknown_axes(mesh, "data")
+
+
+def build(problem: Problem, mesh: Mesh) -> TrainStep:
+    batch_sharding = create_data_parallel_sharding(mesh, "data")
+    model = problem.make_model()
+    optimizer = nnx.Optimizer(model, problem.optimizer, wrt=nnx.Param)
+    for stateful in (model, optimizer):
+        nnx.update(stateful, replicate(nnx.state(stateful), mesh))
+
+    @partial(nnx.jit, donate_argnums=(0, 1))
+    def train_step(model: nnx.Module, optimizer: nnx.Optimizer[Any], batch: Batch) -> jax.Array:
+        loss, grads = nnx.value_and_grad(problem.loss)(model, batch)
+        optimizer.update(model, grads)
+        return loss
+
+    def step(state: tuple[nnx.Module, Any], batch: Batch) -> tuple[Any, jax.Array]:
+        with jax.set_mesh(mesh):
+            return state, train_step(*state, batch)
+
+    return TrainStep(
+        state=(model, optimizer),
+        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
+        step=step,
+        params=lambda state: nnx.to_pure_dict(nnx.state(state[0], nnx.Param)),
+    )

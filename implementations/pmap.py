@@ -1,0 +1,64 @@
+"""jax.pmap with pmean: the oldest way; state and batch carry a leading device dimension.
+
+Every array has one slice a device, and the function sees its slice. One `pmean` of the loss and
+all gradients is the step's only communication (4 bytes a parameter, and the loss); each device
+then makes the same update to its own slice.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bench.contract import Batch, Params, Problem, TrainStep
+from bench.placement import create_data_parallel_sharding, place_batch_on_shards, unknown_axes
+
+
+def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
+    return unknown_axes(mesh, "data")
+
+
+def build(problem: Problem, mesh: Mesh) -> TrainStep:
+    params, loss_fn = problem.functional()
+    devices = list(mesh.devices.flat)
+    one_slice_a_device = create_data_parallel_sharding(mesh, "data")
+
+    @partial(
+        jax.pmap, axis_name="data", devices=devices, donate_argnums=0, out_axes=(0, None)
+    )
+    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
+        params, opt_state = state
+        loss, grads = jax.lax.pmean(jax.value_and_grad(loss_fn)(params, batch), "data")
+        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), loss
+
+    @partial(jax.jit, out_shardings=one_slice_a_device)
+    def stack_copies(tree: Any) -> Any:
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (len(devices), *x.shape)), tree)
+
+    def place(batch: Batch) -> Batch:
+        slices = jax.tree.map(lambda x: x.reshape(len(devices), -1, *x.shape[1:]), batch)
+        return place_batch_on_shards(slices, one_slice_a_device)
+
+    def as_replicas(stacked: jax.Array) -> jax.Array:
+        """The same buffers as one replicated array: each device's slice is its replica."""
+        slices = [shard.data[0] for shard in stacked.addressable_shards]
+        sharding = NamedSharding(mesh, P())
+        return jax.make_array_from_single_device_arrays(slices[0].shape, sharding, slices)
+
+    def params_of(state: tuple[Params, Any]) -> Params:
+        return jax.tree.map(as_replicas, state[0])
+
+    return TrainStep(
+        state=stack_copies((params, problem.optimizer.init(params))),
+        place=place,
+        step=step,
+        params=params_of,
+    )
+

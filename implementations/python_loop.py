@@ -1,0 +1,110 @@
+"""Reference: a Python loop over the shards, gradients summed, divided, and applied once.
+
+Every device gets a copy of the parameters and its shard of the batch, and computes the shard's
+loss and gradients. The first device collects them, sums and divides, and makes the one update; it
+alone keeps the state. A step therefore moves the parameters out to every device and one set of
+gradients back from each, through separate programs that Python starts one by one.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jax.sharding import Mesh
+
+from bench.contract import Batch, Params, Problem, TrainStep
+from bench.placement import unknown_axes
+
+
+def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
+    return unknown_axes(mesh, "data")
+
+
+def build(problem: Problem, mesh: Mesh) -> TrainStep:
+    devices = list(mesh.devices.flat)
+    params, loss_fn = problem.functional()
+    shard_step = jax.jit(jax.value_and_grad(loss_fn))
+
+    @partial(jax.jit, donate_argnums=0)
+    def update(state: tuple[Params, Any], results: list[Any]) -> tuple[Any, jax.Array]:
+        params, opt_state = state
+        loss, grads = jax.tree.map(lambda *shards: sum(shards) / len(shards), *results)
+        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), loss
+
+    def step(state: tuple[Params, Any], shards: list[Batch]) -> tuple[Any, jax.Array]:
+        results = [
+            shard_step(jax.device_put(state[0], device), shard)
+            for device, shard in zip(devices, shards, strict=True)
+        ]
+        return update(state, jax.device_put(results, devices[0]))
+
+    params = jax.device_put(jax.tree.map(jnp.copy, params), devices[0])
+    return TrainStep(
+        state=(params, jax.device_put(problem.optimizer.init(params), devices[0])),
+        place=lambda batch: [
+            jax.device_put(shard, device)
+            for device, shard in zip(devices, split_batch(batch, len(devices)), strict=True)
+        ],
+        step=step,
+        params=lambda state: state[0],
+    )
+
+
+def split_batch(batch: Batch, shards: int) -> list[Batch]:
+    """Equal parts of a host batch along its leading dimension, in order.
+
+    Raises:
+      ValueError: the leading dimension does not divide by the shards.
+    """
+    rows = {leaf.shape[0] for leaf in jax.tree.leaves(batch)}
+    if any(n % shards for n in rows):
+        raise ValueError(f"a batch of {sorted(rows)} rows does not divide into {shards} shards")
+    return [
+        jax.tree.map(lambda leaf, i=i: leaf.reshape(shards, -1, *leaf.shape[1:])[i], batch)
+        for i in range(shards)
+    ]
+
+
+def distributed_train_step(
+    seed: int, x_batch: jax.Array, y_batch: jax.Array, num_devices: int, lr: float
+) -> jax.Array:
+    """One data-parallel step of linear regression by `nnx.Linear` and `optax.sgd`.
+
+    The whole of data parallelism in one function: shard the batch, differentiate each shard's
+    mean squared error, sum the gradients and divide them, update once.
+
+    Args:
+      seed: of the layer's initial parameters.
+      x_batch: inputs, float (batch, features in).
+      y_batch: targets, float (batch, features out).
+      num_devices: shards to compute; the batch must divide by it. Shards go round the devices
+        there are, since the result does not depend on where they are computed.
+      lr: learning rate.
+
+    Returns:
+      `jnp.array([mean loss over the shards])`, shape (1,): the loss that the step descended from.
+
+    Raises:
+      ValueError: the batch does not divide into `num_devices` shards, or there are none.
+    """
+    if num_devices < 1:
+        raise ValueError(f"num_devices is {num_devices}; a step needs at least 1")
+
+    def loss_fn(model: nnx.Linear, x: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.mean((model(x) - y) ** 2)
+
+    model = nnx.Linear(x_batch.shape[-1], y_batch.shape[-1], rngs=nnx.Rngs(seed))
+    optimizer = nnx.Optimizer(model, optax.sgd(lr), wrt=nnx.Param)
+    losses, grads = [], []
+    for x, y in split_batch((x_batch, y_batch), num_devices):
+        shard_loss, shard_grads = nnx.value_and_grad(loss_fn)(model, x, y)
+        losses.append(shard_loss)
+        grads.append(shard_grads)
+    optimizer.update(model, jax.tree.map(lambda *leaves: sum(leaves) / num_devices, *grads))
+    return jnp.array([sum(losses) / num_devices])

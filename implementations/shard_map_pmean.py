@@ -1,0 +1,53 @@
+"""jax.shard_map with pmean: every device computes on its shard, then gradients are averaged.
+
+The function sees one device's shard of the batch and a full copy of the state. One `pmean` of the
+loss and all gradients is the step's only communication (4 bytes a parameter, and the loss); each
+device then makes the same update to its own copy.
+
+`pcast` marks the parameters as this device's own before differentiating. Without it, shard_map
+knows that they are replicated and already sums their gradients over `data`, and the `pmean` would
+average equal values: gradients as many times too large as there are devices.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import optax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from bench.contract import Batch, Problem, TrainStep
+from bench.placement import (
+    create_data_parallel_sharding,
+    place_batch_on_shards,
+    replicate,
+    unknown_axes,
+)
+
+
+def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
+    return unknown_axes(mesh, "data")
+
+
+def build(problem: Problem, mesh: Mesh) -> TrainStep:
+    params, loss_fn = problem.functional()
+    batch_sharding = create_data_parallel_sharding(mesh, "data")
+
+    @partial(jax.jit, donate_argnums=0)
+    @partial(jax.shard_map, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())
+    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
+        params, opt_state = state
+        own_params = jax.lax.pcast(params, "data", to="varying")
+        loss, grads = jax.lax.pmean(jax.value_and_grad(loss_fn)(own_params, batch), "data")
+        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), loss
+
+    return TrainStep(
+        state=replicate((params, problem.optimizer.init(params)), mesh),
+        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
+        step=step,
+        params=lambda state: state[0],
+    )

@@ -1,0 +1,57 @@
+"""jax.shard_map with psum: shards compute scaled losses, whose gradients sum to the mean's.
+
+The function sees one device's shard of the batch and a full copy of the state. Dividing the loss
+by the number of shards first turns the mean into a sum, so one `psum` of the loss and all
+gradients is the step's only communication (4 bytes a parameter, and the loss), and there is no
+pass over the gradients to divide them.
+
+`pcast` marks the parameters as this device's own before differentiating. Without it, shard_map
+knows that they are replicated and already sums their gradients over `data`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import optax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from bench.contract import Batch, Params, Problem, TrainStep
+from bench.placement import (
+    create_data_parallel_sharding,
+    place_batch_on_shards,
+    replicate,
+    unknown_axes,
+)
+
+
+def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
+    return unknown_axes(mesh, "data")
+
+
+def build(problem: Problem, mesh: Mesh) -> TrainStep:
+    params, loss_fn = problem.functional()
+    batch_sharding = create_data_parallel_sharding(mesh, "data")
+    shards = mesh.shape["data"]
+
+    def share_of_loss(params: Params, batch: Batch) -> jax.Array:
+        return loss_fn(params, batch) / shards
+
+    @partial(jax.jit, donate_argnums=0)
+    @partial(jax.shard_map, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())
+    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
+        params, opt_state = state
+        own_params = jax.lax.pcast(params, "data", to="varying")
+        loss, grads = jax.lax.psum(jax.value_and_grad(share_of_loss)(own_params, batch), "data")
+        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), loss
+
+    return TrainStep(
+        state=replicate((params, problem.optimizer.init(params)), mesh),
+        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
+        step=step,
+        params=lambda state: state[0],
+    )
