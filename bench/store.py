@@ -1,0 +1,222 @@
+"""A run's folder: created once, appended a block at a time, read as data frames. Imports no jax.
+
+The layout is in bench.rows. Nothing stored is ever changed; a cut-off attempt stays in the files
+and readers skip it, because its block row, which is written last, is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import pandas as pd
+
+from bench.rows import SCHEMA, BlockRow, CellRow, CompileTimes, Manifest, MemoryBytes, SampleRow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+MANIFEST = "manifest.json"
+SAMPLES = "samples.jsonl"
+CELLS = "cells.jsonl"
+BLOCKS = "blocks.jsonl"
+
+_NESTED = {"compile": CompileTimes, "memory": MemoryBytes}
+"""Cell keys that become columns of their own: `compile_trace_s`, `memory_total_bytes` ..."""
+
+
+class StoreError(Exception):
+    """A run folder cannot be made or read; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run's folder holds, without attempts that were cut off.
+
+    Frames have one row a stored row and the columns of bench.rows, present even where no row has
+    them; `compile` and `memory` of a cell are spread over columns, `proof` stays an object.
+    """
+
+    directory: Path
+    manifest: Manifest
+    samples: pd.DataFrame
+    cells: pd.DataFrame
+    """The last row of each cell in each launch."""
+    blocks: pd.DataFrame
+
+
+def create(reports: Path, manifest: Manifest) -> Path:
+    """Make the run's folder under `reports`, write its manifest, and return the folder.
+
+    An empty `manifest["run"]` is replaced by a free name such as `2026-11-21_1410_quick`.
+
+    Raises:
+      StoreError: the asked name is taken, or is no plain folder name.
+    """
+    asked = manifest["run"]
+    directory = _make_named(reports, asked) if asked else _make_numbered(reports, manifest)
+    written: Manifest = {**manifest, "run": directory.name}
+    # Under another name first: a manifest that exists is whole.
+    draft = directory / f"{MANIFEST}.part"
+    with draft.open("w", encoding="utf-8") as file:
+        json.dump(written, file, indent=2)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(directory / MANIFEST)
+    return directory
+
+
+def append_block(
+    directory: Path, samples: Sequence[SampleRow], cells: Sequence[CellRow], block: BlockRow
+) -> None:
+    """Store one attempt. Each file is synced before the next is touched, the block row last."""
+    _append(directory / SAMPLES, samples)
+    _append(directory / CELLS, cells)
+    _append(directory / BLOCKS, [block])
+
+
+def completed(directory: Path) -> set[tuple[str, int]]:
+    """Block names and launches that have a block row, and need not be measured again.
+
+    Raises:
+      StoreError: as `load`.
+    """
+    read_manifest(directory)
+    return {(row["block"], int(row["launch"])) for row in _read(directory / BLOCKS)}
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Read `manifest.json`.
+
+    Raises:
+      StoreError: the folder is not a run, or was written by another version of the format.
+    """
+    path = directory / MANIFEST
+    if not path.is_file():
+        raise StoreError(f"{directory} is not a run: it has no {MANIFEST}")
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise StoreError(f"{path} is not JSON: {error}") from error
+    schema = manifest.get("schema") if isinstance(manifest, dict) else None
+    if schema != SCHEMA:
+        raise StoreError(f"{path} has schema {schema!r}; this version reads schema {SCHEMA}")
+    return cast("Manifest", manifest)
+
+
+def load(directory: Path) -> Run:
+    """Read a run.
+
+    Raises:
+      StoreError: the folder is not a run, has another schema, or a whole line of it is damaged.
+    """
+    manifest = read_manifest(directory)
+    blocks = _frame(_read(directory / BLOCKS), BlockRow)
+    attempts = set(zip(blocks["block"], blocks["launch"], blocks["attempt"], strict=True))
+
+    def whole(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        return [dict(r) for r in rows if (r["block"], r["launch"], r["attempt"]) in attempts]
+
+    cells = _frame([_spread(row) for row in whole(_read(directory / CELLS))], CellRow)
+    return Run(
+        directory=directory,
+        manifest=manifest,
+        samples=_frame(whole(_read(directory / SAMPLES)), SampleRow),
+        cells=cells.drop_duplicates(["cell", "launch"], keep="last", ignore_index=True),
+        blocks=blocks,
+    )
+
+
+def export(frame: pd.DataFrame, directory: Path, name: str) -> None:
+    """Write `<name>.csv` and `<name>.parquet`; objects in cells become JSON text."""
+    flat = frame.copy()
+    for column in flat.columns:
+        if flat[column].map(lambda value: isinstance(value, dict | list)).any():
+            flat[column] = flat[column].map(
+                lambda value: json.dumps(value) if isinstance(value, dict | list) else None
+            )
+    flat.to_csv(directory / f"{name}.csv", index=False, lineterminator="\n")
+    flat.to_parquet(directory / f"{name}.parquet", index=False)
+
+
+def _make_named(reports: Path, name: str) -> Path:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise StoreError(f"run name {name!r}: use letters, digits, '.', '_' and '-' only")
+    try:
+        (reports / name).mkdir(parents=True)
+    except FileExistsError as error:
+        raise StoreError(f"run {name!r} exists in {reports}: resume it, or name another") from error
+    return reports / name
+
+
+def _make_numbered(reports: Path, manifest: Manifest) -> Path:
+    started = datetime.fromisoformat(manifest["started_at"])
+    name = f"{started:%Y-%m-%d_%H%M}_{manifest['preset']}"
+    number = 1
+    while True:
+        directory = reports / (name if number == 1 else f"{name}_{number}")
+        try:
+            directory.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+        else:
+            return directory
+
+
+def _append(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+    with path.open("a+b") as file:
+        _cut_torn_line(file)
+        file.write(text.encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _cut_torn_line(file: BinaryIO) -> None:
+    """Drop what a killed writer left after the last newline, so that rows never join it."""
+    end = file.seek(0, os.SEEK_END)
+    keep, found = end, False
+    while keep and not found:
+        start = max(0, keep - 65536)
+        file.seek(start)
+        newline = file.read(keep - start).rfind(b"\n")
+        found = newline >= 0
+        keep = start + newline + 1
+    if keep < end:
+        file.truncate(keep)
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    # What follows the last newline is a line that a killed writer left unfinished.
+    lines = path.read_bytes().split(b"\n")[:-1]
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise StoreError(f"{path}, line {number} is damaged: {error}") from error
+    return rows
+
+
+def _spread(row: dict[str, Any]) -> dict[str, Any]:
+    flat = {key: value for key, value in row.items() if key not in _NESTED}
+    for key in _NESTED:
+        for name, value in (row.get(key) or {}).items():
+            flat[f"{key}_{name}"] = value
+    return flat
+
+
+def _frame(rows: list[dict[str, Any]], kind: type) -> pd.DataFrame:
+    columns = []
+    for key in kind.__annotations__:
+        nested = _NESTED.get(key) if kind is CellRow else None
+        columns += [f"{key}_{name}" for name in nested.__annotations__] if nested else [key]
+    return pd.DataFrame(rows, columns=columns)
