@@ -1,0 +1,39 @@
+"""From stored rows to a report: pages, plots and tables. Imports no jax.
+
+    store.load -> tables (numbers) -> scaling (curves) -> words, plots, views -> page -> files
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bench import store
+from bench.report import page, tables
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def build(run_dir: Path) -> Path:
+    """Write the report of a run into its folder and return the path of `report.html`.
+
+    Beside it: `report.md`, `plots/`, and the tables `cells`, `samples` and `blocks` as CSV and
+    Parquet. Reads stored rows alone, so it can be repeated; the same rows give the same bytes.
+
+    Raises:
+      StoreError: the folder is not a readable run.
+    """
+    run = store.load(run_dir)
+    found = tables.build(run)
+    store.export(found.cells, run_dir, "cells")
+    store.export(run.samples, run_dir, "samples")
+    store.export(run.blocks, run_dir, "blocks")
+    content = page.content(found, run.manifest)
+    plots = run_dir / "plots"
+    plots.mkdir(exist_ok=True)
+    for chart in content.charts:
+        chart.plot.write(plots)
+    (run_dir / "report.md").write_text(page.markdown(content), encoding="utf-8", newline="\n")
+    path = run_dir / "report.html"
+    path.write_text(page.html(content), encoding="utf-8", newline="\n")
+    return path

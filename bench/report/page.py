@@ -1,0 +1,188 @@
+"""Puts tables, words and plots onto one HTML page and one Markdown page."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from bench.report import plots, scaling, tables, views, words
+
+if TYPE_CHECKING:
+    from bench.report.plots import Plot
+    from bench.report.tables import Comparison, Tables
+    from bench.report.views import Table
+    from bench.report.words import Verdict
+    from bench.rows import Manifest
+
+TEMPLATES = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A plot, what it says without seeing it, and the numbers behind it."""
+
+    title: str
+    label: str
+    plot: Plot
+    table: Table
+
+    @property
+    def svg(self) -> Markup:
+        """For the page. The plots module escapes what it draws."""
+        return Markup(self.plot.inline(self.label))  # noqa: S704
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A workload at one size and precision."""
+
+    name: str
+    anchor: str
+    verdicts: list[Verdict]
+    curves: list[Chart]
+    ratios: Chart | None
+    blocks: list[Table]
+
+
+@dataclass(frozen=True)
+class Content:
+    """Everything on the page."""
+
+    manifest: Manifest
+    command: str
+    headline: str
+    tally: str
+    caveats: list[words.Caveat]
+    environment: list[tuple[str, str]]
+    subjects: list[Subject]
+    endings: list[views.Ending]
+    profiles: bool
+
+    @property
+    def charts(self) -> list[Chart]:
+        """Every plot of the page."""
+        return [
+            chart
+            for subject in self.subjects
+            for chart in (*subject.curves, *([subject.ratios] if subject.ratios else []))
+        ]
+
+
+def content(found: Tables, manifest: Manifest) -> Content:
+    """Everything the page shows, from the report's tables."""
+    cells = found.cells
+    timed = [] if cells.empty else sorted(cells.loc[cells["status"] == "ok", "implementation"])
+    implementations = list(dict.fromkeys(timed))
+    groups: dict[str, list[Comparison]] = {}
+    for comparison in found.comparisons:
+        groups.setdefault(comparison.subject, []).append(comparison)
+    curves = scaling.find(cells)
+    subjects = [
+        _subject(name, blocks, [c for c in curves if c.subject == name], found, manifest,
+                 implementations)
+        for name, blocks in groups.items()
+    ]  # fmt: skip
+    verdicts = [verdict for subject in subjects for verdict in subject.verdicts]
+    return Content(
+        manifest=manifest,
+        command=views.command(manifest),
+        headline=words.headline(verdicts),
+        tally=words.tally(cells),
+        caveats=words.caveats(found, manifest),
+        environment=views.environment(manifest),
+        subjects=subjects,
+        endings=views.endings(cells),
+        profiles=not cells.empty and bool(cells["profile"].notna().any()),
+    )
+
+
+def html(page: Content) -> str:
+    """One file with no links to fetch and no scripts."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style = Markup((TEMPLATES / "style.css").read_text(encoding="utf-8"))  # noqa: S704
+    return environment.get_template("template.html.j2").render(page=page, style=style)
+
+
+def markdown(page: Content) -> str:
+    """The same in GitHub's Markdown; plots are links into plots/."""
+    environment = Environment(  # noqa: S701 - every value is escaped for Markdown, not HTML
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=False,
+        finalize=escape_markdown,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["code"] = _code
+    return environment.get_template("template.md.j2").render(page=page)
+
+
+def escape_markdown(value: Any) -> str:
+    """Text that GitHub's Markdown, also within a table, shows as it is. Lines are joined."""
+    if isinstance(value, Markup):
+        return str(value)
+    text = " ".join(str(value).split())
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = re.sub(r"([\\`*\[\]|#~!$])", r"\\\1", text)
+    # An underscore within a word is plain, and names are full of them.
+    return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", text)
+
+
+def _code(value: str) -> Markup:
+    """A code block's line, which cannot end its block."""
+    return Markup("    " + " ".join(value.split()))  # noqa: S704
+
+
+def _subject(
+    name: str,
+    blocks: list[Comparison],
+    curves: list[scaling.Scaling],
+    found: Tables,
+    manifest: Manifest,
+    implementations: list[str],
+) -> Subject:
+    first = blocks[0]
+    anchor = f"{first.workload}-{first.size}-{first.precision}"
+    timed = [b for b in blocks if len(tables.ranked(found.cells, b.name))]
+    compared = [b for b in blocks if _has_ratios(found, b)]
+    ratios = None
+    if compared:
+        title = f"Step time over the baseline's, {name}"
+        ratios = Chart(
+            title=title,
+            label=f"{title}; the tables below hold its numbers",
+            plot=plots.forest(f"ratios-{anchor}", compared, found.cells, implementations),
+            table=views.comparison(compared[0], found.cells, manifest),
+        )
+    return Subject(
+        name=name,
+        anchor=anchor,
+        verdicts=[words.verdict(b, found.cells) for b in blocks],
+        curves=[
+            Chart(
+                title=curve.title,
+                label=f"{curve.title}, {name}; the table below holds its numbers",
+                plot=plots.scaling(curve, implementations),
+                table=views.curve(curve),
+            )
+            for curve in curves
+        ],
+        ratios=ratios,
+        blocks=[views.comparison(b, found.cells, manifest) for b in timed],
+    )
+
+
+def _has_ratios(found: Tables, block: Comparison) -> bool:
+    ranked = tables.ranked(found.cells, block.name)
+    return bool((ranked["ratio"].notna() & (ranked["implementation"] != block.baseline)).any())

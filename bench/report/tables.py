@@ -1,0 +1,231 @@
+"""The stored rows as one tidy table, a row a cell, and as comparisons, one a block.
+
+Every number of the report is computed here or in bench.statistics, from stored rows alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from bench import peaks, statistics
+from bench.mesh import MeshShape
+from bench.report import numbers
+from bench.rows import TWIN
+from bench.statistics import Ratio
+
+if TYPE_CHECKING:
+    from bench.rows import Manifest
+    from bench.store import Run
+
+IMPLAUSIBLE = "implausible"
+"""Status the report gives an `ok` cell whose time cannot be true."""
+
+ORDER = ["workload", "size", "precision", "devices", "mesh", "batch"]
+"""Blocks are listed by these columns."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One block: arms that may be compared with one another."""
+
+    name: str
+    workload: str
+    size: str
+    precision: str
+    mesh: str
+    batch: int
+    devices: int
+    baseline: str
+    """Empty if nothing ran."""
+    samples: pd.DataFrame
+    """Those of cells that may show a time, and of the twin."""
+    floor: Ratio | None
+    """The A/A twin against the baseline."""
+    attempts: pd.DataFrame
+    """The block's rows of blocks.jsonl."""
+
+    @property
+    def subject(self) -> str:
+        """`gpt2-nano, fp32`: what scaling and summaries group by."""
+        return f"{self.workload}-{self.size}, {self.precision}"
+
+    @property
+    def place(self) -> str:
+        """`data=2, batch 16`."""
+        return f"{self.mesh}, batch {self.batch}"
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What the rest of the report is made from."""
+
+    cells: pd.DataFrame
+    """One row a cell. Columns: what bench.rows.CellRow identifies a cell by, then `status`,
+    `reason`, `interleaved`, `oversubscribed`, `failed_launches`, `rounds`, seconds a step
+    (`step_s`, `step_q1_s`, `step_q3_s`, and the same of `latency`), `unit`, `units_per_s`,
+    `trace_s`, `lower_s`, `compile_s`, `cache_hits`, `memory_bytes`, FLOPs (`model_flops` a step,
+    `achieved_flops` a second, `mfu` as a share), `baseline`, `ratio`, `ratio_low`, `ratio_high`,
+    `paired`, `profile`. NaN or None where there is no figure; no times unless status is `ok`."""
+    comparisons: list[Comparison]
+
+
+def build(run: Run) -> Tables:
+    """Compute the tables of a run."""
+    cells = pd.DataFrame(
+        [_identity(rows, run.manifest) for _, rows in run.cells.groupby("cell", sort=False)]
+    )
+    if cells.empty:
+        return Tables(cells, [])
+    samples = _timed_samples(run)
+    _time(cells, samples, run.manifest["device_kind"])
+    shown = samples.merge(
+        cells.loc[cells["status"] != "ok", ["block", "implementation"]],
+        how="left", left_on=["block", "arm"], right_on=["block", "implementation"], indicator=True,
+    )  # fmt: skip
+    shown = shown.loc[shown["_merge"] == "left_only", list(samples.columns)]
+    comparisons = [
+        _comparison(name, rows, shown[shown["block"] == name])
+        for name, rows in run.blocks.sort_values(ORDER, kind="stable").groupby("block", sort=False)
+    ]
+    _compare(cells, comparisons)
+    cells = cells.sort_values([*ORDER, "implementation"], kind="stable", ignore_index=True)
+    return Tables(cells, comparisons)
+
+
+def oversubscribed(manifest: Manifest, devices: int) -> bool:
+    """Whether CPU devices have to share cores, so that their number shows no scaling."""
+    cores = manifest["host"].get("usable_cores")
+    return manifest["platform"] == "cpu" and cores is not None and devices > int(cores)
+
+
+def _identity(rows: pd.DataFrame, manifest: Manifest) -> dict[str, Any]:
+    """One cell from its row of each launch.
+
+    One proof of wrongness outweighs any number of times; otherwise what ran counts, and launches
+    that failed are counted beside it.
+    """
+    wrong, ok = rows[rows["status"] == "wrong"], rows[rows["status"] == "ok"]
+    first = (rows if wrong.empty and ok.empty else ok if wrong.empty else wrong).iloc[0]
+    cell: dict[str, Any] = {
+        key: first[key]
+        for key in ("cell", "block", "workload", "size", "mesh", "devices", "batch", "precision",
+                    "implementation", "status", "reason")
+    }  # fmt: skip
+    return cell | {
+        "interleaved": bool(first["interleaved"] is not False),
+        "oversubscribed": oversubscribed(manifest, int(first["devices"])),
+        "launches": len(rows),
+        "failed_launches": int((rows["status"] != "ok").sum()) if first["status"] == "ok" else 0,
+        "unit": first["unit"],
+        "units_per_step": _number(first["units_per_step"]),
+        # Of the first launch: later ones take programs from the compilation cache.
+        "trace_s": _number(first["compile_trace_s"]),
+        "lower_s": _number(first["compile_lower_s"]),
+        "compile_s": _number(first["compile_compile_s"]),
+        "cache_hits": _number(first["compile_cache_hits"]),
+        "memory_bytes": _number(first["memory_total_bytes"]),
+        "model_flops": _number(first["model_flops"]),
+        "profile": first["profile"] if isinstance(first["profile"], str) else None,
+    }
+
+
+def _number(value: Any) -> float:
+    return float("nan") if value is None else float(value)
+
+
+def _timed_samples(run: Run) -> pd.DataFrame:
+    """Samples of the attempts that `ok` cells ended in, and of the twins that ran beside them."""
+    key = ["block", "launch", "attempt"]
+    ok = run.cells.loc[run.cells["status"] == "ok", [*key, "implementation"]]
+    twins = run.blocks.merge(
+        ok, left_on=[*key, "baseline"], right_on=[*key, "implementation"], how="inner"
+    )[key].assign(implementation=TWIN)
+    arms = pd.concat([ok, twins]).rename(columns={"implementation": "arm"}).drop_duplicates()
+    return run.samples.merge(arms, on=[*key, "arm"], how="inner")
+
+
+def _time(cells: pd.DataFrame, samples: pd.DataFrame, device_kind: str) -> None:
+    """Add times and rates to the `ok` cells; make those whose rate is impossible implausible."""
+    for column in ("step_s", "step_q1_s", "step_q3_s", "latency_s", "latency_q1_s", "latency_q3_s",
+                   "units_per_s", "achieved_flops", "mfu"):  # fmt: skip
+        cells[column] = float("nan")
+    cells["rounds"] = 0
+    by_block = dict(list(samples.groupby("block")))
+    for index, cell in cells[cells["status"] == "ok"].iterrows():
+        own = by_block.get(cell["block"], samples.iloc[:0])
+        throughput = statistics.spread(own, cell["implementation"], "throughput_ns")
+        latency = statistics.spread(own, cell["implementation"], "latency_ns")
+        if throughput is None or latency is None:
+            cells.loc[index, ["status", "reason"]] = "crashed", "no samples were stored"
+            continue
+        achieved = cell["model_flops"] / throughput.median
+        published = peaks.peak(device_kind, cell["precision"])
+        used = float("nan")
+        if published:
+            used = peaks.mfu(cell["model_flops"], throughput.median, cell["devices"], published)
+        if used > 1:
+            cells.loc[index, ["status", "reason"]] = IMPLAUSIBLE, (
+                f"the time would mean {numbers.percent(used)} of the published peak of "
+                f"{device_kind} ({numbers.si(published.flops if published else None, 'FLOP/s')}); "
+                "nothing can be that fast, so it is not shown"
+            )
+            continue
+        cells.loc[index, "rounds"] = throughput.rounds
+        for name, figure in (("step", throughput), ("latency", latency)):
+            cells.loc[index, [f"{name}_s", f"{name}_q1_s", f"{name}_q3_s"]] = (
+                figure.median, figure.lower_quartile, figure.upper_quartile,
+            )  # fmt: skip
+        cells.loc[index, ["units_per_s", "achieved_flops", "mfu"]] = (
+            cell["units_per_step"] / throughput.median, achieved, used,
+        )  # fmt: skip
+
+
+def _comparison(name: str, attempts: pd.DataFrame, samples: pd.DataFrame) -> Comparison:
+    # The baseline of the attempt that timed most arms: cells measured alone are their own.
+    arms = samples.groupby("attempt")["arm"].nunique()
+    timed = attempts["attempt"].map(arms).fillna(0)
+    baseline = str(attempts.loc[timed.idxmax(), "baseline"]) if timed.max() else ""
+    other = set(attempts.loc[attempts["baseline"] != baseline, "attempt"])
+    samples = samples[~((samples["arm"] == TWIN) & samples["attempt"].isin(other))]
+    first = attempts.iloc[0]
+    return Comparison(
+        name=name,
+        workload=first["workload"],
+        size=first["size"],
+        precision=first["precision"],
+        mesh=str(MeshShape.parse(first["mesh"])),
+        batch=int(first["batch"]),
+        devices=int(first["devices"]),
+        baseline=baseline,
+        samples=samples,
+        floor=statistics.noise_floor(samples, baseline),
+        attempts=attempts,
+    )
+
+
+def _compare(cells: pd.DataFrame, comparisons: list[Comparison]) -> None:
+    for column in ("ratio", "ratio_low", "ratio_high"):
+        cells[column] = float("nan")
+    cells["baseline"] = cells["block"].map({c.name: c.baseline for c in comparisons})
+    cells["paired"] = False
+    samples = {c.name: c.samples for c in comparisons}
+    for index, cell in cells[cells["status"] == "ok"].iterrows():
+        found = statistics.ratio(samples[cell["block"]], cell["implementation"], cell["baseline"])
+        if found is None:
+            continue
+        cells.loc[index, "paired"] = found.paired
+        cells.loc[index, "ratio"] = found.value
+        if found.low is not None and found.high is not None:
+            cells.loc[index, ["ratio_low", "ratio_high"]] = found.low, found.high
+
+
+def ranked(cells: pd.DataFrame, block: str) -> pd.DataFrame:
+    """The block's `ok` cells, fastest first.
+
+    By ratio, which shared noise does not touch, and by step time where there is none.
+    """
+    ok = cells[(cells["block"] == block) & (cells["status"] == "ok")]
+    return ok.sort_values(["ratio", "step_s", "implementation"], ignore_index=True)

@@ -1,0 +1,233 @@
+"""Tables of text, ready for a page: the tidy table's numbers, formatted and in order."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from bench import peaks, statistics
+from bench.report import numbers, tables, words
+
+if TYPE_CHECKING:
+    from bench.report.scaling import Scaling
+    from bench.report.tables import Comparison
+    from bench.rows import Manifest
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number and what qualifies it, one below the other."""
+
+    main: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a table."""
+
+    name: str
+    figures: list[Figure]
+    note: str = ""
+    """Below the name."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: the first heading is the names'."""
+
+    title: str
+    headings: list[Figure]
+    rows: list[Row]
+    facts: list[str]
+    """What holds for all rows, for the caption."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Cells without a time for one and the same reason."""
+
+    status: str
+    reason: str
+    implementations: str
+    cells: list[str]
+
+
+def comparison(block: Comparison, cells: pd.DataFrame, manifest: Manifest) -> Table:
+    """The block's times, fastest first."""
+    ranked = tables.ranked(cells, block.name)
+    unit = next(iter(ranked["unit"].dropna()), "units")
+    headings = [
+        Figure("Implementation"),
+        Figure("Step time", "median, quartiles"),
+        Figure("Latency", "median, quartiles"),
+        Figure("Throughput", f"{unit} a second"),
+        Figure("To baseline", "ratio, 95 % interval"),
+        Figure("Compile", "trace + lower + compile"),
+        Figure("Memory", "a device"),
+        Figure("Achieved", "model FLOP/s"),
+        Figure("MFU"),
+    ]
+    rows = [_row(cell, block) for _, cell in ranked.iterrows()]
+    return Table(block.place, headings, rows, _facts(block, ranked, manifest))
+
+
+def _row(cell: pd.Series[Any], block: Comparison) -> Row:
+    notes = []
+    if cell["implementation"] == block.baseline:
+        notes.append("baseline")
+    if not cell["interleaved"]:
+        notes.append("measured apart")
+    if cell["profile"]:
+        notes.append(f"profile {cell['profile']}")
+    figures = [
+        _spread(cell, "step"),
+        _spread(cell, "latency"),
+        Figure(numbers.si(cell["units_per_s"], "").strip(numbers.NARROW)),
+        _ratio(cell, block),
+        _compile(cell),
+        Figure(numbers.bytes_(cell["memory_bytes"])),
+        Figure(numbers.si(cell["achieved_flops"], "FLOP/s")),
+        Figure("unknown" if pd.isna(cell["mfu"]) else numbers.percent(cell["mfu"])),
+    ]
+    return Row(cell["implementation"], figures, ", ".join(notes))
+
+
+def _spread(cell: pd.Series[Any], name: str) -> Figure:
+    return Figure(
+        numbers.si(cell[f"{name}_s"], "s"),
+        numbers.range_si(cell[f"{name}_q1_s"], cell[f"{name}_q3_s"], "s"),
+    )
+
+
+def _ratio(cell: pd.Series[Any], block: Comparison) -> Figure:
+    if cell["implementation"] == block.baseline:
+        return Figure("1")
+    if pd.isna(cell["ratio"]):
+        return Figure(numbers.MISSING, "baseline has no time")
+    if pd.isna(cell["ratio_low"]):
+        return Figure(numbers.ratio(cell["ratio"]), "no interval")
+    ends = (numbers.ratio(cell[end]) for end in ("ratio_low", "ratio_high"))
+    return Figure(numbers.ratio(cell["ratio"]), "\N{EN DASH}".join(ends))
+
+
+def _compile(cell: pd.Series[Any]) -> Figure:
+    parts = [cell["trace_s"], cell["lower_s"], cell["compile_s"]]
+    if pd.isna(parts).any():
+        return Figure(numbers.MISSING)
+    cached = " cached" if cell["cache_hits"] > 0 else ""
+    each = " + ".join(numbers.seconds(part).partition(numbers.NARROW)[0] for part in parts)
+    return Figure(numbers.seconds(sum(parts)), f"{each}{cached}")
+
+
+def _facts(block: Comparison, ranked: pd.DataFrame, manifest: Manifest) -> list[str]:
+    facts = [_floor(block)] if len(ranked) else []
+    flops = ranked["model_flops"].dropna().unique()
+    if len(flops):
+        facts.append(f"Model FLOPs {numbers.si(float(flops[0]), 'FLOP')} a step.")
+    published = peaks.peak(manifest["device_kind"], block.precision)
+    if published and len(ranked):
+        facts.append(
+            f"Peak {numbers.si(published.flops, 'FLOP/s')} a device ({published.note}; "
+            f"{published.source})."
+        )
+    if len(ranked):
+        launches = numbers.count(block.attempts["launch"].nunique(), "launch", "launches")
+        rounds = numbers.count(int(ranked["rounds"].max()), "round")
+        steps = block.attempts.loc[block.attempts["steps"] > 0, "steps"].unique()
+        spans = " or ".join(str(s) for s in sorted(steps))
+        facts.append(f"{rounds} of {spans} steps in {launches}.")
+    if tables.oversubscribed(manifest, block.devices):
+        facts.append("More devices than cores: not a measure of scaling.")
+    return facts
+
+
+def _floor(block: Comparison) -> str:
+    if block.floor is None:
+        return "Noise floor unknown: the baseline had no twin."
+    text = f"Noise floor (A/A twin): ratio {numbers.ratio(block.floor.value)}"
+    if block.floor.low is None:
+        return f"{text}, no interval."
+    width = numbers.percent(statistics.floor_width(block.floor))
+    return f"{text}, 95 % interval {numbers.interval(block.floor)}, so up to {width}."
+
+
+def curve(scaling: Scaling) -> Table:
+    """The numbers behind a scaling plot: step time, and efficiency below it."""
+    devices = sorted(scaling.points["devices"].unique())
+    headings = [Figure("Implementation"), *(Figure(numbers.count(n, "device")) for n in devices)]
+    rows = []
+    for name, points in scaling.points.groupby("implementation"):
+        by_devices = points.set_index("devices")
+        rows.append(Row(str(name), [_point(by_devices, n) for n in devices]))
+    return Table(scaling.title, headings, rows, [])
+
+
+def _point(by_devices: pd.DataFrame, devices: int) -> Figure:
+    if devices not in by_devices.index:
+        return Figure(numbers.MISSING)
+    point = by_devices.loc[devices]
+    share = point["efficiency"]
+    return Figure(
+        numbers.si(point["step_s"], "s"),
+        numbers.MISSING if pd.isna(share) else f"{numbers.significant(100 * share)} % efficient",
+    )
+
+
+def endings(cells: pd.DataFrame) -> list[Ending]:
+    """Cells without a time, those for the same reason together, worst first."""
+    if cells.empty:
+        return []
+    without = cells[cells["status"] != "ok"]
+    order = ["wrong", tables.IMPLAUSIBLE, "crashed", "timeout", "oom", "unsupported"]
+    found = [
+        Ending(
+            status=words.STATUS_WORDS[str(status)],
+            reason=str(reason),
+            implementations=", ".join(sorted(rows["implementation"].unique())),
+            cells=list(rows["cell"]),
+        )
+        for status in order
+        for reason, rows in without[without["status"] == status].groupby("reason", sort=True)
+    ]
+    return found
+
+
+def environment(manifest: Manifest) -> list[tuple[str, str]]:
+    """What the run ran on, as names and values."""
+    host, git = manifest["host"], manifest["git"]
+    memory = manifest["device_memory_bytes"]
+    device = f"{manifest['device_count']} \N{MULTIPLICATION SIGN} {manifest['device_kind']}"
+    device += f", {numbers.bytes_(memory)} each" if memory else ""
+    commit = git.get("commit") or "unknown"
+    known = [
+        ("Started", manifest["started_at"]),
+        ("Command", command(manifest)),
+        ("Preset", manifest["preset"]),
+        ("Platform", manifest["platform"]),
+        ("Device", device),
+        ("Processor", host.get("cpu")),
+        ("Cores", _cores(host)),
+        ("Host memory", numbers.bytes_(host["memory_bytes"]) if host.get("memory_bytes") else None),
+        ("Operating system", host.get("os")),
+        ("Load at start", None if host.get("load") is None else f"{host['load']:.2f}"),
+        ("Versions", ", ".join(f"{k} {v}" for k, v in manifest["versions"].items())),
+        ("Environment", " ".join(f"{k}={v}" for k, v in manifest["environment"].items()) or "-"),
+        ("Commit", f"{commit}{' with uncommitted changes' if git.get('dirty') else ''}"),
+    ]
+    return [(name, str(value)) for name, value in known if value is not None]
+
+
+def command(manifest: Manifest) -> str:
+    """The command line that made the run."""
+    return shlex.join(manifest["argv"])
+
+
+def _cores(host: dict[str, Any]) -> str | None:
+    if host.get("usable_cores") is None:
+        return None
+    physical = host.get("physical_cores")
+    return f"{host['usable_cores']} usable" + (f", {physical} physical" if physical else "")

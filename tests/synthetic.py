@@ -1,0 +1,227 @@
+"""Synthetic runs with known truth, for tests of storing, statistics and the report."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bench import store
+from bench.cells import Block, Cell
+from bench.mesh import MeshShape
+from bench.rows import SCHEMA, TWIN, BlockRow, CellRow, Manifest, SampleRow, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+BASELINE = "jit_spmd"
+RATIOS = {
+    "jit_spmd": 1.0,
+    "nnx_jit": 1.25,
+    "nnx_jit_cached": 1.03,
+    "pmap": 1.10,
+    "python_loop": 4.0,
+    "shard_map_pmean": 0.9,
+    "shard_map_psum": 0.9,
+}
+"""True time of each implementation over the baseline's."""
+
+FLOPS = {"linear-base": 2e8, "mlp-base": 6e9, "gpt2-nano": 4e10}
+"""FLOPs a step of the smallest batch."""
+
+
+@dataclass
+class Plan:
+    """What a synthetic run measures, and what is true in it."""
+
+    workloads: tuple[str, ...] = ("mlp-base",)
+    devices: tuple[int, ...] = (1, 2, 4, 8)
+    batches: tuple[str, ...] = ("strong",)
+    """`strong`: 64 over all devices; `weak`: 64 a device."""
+    ratios: dict[str, float] = field(default_factory=lambda: dict(RATIOS))
+    rounds: int = 12
+    launches: int = 1
+    noise: float = 0.004
+    """Standard deviation of a turn's log time, beside what a whole round shares."""
+    shared_noise: float = 0.05
+    endings: dict[tuple[str, int], tuple[Status, str]] = field(default_factory=dict)
+    """How a cell ends other than ok, by implementation and devices (0: any)."""
+    alone: frozenset[str] = frozenset()
+    """Implementations that are measured in a worker of their own."""
+    platform: str = "cpu"
+    device_kind: str = "cpu"
+    usable_cores: int = 4
+    flops_scale: float = 1.0
+    load: float = 0.3
+
+    def blocks(self) -> Iterator[Block]:
+        """Blocks of the run, each once."""
+        seen: dict[Block, None] = {}
+        for workload in self.workloads:
+            name, _, size = workload.partition("-")
+            for devices in self.devices:
+                for scaling in self.batches:
+                    batch = 64 if scaling == "strong" else 64 * devices
+                    mesh = MeshShape.parse(f"data={devices}")
+                    seen[Block(name, size, mesh, batch, "fp32")] = None
+        yield from seen
+
+
+def manifest(plan: Plan, run: str = "synthetic") -> Manifest:
+    """A manifest as the run command writes it."""
+    return {
+        "schema": SCHEMA,
+        "run": run,
+        "started_at": "2026-11-21T14:10:05+00:00",
+        "argv": ["python", "-m", "bench", "run", "--preset", "quick", "--mesh", "data=1", "data=2"],
+        "preset": "quick",
+        "config": {"workloads": list(plan.workloads), "baseline": BASELINE},
+        "platform": plan.platform,
+        "device_kind": plan.device_kind,
+        "device_count": 1,
+        "device_memory_bytes": None,
+        "host": {
+            "os": "Linux 6.1",
+            "cpu": "An eight-core processor",
+            "physical_cores": plan.usable_cores,
+            "usable_cores": plan.usable_cores,
+            "memory_bytes": 33_554_432_000,
+            "load": plan.load,
+        },
+        "versions": {"python": "3.13.1", "jax": "0.10.2", "flax": "0.12.8", "optax": "0.2.6"},
+        "environment": {"NPROC": "1"},
+        "git": {"commit": "0123456789abcdef0123456789abcdef01234567", "dirty": False},
+    }
+
+
+def write(reports: Path, plan: Plan) -> Path:
+    """Store a whole synthetic run and return its folder."""
+    directory = store.create(reports, manifest(plan))
+    for block in plan.blocks():
+        for launch in range(plan.launches):
+            together = [name for name in plan.ratios if name not in plan.alone]
+            store.append_block(directory, *attempt(plan, block, launch, "all", together))
+            for name in sorted(plan.alone):
+                store.append_block(directory, *attempt(plan, block, launch, name, [name]))
+    return directory
+
+
+def attempt(
+    plan: Plan, block: Block, launch: int, label: str, names: list[str]
+) -> tuple[list[SampleRow], list[CellRow], BlockRow]:
+    """Rows of one worker process."""
+    rng = np.random.default_rng(zlib.crc32(f"{block.name} {launch} {label}".encode()))
+    tag = f"{zlib.crc32(block.name.encode()):08x}-{launch}-{label}"
+    cells = [_cell(plan, block, launch, tag, name, alone=label == name) for name in names]
+    ok = [row["implementation"] for row in cells if row["status"] == "ok"]
+    baseline = BASELINE if BASELINE in ok else next(iter(ok), "")
+    arms = [*ok, TWIN] if label == "all" and baseline else ok
+    samples: list[SampleRow] = []
+    predecessor = ""
+    for number in range(plan.rounds):
+        # Shared by the round's turns: what a paired estimator has to see through. Heavy-tailed.
+        shared = plan.shared_noise * rng.standard_t(3)
+        for position, index in enumerate(rng.permutation(len(arms))):
+            arm = str(arms[index])
+            ratio = plan.ratios[baseline if arm == TWIN else arm]
+            seconds = base_seconds(plan, block) * ratio
+            seconds *= np.exp(shared + plan.noise * rng.standard_normal())
+            samples.append(
+                {
+                    "block": block.name,
+                    "attempt": tag,
+                    "launch": launch,
+                    "arm": arm,
+                    "round": number,
+                    "position": position,
+                    "predecessor": predecessor,
+                    "steps": 20,
+                    "latency_ns": int(20e9 * seconds + 20 * 30e3),
+                    "throughput_ns": int(20e9 * seconds),
+                }
+            )
+            predecessor = arm
+    row: BlockRow = {
+        "block": block.name,
+        "attempt": tag,
+        "launch": launch,
+        "workload": block.workload,
+        "size": block.size,
+        "mesh": str(block.mesh),
+        "devices": block.mesh.size,
+        "batch": block.batch,
+        "precision": block.precision,
+        "baseline": baseline,
+        "rounds": plan.rounds if ok else 0,
+        "steps": 20 if ok else 0,
+        "started_at": "2026-11-21T14:10:07+00:00",
+        "seconds": {"start": 2.1, "gate": 4.0, "compile": 1.2, "measure": 3.0, "trace": 0.0},
+        "load_before": plan.load,
+        "load_after": plan.load + 0.5,
+    }
+    return samples, cells, row
+
+
+def base_seconds(plan: Plan, block: Block) -> float:
+    """True seconds a step of the baseline: Amdahl's law with 8 % serial work and 40 us dispatch."""
+    flops = _flops(plan, block) / plan.flops_scale
+    devices = min(block.mesh.size, plan.usable_cores)
+    return flops / 5e10 * (0.08 + 0.92 / devices) + 40e-6 * block.mesh.size
+
+
+def _flops(plan: Plan, block: Block) -> float:
+    return FLOPS[f"{block.workload}-{block.size}"] * block.batch / 64 * plan.flops_scale
+
+
+def _cell(
+    plan: Plan, block: Block, launch: int, tag: str, name: str, *, alone: bool
+) -> CellRow:
+    status, reason = plan.endings.get(
+        (name, block.mesh.size), plan.endings.get((name, 0), ("ok", ""))
+    )
+    row: CellRow = {
+        "cell": Cell(block, name).name,
+        "block": block.name,
+        "attempt": tag,
+        "launch": launch,
+        "workload": block.workload,
+        "size": block.size,
+        "mesh": str(block.mesh),
+        "devices": block.mesh.size,
+        "batch": block.batch,
+        "precision": block.precision,
+        "implementation": name,
+        "status": status,
+        "reason": reason,
+    }
+    if status == "ok":
+        row["compile"] = {
+            "trace_s": 0.21, "lower_s": 0.08, "compile_s": 0.9, "cache_hits": 5 if launch else 0,
+        }  # fmt: skip
+        row["memory"] = {
+            "total_bytes": 3_400_000 + 1000 * block.batch,
+            "argument_bytes": 2_000_000,
+            "output_bytes": 2_000_000,
+            "temporary_bytes": 1_400_000,
+            "alias_bytes": 2_000_000,
+        }
+        row["model_flops"] = _flops(plan, block)
+        row["unit"] = "tokens" if block.workload == "gpt2" else "samples"
+        row["units_per_step"] = block.batch * (64 if block.workload == "gpt2" else 1)
+        row["interleaved"] = not alone
+        row["proof"] = {
+            "steps": 3,
+            "checks": [
+                {
+                    "name": "fp32 sgd",
+                    "loss_error": 1e-8,
+                    "update_error": 3e-7,
+                    "loss_tolerance": 1e-6,
+                    "update_tolerance": 2e-5,
+                }
+            ],
+        }
+    return row
