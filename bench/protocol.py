@@ -45,11 +45,14 @@ class Job(TypedDict):
     profile_steps: NotRequired[int]
 
 
+Phase = Literal["start", "reference", "gate", "compile", "measure", "trace"]
+
+
 class PhaseEvent(TypedDict):
     """The worker begins a phase; a crash or deadline after it is blamed on `arm`."""
 
     event: Literal["phase"]
-    phase: Literal["start", "reference", "gate", "compile", "measure", "trace"]
+    phase: Phase
     arm: str
     """Implementation, or empty where the phase is about the whole block."""
     done: int

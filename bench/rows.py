@@ -62,22 +62,17 @@ class MemoryBytes(TypedDict):
     """Outputs that reuse donated arguments."""
 
 
-class Proof(TypedDict):
-    """What the gate compared. Errors are relative to the size of the reference's update."""
-
-    steps: int
-    checks: list[ProofCheck]
-
-
 class ProofCheck(TypedDict):
-    """One trajectory compared with the reference's."""
+    """One trajectory of the gate, compared with the reference's."""
 
     name: str
-    """For instance `fp64 sgd`: the dtype and optimizer it ran with."""
+    """`fp64 sgd`, `fp64 optimizer` or `as timed`: see bench/worker/gate.py."""
     loss_error: float
+    """Largest relative difference of a step's loss."""
     update_error: float
-    loss_tolerance: float
-    update_tolerance: float
+    """Worst parameter's difference of updates, relative to the size of the whole update."""
+    tolerance: float
+    """Of both errors."""
 
 
 class CellRow(TypedDict):
@@ -97,7 +92,7 @@ class CellRow(TypedDict):
     status: Status
     reason: str
     """Why there is no time; empty if and only if the status is `ok`."""
-    proof: NotRequired[Proof]
+    proof: NotRequired[list[ProofCheck]]
     compile: NotRequired[CompileTimes]
     memory: NotRequired[MemoryBytes | None]
     """None where the backend gives no figures."""

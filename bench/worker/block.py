@@ -1,0 +1,294 @@
+"""One block from proof to samples: the order of things, and what each failure means."""
+
+from __future__ import annotations
+
+import datetime
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+from jax.sharding import AxisType, Mesh
+
+from bench.cells import Block, Cell
+from bench.contract import Implementation, Problem, TrainStep, Workload
+from bench.mesh import MeshShape
+from bench.protocol import (
+    BlockEvent,
+    CellEvent,
+    Event,
+    Job,
+    Phase,
+    PhaseEvent,
+    SamplesEvent,
+)
+from bench.rows import TWIN, BlockRow, CellRow, CompileTimes, MemoryBytes, SampleRow, Status
+from bench.worker.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
+from bench.worker.compilation import CompilationLog
+from bench.worker.discover import REFERENCE, implementation_files, load, workload_files
+from bench.worker.gate import Gate, WrongStepError
+from bench.worker.memory import largest_program, live_programs
+from bench.worker.tracing import trace
+
+Emit = Callable[[Event], None]
+
+
+def make_mesh(shape: MeshShape) -> Mesh:
+    """The mesh over the first devices.
+
+    Raises:
+      ValueError: there are fewer devices than the mesh needs.
+    """
+    devices = jax.devices()
+    if shape.size > len(devices):
+        raise ValueError(f"mesh {shape} needs {shape.size} devices; there are {len(devices)}")
+    return jax.make_mesh(
+        tuple(size for _, size in shape.axes),
+        tuple(name for name, _ in shape.axes),
+        axis_types=(AxisType.Auto,) * len(shape.axes),
+        devices=devices[: shape.size],
+    )
+
+
+def failure(error: BaseException) -> tuple[Status, str]:
+    """How a cell ends that raised, and why, on one line or a few."""
+    if isinstance(error, WrongStepError):
+        return "wrong", str(error)
+    text = str(error).strip()
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
+        return "oom", text.splitlines()[0] if text else "out of memory"
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return "crashed", f"{type(error).__name__}: {text}{place}"
+
+
+@dataclass
+class Stopwatch:
+    """Wall seconds by phase."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    last: float = field(default_factory=time.monotonic)
+
+    def lap(self, phase: str) -> None:
+        """Add the time since the last lap to the phase."""
+        now = time.monotonic()
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self.last
+        self.last = now
+
+
+class FirstCall:
+    """A step that records what its first call compiled."""
+
+    def __init__(self, step: Callable[[Any, Any], tuple[Any, jax.Array]]) -> None:
+        self._step = step
+        self._called = False
+        self.compile: CompileTimes
+        self.memory: MemoryBytes | None
+
+    def __call__(self, state: Any, batch: Any) -> tuple[Any, jax.Array]:
+        if self._called:
+            return self._step(state, batch)
+        self._called = True
+        before = live_programs()
+        with CompilationLog() as log:
+            state, loss = self._step(state, batch)
+        self.compile = log.times()
+        self.memory = largest_program(live_programs(), before)
+        return state, loss
+
+
+class BlockRun:
+    """Everything one worker process does for its job."""
+
+    def __init__(self, job: Job, emit: Emit) -> None:
+        self.job = job
+        self.emit = emit
+        self.stopwatch = Stopwatch()
+        self.started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        shape = MeshShape.parse(job["mesh"])
+        self.block = Block(job["workload"], job["size"], shape, job["batch"], job["precision"])
+        self.rows: dict[str, CellRow] = {}
+        self.arms: list[Arm] = []
+        self.implementations: dict[str, Implementation] = {}
+        self.baseline = ""
+        self.steps = 0
+
+    def run(self) -> None:
+        """Prove, compile, measure and trace, emitting events as it goes."""
+        self.phase("start")
+        mesh = make_mesh(self.block.mesh)
+        workload = cast("Workload", load(workload_files(self.job["workload_paths"])[self.block.workload]))
+        problem = self.problem(workload, self.block.precision)
+        self.stopwatch.lap("start")
+
+        gate = self.make_gate(workload, problem, mesh)
+        if gate is not None:
+            for number, name in enumerate(self.job["implementations"]):
+                self.admit(name, number, problem, mesh, gate)
+        samples = self.measure(problem, mesh) if self.arms else []
+        if "profile_dir" in self.job:
+            self.trace(Path(self.job["profile_dir"]))
+
+        self.emit(SamplesEvent(event="samples", rows=samples))
+        for row in self.rows.values():
+            self.emit(CellEvent(event="cell", row=row))
+        self.emit(BlockEvent(event="block", row=self.block_row()))
+
+    def phase(self, phase: Phase, arm: str = "", done: int = 0, of: int = 0) -> None:
+        """Say what begins now."""
+        self.emit(PhaseEvent(event="phase", phase=phase, arm=arm, done=done, of=of))
+
+    def problem(self, workload: Workload, precision: str) -> Problem:
+        """The block's workload at a precision."""
+        config = workload.SIZES[self.block.size]()
+        return workload.problem(config, self.block.batch, precision)
+
+    def make_gate(self, workload: Workload, problem: Problem, mesh: Mesh) -> Gate | None:
+        """The block's reference; if it fails, so has every cell."""
+        self.phase("reference")
+        try:
+            reference = cast("Implementation", load(implementation_files([])[REFERENCE]))
+            with jax.enable_x64(True):
+                exact = self.problem(workload, "fp64")
+            shards = self.block.mesh.batch_shards
+            return Gate(problem, exact, reference, mesh, shards, self.block.precision)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the cells' reason
+            status, reason = failure(error)
+            for name in self.job["implementations"]:
+                self.rows[name] = self.row(name, problem, status, f"no reference: {reason}")
+            return None
+        finally:
+            self.stopwatch.lap("gate")
+
+    def admit(self, name: str, number: int, problem: Problem, mesh: Mesh, gate: Gate) -> None:
+        """Prove an implementation and make it an arm, or end its cell with a reason."""
+        phase: Phase = "gate"
+        self.phase(phase, name, number, len(self.job["implementations"]))
+        try:
+            files = implementation_files(self.job["implementation_paths"])
+            implementation = cast("Implementation", load(files[name]))
+            reason = implementation.why_unsupported(problem, mesh)
+            if reason is not None:
+                self.rows[name] = self.row(name, problem, "unsupported", reason)
+                return
+            checks = gate.prove_exact(implementation)
+            self.stopwatch.lap(phase)
+
+            phase = "compile"
+            self.phase(phase, name, number, len(self.job["implementations"]))
+            train_step = implementation.build(problem, mesh)
+            first_call = FirstCall(train_step.step)
+            timed_check, state = gate.prove_timed(replace(train_step, step=first_call))
+            self.arms.append(warm_arm(name, train_step, state, problem))
+            self.implementations[name] = implementation
+            row = self.row(name, problem, "ok", "")
+            row["proof"] = [*checks, timed_check]
+            row["compile"] = first_call.compile
+            row["memory"] = first_call.memory
+            self.rows[name] = row
+        except Exception as error:  # noqa: BLE001 - a user's file may raise anything
+            self.rows[name] = self.row(name, problem, *failure(error))
+        finally:
+            self.stopwatch.lap(phase)
+
+    def measure(self, problem: Problem, mesh: Mesh) -> list[SampleRow]:
+        """Time all arms and the baseline's twin; withdraw those that compiled meanwhile."""
+        names = [arm.name for arm in self.arms]
+        self.baseline = self.job["baseline"] if self.job["baseline"] in names else names[0]
+        if not self.job["alone"]:
+            self.phase("compile", self.baseline, len(names), len(names))
+            twin = self.implementations[self.baseline].build(problem, mesh)
+            self.arms.append(warm_arm(TWIN, twin, twin.state, problem))
+            self.stopwatch.lap("compile")
+
+        rounds = self.job["rounds"]
+        self.phase("measure", "", 0, rounds)
+        self.steps = steps_per_span(self.arms, rounds, self.job["seconds"])
+        with CompilationLog() as log:
+            turns, compiled = measure(
+                self.arms,
+                rounds,
+                self.steps,
+                self.job["seed"],
+                log,
+                lambda done: self.phase("measure", "", done, rounds),
+            )
+        self.stopwatch.lap("measure")
+        for name, programs in compiled.items():
+            if name != TWIN:
+                reason = f"compiled {programs} programs while it was timed"
+                self.rows[name] = self.row(name, problem, "wrong", reason)
+        return [
+            SampleRow(
+                block=self.block.name,
+                attempt=self.job["attempt"],
+                launch=self.job["launch"],
+                **turn,
+            )
+            for turn in turns
+            if turn["arm"] not in compiled
+        ]
+
+    def trace(self, logdir: Path) -> None:
+        """One TensorBoard run for each cell that is ok."""
+        timed = [arm for arm in self.arms if arm.name != TWIN and self.rows[arm.name]["status"] == "ok"]
+        for number, arm in enumerate(timed):
+            self.phase("trace", arm.name, number, len(timed))
+            run = f"{self.job['profile_run']}/{self.rows[arm.name]['cell']}"
+            trace(arm, logdir, run, self.job["profile_steps"])
+            self.rows[arm.name]["profile"] = run
+        self.stopwatch.lap("trace")
+
+    def row(self, name: str, problem: Problem, status: Status, reason: str) -> CellRow:
+        """A cell's row, without what only a measured cell has."""
+        return CellRow(
+            cell=Cell(self.block, name).name,
+            block=self.block.name,
+            attempt=self.job["attempt"],
+            launch=self.job["launch"],
+            workload=self.block.workload,
+            size=self.block.size,
+            mesh=str(self.block.mesh),
+            devices=self.block.mesh.size,
+            batch=self.block.batch,
+            precision=self.block.precision,
+            implementation=name,
+            status=status,
+            reason=reason,
+            model_flops=problem.model_flops,
+            unit=problem.unit,
+            units_per_step=problem.units_per_step,
+            interleaved=not self.job["alone"],
+        )
+
+    def block_row(self) -> BlockRow:
+        """The block's row. The supervisor, who sees the host, fills in its load."""
+        return BlockRow(
+            block=self.block.name,
+            attempt=self.job["attempt"],
+            launch=self.job["launch"],
+            workload=self.block.workload,
+            size=self.block.size,
+            mesh=str(self.block.mesh),
+            devices=self.block.mesh.size,
+            batch=self.block.batch,
+            precision=self.block.precision,
+            baseline=self.baseline,
+            rounds=self.job["rounds"] if self.steps else 0,
+            steps=self.steps,
+            started_at=self.started_at,
+            seconds=self.stopwatch.seconds,
+            load_before=0.0,
+            load_after=0.0,
+        )
+
+
+def warm_arm(name: str, train_step: TrainStep, state: Any, problem: Problem) -> Arm:
+    """An arm that has run often enough for nothing to compile any more."""
+    arm = Arm(name, train_step.step, state, train_step.place(problem.batch(0)))
+    for _ in range(WARM_UP_STEPS):
+        arm.run(1)
+    return arm

@@ -1,0 +1,128 @@
+"""The clock: spans of steps, taken in interleaved rounds."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from bench.worker.compilation import CompilationLog
+from bench.worker.order import balanced_orders
+
+WARM_UP_STEPS = 3
+CALIBRATION_STEPS = 3
+MAX_STEPS = 1000
+
+
+@dataclass
+class Arm:
+    """A step with its state and one placed batch, ready to run."""
+
+    name: str
+    step: Callable[[Any, Any], tuple[Any, jax.Array]]
+    state: Any
+    batch: Any
+
+    def run(self, steps: int, *, wait_each: bool = False) -> int:
+        """Run steps and wait until the devices are done.
+
+        With `wait_each`, the loss of every step is waited for before the next one starts, as a
+        training loop does that looks at its loss. The last step is waited for as a whole: its
+        loss, then its state, where collecting the state's arrays is left out of the time, since
+        it is the harness's own work.
+
+        Returns:
+          Nanoseconds.
+        """
+        step, state, batch = self.step, self.state, self.batch
+        start = time.perf_counter_ns()
+        for _ in range(steps):
+            state, loss = step(state, batch)
+            if wait_each:
+                loss.block_until_ready()
+        loss.block_until_ready()
+        loss_ready = time.perf_counter_ns()
+        arrays = [leaf for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array)]
+        collected = time.perf_counter_ns()
+        jax.block_until_ready(arrays)
+        end = time.perf_counter_ns()
+        self.state = state
+        return (loss_ready - start) + (end - collected)
+
+
+def steps_per_span(arms: list[Arm], rounds: int, seconds: float) -> int:
+    """Steps a span, shared by all arms, so that the rounds take about `seconds` together.
+
+    Unequal step counts would bias the comparison of microsecond steps: the cost of starting and
+    ending a span would be shared by a different number of steps.
+    """
+    each = [statistics.median(arm.run(1) for _ in range(CALIBRATION_STEPS)) for arm in arms]
+    spans = seconds * 1e9 / rounds / sum(each)
+    wash_out = 1
+    return max(1, min(MAX_STEPS, int((spans - wash_out) / 2)))
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Keep Python's cyclic collector from running inside a span."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def measure(
+    arms: list[Arm],
+    rounds: int,
+    steps: int,
+    seed: int,
+    log: CompilationLog,
+    on_round: Callable[[int], None],
+) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Time all arms in interleaved rounds.
+
+    In a round every arm has one turn: a discarded step, which takes the effect of the switch from
+    its predecessor; a throughput span; a latency span.
+
+    Returns:
+      SampleRows without the fields that name the block, and for every arm that compiled a program
+      inside a span, how many: its times are worthless.
+    """
+    by_name = {arm.name: arm for arm in arms}
+    rows: list[dict[str, Any]] = []
+    compiled: dict[str, int] = {}
+    predecessor = ""
+    with without_garbage_collection():
+        for number, order in enumerate(balanced_orders(list(by_name), rounds, seed)):
+            for position, name in enumerate(order):
+                arm = by_name[name]
+                programs = log.programs
+                arm.run(1)
+                throughput = arm.run(steps)
+                latency = arm.run(steps, wait_each=True)
+                if log.programs > programs:
+                    compiled[name] = compiled.get(name, 0) + log.programs - programs
+                rows.append(
+                    {
+                        "arm": name,
+                        "round": number,
+                        "position": position,
+                        "predecessor": predecessor,
+                        "steps": steps,
+                        "latency_ns": latency,
+                        "throughput_ns": throughput,
+                    }
+                )
+                predecessor = name
+            gc.collect()
+            on_round(number + 1)
+    return rows, compiled
+

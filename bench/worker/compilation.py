@@ -1,0 +1,57 @@
+"""What JAX reports of compilation: how long it took, and whether any happened at all."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, Self
+
+import jax
+
+from bench.rows import CompileTimes
+
+TRACE = "/jax/core/compile/jaxpr_trace_duration"
+LOWER = "/jax/core/compile/jaxpr_to_mlir_module_duration"
+COMPILE = "/jax/core/compile/backend_compile_duration"
+CACHE_HIT = "/jax/compilation_cache/cache_hits"
+
+
+class CompilationLog:
+    """Counts jax.monitoring's events while it is open.
+
+    Unlike timing `.lower()` and `.compile()`, this needs nothing of an implementation: it sees
+    every program that a step runs, whoever compiles it.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._counts: defaultdict[str, int] = defaultdict(int)
+
+    def __enter__(self) -> Self:
+        jax.monitoring.register_event_duration_secs_listener(self._on_duration)
+        jax.monitoring.register_event_listener(self._on_event)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        jax.monitoring.unregister_event_duration_listener(self._on_duration)
+        jax.monitoring.unregister_event_listener(self._on_event)
+
+    def _on_duration(self, event: str, duration: float, **_: Any) -> None:
+        self._seconds[event] += duration
+        self._counts[event] += 1
+
+    def _on_event(self, event: str, **_: Any) -> None:
+        self._counts[event] += 1
+
+    @property
+    def programs(self) -> int:
+        """Programs compiled, or taken from the persistent cache, so far."""
+        return self._counts[COMPILE]
+
+    def times(self) -> CompileTimes:
+        """Totals so far."""
+        return CompileTimes(
+            trace_s=self._seconds[TRACE],
+            lower_s=self._seconds[LOWER],
+            compile_s=self._seconds[COMPILE],
+            cache_hits=self._counts[CACHE_HIT],
+        )

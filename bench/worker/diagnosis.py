@@ -1,0 +1,144 @@
+"""What is wrong with a wrong step: known mistakes, made on purpose, and compared with it.
+
+Every hypothesis is a step computed in float64 on one device, so a match is a match to many
+digits and not a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from bench.contract import Batch, Problem
+
+MATCH = 1e-6
+"""Relative distance below which a hypothesis is what happened."""
+
+
+@dataclass(frozen=True)
+class FirstStep:
+    """What the implementation's first step did."""
+
+    start: dict[str, np.ndarray]
+    """Parameters by path, before the step."""
+    end: dict[str, np.ndarray]
+    loss: float
+
+    @property
+    def update(self) -> np.ndarray:
+        """All parameters' updates, (parameters,)."""
+        return np.concatenate([(self.end[path] - self.start[path]).ravel() for path in self.start])
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Losses and gradients of every shard at the starting parameters."""
+
+    losses: np.ndarray
+    """(shards,)"""
+    grads: np.ndarray
+    """(shards, parameters)"""
+    sequential: np.ndarray
+    """(parameters,): the update if every shard's gradients were applied at once, in turn."""
+
+
+def explain(
+    problem: Problem, batch: Batch, shards: int, learning_rate: float, step: FirstStep
+) -> list[str]:
+    """Sentences that each name a mistake which reproduces the observed first step under SGD.
+
+    Args:
+      problem: with float64 parameters.
+      batch: the first global batch.
+      shards: parts the mesh splits it into.
+      learning_rate: of the SGD that the step ran with.
+      step: what it did.
+    """
+    parts = shard_steps(problem, batch, shards, learning_rate)
+    found = [*explain_update(parts, learning_rate, step.update), *explain_loss(parts, step.loss)]
+    return found
+
+
+def shard_steps(problem: Problem, batch: Batch, shards: int, learning_rate: float) -> Shards:
+    """Every shard alone on one device, and all in turn with an update after each."""
+    params, loss_fn = problem.functional()
+    loss_and_grads = jax.jit(jax.value_and_grad(loss_fn))
+    moving = params
+    losses, grads = [], []
+    for index in range(shards):
+        shard = jax.tree.map(
+            lambda leaf, i=index: leaf.reshape(shards, -1, *leaf.shape[1:])[i], batch
+        )
+        loss, shard_grads = loss_and_grads(params, shard)
+        losses.append(float(loss))
+        grads.append(ravel(shard_grads))
+        moving_grads = loss_and_grads(moving, shard)[1]
+        moving = jax.tree.map(lambda p, g: p - learning_rate * g, moving, moving_grads)
+    return Shards(np.array(losses), np.array(grads), ravel(moving) - ravel(params))
+
+
+def ravel(tree: Any) -> np.ndarray:
+    """All leaves in one vector, in the order of the tree."""
+    return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(tree)])
+
+
+def explain_update(parts: Shards, learning_rate: float, update: np.ndarray) -> Iterator[str]:
+    """Which mistake makes this update."""
+    shards = len(parts.losses)
+    mean = -learning_rate * parts.grads.mean(axis=0)
+    if update.shape != mean.shape or close(update, mean):
+        return
+    if not update.any():
+        yield "parameters do not change"
+        return
+    factor = float(update @ mean / (mean @ mean))
+    if close(update, factor * mean):
+        yield f"gradients are {factor:.6g} times too large{because(factor, shards)}"
+        return
+    if shards > 1 and close(update, parts.sequential):
+        yield f"{shards} updates a step: one for every shard, not one for their mean"
+        return
+    for index, grads in enumerate(parts.grads):
+        for times in (1, shards, 1 / shards):
+            if close(update, -learning_rate * times * grads):
+                yield f"gradients of shard {index} alone: they are not reduced over the shards"
+                return
+    yield "the gradients are not the reference's"
+
+
+def because(factor: float, shards: int) -> str:
+    """The likely reason for a constant factor."""
+    reasons = {
+        shards: "summed over the shards and not divided",
+        shards**2: "reduced twice over the shards",
+        1 / shards: "divided twice by the number of shards",
+    }
+    for value, reason in reasons.items():
+        if shards > 1 and abs(factor / value - 1) < MATCH:
+            return f": {reason}"
+    return ""
+
+
+def explain_loss(parts: Shards, loss: float) -> Iterator[str]:
+    """Which mistake makes this loss."""
+    mean = parts.losses.mean()
+    if close(loss, mean):
+        return
+    if close(loss, parts.losses.sum()):
+        yield "the loss is summed over the shards, not averaged"
+        return
+    for index, shard_loss in enumerate(parts.losses):
+        if close(loss, shard_loss):
+            yield f"the loss is that of shard {index} alone"
+            return
+    yield f"the loss is {float(loss / mean):.6g} times the reference's"
+
+
+def close(ours: Any, theirs: Any) -> bool:
+    """Whether two vectors or scalars agree to within MATCH of their size."""
+    distance = float(np.linalg.norm(np.atleast_1d(ours - theirs)))
+    return distance <= MATCH * float(np.linalg.norm(np.atleast_1d(theirs)))

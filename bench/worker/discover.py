@@ -1,0 +1,50 @@
+"""Finds and imports implementations and workloads: a file's name is its name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import bench.workloads
+import implementations
+
+REFERENCE = "python_loop"
+"""The implementation that all others must reproduce."""
+
+
+def implementation_files(outside: list[str]) -> dict[str, Path]:
+    """Name to file: those in implementations/, and files named on the command line."""
+    return python_files(implementations, outside)
+
+
+def workload_files(outside: list[str]) -> dict[str, Path]:
+    """Name to file: those in bench/workloads/, and files named on the command line."""
+    return python_files(bench.workloads, outside)
+
+
+def python_files(package: ModuleType, outside: list[str]) -> dict[str, Path]:
+    """Name to file, sorted by name, the package's own before those from outside."""
+    own = sorted(Path(package.__path__[0]).glob("*.py"))
+    paths = [path for path in own if not path.stem.startswith("_")]
+    return {path.stem: path for path in [*paths, *map(Path, outside)]}
+
+
+def load(path: Path) -> ModuleType:
+    """Import a file as a module, once a process.
+
+    Raises:
+      ImportError: there is no such Python file. Whatever the file itself raises passes through.
+    """
+    for package in (implementations, bench.workloads):
+        if path.parent.resolve() == Path(package.__path__[0]).resolve():
+            return importlib.import_module(f"{package.__name__}.{path.stem}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module

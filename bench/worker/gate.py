@@ -1,0 +1,360 @@
+"""No number without proof: does an implementation compute the reference's step?
+
+Three trajectories of a few steps each, on the block's own mesh, batch and starting parameters:
+
+1. `fp64 sgd`: everything in float64 under plain SGD, which shows the gradients as they are (Adam
+   hides a constant factor on them, clipping hides one too);
+2. `fp64 optimizer`: in float64 under the workload's own optimizer;
+3. `timed`: the very program that will be timed, in its own dtypes.
+
+They are compared with the reference (implementations/python_loop.py) in float64, which is itself
+compared with plain gradients of the whole batch on one device. Float64 is what makes the proof
+sharp: two right programs differ by rounding alone, near 1e-16, and a wrong one by far more.
+
+What is compared is the update, parameters after minus parameters before, since the parameters
+themselves are mostly their initial values. A trajectory passes if its losses and updates agree to
+half of the dtype's digits, sqrt(eps): 1.5e-8 in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jax.sharding import Mesh
+
+from bench.contract import PRECISIONS, Batch, Implementation, Params, Problem, TrainStep
+from bench.rows import ProofCheck
+from bench.worker.diagnosis import FirstStep, explain
+
+STEPS = 3
+LEARNING_RATE = 0.01
+
+Flat = dict[str, np.ndarray]
+"""Parameters by path, float64 on the host."""
+
+
+class WrongStepError(Exception):
+    """The implementation does not compute the reference's step; the message says how."""
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """What a few steps did."""
+
+    losses: np.ndarray
+    """(steps,) float64: every step's loss, before its update."""
+    start: Flat
+    first: Flat
+    """Parameters after one step."""
+    last: Flat
+    """Parameters after all steps."""
+    drift: str = ""
+    """The first place where devices held different replicas; empty if they never did."""
+
+
+@contextmanager
+def exact_arithmetic() -> Iterator[None]:
+    """Float64, and compilers that spend no time on speed: what runs here is never timed."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        with jax.enable_x64(True):
+            yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", before)
+
+
+def exact_problem(timed: Problem, exact: Problem) -> Problem:
+    """`exact`, made with precision fp64, but with the start and the data of the timed problem.
+
+    Initial values drawn in another dtype are other values; here they are the timed ones, widened.
+    """
+    start = jax.device_get(nnx.to_pure_dict(nnx.state(timed.make_model(), nnx.Param)))
+
+    def make_model() -> nnx.Module:
+        model = exact.make_model()
+        nnx.update(model, jax.tree.map(widen, start))
+        return model
+
+    return replace(
+        exact, make_model=make_model, batch=lambda i: jax.tree.map(widen_numpy, timed.batch(i))
+    )
+
+
+def widen_numpy(leaf: Any) -> np.ndarray:
+    """Floats as float64; integers as they are."""
+    array = np.asarray(leaf)
+    floating = jnp.issubdtype(array.dtype, jnp.floating)
+    return array.astype(np.float64) if floating else array
+
+
+def widen(leaf: Any) -> jax.Array:
+    """As `widen_numpy`, on the default device."""
+    return jnp.asarray(widen_numpy(leaf))
+
+
+def tolerance(precision: str, platform: str) -> float:
+    """How far two right programs may differ, relative: sqrt(2^-bits), half of the digits.
+
+    `bits` is the shortest significand on the way from batch to update. On GPUs and TPUs, JAX's
+    default for float32 matrix products is TensorFloat-32 (10 bits) and bfloat16 (7 bits), unless
+    `jax_default_matmul_precision` asks for more.
+    """
+    bits = {"fp64": 52, "fp32": 23, "bf16": 7}[precision]
+    if precision == "fp32" and jax.config.jax_default_matmul_precision in (None, "default"):
+        bits = {"gpu": 10, "tpu": 7}.get(platform, bits)
+    return float(2.0 ** (-bits / 2))
+
+
+def run_steps(train_step: TrainStep, batches: list[Batch]) -> Stepped:
+    """Step through the batches, looking after each whether replicas still agree.
+
+    Raises:
+      WrongStepError: a loss is not a scalar, or a loss or parameter is not finite.
+    """
+    state = train_step.state
+    losses: list[float] = []
+    snapshots = [flatten(train_step.params(state))]
+    drift = ""
+    for number, batch in enumerate(batches):
+        state, loss = train_step.step(state, train_step.place(batch))
+        if loss.shape:
+            raise WrongStepError(f"the loss has shape {loss.shape}; it must be one scalar")
+        params = train_step.params(state)
+        drift = drift or find_drift({"the loss": loss}) or find_drift(by_path(params))
+        losses.append(float(loss))
+        if number in (0, len(batches) - 1):
+            snapshots.append(flatten(params))
+    if not np.isfinite(losses).all() or not all(map(all_finite, snapshots)):
+        raise WrongStepError("the loss or a parameter is not finite")
+    trajectory = Trajectory(np.array(losses), snapshots[0], snapshots[1], snapshots[-1], drift)
+    return Stepped(trajectory, state)
+
+
+class Stepped(NamedTuple):
+    """A trajectory, and the state it left."""
+
+    trajectory: Trajectory
+    state: Any
+
+
+def by_path(params: Params) -> dict[str, Any]:
+    """Leaves by a readable path."""
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+
+
+def flatten(params: Params) -> Flat:
+    """A copy on the host that no later donation can delete."""
+    return {path: np.array(leaf, np.float64) for path, leaf in by_path(params).items()}
+
+
+def all_finite(params: Flat) -> bool:
+    """No infinity and no NaN."""
+    return all(np.isfinite(leaf).all() for leaf in params.values())
+
+
+def find_drift(arrays: dict[str, Any]) -> str:
+    """Compare replicas bit by bit; say where two differ, or return an empty string."""
+    for path, array in arrays.items():
+        seen: dict[str, Any] = {}
+        for shard in array.addressable_shards:
+            first = seen.setdefault(str(shard.index), shard)
+            if np.asarray(shard.data).tobytes() != np.asarray(first.data).tobytes():
+                return (
+                    f"replicas drift: {path} is not the same on "
+                    f"device {first.device.id} and device {shard.device.id}"
+                )
+    return ""
+
+
+def whole_batch_sgd(problem: Problem, batches: list[Batch]) -> Trajectory:
+    """The oracle: gradients of the whole batch on one device, and SGD written out in NumPy."""
+    params, loss_fn = problem.functional()
+    loss_and_grads = jax.jit(jax.value_and_grad(loss_fn))
+    losses: list[float] = []
+    snapshots = [flatten(params)]
+    for batch in batches:
+        loss, grads = loss_and_grads(params, batch)
+        losses.append(float(loss))
+        params = jax.tree.map(lambda p, g: np.array(p) - LEARNING_RATE * np.array(g), params, grads)
+        snapshots.append(flatten(params))
+    return Trajectory(np.array(losses), snapshots[0], snapshots[1], snapshots[-1])
+
+
+def update_error(ours: Flat, theirs: Flat, start: Flat, mask: Flat | None = None) -> float:
+    """The worst parameter's update error, relative to the size of the whole update.
+
+    For each parameter: the root mean square, over its elements, of the difference of the two
+    updates, divided by the root mean square of their update over all parameters. One denominator
+    for all keeps a parameter whose gradient is mathematically zero (a key's bias, which softmax
+    ignores) from being compared with its own rounding.
+
+    Args:
+      ours: parameters after the steps of the implementation.
+      theirs: parameters after the steps of the reference.
+      start: parameters before them.
+      mask: bool per element, whether to compare it; all if None.
+
+    Raises:
+      WrongStepError: the parameters are not the reference's, by name or by shape.
+    """
+    shapes = [{path: leaf.shape for path, leaf in flat.items()} for flat in (ours, theirs)]
+    if shapes[0] != shapes[1]:
+        raise WrongStepError("the parameters differ from the reference's in names or shapes")
+    scale = rms(np.concatenate([(theirs[path] - start[path]).ravel() for path in theirs]))
+    differences = [
+        (leaf - theirs[path])[mask[path]] if mask else leaf - theirs[path]
+        for path, leaf in ours.items()
+    ]
+    return max(map(rms, differences)) / (scale or 1.0)
+
+
+def rms(values: np.ndarray) -> float:
+    """Root mean square; 0 of nothing."""
+    return float(np.sqrt(np.mean(np.square(values)))) if values.size else 0.0
+
+
+def loss_error(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Largest relative difference of two loss series (steps,)."""
+    return float(np.max(np.abs(ours - theirs) / np.maximum(np.abs(theirs), 1e-30)))
+
+
+class Gate:
+    """Holds one block's reference, and proves implementations against it.
+
+    Args:
+      timed: the problem as it will be timed.
+      exact: the same workload at precision `fp64`.
+      reference: the implementation that defines the step.
+      mesh: the block's mesh; `shards` says into how many parts it splits the batch.
+      precision: the timed problem's.
+
+    Raises:
+      WrongStepError: the reference does not agree with the whole batch on one device.
+    """
+
+    def __init__(
+        self,
+        timed: Problem,
+        exact: Problem,
+        reference: Implementation,
+        mesh: Mesh,
+        shards: int,
+        precision: str,
+    ) -> None:
+        platform = mesh.devices.flat[0].platform
+        self.mesh = mesh
+        self.shards = shards
+        self.exact_tolerance = tolerance("fp64", platform)
+        self.timed_tolerance = tolerance(precision, platform)
+        self.timed_batches = [timed.batch(index) for index in range(STEPS)]
+        with exact_arithmetic():
+            own = exact_problem(timed, exact)
+            self.problems = {
+                "fp64 sgd": replace(own, optimizer=optax.sgd(LEARNING_RATE)),
+                "fp64 optimizer": own,
+            }
+            self.exact_batches = [own.batch(index) for index in range(STEPS)]
+            self.truth = {
+                name: run_steps(reference.build(problem, mesh), self.exact_batches).trajectory
+                for name, problem in self.problems.items()
+            }
+            whole = whole_batch_sgd(self.problems["fp64 sgd"], self.exact_batches)
+        sgd = self.truth["fp64 sgd"]
+        check = compare("fp64 sgd", sgd, whole, self.exact_tolerance)
+        if not passed(check, sgd):
+            raise WrongStepError(
+                f"the reference itself disagrees with the whole batch on one device: "
+                f"{describe(check)}"
+            )
+        # Adam turns a gradient's sign into a whole step, so where the gradient is below the
+        # timed dtype's rounding its update is noise. Those elements are proved in float64.
+        gradients = {path: sgd.first[path] - sgd.start[path] for path in sgd.start}
+        scale = rms(np.concatenate([leaf.ravel() for leaf in gradients.values()]))
+        self.resolvable = {
+            path: np.abs(leaf) >= self.timed_tolerance * scale for path, leaf in gradients.items()
+        }
+
+    def prove_exact(self, implementation: Implementation) -> list[ProofCheck]:
+        """The two float64 trajectories.
+
+        Raises:
+          WrongStepError: one of them is not the reference's; the message has the diagnosis.
+        """
+        checks = []
+        for name, problem in self.problems.items():
+            with exact_arithmetic():
+                train_step = implementation.build(problem, self.mesh)
+                ours = run_steps(train_step, self.exact_batches).trajectory
+                check = compare(name, ours, self.truth[name], self.exact_tolerance)
+                if not passed(check, ours):
+                    raise WrongStepError(f"{self.diagnosis(ours, name)} ({describe(check)})")
+            checks.append(check)
+        return checks
+
+    def diagnosis(self, ours: Trajectory, name: str) -> str:
+        """What a failed float64 trajectory shows."""
+        found = [ours.drift] if ours.drift else []
+        if name == "fp64 sgd":
+            step = FirstStep(ours.start, ours.first, ours.losses[0])
+            batch = self.exact_batches[0]
+            found += explain(self.problems[name], batch, self.shards, LEARNING_RATE, step)
+            fallback = "the loss or the gradients are not the reference's"
+        else:
+            fallback = "gradients are right under SGD, but the optimizer is not applied as given"
+        return "; ".join(found) or fallback
+
+    def prove_timed(self, train_step: TrainStep) -> tuple[ProofCheck, Any]:
+        """The trajectory of the program that will be timed, and the state it leaves.
+
+        The losses of all steps are compared, and the update of the first: later updates of Adam
+        depend on rounding too much for a tolerance that means something.
+
+        Raises:
+          WrongStepError: it is not the reference's.
+        """
+        ours, state = run_steps(train_step, self.timed_batches)
+        truth = self.truth["fp64 optimizer"]
+        check = ProofCheck(
+            name="as timed",
+            loss_error=loss_error(ours.losses, truth.losses),
+            update_error=update_error(ours.first, truth.first, truth.start, self.resolvable),
+            tolerance=self.timed_tolerance,
+        )
+        if not passed(check, ours):
+            what = ours.drift or "right in float64, but not as it would be timed"
+            raise WrongStepError(f"{what} ({describe(check)})")
+        return check, state
+
+
+def compare(name: str, ours: Trajectory, theirs: Trajectory, tolerance: float) -> ProofCheck:
+    """The errors of the losses and of the update over all steps."""
+    return ProofCheck(
+        name=name,
+        loss_error=loss_error(ours.losses, theirs.losses),
+        update_error=update_error(ours.last, theirs.last, theirs.start),
+        tolerance=tolerance,
+    )
+
+
+def passed(check: ProofCheck, ours: Trajectory) -> bool:
+    """Both errors within the tolerance, and no replica differs from another."""
+    error = max(check["loss_error"], check["update_error"])
+    return error <= check["tolerance"] and not ours.drift
+
+
+def describe(check: ProofCheck) -> str:
+    """The check's numbers."""
+    return (
+        f"{check['name']}: relative error of the loss {check['loss_error']:.1e}, "
+        f"of the update {check['update_error']:.1e}, tolerance {check['tolerance']:.1e}"
+    )
