@@ -1,0 +1,105 @@
+"""`python -m bench`: run the benchmark, rebuild a report, open TensorBoard. Imports no jax."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import warnings
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import pytest
+import typer
+from pytest_benchmark.logger import PytestBenchmarkWarning
+
+from bench import store
+from bench.engine import PROFILES, find_run
+from bench.matrix import BadInput
+from bench.options import help_text
+from bench.plugin import CELLS_FILE
+from bench.report import build
+
+BAD_INPUT = 4
+
+app = typer.Typer(
+    help="Which way of writing a distributed JAX train step is fastest here?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+)
+def run(context: typer.Context) -> None:
+    """Prove and time implementations, then write a report. `run --help` lists the options."""
+    if {"-h", "--help"} & set(context.args):
+        typer.echo(help_text(), nl=False)
+        return
+    raise typer.Exit(run_pytest(context.args))
+
+
+def run_pytest(arguments: list[str]) -> int:
+    """Run the cells as pytest items; returns pytest's exit code."""
+    # Other plugins of the environment would change the output, or claim options of ours.
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    listing = {"--collect-only", "--co"} & set(arguments)
+    # A table of every cell is too long to read; it is shown where it was asked for.
+    tables = ("--benchmark-compare", "--benchmark-columns", "--benchmark-verbose")
+    asked = any(word.startswith(tables) for word in arguments)
+    own = [
+        *("-c", str(CELLS_FILE.with_name("pytest.ini"))),
+        *("-p", "pytest_benchmark.plugin", "-p", "bench.plugin"),
+        "--capture=no",
+        "-q" if listing else "-qq",
+        *([] if asked else ["--benchmark-quiet"]),
+        str(CELLS_FILE),
+    ]
+    # It says that there is nothing to save where no cell is ok, which the summary says as well.
+    warnings.filterwarnings("ignore", category=PytestBenchmarkWarning)
+    return int(pytest.main([*own, *arguments]))
+
+
+@app.command()
+def report(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Name or folder of a stored run.")],
+) -> None:
+    """Build a run's report again from its stored rows."""
+    try:
+        page = build(find_run(run))
+    except (BadInput, store.StoreError) as error:
+        _refuse(str(error))
+    typer.echo(f"report: {page.as_posix()}")
+
+
+@app.command()
+def tensorboard(
+    port: Annotated[int, typer.Option(help="Port of the page.")] = 6006,
+) -> None:
+    """Show the recorded traces in TensorBoard, on this machine only."""
+    if not any(PROFILES.rglob("*.xplane.pb")):
+        _refuse(f"there are no traces in {PROFILES}/; record some: python -m bench run --profile")
+    beside = Path(sysconfig.get_path("scripts")) / "tensorboard"
+    program = str(beside) if beside.exists() else shutil.which("tensorboard")
+    if program is None:
+        _refuse("tensorboard is not installed; it is part of the extra `profile`")
+    command = [program, "--logdir", str(PROFILES), "--host", "127.0.0.1", "--port", str(port)]
+    try:
+        code = subprocess.run(command, check=False).returncode  # noqa: S603
+    except KeyboardInterrupt:
+        code = 0
+    raise typer.Exit(code)
+
+
+def _refuse(message: str) -> NoReturn:
+    typer.echo(f"error: {message}", err=True)
+    raise typer.Exit(BAD_INPUT)
+
+
+if __name__ == "__main__":
+    sys.exit(app())

@@ -1,0 +1,88 @@
+"""What there is to run, and on what. A child process looks, so that this one never imports jax."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+from bench.environment import ROOT, child_environment
+from bench.protocol import Catalogue, CatalogueRequest
+
+COMMAND = (sys.executable, "-m", "bench.worker.catalogue")
+TIMEOUT_S = 300.0
+"""Long enough for an accelerator's first start."""
+
+_FOLDERS = {"--implementation-path": "implementations", "--workload-path": "bench/workloads"}
+
+
+class CatalogueError(Exception):
+    """The child process failed; the message ends with the last lines it wrote."""
+
+
+def path_faults(option: str, paths: Sequence[str]) -> list[str]:
+    """What is wrong with files named on the command line, found before anything is imported.
+
+    Args:
+      option: `--implementation-path` or `--workload-path`.
+      paths: as typed.
+    """
+    built_in = {path.stem: path for path in (ROOT / _FOLDERS[option]).glob("*.py")}
+    faults = []
+    seen: dict[str, str] = {}
+    for text in paths:
+        path = Path(text)
+        if not path.is_file():
+            near = sorted(other.name for other in path.parent.glob("*.py"))[:5]
+            beside = f"; beside it: {', '.join(near)}" if near else ""
+            faults.append(f"{option}: there is no file {text}{beside}")
+        elif path.suffix != ".py" or not path.stem.isidentifier():
+            faults.append(f"{option}: {text} is not named like a Python module, NAME.py")
+        elif path.stem in seen:
+            faults.append(f"{option}: {text} and {seen[path.stem]} have the same name; rename one")
+        elif path.stem in built_in and not path.samefile(built_in[path.stem]):
+            folder = _FOLDERS[option]
+            faults.append(f"{option}: {text} has the name of {folder}/{path.name}; rename it")
+        elif path.stem in built_in:
+            faults.append(f"{option}: {text} is there already; select it by its name, {path.stem}")
+        seen.setdefault(path.stem, text)
+    return faults
+
+
+def read_catalogue(
+    implementation_paths: Sequence[str] = (), workload_paths: Sequence[str] = ()
+) -> Catalogue:
+    """Ask a child process for devices, versions, implementations and workloads.
+
+    Raises:
+      CatalogueError: it failed, hung, or answered with something else.
+    """
+    request: CatalogueRequest = {
+        "implementation_paths": [str(Path(path).resolve()) for path in implementation_paths],
+        "workload_paths": [str(Path(path).resolve()) for path in workload_paths],
+    }
+    try:
+        done = subprocess.run(  # noqa: S603 (our own command)
+            COMMAND,
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            env=child_environment(),
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CatalogueError(f"looking for devices took over {TIMEOUT_S:.0f} s") from error
+    if done.returncode == 0:
+        try:
+            return cast("Catalogue", json.loads(done.stdout))
+        except ValueError:
+            pass
+    tail = "\n".join(f"  {line}" for line in done.stderr.strip().splitlines()[-10:])
+    raise CatalogueError(
+        "cannot find out what there is to run: `python -m bench.worker.catalogue` ended with "
+        f"exit code {done.returncode}. Its last lines:\n{tail or '  (none)'}"
+    )

@@ -1,0 +1,79 @@
+"""How long a block will take: a rough model, and better figures where runs are stored.
+
+The model is one worker's start, a constant for each arm (its gate and compilation), and the
+measuring time asked for. Its constants were read off a two-core CPU host; they are there to
+tell minutes from hours before anything was measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from bench import store
+from bench.cells import Block
+from bench.matrix import Plan
+
+WORKER_START_S = 8.0
+"""Interpreter, imports, devices, the workload and the reference's trajectory."""
+
+ARM_S = {"linear-base": 1.0, "mlp-base": 2.0, "gpt2-nano": 4.0}
+"""Gate and compilation of one arm, by workload and size."""
+
+OTHER_ARM_S = 5.0
+TRACE_S = 2.0
+"""Tracing of one arm."""
+
+_NEWEST_RUNS = 5
+_SIXTY = 60
+
+History = dict[tuple[str, int], float]
+"""Seconds of a block beside its measuring, by workload-size and number of implementations."""
+
+
+def read_history(reports: Path, platform: str) -> History:
+    """What blocks took in the newest stored runs on the same platform."""
+    history: History = {}
+    manifests = sorted(reports.glob(f"*/{store.MANIFEST}"), key=lambda path: path.stat().st_mtime)
+    for manifest in manifests[-_NEWEST_RUNS:]:
+        # A run that cannot be read only makes the estimate rougher.
+        with contextlib.suppress(store.StoreError, KeyError, OSError):
+            run = store.load(manifest.parent)
+            if run.manifest["platform"] == platform:
+                history |= _overheads(run)
+    return history
+
+
+def _overheads(run: store.Run) -> History:
+    counts = run.cells.groupby("attempt").size().to_dict()
+    return {
+        (f"{row['workload']}-{row['size']}", counts.get(row["attempt"], 0)): sum(
+            seconds for phase, seconds in row["seconds"].items() if phase != "measure"
+        )
+        for row in run.blocks.to_dict("records")
+        if row["seconds"]
+    }
+
+
+def block_seconds(block: Block, arms: int, plan: Plan, history: History) -> float:
+    """Estimate the seconds of one block with `arms` implementations."""
+    name = f"{block.workload}-{block.size}"
+    known = history.get((name, arms))
+    if known is not None:
+        return known + plan.seconds
+    arm = ARM_S.get(name, OTHER_ARM_S) + (TRACE_S if plan.profile_steps else 0.0)
+    return WORKER_START_S + (arms + 1) * arm + plan.seconds  # one arm more: the baseline's twin
+
+
+def clock(seconds: float) -> str:
+    """`45 s`, `3 min`, `2 h 05 min`."""
+    if round(seconds) < _SIXTY:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / _SIXTY), _SIXTY)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
+
+
+def total_seconds(blocks: Iterable[tuple[Block, int]], plan: Plan, history: History) -> float:
+    """Estimate the seconds of several blocks, each with its number of implementations."""
+    return sum(block_seconds(block, arms, plan, history) for block, arms in blocks)

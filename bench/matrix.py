@@ -1,0 +1,390 @@
+"""Presets and options -> the blocks and implementations of a run, or every fault at once.
+
+Imports no jax: what exists comes from the catalogue.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from bench.cells import PRECISIONS, Block, Cell
+from bench.mesh import AXES, MeshShape
+from bench.options import PRESETS, Options
+from bench.protocol import Catalogue, ImplementationEntry, WorkloadEntry
+
+T = TypeVar("T")
+
+REFERENCE = "python_loop"
+"""The one implementation that bench names: the gate's reference and the default baseline."""
+
+CPU_DEVICES = 8
+"""Largest default mesh without an accelerator, where devices are virtual."""
+
+SCALINGS = ("strong", "weak", "both")
+
+DEFAULT_BATCHES = {"linear-base": 1024, "mlp-base": 256, "gpt2-nano": 16}
+"""Global batch at strong scaling, by workload and size: large enough that a step on one CPU core
+takes milliseconds, small enough that `quick` stays quick."""
+
+FALLBACK_BATCH = 64
+
+PROFILE_STEPS = 5
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How much to measure where the options do not say."""
+
+    workloads: tuple[str, ...]
+    """Empty: every workload at its default size."""
+    batch_factors: tuple[int, ...]
+    """Batches, as multiples of the workload's default batch."""
+    precisions: tuple[str, ...]
+    scaling: str
+    rounds: int
+    seconds: float
+
+
+PRESET_TABLE = {
+    "quick": Preset(
+        workloads=("linear", "mlp", "gpt2-nano"),
+        batch_factors=(1,),
+        precisions=("fp32",),
+        scaling="strong",
+        rounds=16,
+        seconds=2.5,
+    ),
+    "standard": Preset(
+        workloads=("linear", "mlp", "gpt2-nano"),
+        batch_factors=(1, 4),
+        precisions=("fp32",),
+        scaling="both",
+        rounds=32,
+        seconds=10.0,
+    ),
+    "full": Preset(
+        workloads=(),
+        batch_factors=(1, 4, 16),
+        precisions=PRECISIONS,
+        scaling="both",
+        rounds=64,
+        seconds=30.0,
+    ),
+}
+
+
+class BadInput(Exception):  # noqa: N818 (it is the user's error, not the program's)
+    """What was asked for cannot be run. The text lists every fault."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(faults))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a run measures, and how."""
+
+    preset: str
+    blocks: tuple[Block, ...]
+    implementations: tuple[str, ...]
+    baseline: str
+    scaling: str
+    rounds: int
+    seconds: float
+    """Measuring time of a block."""
+    profile_steps: int
+    """Steps of a trace; 0 where none is recorded."""
+    timeout_s: float | None
+    """Most time of one worker process."""
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """Every cell, block by block."""
+        return tuple(Cell(block, name) for block in self.blocks for name in self.implementations)
+
+    @property
+    def config(self) -> dict[str, object]:
+        """The resolved options, as the manifest stores them."""
+        return {
+            "workloads": _unique(f"{block.workload}-{block.size}" for block in self.blocks),
+            "implementations": list(self.implementations),
+            "meshes": _unique(str(block.mesh) for block in self.blocks),
+            "batch_sizes": _unique(block.batch for block in self.blocks),
+            "precision": _unique(block.precision for block in self.blocks),
+            "scaling": self.scaling,
+            "baseline": self.baseline,
+            "rounds": self.rounds,
+            "seconds": self.seconds,
+            "profile_steps": self.profile_steps,
+            "timeout": self.timeout_s,
+        }
+
+
+def make_plan(options: Options, catalogue: Catalogue, faults: Sequence[str] = ()) -> Plan:
+    """Resolve what was asked for against what exists.
+
+    Args:
+      options: as typed.
+      catalogue: what exists.
+      faults: found earlier (about paths), to be reported together with those found here.
+
+    Raises:
+      BadInput: anything is wrong; names all of it.
+    """
+    reader = _Reader(options, catalogue, list(faults))
+    plan = reader.plan()
+    if reader.faults:
+        raise BadInput(reader.faults)
+    return plan
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """The alternatives to a word that is none of them, likeliest first."""
+    names = list(known)
+    near = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
+    if near:
+        others = [name for name in names if name not in near]
+        more = f" (also: {', '.join(others)})" if others else ""
+        return f"did you mean {' or '.join(near)}?{more}"
+    return f"choose from: {', '.join(names)}" if names else "there are none"
+
+
+class _Reader:
+    """Reads one option after the other, and notes faults instead of stopping at the first."""
+
+    def __init__(self, options: Options, catalogue: Catalogue, faults: list[str]) -> None:
+        self.options = options
+        self.catalogue = catalogue
+        self.faults = faults
+
+    def plan(self) -> Plan:
+        name = self._choice("--preset", self.options.preset or PRESETS[0], PRESETS)
+        preset = PRESET_TABLE[name]
+        implementations = self._implementations()
+        baseline = self._baseline(implementations)
+        workloads = self._workloads(preset)
+        meshes = self._meshes()
+        scaling = self._choice("--scaling", self.options.scaling or preset.scaling, SCALINGS)
+        precisions = [
+            self._choice("--precision", text, PRECISIONS)
+            for text in self.options.precision or preset.precisions
+        ]
+        batches = [self._whole("--batch-sizes", text) for text in _unique(self.options.batch_sizes)]
+        blocks: dict[Block, None] = {}
+        for workload, size in workloads:
+            chosen = batches or self._default_batches(f"{workload}-{size}", preset, meshes)
+            for precision in _unique(precisions):
+                for batch, mesh in _batches(chosen, meshes, scaling):
+                    blocks[Block(workload, size, mesh, batch, precision)] = None
+        self._check_batches(blocks)
+        return Plan(
+            preset=name,
+            blocks=tuple(blocks),
+            implementations=tuple(implementations),
+            baseline=baseline,
+            scaling=scaling,
+            rounds=self._whole("--rounds", self.options.rounds, preset.rounds),
+            seconds=self._seconds("--seconds", self.options.seconds, preset.seconds),
+            profile_steps=self._profile_steps(),
+            timeout_s=(
+                self._seconds("--timeout", self.options.timeout, 0.0)
+                if self.options.timeout is not None
+                else None
+            ),
+        )
+
+    def _choice(self, option: str, text: str, known: Sequence[str]) -> str:
+        if text in known:
+            return text
+        self.faults.append(f"{option}: unknown {text!r}; {closest(text, known)}")
+        return known[0]
+
+    def _whole(self, option: str, text: str | None, default: int = 1) -> int:
+        if text is None:
+            return default
+        if text.isascii() and text.isdigit() and int(text) > 0:
+            return int(text)
+        self.faults.append(f"{option}: {text!r} is not a positive whole number")
+        return default
+
+    def _seconds(self, option: str, text: str | None, default: float) -> float:
+        if text is None:
+            return default
+        try:
+            value = float(text)
+        except ValueError:
+            value = 0.0
+        if value > 0 and math.isfinite(value):
+            return value
+        self.faults.append(f"{option}: {text!r} is not a positive number of seconds")
+        return default
+
+    def _profile_steps(self) -> int:
+        steps = self._whole("--profile-steps", self.options.profile_steps, PROFILE_STEPS)
+        if self.options.profile:
+            return steps
+        if self.options.profile_steps is not None:
+            self.faults.append("--profile-steps: has an effect with --profile only")
+        return 0
+
+    def _importable(self, kind: str, entry: ImplementationEntry | WorkloadEntry) -> None:
+        if entry["error"]:
+            self.faults.append(
+                f"{kind} {entry['name']} ({entry['path']}) cannot be imported: {entry['error']}"
+            )
+
+    def _implementations(self) -> list[str]:
+        entries = {entry["name"]: entry for entry in self.catalogue["implementations"]}
+        outside = [name_of(path) for path in self.options.implementation_path]
+        chosen = []
+        for name in _unique([*self.options.implementations, *outside] or entries):
+            if name in entries:
+                chosen.append(name)
+                self._importable("implementation", entries[name])
+            elif name not in outside:  # a fault of the path itself is reported already
+                self.faults.append(f"--implementations: unknown {name!r}; {closest(name, entries)}")
+        if not self.options.implementations and outside:
+            # A file named by its path is compared with everything there is.
+            chosen = _unique([*entries, *chosen])
+        # The order of the catalogue, so that a plan does not depend on how it was typed.
+        return [name for name in entries if name in chosen]
+
+    def _baseline(self, implementations: Sequence[str]) -> str:
+        default = REFERENCE if REFERENCE in implementations else next(iter(implementations), "")
+        name = self.options.baseline
+        if name is None or not implementations:
+            return default
+        if name not in implementations:
+            self.faults.append(
+                f"--baseline: {name!r} is not among the selected implementations; "
+                f"{closest(name, implementations)}"
+            )
+            return default
+        return name
+
+    def _workloads(self, preset: Preset) -> list[tuple[str, str]]:
+        entries = {entry["name"]: entry for entry in self.catalogue["workloads"]}
+        outside = [name_of(path) for path in self.options.workload_path]
+        asked = self.options.workloads or preset.workloads or tuple(entries)
+        chosen = []
+        for text in _unique([*asked, *outside]):
+            found = self._workload(text, entries, outside)
+            if found is not None:
+                chosen.append(found)
+        return _unique(chosen)
+
+    def _workload(
+        self, text: str, entries: dict[str, WorkloadEntry], outside: Sequence[str]
+    ) -> tuple[str, str] | None:
+        if text in entries:
+            entry = entries[text]
+            self._importable("workload", entry)
+            return text, entry["default"]
+        for name, entry in entries.items():
+            if text.startswith(f"{name}-"):
+                size = text.removeprefix(f"{name}-")
+                self._importable("workload", entry)
+                if size in entry["sizes"] or entry["error"]:
+                    return name, size
+                self.faults.append(
+                    f"--workloads: {name} has no size {size!r}; {closest(size, entry['sizes'])}"
+                )
+                return None
+        if text not in outside:
+            known = [
+                word
+                for name, entry in entries.items()
+                for word in (name, *(f"{name}-{size}" for size in entry["sizes"]))
+            ]
+            self.faults.append(f"--workloads: unknown {text!r}; {closest(text, known)}")
+        return None
+
+    def _limit(self) -> int:
+        """Devices that the largest mesh may have."""
+        virtual = self.catalogue["platform"] == "cpu"
+        count = CPU_DEVICES if virtual else self.catalogue["device_count"]
+        limit = self._whole("--devices", self.options.devices, count)
+        if limit > count and not virtual:
+            self.faults.append(f"--devices: there are {count}, not {limit}")
+        return limit
+
+    def _meshes(self) -> list[MeshShape]:
+        limit = self._limit()
+        if not self.options.meshes:
+            sizes = [2**power for power in range(limit.bit_length())]
+            return [MeshShape((("data", size),)) for size in _unique([*sizes, limit])]
+        meshes = []
+        for text in self.options.meshes:
+            try:
+                mesh = MeshShape.parse(text)
+            except ValueError as error:
+                self.faults.append(f"--meshes: {error}{_axis_hint(text)}")
+                continue
+            if mesh.size > limit:
+                remedy = (
+                    f"; --devices {mesh.size} allows it"
+                    if self.catalogue["platform"] == "cpu"
+                    else ""
+                )
+                self.faults.append(
+                    f"--meshes: {mesh} needs {mesh.size} devices, there are {limit}{remedy}"
+                )
+            meshes.append(mesh)
+        return _unique(meshes)
+
+    def _default_batches(
+        self, workload: str, preset: Preset, meshes: Sequence[MeshShape]
+    ) -> list[int]:
+        """The preset's batches, rounded up to what every mesh can split."""
+        batch = DEFAULT_BATCHES.get(workload, FALLBACK_BATCH)
+        shards = math.lcm(*(mesh.batch_shards for mesh in meshes))
+        return [math.ceil(batch * factor / shards) * shards for factor in preset.batch_factors]
+
+    def _check_batches(self, blocks: Iterable[Block]) -> None:
+        pairs = _unique((block.batch, block.mesh) for block in blocks)
+        for batch, mesh in pairs:
+            shards = mesh.batch_shards
+            if batch % shards:
+                below = batch // shards * shards
+                near = [n for n in (below, below + shards) if n]
+                self.faults.append(
+                    f"--batch-sizes: {batch} cannot be split over the {shards} batch shards of "
+                    f"{mesh}; near ones that can: {', '.join(map(str, near))}"
+                )
+
+
+def name_of(path: str) -> str:
+    """The name of a file given by its path: the file name without `.py`."""
+    return path.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
+
+
+def _batches(
+    batches: Sequence[int], meshes: Sequence[MeshShape], scaling: str
+) -> list[tuple[int, MeshShape]]:
+    """Global batch and mesh of each block; one that both scalings want occurs twice."""
+    pairs = []
+    for batch in batches:
+        if scaling in ("strong", "both"):
+            pairs += [(batch, mesh) for mesh in meshes]
+        if scaling in ("weak", "both"):
+            pairs += [(batch * mesh.batch_shards, mesh) for mesh in meshes]
+    return pairs
+
+
+def _axis_hint(text: str) -> str:
+    """Where an axis is misspelt, the axis that was likely meant."""
+    for part in text.split(","):
+        name = part.partition("=")[0].strip()
+        near = difflib.get_close_matches(name, AXES, n=1, cutoff=0.5)
+        if name not in AXES and near:
+            return f" (did you mean {near[0]}?)"
+    return ""
+
+
+def _unique(values: Iterable[T]) -> list[T]:
+    return list(dict.fromkeys(values))

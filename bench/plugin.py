@@ -1,0 +1,309 @@
+"""pytest as the front: options, one item a cell, progress, exit code, benchmark.json, report.
+
+Loaded by `python -m bench run` alone, together with pytest-benchmark. Imports no jax.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Generator, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bench import store
+from bench.catalogue import CatalogueError, path_faults, read_catalogue
+from bench.cells import Block, Cell
+from bench.engine import REPORTS, Engine, Result, stored_options
+from bench.estimate import block_seconds, clock, read_history, total_seconds
+from bench.matrix import BadInput, Plan, make_plan
+from bench.options import Options, add_options, read_options
+from bench.progress import Progress
+from bench.protocol import Catalogue
+from bench.report import build
+from bench.summary import print_summary
+
+CELLS_FILE = Path(__file__).with_name("cells_test.py")
+BENCHMARK_JSON = "benchmark.json"
+FRONT: pytest.StashKey[Front] = pytest.StashKey()
+"""Where cells_test finds the run's hooks."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the run's options."""
+    add_options(parser.getgroup("lockstep", "Lockstep: what to measure").addoption)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Check the whole of what was asked for, before anything runs."""
+    config.option.keyword = _keyword_expression(config.option.keyword)
+    try:
+        front = _make_front(config)
+    except (BadInput, CatalogueError, store.StoreError) as error:
+        raise pytest.UsageError(_message(error)) from error
+    config.stash[FRONT] = front
+    config.pluginmanager.register(front, "lockstep")
+
+
+def _make_front(config: pytest.Config) -> Front:
+    options = stored_options(read_options(config.option))
+    faults = [
+        *path_faults("--implementation-path", options.implementation_path),
+        *path_faults("--workload-path", options.workload_path),
+    ]
+    # Files with a fault stay out, so that the faults of everything else are found as well.
+    catalogue = (
+        read_catalogue()
+        if faults
+        else read_catalogue(options.implementation_path, options.workload_path)
+    )
+    plan = make_plan(options, catalogue, faults)
+    engine = Engine(plan, options, catalogue, sys.argv[1:])
+    return Front(config, options, catalogue, engine)
+
+
+def _message(error: Exception) -> str:
+    """One fault as it is; several as a list."""
+    faults = error.faults if isinstance(error, BadInput) else (str(error),)
+    if len(faults) == 1:
+        return faults[0]
+    return "\n".join([f"{len(faults)} things are wrong:", *(f"  - {fault}" for fault in faults)])
+
+
+class Front:
+    """The hooks of one run."""
+
+    def __init__(
+        self, config: pytest.Config, options: Options, catalogue: Catalogue, engine: Engine
+    ) -> None:
+        self.config = config
+        self.engine = engine
+        self.console = Console(highlight=False)
+        self._dry_run = options.dry_run and not config.option.collectonly
+        self._measures = not (options.dry_run or config.option.collectonly)
+        self._history = read_history(REPORTS, catalogue["platform"])
+        self._cells = {cell.name: cell for cell in engine.plan.cells}
+        self._selected: dict[Block, list[str]] = {}
+        self._progress = Progress(self.console, 0, 0.0)
+        self._report: Path | None = None
+        # Written by pytest-benchmark itself; moved once the run's folder exists.
+        self._json_folder: tempfile.TemporaryDirectory[str] | None = None
+        if self._measures and config.option.benchmark_json is None:
+            self._json_folder = tempfile.TemporaryDirectory(prefix="lockstep-")
+            config.option.benchmark_json = Path(self._json_folder.name, BENCHMARK_JSON)
+
+    @property
+    def plan(self) -> Plan:
+        """What the run measures if nothing is deselected."""
+        return self.engine.plan
+
+    # Collection.
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """An item for each cell."""
+        if metafunc.definition.path == CELLS_FILE:
+            metafunc.parametrize("cell_name", list(self._cells), ids=list(self._cells))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Make names with `=` selectable, and let pytest-benchmark's timer replay samples."""
+        for item in items:
+            name = _cell_name(item)
+            item.extra_keyword_matches.add(_keyword(name))
+            block = self._cells[name].block
+            item.add_marker(pytest.mark.benchmark(timer=self._timer(name), group=block.name))
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Know what is selected, after -k and the like."""
+        for item in session.items:
+            cell = self._cells[_cell_name(item)]
+            self._selected.setdefault(cell.block, []).append(cell.implementation)
+        if not session.items:
+            self.console.print(f"none of the {len(self._cells)} cells is selected")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self) -> bool | None:
+        """With --dry-run, say what would run instead of running it."""
+        if self._dry_run:
+            self._print_plan()
+            return True
+        return None
+
+    # Measuring.
+
+    @pytest.hookimpl(wrapper=True, specname="pytest_runtestloop")
+    def pytest_show_progress(self, session: pytest.Session) -> Generator[None, Any, Any]:
+        """Around all items: the progress bar, and SIGTERM as an interruption."""
+        todo = [(block, len(arms)) for block, arms in self._selected.items() if self._open(block)]
+        seconds = total_seconds(todo, self.plan, self._history)
+        self._progress = Progress(self.console, len(session.items), seconds)
+        if not self._measures:
+            return (yield)
+        with _termination_as_interrupt(), self._progress:
+            return (yield)
+
+    def measured(self, name: str) -> Result:
+        """The result of a cell; measures the selected cells of its block if need be."""
+        cell = self._cells[name]
+        if self.engine.result(cell) is None:
+            try:
+                self._measure(cell.block)
+            except KeyboardInterrupt:
+                pytest.exit("interrupted: the blocks above are stored", returncode=2)
+        result = self.engine.result(cell)
+        assert result is not None, "the supervisor ends every cell"  # noqa: S101
+        self._progress.cell_done()
+        return result
+
+    def extra_info(self, name: str) -> dict[str, Any]:
+        """What benchmark.json says of a cell beside its samples."""
+        cell, result = self._cells[name], self.engine.result(self._cells[name])
+        assert result is not None, "asked for after the cell was measured"  # noqa: S101
+        info: dict[str, Any] = {
+            "workload": f"{cell.block.workload}-{cell.block.size}",
+            "mesh": str(cell.block.mesh),
+            "devices": cell.block.mesh.size,
+            "batch": cell.block.batch,
+            "precision": cell.block.precision,
+            "implementation": cell.implementation,
+            "status": result.status,
+            **result.extra,
+        }
+        units = result.extra.get("units_per_step")
+        if result.step_seconds and units is not None:
+            ordered = sorted(result.step_seconds)
+            info[f"{result.extra['unit']}/s"] = units / ordered[len(ordered) // 2]
+        return info
+
+    def _open(self, block: Block) -> bool:
+        return any(self.engine.result(Cell(block, name)) is None for name in self._selected[block])
+
+    def _measure(self, block: Block) -> None:
+        arms = self._selected[block]
+        self._progress.begin(block, block_seconds(block, len(arms), self.plan, self._history))
+        self.engine.measure(block, arms, lambda event: self._progress.phase(block, event))
+        results = (self.engine.result(Cell(block, name)) for name in arms)
+        self._progress.end(block, [result.status for result in results if result is not None])
+
+    def _timer(self, name: str) -> Callable[[], float]:
+        """A clock that makes pytest-benchmark's rounds last what the cell's samples lasted."""
+
+        def readings() -> Iterator[float]:
+            for seconds in self.measured_seconds(name):
+                yield 0.0
+                yield seconds
+
+        iterator: Iterator[float] | None = None
+
+        def stored_samples() -> float:
+            nonlocal iterator
+            iterator = iterator or readings()
+            return next(iterator)
+
+        return stored_samples
+
+    def measured_seconds(self, name: str) -> Sequence[float]:
+        """Seconds a step of each sample of a measured cell."""
+        result = self.engine.result(self._cells[name])
+        return result.step_seconds if result is not None else ()
+
+    # Output.
+
+    def pytest_report_teststatus(
+        self, report: pytest.TestReport | pytest.CollectReport
+    ) -> tuple[str, str, str] | None:
+        """Say nothing for each item: progress and summary do."""
+        if report.when == "call" or report.failed:
+            return "cell", "", ""
+        return None
+
+    def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
+        """Keep the name of the host out of a file that is meant to be published."""
+        machine_info.pop("node", None)
+
+    def pytest_benchmark_update_commit_info(self, commit_info: dict[str, Any]) -> None:
+        """Keep the name of the checkout's folder out of it."""
+        commit_info["project"] = "lockstep"
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        """Build the report from what is stored, also after an interruption."""
+        directory = self.engine.directory
+        if directory is None or not self._measures:
+            return
+        written = Path(self.config.option.benchmark_json)
+        if written.is_file() and written.resolve() != (directory / BENCHMARK_JSON).resolve():
+            shutil.copyfile(written, directory / BENCHMARK_JSON)
+        if (directory / store.BLOCKS).is_file():
+            self._report = build(directory)
+
+    def pytest_terminal_summary(self) -> None:
+        """Print the table of the run."""
+        if self._report is not None and self.engine.directory is not None:
+            print_summary(self.console, store.load(self.engine.directory))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self) -> None:
+        """Say last where the report is."""
+        if self._json_folder is not None:
+            self._json_folder.cleanup()
+        if self._report is not None:
+            self.console.print(f"report: {self._report.as_posix()}", soft_wrap=True)
+
+    def _print_plan(self) -> None:
+        total = 0.0
+        for block, arms in self._selected.items():
+            if self._open(block):
+                seconds = block_seconds(block, len(arms), self.plan, self._history)
+                total += seconds
+                note = f"about {clock(seconds)}"
+            else:
+                note = "stored already"
+            self.console.print(f"{block.name}  {note}", soft_wrap=True)
+            self.console.print(f"  {', '.join(arms)}", style="dim")
+        cells = sum(map(len, self._selected.values()))
+        self.console.print(
+            f"{len(self._selected)} blocks, {cells} cells, {self.plan.rounds} rounds each, "
+            f"baseline {self.plan.baseline}: about {clock(total)}"
+        )
+
+
+def _cell_name(item: pytest.Item) -> str:
+    """The cell of an item, from its id."""
+    return item.name.partition("[")[2].removesuffix("]")
+
+
+def _keyword(text: str) -> str:
+    """A form of `data=2,model=4` that pytest's -k can read, with every size delimited.
+
+    The same is done to the expression and to the names of the cells, so that `data=1` is found in
+    `data=1,model=2` and not in `data=16`.
+    """
+    return re.sub(r"(\w+)=(\d+),?", r":\1.\2:", text)
+
+
+def _keyword_expression(expression: str) -> str:
+    return _keyword(expression) if expression else expression
+
+
+@contextlib.contextmanager
+def _termination_as_interrupt() -> Iterator[None]:
+    """SIGTERM ends the run as Ctrl-C does: workers are killed, the report is built."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,99 @@
+"""Sessions of Lockstep. `nox -s bench -- ARGS` hands ARGS to `python -m bench run`.
+
+Dependencies come from pyproject.toml, their versions from requirements.lock. Environments are
+kept between calls, and made by uv where it is installed. `nox --no-venv -s SESSION` installs
+nothing and uses the packages of the running Python.
+
+For accelerators, or to view traces, name extras of pyproject.toml (cuda, tpu, profile):
+`LOCKSTEP_EXTRAS=cuda,profile nox -s bench`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.4.15"
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.reuse_venv = "yes"
+nox.options.sessions = ["tests", "lint"]
+nox.options.error_on_missing_interpreters = True
+
+PROJECT = nox.project.load_toml("pyproject.toml")
+LOCK = "requirements.lock"
+
+
+def install(session: nox.Session, *groups: str, extras: tuple[str, ...] = ()) -> None:
+    """Install the project's dependencies, with dependency groups and extras, as locked."""
+    if session.venv_backend == "none":
+        return
+    named = os.environ.get("LOCKSTEP_EXTRAS", "").replace(",", " ").split()
+    known = PROJECT["project"]["optional-dependencies"]
+    unknown = sorted(set(named) - set(known))
+    if unknown:
+        session.error(
+            f"LOCKSTEP_EXTRAS: unknown {', '.join(unknown)}; there are {', '.join(known)}"
+        )
+    requirements = [
+        *PROJECT["project"]["dependencies"],
+        *nox.project.dependency_groups(PROJECT, *groups),
+        *(requirement for extra in {*extras, *named} for requirement in known[extra]),
+    ]
+    session.install("--constraint", LOCK, *requirements)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Prove, time and compare implementations; the report is in reports/ (posargs: options)."""
+    install(session)
+    session.run("python", "-m", "bench", "run", *session.posargs)
+
+
+@nox.session
+def report(session: nox.Session) -> None:
+    """Build a stored run's report again (posargs: its name)."""
+    install(session)
+    session.run("python", "-m", "bench", "report", *session.posargs)
+
+
+@nox.session
+def tensorboard(session: nox.Session) -> None:
+    """Show the traces that `bench -- --profile` recorded, on this machine only."""
+    install(session, extras=("profile",))
+    session.run("python", "-m", "bench", "tensorboard", *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the project's own tests (posargs: options of pytest)."""
+    install(session)
+    session.run("python", "-m", "pytest", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, formatting and types."""
+    install(session, "lint")
+    session.run("python", "-m", "ruff", "check", ".")
+    session.run("python", "-m", "ruff", "format", "--check", ".")
+    session.run("python", "-m", "mypy")
+
+
+@nox.session
+def lock(session: nox.Session) -> None:
+    """Resolve the dependencies anew into requirements.lock (posargs: for instance --upgrade)."""
+    if session.venv_backend != "none":
+        session.install("uv")
+    # One file for every supported Python; without the index's address, which differs by site.
+    session.run(
+        *("uv", "pip", "compile", "pyproject.toml", "--output-file", LOCK, "--quiet"),
+        *("--universal", "--python-version", "3.11", "--fork-strategy", "requires-python"),
+        *("--all-extras", "--group", "lint"),
+        *("--no-emit-index-url", "--no-emit-find-links", "--no-header", "--no-annotate"),
+        *session.posargs,
+        external=session.venv_backend == "none",
+    )
+    if "://" in Path(LOCK).read_text(encoding="utf-8"):
+        session.error(f"{LOCK} names an address; it must be usable everywhere")
