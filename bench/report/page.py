@@ -29,7 +29,8 @@ class Chart:
     title: str
     label: str
     plot: Plot
-    table: Table
+    table: Table | None
+    """None where the subject's tables hold them anyway."""
 
     @property
     def svg(self) -> Markup:
@@ -55,6 +56,7 @@ class Content:
 
     manifest: Manifest
     command: str
+    started: str
     headline: str
     tally: str
     caveats: list[words.Caveat]
@@ -91,6 +93,7 @@ def content(found: Tables, manifest: Manifest) -> Content:
     return Content(
         manifest=manifest,
         command=views.command(manifest),
+        started=views.started(manifest),
         headline=words.headline(verdicts),
         tally=words.tally(cells),
         caveats=words.caveats(found, manifest),
@@ -163,7 +166,7 @@ def _subject(
             title=title,
             label=f"{title}; the tables below hold its numbers",
             plot=plots.forest(f"ratios-{anchor}", compared, found.cells, implementations),
-            table=views.comparison(compared[0], found.cells, manifest),
+            table=None,
         )
     return Subject(
         name=name,

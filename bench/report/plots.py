@@ -41,7 +41,7 @@ VARIABLES = {
 } | {colour: f"--c{number}" for number, colour in enumerate(PALETTE)}  # fmt: skip
 """CSS variables the page gives its own light and dark values."""
 
-CLIP = 2.0
+CLIP = 1.5
 """Ratios beyond this are drawn at the edge with their number, so that the rest stays readable."""
 
 STYLE = {
@@ -193,13 +193,16 @@ def _draw_curves(
     implementations: Sequence[str],
 ) -> None:
     groups = list(curve.points.groupby("implementation"))
+    devices = np.unique(curve.points["devices"])
     for number, (name, points) in enumerate(groups):
         colour, marker = _look(str(name), implementations)
         # Side by side, so that error bars of equal curves do not cover each other.
         shift = 2 ** (0.12 * ((number + 0.5) / len(groups) - 0.5))
-        low, middle, high = (points[c].to_numpy(float) for c in (quartiles[0], value, quartiles[1]))
+        # A line breaks where a mesh has no time.
+        every = points.set_index("devices").reindex(devices)
+        low, middle, high = (every[c].to_numpy(float) for c in (quartiles[0], value, quartiles[1]))
         axes.errorbar(
-            points["devices"].to_numpy(float) * shift, middle,
+            devices * shift, middle,
             yerr=np.vstack([middle - low, high - middle]).clip(min=0),
             color=colour, marker=marker, markersize=4.5, markeredgewidth=0, linewidth=1.4,
             elinewidth=1, capsize=2, capthick=1,
@@ -220,7 +223,7 @@ def _time_axis(axes: Axes) -> None:
     # At least a factor of four, so that a labelled tick is always in view.
     stretch = max(1.0, (4 * low / high) ** 0.5)
     axes.set_ylim(low / stretch, high * stretch)
-    wide = high / low > 50  # noqa: PLR2004
+    wide = high / low > 300  # noqa: PLR2004
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _short_seconds(y)))
@@ -270,13 +273,14 @@ def _draw_ratios(
     high: float,
 ) -> None:
     axes.grid(visible=False, axis="y")
-    axes.axvline(1, color=MUTED, linewidth=1)
+    axes.axvline(1, color=MUTED, linewidth=0.6)
     if comparison.floor:
         width = statistics.floor_width(comparison.floor)
-        axes.axvspan(np.exp(-width), np.exp(width), color=SHADE, zorder=0, linewidth=0)
+        axes.axvspan(np.exp(-width), np.exp(width), color=LINE, zorder=0.5, linewidth=0)
     for line, name in enumerate(names):
         if name not in own.index:
-            axes.text(1, line, "  no time", color=MUTED, fontsize=7.5, va="center")
+            axes.annotate("no time", (1, line), xytext=(5, 0), textcoords="offset points",
+                          color=MUTED, fontsize=7.5, va="center")  # fmt: skip
             continue
         cell = own.loc[name]
         colour, marker = _look(name, implementations)
@@ -288,7 +292,7 @@ def _draw_ratios(
             axes.plot([cell["ratio_low"], cell["ratio_high"]], [line, line], color=colour,
                       linewidth=1.8, solid_capstyle="butt")  # fmt: skip
         axes.plot(
-            cell["ratio"], line, color=colour, marker=marker, markersize=5.5,
+            cell["ratio"], line, color=colour, marker=marker, markersize=5,
             # Hollow: not measured beside the baseline.
             markerfacecolor=colour if cell["paired"] else PAPER, markeredgecolor=colour,
         )  # fmt: skip

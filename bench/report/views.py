@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -200,11 +201,13 @@ def environment(manifest: Manifest) -> list[tuple[str, str]]:
     """What the run ran on, as names and values."""
     host, git = manifest["host"], manifest["git"]
     memory = manifest["device_memory_bytes"]
-    device = f"{manifest['device_count']} \N{MULTIPLICATION SIGN} {manifest['device_kind']}"
+    device = f"{manifest['device_count']} {numbers.TIMES} {manifest['device_kind']}"
     device += f", {numbers.bytes_(memory)} each" if memory else ""
+    if manifest["platform"] == "cpu":
+        device = "virtual CPU devices, as many as each mesh has"
     commit = git.get("commit") or "unknown"
     known = [
-        ("Started", manifest["started_at"]),
+        ("Started", started(manifest)),
         ("Command", command(manifest)),
         ("Preset", manifest["preset"]),
         ("Platform", manifest["platform"]),
@@ -224,6 +227,12 @@ def environment(manifest: Manifest) -> list[tuple[str, str]]:
 def command(manifest: Manifest) -> str:
     """The command line that made the run."""
     return shlex.join(manifest["argv"])
+
+
+def started(manifest: Manifest) -> str:
+    """When the run began: `2026-11-21 14:10 UTC`."""
+    moment = datetime.fromisoformat(manifest["started_at"])
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _cores(host: dict[str, Any]) -> str | None:

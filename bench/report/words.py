@@ -74,18 +74,18 @@ def _rank(
         return f"{time}; nothing to compare it with.", [first]
     found = {name: _against(comparison, first, name) for name in others}
     tied = [name for name, r in found.items() if not statistics.resolved(r, comparison.floor)]
-    parts = [f"{less(found[others[0]])} than {_called(others[0], comparison)}"]
-    if comparison.baseline in others[1:]:
-        parts.append(
-            f"{less(found[comparison.baseline])} than {_called(comparison.baseline, comparison)}"
-        )
-    role = ", the baseline" if first == comparison.baseline else ""
-    if not tied:
-        return f"{time}{role}: {', and '.join(parts)}.", [first]
-    return (
-        f"Not resolved. {first}{role} has the lowest estimate, {time}: {', and '.join(parts)}.",
-        [first, *tied],
-    )
+    beaten = [name for name in others if name not in tied]
+    named = dict.fromkeys([*beaten[:1], *(n for n in beaten if n == comparison.baseline)])
+    sentences = [f"{time}."]
+    if first == comparison.baseline:
+        sentences.append("It is the baseline.")
+    if tied:
+        each = [f"{name} ({_unresolved(found[name])})" for name in tied]
+        sentences.append(f"Not resolved from {listing(each)}.")
+    if named:
+        parts = [less(found[name], _called(name, comparison)) for name in named]
+        sentences.append(f"{listing(parts)}.")
+    return " ".join(sentences), [first, *tied]
 
 
 def _against(comparison: Comparison, first: str, other: str) -> Ratio:
@@ -99,13 +99,23 @@ def _called(name: str, comparison: Comparison) -> str:
     return f"the baseline {name}" if name == comparison.baseline else name
 
 
-def less(ratio: Ratio) -> str:
-    """`3.2 % less (2.1 % to 4.0 %)`, of time, with the 95 % interval."""
-    value = numbers.percent(1 - ratio.value)
+def less(ratio: Ratio, than: str) -> str:
+    """`3.2 % less time than X (2.1 % to 4.0 %)`, with the 95 % interval."""
+    text = f"{numbers.percent(1 - ratio.value)} less time than {than}"
     if ratio.low is None or ratio.high is None:
-        return f"{value} less (no interval)"
-    low, high = numbers.percent(1 - ratio.high), numbers.percent(1 - ratio.low)
-    return f"{value} less ({low} to {high})"
+        return f"{text} (no interval)"
+    return f"{text} ({numbers.percent(1 - ratio.high)} to {numbers.percent(1 - ratio.low)})"
+
+
+def _unresolved(ratio: Ratio) -> str:
+    if ratio.low is None or ratio.high is None:
+        return "no interval"
+    ends = " to ".join(_signed(end - 1) for end in (ratio.low, ratio.high))
+    return f"{ends}, within the noise floor" if ratio.excludes_one() else ends
+
+
+def _signed(share: float) -> str:
+    return f"{'+' if share > 0 else ''}{numbers.percent(share)}"
 
 
 def headline(verdicts: Sequence[Verdict]) -> str:
@@ -113,13 +123,21 @@ def headline(verdicts: Sequence[Verdict]) -> str:
     ranked = [v for v in verdicts if v.leaders]
     if not ranked:
         return "Nothing could be compared."
-    wins = Counter(v.leaders[0] for v in ranked if len(v.leaders) == 1)
-    open_ = sum(len(v.leaders) > 1 for v in ranked)
     blocks = numbers.count(len(ranked), "comparison")
-    parts = [f"{name} is fastest in {times}" for name, times in wins.most_common()]
-    if open_:
-        parts.append(f"in {open_} the first ones cannot be told apart")
-    return f"Of {blocks}, {listing(parts)}."
+    wins = Counter(v.leaders[0] for v in ranked if len(v.leaders) == 1)
+    sentences = []
+    if wins.total() == len(ranked) and len(wins) == 1:
+        return f"{ranked[0].leaders[0]} is fastest in every one of {blocks}."
+    if wins:
+        parts = [f"{name} is fastest in {times}" for name, times in wins.most_common()]
+        sentences.append(f"Of {blocks}, {listing(parts)}.")
+    ties = [v.leaders for v in ranked if len(v.leaders) > 1]
+    if ties:
+        among = Counter(name for leaders in ties for name in leaders).most_common(3)
+        most = listing([f"{name} ({times})" for name, times in among])
+        where = f"In {len(ties)}" if wins else f"In {len(ties)} of {blocks}"
+        sentences.append(f"{where} the fastest cannot be told apart, most often {most}.")
+    return " ".join(sentences)
 
 
 def tally(cells: pd.DataFrame) -> str:
