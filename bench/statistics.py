@@ -101,7 +101,7 @@ def estimate(log_ratios: pd.Series[float]) -> Ratio:
     `log_ratios` has one value a round, indexed by (launch, attempt, round). Rounds are taken as
     exchangeable; what differs from launch to launch is not in the interval.
     """
-    values = log_ratios.to_numpy(dtype=float)
+    values = np.asarray(log_ratios, dtype=np.float64)
     interval = median_interval(values)
     low, high = (math.exp(end) for end in interval) if interval else (None, None)
     return Ratio(math.exp(float(np.median(values))), low, high, rounds=values.size, paired=True)

@@ -11,7 +11,16 @@ import numpy as np
 from bench import store
 from bench.cells import Block, Cell
 from bench.mesh import MeshShape
-from bench.rows import SCHEMA, TWIN, BlockRow, CellRow, Manifest, SampleRow, Status
+from bench.rows import (
+    SCHEMA,
+    TWIN,
+    BlockRow,
+    CellRow,
+    Manifest,
+    ProofCheck,
+    SampleRow,
+    Status,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -176,9 +185,7 @@ def _flops(plan: Plan, block: Block) -> float:
     return FLOPS[f"{block.workload}-{block.size}"] * block.batch / 64 * plan.flops_scale
 
 
-def _cell(
-    plan: Plan, block: Block, launch: int, tag: str, name: str, *, alone: bool
-) -> CellRow:
+def _cell(plan: Plan, block: Block, launch: int, tag: str, name: str, *, alone: bool) -> CellRow:
     status, reason = plan.endings.get(
         (name, block.mesh.size), plan.endings.get((name, 0), ("ok", ""))
     )
@@ -212,16 +219,11 @@ def _cell(
         row["unit"] = "tokens" if block.workload == "gpt2" else "samples"
         row["units_per_step"] = block.batch * (64 if block.workload == "gpt2" else 1)
         row["interleaved"] = not alone
-        row["proof"] = {
-            "steps": 3,
-            "checks": [
-                {
-                    "name": "fp32 sgd",
-                    "loss_error": 1e-8,
-                    "update_error": 3e-7,
-                    "loss_tolerance": 1e-6,
-                    "update_tolerance": 2e-5,
-                }
-            ],
+        check: ProofCheck = {
+            "name": "fp64 sgd",
+            "loss_error": 1e-8,
+            "update_error": 3e-7,
+            "tolerance": 2e-5,
         }
+        row["proof"] = [check]
     return row

@@ -1,6 +1,7 @@
 """From stored rows to a report: pages, plots and tables. Imports no jax.
 
-    store.load -> tables (numbers) -> scaling (curves) -> words, plots, views -> page -> files
+`tables` computes every number, `scaling` finds the curves, `words`, `plots` and `views` say, draw
+and format them, and `page` puts them together.
 """
 
 from __future__ import annotations

@@ -30,11 +30,10 @@ def si(value: float | None, unit: str) -> str:
     """`(0.00123, "s")` -> `1.23 ms`; a dash where there is no value."""
     if value is None or not math.isfinite(value):
         return MISSING
-    power = 0
-    if value:
-        rounded = float(f"{value:.2e}")
-        power = min(max(3 * math.floor(math.log10(abs(rounded)) / 3), -12), 18)
-    return f"{significant(value / 10**power)}{NARROW}{_PREFIXES[power]}{unit}"
+    rounded = float(f"{value:.2e}")
+    power = 3 * math.floor(math.log10(abs(rounded)) / 3) if rounded else 0
+    power = min(max(power, -12), 18)
+    return f"{significant(rounded / 10**power)}{NARROW}{_PREFIXES[power]}{unit}"
 
 
 def range_si(low: float, high: float, unit: str) -> str:

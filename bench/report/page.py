@@ -85,8 +85,8 @@ def content(found: Tables, manifest: Manifest) -> Content:
         groups.setdefault(comparison.subject, []).append(comparison)
     curves = scaling.find(cells)
     subjects = [
-        _subject(name, blocks, [c for c in curves if c.subject == name], found, manifest,
-                 implementations)
+        _subject(name, blocks, [c for c in curves if c.subject == name], found=found,
+                 manifest=manifest, implementations=implementations)
         for name, blocks in groups.items()
     ]  # fmt: skip
     verdicts = [verdict for subject in subjects for verdict in subject.verdicts]
@@ -119,9 +119,9 @@ def html(page: Content) -> str:
 
 def markdown(page: Content) -> str:
     """The same in GitHub's Markdown; plots are links into plots/."""
-    environment = Environment(  # noqa: S701 - every value is escaped for Markdown, not HTML
+    environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
-        autoescape=False,
+        autoescape=False,  # noqa: S701 - `finalize` escapes every value, for Markdown
         finalize=escape_markdown,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -151,6 +151,7 @@ def _subject(
     name: str,
     blocks: list[Comparison],
     curves: list[scaling.Scaling],
+    *,
     found: Tables,
     manifest: Manifest,
     implementations: list[str],

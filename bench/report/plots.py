@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from bench import statistics
-from bench.report import numbers, tables
+from bench.report import numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ VARIABLES = {
 CLIP = 1.5
 """Ratios beyond this are drawn at the edge with their number, so that the rest stays readable."""
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "axes.edgecolor": LINE,
     "axes.facecolor": PAPER,
@@ -164,7 +164,9 @@ def forest(
         for number, comparison in enumerate(comparisons):
             axes = grid.flat[number]
             own = shown[shown["block"] == comparison.name].set_index("implementation")
-            _draw_ratios(axes, own, comparison, names, implementations, high)
+            _draw_ratios(
+                axes, own, comparison, names=names, implementations=implementations, high=high
+            )
             axes.set_xlim(low - pad, high + pad)
             axes.set_ylim(-0.6, len(names) - 0.4)
             axes.set_yticks(range(len(names)), names)
@@ -268,6 +270,7 @@ def _draw_ratios(
     axes: Axes,
     own: pd.DataFrame,
     comparison: Comparison,
+    *,
     names: Sequence[str],
     implementations: Sequence[str],
     high: float,
@@ -282,7 +285,7 @@ def _draw_ratios(
             axes.annotate("no time", (1, line), xytext=(5, 0), textcoords="offset points",
                           color=MUTED, fontsize=7.5, va="center")  # fmt: skip
             continue
-        cell = own.loc[name]
+        cell = own.to_dict("index")[name]
         colour, marker = _look(name, implementations)
         if cell["ratio"] > high:
             text = f"{numbers.ratio(cell['ratio'])} \N{BLACK RIGHT-POINTING SMALL TRIANGLE}"

@@ -57,13 +57,21 @@ def find(cells: pd.DataFrame) -> list[Scaling]:
     curves = []
     kinds: tuple[tuple[Kind, str], ...] = (("strong", "batch"), ("weak", "each"))
     subjects = ["workload", "size", "precision"]
-    for (workload, size, precision), same in ok.groupby(subjects, sort=True):
+    for _, same in ok.groupby(subjects, sort=True):
         for kind, fixed in kinds:
-            for (family, batch), rows in same.groupby(["family", fixed], sort=True):
-                if rows["devices"].nunique() > 1 and batch == int(batch):
-                    points = _efficiency(rows, kind)
+            for _, rows in same.groupby(["family", fixed], sort=True):
+                first = rows.iloc[0]
+                if len(rows["devices"].unique()) > 1 and float(first[fixed]).is_integer():
                     curves.append(
-                        Scaling(kind, workload, size, precision, family, int(batch), points)
+                        Scaling(
+                            kind=kind,
+                            workload=first["workload"],
+                            size=first["size"],
+                            precision=first["precision"],
+                            family=first["family"],
+                            batch=int(first[fixed]),
+                            points=_efficiency(rows, kind),
+                        )
                     )
     return curves
 

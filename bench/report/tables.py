@@ -74,25 +74,26 @@ class Tables:
 
 def build(run: Run) -> Tables:
     """Compute the tables of a run."""
-    cells = pd.DataFrame(
-        [_identity(rows, run.manifest) for _, rows in run.cells.groupby("cell", sort=False)]
-    )
-    if cells.empty:
-        return Tables(cells, [])
-    samples = _timed_samples(run)
-    _time(cells, samples, run.manifest["device_kind"])
-    shown = samples.merge(
-        cells.loc[cells["status"] != "ok", ["block", "implementation"]],
-        how="left", left_on=["block", "arm"], right_on=["block", "implementation"], indicator=True,
-    )  # fmt: skip
-    shown = shown.loc[shown["_merge"] == "left_only", list(samples.columns)]
-    comparisons = [
-        _comparison(name, rows, shown[shown["block"] == name])
-        for name, rows in run.blocks.sort_values(ORDER, kind="stable").groupby("block", sort=False)
-    ]
-    _compare(cells, comparisons)
-    cells = cells.sort_values([*ORDER, "implementation"], kind="stable", ignore_index=True)
-    return Tables(cells, comparisons)
+    cells = [_identity(rows, run.manifest) for _, rows in run.cells.groupby("cell", sort=False)]
+    samples = {str(name): rows for name, rows in _timed_samples(run).groupby("block")}
+    none = run.samples.iloc[:0]
+    for cell in cells:
+        own = samples.get(cell["block"], none)
+        cell.update(_times(cell, own, run.manifest["device_kind"]))
+    comparisons = []
+    for name, attempts in run.blocks.sort_values(ORDER, kind="stable").groupby("block", sort=False):
+        own = samples.get(str(name), none)
+        refused = {c["implementation"] for c in cells if c["block"] == name and c["status"] != "ok"}
+        shown = own[~own["arm"].isin(refused)]
+        comparisons.append(_comparison(str(name), attempts, shown))
+    by_name = {comparison.name: comparison for comparison in comparisons}
+    for cell in cells:
+        cell.update(_ratio(cell, by_name[cell["block"]]))
+    table = pd.DataFrame(cells)
+    if cells:
+        order = [*ORDER, "implementation"]
+        table = table.sort_values(order, kind="stable", ignore_index=True)
+    return Tables(table, comparisons)
 
 
 def oversubscribed(manifest: Manifest, devices: int) -> bool:
@@ -132,7 +133,7 @@ def _identity(rows: pd.DataFrame, manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _number(value: Any) -> float:
+def _number(value: float | None) -> float:
     return float("nan") if value is None else float(value)
 
 
@@ -147,47 +148,48 @@ def _timed_samples(run: Run) -> pd.DataFrame:
     return run.samples.merge(arms, on=[*key, "arm"], how="inner")
 
 
-def _time(cells: pd.DataFrame, samples: pd.DataFrame, device_kind: str) -> None:
-    """Add times and rates to the `ok` cells; make those whose rate is impossible implausible."""
-    for column in ("step_s", "step_q1_s", "step_q3_s", "latency_s", "latency_q1_s", "latency_q3_s",
-                   "units_per_s", "achieved_flops", "mfu"):  # fmt: skip
-        cells[column] = float("nan")
-    cells["rounds"] = 0
-    by_block = dict(list(samples.groupby("block")))
-    for index, cell in cells[cells["status"] == "ok"].iterrows():
-        own = by_block.get(cell["block"], samples.iloc[:0])
-        throughput = statistics.spread(own, cell["implementation"], "throughput_ns")
-        latency = statistics.spread(own, cell["implementation"], "latency_ns")
-        if throughput is None or latency is None:
-            cells.loc[index, ["status", "reason"]] = "crashed", "no samples were stored"
-            continue
-        achieved = cell["model_flops"] / throughput.median
-        published = peaks.peak(device_kind, cell["precision"])
-        used = float("nan")
-        if published:
-            used = peaks.mfu(cell["model_flops"], throughput.median, cell["devices"], published)
+def _times(cell: dict[str, Any], samples: pd.DataFrame, device_kind: str) -> dict[str, Any]:
+    """Times and rates of an `ok` cell, or the status and reason that refuse them."""
+    figures = ("step_s", "step_q1_s", "step_q3_s", "latency_s", "latency_q1_s", "latency_q3_s",
+               "units_per_s", "achieved_flops", "mfu")  # fmt: skip
+    nothing: dict[str, Any] = {"rounds": 0} | dict.fromkeys(figures, float("nan"))
+    if cell["status"] != "ok":
+        return nothing
+    throughput = statistics.spread(samples, cell["implementation"], "throughput_ns")
+    latency = statistics.spread(samples, cell["implementation"], "latency_ns")
+    if throughput is None or latency is None:
+        return nothing | {"status": "crashed", "reason": "no samples were stored"}
+    published = peaks.peak(device_kind, cell["precision"])
+    used = float("nan")
+    if published:
+        used = peaks.mfu(cell["model_flops"], throughput.median, cell["devices"], published)
         if used > 1:
-            cells.loc[index, ["status", "reason"]] = IMPLAUSIBLE, (
-                f"the time would mean {numbers.percent(used)} of the published peak of "
-                f"{device_kind} ({numbers.si(published.flops if published else None, 'FLOP/s')}); "
-                "nothing can be that fast, so it is not shown"
-            )
-            continue
-        cells.loc[index, "rounds"] = throughput.rounds
-        for name, figure in (("step", throughput), ("latency", latency)):
-            cells.loc[index, [f"{name}_s", f"{name}_q1_s", f"{name}_q3_s"]] = (
-                figure.median, figure.lower_quartile, figure.upper_quartile,
-            )  # fmt: skip
-        cells.loc[index, ["units_per_s", "achieved_flops", "mfu"]] = (
-            cell["units_per_step"] / throughput.median, achieved, used,
-        )  # fmt: skip
+            return nothing | {
+                "status": IMPLAUSIBLE,
+                "reason": f"the time would mean {numbers.percent(used)} of the published peak of "
+                f"{device_kind}, {numbers.si(published.flops, 'FLOP/s')}; nothing can be that "
+                "fast, so it is not shown",
+            }
+    return {
+        "rounds": throughput.rounds,
+        "step_s": throughput.median,
+        "step_q1_s": throughput.lower_quartile,
+        "step_q3_s": throughput.upper_quartile,
+        "latency_s": latency.median,
+        "latency_q1_s": latency.lower_quartile,
+        "latency_q3_s": latency.upper_quartile,
+        "units_per_s": cell["units_per_step"] / throughput.median,
+        "achieved_flops": cell["model_flops"] / throughput.median,
+        "mfu": used,
+    }
 
 
 def _comparison(name: str, attempts: pd.DataFrame, samples: pd.DataFrame) -> Comparison:
     # The baseline of the attempt that timed most arms: cells measured alone are their own.
     arms = samples.groupby("attempt")["arm"].nunique()
-    timed = attempts["attempt"].map(arms).fillna(0)
-    baseline = str(attempts.loc[timed.idxmax(), "baseline"]) if timed.max() else ""
+    timed = attempts.assign(arms=attempts["attempt"].map(arms).fillna(0))
+    widest = timed.sort_values("arms", ascending=False, kind="stable").iloc[0]
+    baseline = str(widest["baseline"]) if widest["arms"] else ""
     other = set(attempts.loc[attempts["baseline"] != baseline, "attempt"])
     samples = samples[~((samples["arm"] == TWIN) & samples["attempt"].isin(other))]
     first = attempts.iloc[0]
@@ -206,20 +208,15 @@ def _comparison(name: str, attempts: pd.DataFrame, samples: pd.DataFrame) -> Com
     )
 
 
-def _compare(cells: pd.DataFrame, comparisons: list[Comparison]) -> None:
-    for column in ("ratio", "ratio_low", "ratio_high"):
-        cells[column] = float("nan")
-    cells["baseline"] = cells["block"].map({c.name: c.baseline for c in comparisons})
-    cells["paired"] = False
-    samples = {c.name: c.samples for c in comparisons}
-    for index, cell in cells[cells["status"] == "ok"].iterrows():
-        found = statistics.ratio(samples[cell["block"]], cell["implementation"], cell["baseline"])
-        if found is None:
-            continue
-        cells.loc[index, "paired"] = found.paired
-        cells.loc[index, "ratio"] = found.value
-        if found.low is not None and found.high is not None:
-            cells.loc[index, ["ratio_low", "ratio_high"]] = found.low, found.high
+def _ratio(cell: dict[str, Any], comparison: Comparison) -> dict[str, Any]:
+    found = statistics.ratio(comparison.samples, cell["implementation"], comparison.baseline)
+    return {
+        "baseline": comparison.baseline,
+        "ratio": _number(found.value if found else None),
+        "ratio_low": _number(found.low if found else None),
+        "ratio_high": _number(found.high if found else None),
+        "paired": found is not None and found.paired,
+    }
 
 
 def ranked(cells: pd.DataFrame, block: str) -> pd.DataFrame:

@@ -170,7 +170,7 @@ def curve(scaling: Scaling) -> Table:
 def _point(by_devices: pd.DataFrame, devices: int) -> Figure:
     if devices not in by_devices.index:
         return Figure(numbers.MISSING)
-    point = by_devices.loc[devices]
+    point = by_devices.to_dict("index")[devices]
     share = point["efficiency"]
     return Figure(
         numbers.si(point["step_s"], "s"),
@@ -184,7 +184,7 @@ def endings(cells: pd.DataFrame) -> list[Ending]:
         return []
     without = cells[cells["status"] != "ok"]
     order = ["wrong", tables.IMPLAUSIBLE, "crashed", "timeout", "oom", "unsupported"]
-    found = [
+    return [
         Ending(
             status=words.STATUS_WORDS[str(status)],
             reason=str(reason),
@@ -194,7 +194,6 @@ def endings(cells: pd.DataFrame) -> list[Ending]:
         for status in order
         for reason, rows in without[without["status"] == status].groupby("reason", sort=True)
     ]
-    return found
 
 
 def environment(manifest: Manifest) -> list[tuple[str, str]]:

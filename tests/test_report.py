@@ -1,0 +1,398 @@
+"""The report says what the rows say, shows no time it must not, and is the same every time."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import html
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import pytest
+import synthetic
+
+from bench import report, store
+from bench.mesh import MeshShape
+from bench.report import numbers, page, scaling, tables, views, words
+
+if TYPE_CHECKING:
+    from bench.report.tables import Tables
+
+HOSTILE = "</td><script>alert(1)</script> | `x` ![i](http://h/) <img src=x onerror=1> \x1b[31m\n# H"
+
+PLAN = synthetic.Plan(
+    workloads=("linear-base", "gpt2-nano"),
+    batches=("strong", "weak"),
+    usable_cores=4,
+    alone=frozenset({"nnx_jit"}),
+    endings={
+        ("python_loop", 4): ("wrong", "gradients 4 times too large"),
+        ("pmap", 0): ("unsupported", "jax.pmap is not there"),
+        ("nnx_jit_cached", 8): ("timeout", "no sign of life for 60 s"),
+        ("nnx_jit", 8): ("oom", HOSTILE),
+        ("shard_map_pmean", 1): ("crashed", "signal 11"),
+    },
+)
+SMALL = synthetic.Plan(devices=(2,), batches=("strong",))
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with every ending, and its report."""
+    directory = synthetic.write(tmp_path_factory.mktemp("reports"), PLAN)
+    report.build(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def found(directory: Path) -> Tables:
+    """Its tables."""
+    return tables.build(store.load(directory))
+
+
+@pytest.fixture(scope="module")
+def text(directory: Path) -> str:
+    """Its page."""
+    return (directory / "report.html").read_text(encoding="utf-8")
+
+
+def small(tmp_path: Path, **changes: object) -> tuple[Tables, store.Run]:
+    """Tables of a run of one block."""
+    run = store.load(synthetic.write(tmp_path, dataclasses.replace(SMALL, **changes)))  # type: ignore[arg-type]
+    return tables.build(run), run
+
+
+def test_planted_ratios_are_found(found: Tables) -> None:
+    cells = found.cells[(found.cells["status"] == "ok") & found.cells["paired"]]
+    assert len(cells) > 40
+    truth = cells["implementation"].map(synthetic.RATIOS)
+    assert ((cells["ratio"] / truth - 1).abs() < 0.02).all()
+    others = cells[cells["implementation"] != synthetic.BASELINE]
+    assert (others["ratio_low"] <= truth[others.index]).mean() > 0.9
+    assert (truth[others.index] <= others["ratio_high"]).mean() > 0.9
+
+
+def test_only_ok_cells_have_times(found: Tables) -> None:
+    without = found.cells[found.cells["status"] != "ok"]
+    assert set(without["status"]) == {"wrong", "unsupported", "timeout", "oom", "crashed"}
+    figures = ["step_s", "step_q1_s", "latency_s", "units_per_s", "achieved_flops", "mfu", "ratio",
+               "ratio_low"]  # fmt: skip
+    assert without[figures].isna().all(axis=None)
+    assert (without["reason"] != "").all()
+    assert found.cells.loc[found.cells["status"] == "ok", "step_s"].notna().all()
+
+
+def test_samples_of_a_cell_that_turned_out_wrong_are_not_shown(tmp_path: Path) -> None:
+    """Measured in one attempt, wrong in a later one of the same launch."""
+    directory = synthetic.write(tmp_path, SMALL)
+    wrong = dataclasses.replace(SMALL, endings={("nnx_jit", 0): ("wrong", "replicas drift")})
+    block = next(SMALL.blocks())
+    store.append_block(directory, *synthetic.attempt(wrong, block, 0, "again", ["nnx_jit"]))
+    built = tables.build(store.load(directory))
+    (cell,) = built.cells[built.cells["implementation"] == "nnx_jit"].to_dict("records")
+    assert cell["status"] == "wrong"
+    assert pd.isna(cell["step_s"])
+    assert "nnx_jit" not in set(built.comparisons[0].samples["arm"])
+
+
+def test_wrong_in_one_launch_is_wrong(tmp_path: Path) -> None:
+    directory = synthetic.write(tmp_path, SMALL)
+    wrong = dataclasses.replace(SMALL, endings={("nnx_jit", 0): ("wrong", "replicas drift")})
+    block = next(SMALL.blocks())
+    rows = synthetic.attempt(wrong, block, 1, "all", list(SMALL.ratios))
+    store.append_block(directory, *rows)
+    built = tables.build(store.load(directory))
+    (cell,) = built.cells[built.cells["implementation"] == "nnx_jit"].to_dict("records")
+    assert cell["status"] == "wrong"
+    assert "nnx_jit" not in set(built.comparisons[0].samples["arm"])
+    rounds = built.cells.set_index("implementation")["rounds"]
+    assert rounds["pmap"] == 2 * SMALL.rounds
+
+
+def test_cells_measured_apart_have_a_ratio_and_no_interval(found: Tables) -> None:
+    apart = found.cells[~found.cells["interleaved"] & (found.cells["status"] == "ok")]
+    assert set(apart["implementation"]) == {"nnx_jit"}
+    assert not apart["paired"].any()
+    assert apart["ratio"].notna().all()
+    assert apart["ratio_low"].isna().all()
+    first = words.verdict(found.comparisons[0], found.cells)
+    assert "Not ranked, because measured apart: nnx_jit." in first.text
+
+
+def test_more_than_the_peak_is_refused(tmp_path: Path) -> None:
+    # The synthetic times follow 5e10 FLOP/s; 1e5 times the FLOPs is over any device's peak.
+    built, run = small(tmp_path, flops_scale=1e5, platform="gpu", device_kind="NVIDIA H200")
+    (cell,) = built.cells[built.cells["implementation"] == "jit_spmd"].to_dict("records")
+    assert cell["status"] == tables.IMPLAUSIBLE
+    assert "of the published peak" in cell["reason"]
+    assert pd.isna(cell["step_s"])
+    shown = page.html(page.content(built, run.manifest))
+    assert "implausible" in shown
+    assert "Nothing could be compared." in shown
+
+
+def test_utilization_is_the_share_of_the_published_peak(tmp_path: Path) -> None:
+    built, _ = small(tmp_path, flops_scale=5e3, platform="gpu", device_kind="NVIDIA H200")
+    cell = built.cells.set_index("implementation").loc["jit_spmd"]
+    assert cell["status"] == "ok"
+    assert cell["mfu"] == pytest.approx(cell["achieved_flops"] / (2 * 494.7e12))
+
+
+def test_the_fastest_is_named_with_its_interval(tmp_path: Path) -> None:
+    built, _ = small(tmp_path, ratios={"jit_spmd": 1.0, "fast": 0.8, "middle": 0.9})
+    verdict = words.verdict(built.comparisons[0], built.cells)
+    assert verdict.leaders == ["fast"]
+    pattern = r"11\.\d\N{NARROW NO-BREAK SPACE}% less time than middle \(1\d\.\d"
+    assert re.search(pattern, verdict.text)
+    assert "less time than the baseline jit_spmd (" in verdict.text
+    assert words.headline([verdict]) == "fast is fastest in every one of 1 comparison."
+
+
+def test_equals_are_not_ranked(tmp_path: Path) -> None:
+    built, _ = small(tmp_path, ratios={"jit_spmd": 1.0, "same": 1.0, "slow": 1.5})
+    verdict = words.verdict(built.comparisons[0], built.cells)
+    assert set(verdict.leaders) == {"jit_spmd", "same"}
+    assert "Not resolved from " in verdict.text
+    assert "cannot be told apart" in words.headline([verdict])
+
+
+def test_few_rounds_resolve_nothing(tmp_path: Path) -> None:
+    built, run = small(tmp_path, rounds=5)
+    verdict = words.verdict(built.comparisons[0], built.cells)
+    assert len(verdict.leaders) == len(SMALL.ratios)
+    assert "Too few rounds" in [c.title for c in words.caveats(built, run.manifest)]
+
+
+def test_caveats_are_read_from_the_rows(found: Tables, directory: Path, tmp_path: Path) -> None:
+    titles = [c.title for c in words.caveats(found, store.load(directory).manifest)]
+    assert "More devices than cores" in titles
+    assert "Measured apart" in titles
+    assert "A busy host" not in titles
+    assert "Wide noise floor" not in titles
+    built, run = small(tmp_path, noise=0.2, load=3.0)
+    titles = [c.title for c in words.caveats(built, run.manifest)]
+    assert "Wide noise floor" in titles
+    assert "A busy host" in titles
+    assert "More devices than cores" not in titles
+
+
+def test_strong_and_weak_curves(found: Tables) -> None:
+    curves = {(c.kind, c.workload): c for c in scaling.find(found.cells)}
+    assert set(curves) == {(k, w) for k in ("strong", "weak") for w in ("linear", "gpt2")}
+    strong = curves["strong", "gpt2"].points.set_index(["implementation", "devices"])
+    times = strong["step_s"]["jit_spmd"]
+    expected = times[1] / (4 * times[4])
+    assert strong.loc[("jit_spmd", 4), "efficiency"] == pytest.approx(expected)
+    assert 0.7 < expected < 0.9  # 81 % by the synthetic law
+    weak = curves["weak", "gpt2"].points.set_index(["implementation", "devices"])
+    times = weak["step_s"]["jit_spmd"]
+    assert weak.loc[("jit_spmd", 4), "efficiency"] == pytest.approx(times[1] / times[4])
+    assert strong.loc[("jit_spmd", 8), "oversubscribed"]
+    assert not strong.loc[("jit_spmd", 4), "oversubscribed"]
+    # Crashed on one device: nothing to be efficient against.
+    assert strong["efficiency"]["shard_map_pmean"].isna().all()
+    assert ("python_loop", 4) not in strong.index
+
+
+def test_curves_do_not_mix_meshes() -> None:
+    meshes = ["data=1", "data=2", "data=2,model=2", "data=4,model=2", "data=4", "model=4"]
+    cells = pd.DataFrame(
+        [
+            {"implementation": "x", "workload": "w", "size": "s", "precision": "fp32",
+             "mesh": mesh, "devices": MeshShape.parse(mesh).size, "batch": 8,
+             "status": "ok", "step_s": 1.0, "step_q1_s": 1.0, "step_q3_s": 1.0,
+             "units_per_s": 1.0, "unit": "samples", "oversubscribed": False}
+            for mesh in meshes
+        ]
+    )  # fmt: skip
+    found = {c.family: list(c.points["devices"]) for c in scaling.find(cells)}
+    assert found == {"data=N": [1, 2, 4], "data=N,model=2": [4, 8]}
+
+
+def test_cells_with_the_same_reason_are_one_row(found: Tables) -> None:
+    endings = views.endings(found.cells)
+    (pmap,) = [e for e in endings if e.status == "unsupported"]
+    assert (pmap.implementations, pmap.reason) == ("pmap", "jax.pmap is not there")
+    assert len(pmap.cells) == 14
+    assert endings[0].status == "wrong"
+
+
+class Structure(HTMLParser):
+    """Elements, attributes and text of a page; fails on a tag closed in the wrong order."""
+
+    void = frozenset({"meta", "br", "img", "link"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Remember it."""
+        self.seen.append((tag, dict(attrs)))
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Remember it."""
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        """Match it."""
+        assert self.open.pop() == tag
+
+
+def test_the_page_stands_alone(text: str) -> None:
+    structure = Structure()
+    structure.feed(text)
+    assert structure.open == []
+    tags = {tag for tag, _ in structure.seen}
+    assert not tags & {"script", "link", "img", "iframe", "object", "base", "form"}
+    policies = [a["content"] or "" for t, a in structure.seen if t == "meta" and "http-equiv" in a]
+    assert len(policies) == 1
+    assert policies[0].startswith("default-src 'none'; style-src 'unsafe-inline'")
+    for tag, attributes in structure.seen:
+        assert not any(name.startswith("on") for name in attributes)
+        for name in ("href", "src", "xlink:href"):
+            target = attributes.get(name)
+            assert target is None or re.match(r"#|\w+\.csv$", target), (tag, target)
+    style = re.sub(r"xmlns(:\w+)?=\"[^\"]*\"", "", text)
+    assert "@import" not in style
+    assert not re.search(r"url\((?!#)", style)
+    identifiers = [a["id"] for _, a in structure.seen if "id" in a]
+    assert len(identifiers) == len(set(identifiers))
+    assert len(text) < 2_000_000
+
+
+def test_references_within_the_page_resolve(text: str) -> None:
+    identifiers = set(re.findall(r'\bid="([^"]+)"', text))
+    targets = re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', text)
+    assert targets
+    assert {a or b for a, b in targets} <= identifiers
+
+
+def test_hostile_text_is_inert(text: str, directory: Path) -> None:
+    assert "<script" not in text
+    assert "<img" not in text
+    assert html.escape("</td><script>alert(1)</script>", quote=False) in text
+    markdown = (directory / "report.md").read_text(encoding="utf-8")
+    assert "<script" not in markdown
+    assert "![i]" not in markdown
+    lines = [line for line in markdown.splitlines() if "alert(1)" in line]
+    assert len(lines) == 1
+    # Four cells and no more: bars within the reason are escaped.
+    assert len(re.findall(r"(?<!\\)\|", lines[0])) == 5
+    assert "# H" not in markdown.splitlines()
+
+
+def test_hostile_names_do_not_break_plots_or_pages(tmp_path: Path) -> None:
+    name = 'a<b>&"c$x^{$'
+    built, run = small(tmp_path, ratios={"jit_spmd": 1.0, name: 1.1})
+    text = page.html(page.content(built, run.manifest))
+    structure = Structure()
+    structure.feed(text)
+    assert structure.open == []
+    assert "<b>" not in text.replace('<b class="won">', "")
+
+
+def test_every_markdown_table_is_rectangular(directory: Path) -> None:
+    width = 0
+    for line in (directory / "report.md").read_text(encoding="utf-8").splitlines():
+        bars = len(re.findall(r"(?<!\\)\|", line))
+        assert not bars or not width or bars == width, line
+        width = bars
+
+
+def test_the_same_rows_give_the_same_bytes(directory: Path, tmp_path: Path) -> None:
+    again = tmp_path / "elsewhere"
+    again.mkdir()
+    for name in (store.MANIFEST, store.SAMPLES, store.CELLS, store.BLOCKS):
+        shutil.copy(directory / name, again)
+    report.build(again)
+    made = sorted(p.relative_to(again) for p in again.rglob("*") if p.is_file())
+    assert {p.suffix for p in made} == {".html", ".md", ".csv", ".parquet", ".svg", ".png",
+                                        ".json", ".jsonl"}  # fmt: skip
+    for path in made:
+        assert (again / path).read_bytes() == (directory / path).read_bytes(), path
+
+
+def test_plots_are_named_on_the_page(directory: Path) -> None:
+    files = {p.stem for p in (directory / "plots").glob("*.svg")}
+    assert files == {p.stem for p in (directory / "plots").glob("*.png")}
+    linked = re.findall(r"\(plots/(.+)\.svg\)", (directory / "report.md").read_text("utf-8"))
+    assert sorted(linked) == sorted(files)
+    assert {f.partition("-")[0] for f in files} == {"strong", "weak", "ratios"}
+
+
+def test_the_shaded_region_is_explained_where_there_is_one(text: str, tmp_path: Path) -> None:
+    assert "more devices than cores:" in text
+    built, run = small(tmp_path, devices=(1, 2))
+    assert "more devices than cores:" not in page.html(page.content(built, run.manifest))
+
+
+def test_a_run_that_has_measured_nothing_has_a_report(tmp_path: Path) -> None:
+    directory = store.create(tmp_path, synthetic.manifest(SMALL))
+    assert "No cell has ended yet." in report.build(directory).read_text(encoding="utf-8")
+
+
+def test_a_run_in_which_nothing_ran_has_a_report(tmp_path: Path) -> None:
+    endings = {(name, 0): ("unsupported", "no such axis") for name in SMALL.ratios}
+    plan = dataclasses.replace(SMALL, endings=endings)  # type: ignore[arg-type]
+    text = report.build(synthetic.write(tmp_path, plan)).read_text(encoding="utf-8")
+    assert "Nothing could be compared." in text
+    assert "7 cells: 7 unsupported." in text
+
+
+def test_profiles_are_named(tmp_path: Path) -> None:
+    directory = synthetic.write(tmp_path, SMALL)
+    assert "tensorboard" not in report.build(directory).read_text(encoding="utf-8")
+    path = directory / store.CELLS
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    rows[0]["profile"] = "synthetic/trace-of-a-cell"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    text = report.build(directory).read_text(encoding="utf-8")
+    assert "profile synthetic/trace-of-a-cell" in text
+    assert "nox -s tensorboard" in text
+
+
+def test_the_report_imports_no_jax() -> None:
+    bench = Path(report.__file__).parents[1]
+    files = [*bench.glob("report/*.py"), *(bench / f"{n}.py" for n in ("store", "statistics",
+                                                                        "peaks"))]  # fmt: skip
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not {n.partition(".")[0] for n in names} & {"jax", "flax", "optax"}, file
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(0.00123456, "1.23 ms"), (0.9996, "1.00 s"), (9.996e-4, "1.00 ms"), (4.2e-8, "42.0 ns"),
+     (0.0, "0 s"), (123.4, "123 s"), (float("nan"), "\N{EN DASH}"), (None, "\N{EN DASH}")],
+)  # fmt: skip
+def test_si(value: float | None, expected: str) -> None:
+    assert numbers.si(value, "s").replace(numbers.NARROW, " ") == expected
+
+
+def test_other_numbers() -> None:
+    plain = {
+        numbers.bytes_(3_460_300): "3.30 MiB",
+        numbers.bytes_(512): "512 B",
+        numbers.bytes_(1023 * 1024): "0.999 MiB",
+        numbers.percent(0.1234): "12.3 %",
+        numbers.percent(-0.0042): "\N{MINUS SIGN}0.42 %",
+        numbers.seconds(250.0): "4 min 10 s",
+        numbers.seconds(0.081): "0.08 s",
+        numbers.range_si(0.00095, 0.00105, "s"): "0.950\N{EN DASH}1.05 ms",
+        numbers.range_si(0.0, 0.0, "s"): "0\N{EN DASH}0 s",
+        numbers.ratio(1.2534): "1.253",
+        numbers.ratio(12.34): "12.3",
+    }
+    for made, expected in plain.items():
+        assert made.replace(numbers.NARROW, " ") == expected
