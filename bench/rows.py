@@ -69,10 +69,10 @@ class ProofCheck(TypedDict):
     """`fp64 sgd`, `fp64 optimizer` or `as timed`: see bench/worker/gate.py."""
     loss_error: float
     """Largest relative difference of a step's loss."""
+    loss_tolerance: float
     update_error: float
     """Worst parameter's difference of updates, relative to the size of the whole update."""
-    tolerance: float
-    """Of both errors."""
+    update_tolerance: float
 
 
 class CellRow(TypedDict):

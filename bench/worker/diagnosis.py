@@ -59,8 +59,7 @@ def explain(
       step: what it did.
     """
     parts = shard_steps(problem, batch, shards, learning_rate)
-    found = [*explain_update(parts, learning_rate, step.update), *explain_loss(parts, step.loss)]
-    return found
+    return [*explain_update(parts, learning_rate, step.update), *explain_loss(parts, step.loss)]
 
 
 def shard_steps(problem: Problem, batch: Batch, shards: int, learning_rate: float) -> Shards:
@@ -107,7 +106,7 @@ def explain_update(parts: Shards, learning_rate: float, update: np.ndarray) -> I
             if close(update, -learning_rate * times * grads):
                 yield f"gradients of shard {index} alone: they are not reduced over the shards"
                 return
-    yield "the gradients are not the reference's"
+    yield "the gradients are wrong"
 
 
 def because(factor: float, shards: int) -> str:
@@ -135,7 +134,7 @@ def explain_loss(parts: Shards, loss: float) -> Iterator[str]:
         if close(loss, shard_loss):
             yield f"the loss is that of shard {index} alone"
             return
-    yield f"the loss is {float(loss / mean):.6g} times the reference's"
+    yield f"the loss is {float(loss / mean):.6g} times what it should be"
 
 
 def close(ours: Any, theirs: Any) -> bool:

@@ -11,10 +11,6 @@ from types import ModuleType
 import bench.workloads
 import implementations
 
-REFERENCE = "python_loop"
-"""The implementation that all others must reproduce."""
-
-
 def implementation_files(outside: list[str]) -> dict[str, Path]:
     """Name to file: those in implementations/, and files named on the command line."""
     return python_files(implementations, outside)
