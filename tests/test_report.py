@@ -396,3 +396,7 @@ def test_other_numbers() -> None:
     }
     for made, expected in plain.items():
         assert made.replace(numbers.NARROW, " ") == expected
+
+
+def test_the_command_can_be_pasted(text: str) -> None:
+    assert "python -m bench run --preset quick --mesh data=1 data=2" in text

@@ -97,7 +97,11 @@ class Plot:
         )
         svg = re.sub(r'(<svg [^>]*?) width="[^"]*"', r"\1", svg, count=1)
         svg = re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", svg, count=1)
-        return svg.replace("<svg ", f'<svg role="img" aria-label="{_attribute(label)}" ', 1)
+        # All figures at one scale, whatever their width: between 1 and 1.65 pixels a point.
+        points = float(svg.split('viewBox="', 1)[1].split()[2])
+        size = f"min-width: {points:.0f}px; max-width: {1.65 * points:.0f}px"
+        label = _attribute(label)
+        return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" style="{size}" ', 1)
 
     def write(self, folder: Path) -> None:
         """Write `<slug>.svg` and `<slug>.png`."""

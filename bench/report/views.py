@@ -225,7 +225,7 @@ def environment(manifest: Manifest) -> list[tuple[str, str]]:
 
 def command(manifest: Manifest) -> str:
     """The command line that made the run."""
-    return shlex.join(manifest["argv"])
+    return shlex.join(["python", "-m", "bench", *manifest["argv"]])
 
 
 def started(manifest: Manifest) -> str:

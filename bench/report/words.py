@@ -76,7 +76,7 @@ def _rank(
     tied = [name for name, r in found.items() if not statistics.resolved(r, comparison.floor)]
     beaten = [name for name in others if name not in tied]
     named = dict.fromkeys([*beaten[:1], *(n for n in beaten if n == comparison.baseline)])
-    sentences = [f"{time}."]
+    sentences = [f"{first} took {time}." if tied else f"{time}."]
     if first == comparison.baseline:
         sentences.append("It is the baseline.")
     if tied:
