@@ -37,8 +37,6 @@ class Job(TypedDict):
     implementation_paths: list[str]
     """Files outside implementations/; their names are their file names without `.py`."""
     workload_paths: list[str]
-    cache_dir: NotRequired[str]
-    """JAX's persistent compilation cache; none if absent."""
     profile_dir: NotRequired[str]
     """TensorBoard log directory; no tracing pass if absent. A cell's run is `<run>/<cell name>`."""
     profile_run: NotRequired[str]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+from tempfile import TemporaryDirectory
 from typing import cast
-
-import jax
 
 from bench.protocol import Event, Job
 from bench.worker.block import BlockRun
+from bench.worker.compilation import open_program_cache
 
 
 def main() -> None:
@@ -20,14 +20,13 @@ def main() -> None:
     with os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1) as events:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         job = cast("Job", json.load(sys.stdin))
-        if "cache_dir" in job:
-            jax.config.update("jax_compilation_cache_dir", job["cache_dir"])
-            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
         def emit(event: Event) -> None:
             events.write(json.dumps(event) + "\n")
 
-        BlockRun(job, emit).run()
+        with TemporaryDirectory(prefix="lockstep-") as directory:
+            open_program_cache(directory)
+            BlockRun(job, emit).run()
 
 
 if __name__ == "__main__":

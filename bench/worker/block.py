@@ -6,6 +6,7 @@ import datetime
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -27,7 +28,7 @@ from bench.protocol import (
 )
 from bench.rows import TWIN, BlockRow, CellRow, CompileTimes, MemoryBytes, SampleRow, Status
 from bench.worker.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
-from bench.worker.compilation import CompilationLog
+from bench.worker.compilation import CompilationLog, remembered_programs
 from bench.worker.discover import implementation_files, load, workload_files
 from bench.worker.gate import Gate, WrongStepError
 from bench.worker.memory import largest_program, live_programs
@@ -180,7 +181,10 @@ class BlockRun:
             self.phase(phase, name, number, len(self.job["implementations"]))
             train_step = implementation.build(problem, mesh)
             first_call = FirstCall(train_step.step)
-            timed_check, state = gate.prove_timed(replace(train_step, step=first_call))
+            # Remember the baseline's programs alone: its twin is the one to find them again.
+            baseline = name == self.job["baseline"]
+            with remembered_programs() if baseline else nullcontext():
+                timed_check, state = gate.prove_timed(replace(train_step, step=first_call))
             self.arms.append(warm_arm(name, train_step, state, problem))
             self.implementations[name] = implementation
             row = self.row(name, problem, "ok", "")

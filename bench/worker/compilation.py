@@ -1,8 +1,10 @@
-"""What JAX reports of compilation: how long it took, and whether any happened at all."""
+"""Compilation: how long it took, whether any happened at all, and when to spare it."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import jax
@@ -13,6 +15,30 @@ TRACE = "/jax/core/compile/jaxpr_trace_duration"
 LOWER = "/jax/core/compile/jaxpr_to_mlir_module_duration"
 COMPILE = "/jax/core/compile/backend_compile_duration"
 CACHE_HIT = "/jax/compilation_cache/cache_hits"
+
+
+NEVER_S = 1e9
+"""A compile time that no program reaches: nothing is written to the persistent cache."""
+
+
+def open_program_cache(directory: str) -> None:
+    """Use JAX's persistent compilation cache, which stays empty but in `remembered_programs`."""
+    jax.config.update("jax_compilation_cache_dir", directory)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", NEVER_S)
+
+
+@contextmanager
+def remembered_programs() -> Iterator[None]:
+    """Let programs compiled in here be found again instead of compiled again.
+
+    Not for an arm whose compile time is reported: arms that happen to lower to the same program
+    would be charged for it once.
+    """
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", NEVER_S)
 
 
 class CompilationLog:

@@ -36,6 +36,7 @@ from jax.sharding import Mesh
 
 from bench.contract import PRECISIONS, Batch, Implementation, Params, Problem, TrainStep
 from bench.rows import ProofCheck
+from bench.worker.compilation import remembered_programs
 from bench.worker.diagnosis import FirstStep, explain
 
 STEPS = 3
@@ -68,11 +69,11 @@ class Trajectory:
 
 @contextmanager
 def exact_arithmetic() -> Iterator[None]:
-    """Float64, and compilers that spend no time on speed: what runs here is never timed."""
+    """Float64, and compilation made cheap: what runs here is never timed."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     try:
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), remembered_programs():
             yield
     finally:
         jax.config.update("jax_disable_most_optimizations", before)
@@ -109,8 +110,9 @@ def widen(leaf: Any) -> jax.Array:
 
 def rounding(precision: str, platform: str) -> float:
     """2^-bits, with the bits of the shortest significand on the way from batch to update.
- On GPUs and TPUs, JAX's default for float32 matrix products is TensorFloat-32 (10 bits) and bfloat16 (7 bits), unless
-    `jax_default_matmul_precision` asks for more.
+
+    On GPUs and TPUs, JAX's default for float32 matrix products is TensorFloat-32 (10 bits) and
+    bfloat16 (7 bits), unless `jax_default_matmul_precision` asks for more.
     """
     bits = {"fp64": 52, "fp32": 23, "bf16": 7}[precision]
     if precision == "fp32" and jax.config.jax_default_matmul_precision in (None, "default"):
