@@ -20,7 +20,6 @@ from bench.engine import PROFILES, find_run
 from bench.matrix import BadInput
 from bench.options import help_text
 from bench.plugin import CELLS_FILE
-from bench.report import build
 
 BAD_INPUT = 4
 
@@ -70,6 +69,8 @@ def report(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name or folder of a stored run.")],
 ) -> None:
     """Build a run's report again from its stored rows."""
+    from bench.report import build  # noqa: PLC0415 (other commands need not wait for it)
+
     try:
         page = build(find_run(run))
     except (BadInput, store.StoreError) as error:

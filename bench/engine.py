@@ -25,7 +25,6 @@ from bench.supervisor import Settings, run_block
 
 REPORTS = Path("reports")
 PROFILES = Path("profiles")
-CACHE = Path(".cache/jax")
 """Folders of the working directory."""
 
 _EXTRA = ("model_flops", "unit", "units_per_step", "interleaved", "profile")
@@ -169,7 +168,6 @@ class Engine:
             timeout_s=plan.timeout_s,
             implementation_paths=_absolute(options.implementation_path),
             workload_paths=_absolute(options.workload_path),
-            cache_dir=str(CACHE.resolve()),
             profile_dir=str(PROFILES.resolve()) if profile else None,
             profile_run=self.directory.name if self.directory else "",
             profile_steps=plan.profile_steps,

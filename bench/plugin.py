@@ -28,8 +28,6 @@ from bench.matrix import BadInput, Plan, make_plan
 from bench.options import Options, add_options, read_options
 from bench.progress import Progress
 from bench.protocol import Catalogue
-from bench.report import build
-from bench.summary import print_summary
 
 CELLS_FILE = Path(__file__).with_name("cells_test.py")
 BENCHMARK_JSON = "benchmark.json"
@@ -118,7 +116,7 @@ class Front:
         """Make names with `=` selectable, and let pytest-benchmark's timer replay samples."""
         for item in items:
             name = _cell_name(item)
-            item.extra_keyword_matches.add(_keyword(name))
+            item.extra_keyword_matches.add(keyword(name))
             block = self._cells[name].block
             item.add_marker(pytest.mark.benchmark(timer=self._timer(name), group=block.name))
 
@@ -244,11 +242,16 @@ class Front:
         if written.is_file() and written.resolve() != (directory / BENCHMARK_JSON).resolve():
             shutil.copyfile(written, directory / BENCHMARK_JSON)
         if (directory / store.BLOCKS).is_file():
+            # Drawing libraries take seconds to load: only now, when nobody waits for an answer.
+            from bench.report import build  # noqa: PLC0415
+
             self._report = build(directory)
 
     def pytest_terminal_summary(self) -> None:
         """Print the table of the run."""
         if self._report is not None and self.engine.directory is not None:
+            from bench.summary import print_summary  # noqa: PLC0415 (as above)
+
             print_summary(self.console, store.load(self.engine.directory))
 
     @pytest.hookimpl(trylast=True)
@@ -282,7 +285,7 @@ def _cell_name(item: pytest.Item) -> str:
     return item.name.partition("[")[2].removesuffix("]")
 
 
-def _keyword(text: str) -> str:
+def keyword(text: str) -> str:
     """A form of `data=2,model=4` that pytest's -k can read, with every size delimited.
 
     The same is done to the expression and to the names of the cells, so that `data=1` is found in
@@ -292,7 +295,7 @@ def _keyword(text: str) -> str:
 
 
 def _keyword_expression(expression: str) -> str:
-    return _keyword(expression) if expression else expression
+    return keyword(expression) if expression else expression
 
 
 @contextlib.contextmanager

@@ -16,7 +16,16 @@ from rich.text import Text
 from bench.cells import STATUSES, Block
 from bench.estimate import clock
 from bench.protocol import PhaseEvent
-from bench.summary import STYLES
+
+STYLES = {
+    "ok": "green",
+    "wrong": "bold red",
+    "unsupported": "yellow",
+    "oom": "red",
+    "timeout": "red",
+    "crashed": "red",
+}
+"""Colours of the statuses."""
 
 
 class Progress:

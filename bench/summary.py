@@ -11,18 +11,10 @@ from rich.text import Text
 
 from bench import statistics, store
 from bench.cells import STATUSES
+from bench.progress import STYLES
 from bench.rows import TWIN
 
 FAILED = ("wrong", "oom", "timeout", "crashed")
-
-STYLES = {
-    "ok": "green",
-    "wrong": "bold red",
-    "unsupported": "yellow",
-    "oom": "red",
-    "timeout": "red",
-    "crashed": "red",
-}
 
 
 def print_summary(console: Console, run: store.Run) -> None:

@@ -59,7 +59,6 @@ class Settings:
     silence_s: float = SILENCE_S
     implementation_paths: tuple[str, ...] = ()
     workload_paths: tuple[str, ...] = ()
-    cache_dir: str | None = None
     profile_dir: str | None = None
     profile_run: str = ""
     profile_steps: int = 0
@@ -239,8 +238,6 @@ class _BlockRun:
             "implementation_paths": list(settings.implementation_paths),
             "workload_paths": list(settings.workload_paths),
         }
-        if settings.cache_dir is not None:
-            job["cache_dir"] = settings.cache_dir
         if settings.profile_dir is not None:
             job["profile_dir"] = settings.profile_dir
             job["profile_run"] = settings.profile_run

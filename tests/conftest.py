@@ -1,0 +1,10 @@
+"""Eight virtual CPU devices for every test, made before anything starts jax."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+# The older way to make devices; jax refuses both together.
+os.environ.pop("XLA_FLAGS", None)

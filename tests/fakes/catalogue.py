@@ -1,0 +1,40 @@
+"""Stands in for `python -m bench.worker.catalogue`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+
+def implementation(name: str, path: str = "") -> dict[str, str]:
+    return {"name": name, "path": path, "summary": f"What {name} is.", "error": ""}
+
+
+def workload(name: str, sizes: list[str]) -> dict[str, object]:
+    return {**implementation(name), "sizes": sizes, "default": sizes[-1]}
+
+
+def catalogue(platform: str = "cpu", devices: int = 1, request: dict | None = None) -> dict:
+    request = request or {"implementation_paths": [], "workload_paths": []}
+    return {
+        "platform": platform,
+        "device_kind": platform,
+        "device_count": devices,
+        "device_memory_bytes": None,
+        "versions": {"python": "3", "jax": "0"},
+        "implementations": [
+            *(implementation(name) for name in ("jit_spmd", "pmap", "python_loop")),
+            *(implementation(Path(path).stem, path) for path in request["implementation_paths"]),
+        ],
+        "workloads": [
+            workload("linear", ["tiny", "base"]),
+            workload("mlp", ["tiny", "base"]),
+            workload("gpt2", ["tiny", "nano"]),
+            *(workload(Path(path).stem, ["tiny"]) for path in request["workload_paths"]),
+        ],
+    }
+
+
+if __name__ == "__main__":
+    json.dump(catalogue(request=json.load(sys.stdin)), sys.stdout)

@@ -1,0 +1,26 @@
+"""`python -m bench` with the fake worker and catalogue beside it, and no report to draw."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import bench.catalogue
+import bench.supervisor
+from bench.__main__ import app
+
+
+def build(directory: Path) -> Path:
+    page = directory / "report.html"
+    page.write_text("a report")
+    return page
+
+
+HERE = Path(__file__).parent
+bench.catalogue.COMMAND = (sys.executable, str(HERE / "catalogue.py"))
+bench.supervisor.COMMAND = (sys.executable, str(HERE / "worker.py"))
+report = ModuleType("bench.report")
+report.build = build
+sys.modules["bench.report"] = report
+app()

@@ -1,0 +1,145 @@
+"""Stands in for `python -m bench.worker`: behaves as FAKE_WORKER says, a JSON object.
+
+{"B": "segv"}        what happens in the gate of an arm; see `act`
+{"log": FILE}        every job is appended to it, a line each
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+BEHAVIOUR = json.loads(os.environ.get("FAKE_WORKER", "{}"))
+JOB = json.load(sys.stdin)
+ARMS = JOB["implementations"]
+BLOCK = "{workload}-{size}/{mesh}/b{batch}/{precision}".format(**JOB)
+DEVICES = 1
+for part in JOB["mesh"].split(","):
+    DEVICES *= int(part.partition("=")[2])
+COMMON = {
+    "block": BLOCK,
+    "devices": DEVICES,
+    **{
+        key: JOB[key]
+        for key in ("attempt", "launch", "workload", "size", "mesh", "batch", "precision")
+    },
+}
+
+
+def say(**event) -> None:
+    print(json.dumps(event), flush=True)
+
+
+def phase(name: str, arm: str = "") -> None:
+    say(event="phase", phase=name, arm=arm, done=0, of=len(ARMS))
+
+
+def cell(arm: str, status: str, reason: str) -> None:
+    row = {
+        **COMMON,
+        "cell": f"{BLOCK}/{arm}",
+        "implementation": arm,
+        "status": status,
+        "reason": reason,
+    }
+    if status == "ok":
+        row |= {"unit": "samples", "units_per_step": JOB["batch"], "interleaved": True}
+    say(event="cell", row=row)
+
+
+def act(arm: str, behaviour: str) -> tuple[str, str]:
+    """End the process, or return how the cell ends."""
+    match behaviour:
+        case "segv":
+            print(f"last words of {arm}", file=sys.stderr, flush=True)
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "exhausted":
+            sys.exit("jaxlib.XlaRuntimeError: RESOURCE_EXHAUSTED: allocating 3 GiB")
+        case "hang":
+            child = subprocess.Popen(["sleep", "300"])
+            pids = Path(BEHAVIOUR["pids"])
+            pids.with_suffix(".part").write_text(f"{os.getpid()} {child.pid}")
+            pids.with_suffix(".part").replace(pids)  # whole as soon as it is there
+            time.sleep(300)
+        case "babble":
+            while True:
+                phase("gate", arm)
+                time.sleep(0.05)
+        case "quit":
+            sys.exit(0)
+        case "garbage":
+            print("{not json\n[1, 2]\nplain text", flush=True)
+        case "wrong":
+            return "wrong", "gradients 2 times too large"
+        case "unsupported":
+            return "unsupported", "needs an axis named model"
+        case "oom":
+            if not JOB["alone"]:
+                return "oom", "RESOURCE_EXHAUSTED: out of memory"
+        case "oom always":
+            return "oom", "RESOURCE_EXHAUSTED: out of memory"
+    return "ok", ""
+
+
+if "log" in BEHAVIOUR:
+    with Path(BEHAVIOUR["log"]).open("a") as log:
+        log.write(json.dumps(JOB) + "\n")
+if "start" in BEHAVIOUR:
+    act("", BEHAVIOUR["start"])
+phase("start")
+phase("reference")
+ok = []
+for arm in ARMS:
+    phase("gate", arm)
+    status, reason = act(arm, BEHAVIOUR.get(arm, ""))
+    if BEHAVIOUR.get(arm) == "no row":
+        continue
+    cell(arm, status, reason)
+    if status == "ok":
+        ok.append(arm)
+phase("measure")
+if "measure" in BEHAVIOUR and not JOB["alone"]:
+    act("", BEHAVIOUR["measure"])
+say(
+    event="samples",
+    rows=[
+        {
+            "block": BLOCK,
+            "attempt": JOB["attempt"],
+            "launch": JOB["launch"],
+            "arm": arm,
+            "round": number,
+            "position": position,
+            "predecessor": "",
+            "steps": 10,
+            "latency_ns": 12_000_000 * (position + 1),
+            "throughput_ns": 10_000_000 * (position + 1) + 1000 * number,
+        }
+        for number in range(JOB["rounds"])
+        for position, arm in enumerate(ok)
+        if BEHAVIOUR.get(arm) != "no samples"
+    ],
+)
+say(
+    event="block",
+    row={
+        **COMMON,
+        "baseline": JOB["baseline"] if JOB["baseline"] in ok else next(iter(ok), ""),
+        "rounds": JOB["rounds"],
+        "steps": 10,
+        "started_at": "2026-01-01T00:00:00+00:00",
+        "seconds": {"start": 1.0, "gate": 2.0, "compile": 1.0, "measure": 2.0, "trace": 0.0},
+        "load_before": -1.0,
+        "load_after": -1.0,
+    },
+)
+if BEHAVIOUR.get("child"):
+    # Left behind with the worker's output open.
+    subprocess.Popen(["sleep", "300"])

@@ -1,0 +1,286 @@
+"""The command line, from the outside: a run with a worker that behaves as told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bench import store
+from bench.environment import ROOT
+from bench.plugin import keyword
+
+FRONT = Path(__file__).parent / "fakes" / "front.py"
+SMALL = ("--workloads", "mlp", "--meshes", "data=1 data=2", "--rounds", "3")
+
+
+@dataclass
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+class Front:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "COLUMNS": "80",
+            "FAKE_WORKER": json.dumps({"log": str(folder / "log")}),
+        }
+
+    def told(self, **behaviour) -> Front:
+        told = {"log": str(self.folder / "log"), "pids": str(self.folder / "pids"), **behaviour}
+        self.environment["FAKE_WORKER"] = json.dumps(told)
+        return self
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, str(FRONT), *words],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, *words: str) -> Done:
+        process = self.start(*words)
+        out, err = process.communicate(timeout=60)
+        assert "Traceback" not in out + err, out + err
+        return Done(process.returncode, out, err)
+
+    @property
+    def jobs(self) -> list[dict]:
+        log = self.folder / "log"
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+    def stored(self, run: str) -> store.Run:
+        return store.load(self.folder / "reports" / run)
+
+    def benchmarks(self, run: str) -> dict[str, dict]:
+        page = json.loads((self.folder / "reports" / run / "benchmark.json").read_text())
+        return {row["name"]: row for row in page["benchmarks"]}
+
+
+@pytest.fixture
+def front(tmp_path: Path) -> Front:
+    return Front(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Front, Done]:
+    """The run `mixed`, which ended with ok and wrong cells."""
+    front = Front(tmp_path_factory.mktemp("mixed")).told(pmap="wrong")
+    return front, front("run", *SMALL, "--run", "mixed")
+
+
+def test_a_run_that_is_all_ok(front: Front) -> None:
+    mine = front.folder / "mine.py"
+    mine.touch()
+    path = ("--implementation-path", str(mine))
+    chosen = ("-k", "data=2 and not python_loop")
+    done = front.told(pmap="unsupported")("run", *SMALL, "--run", "r", *path, *chosen)
+    assert done.code == 0, done
+    lines = done.out.splitlines()
+    assert lines[0].startswith("mlp-base/data=2/b256/fp32  2 ok, 1 unsupported")
+    assert lines[-1] == "report: reports/r/report.html"
+    assert "3 cells: 2 ok, 1 unsupported" in done.out
+    assert max(map(len, lines)) <= 80
+    assert "passed" not in done.out
+    assert not done.err
+    # Only what was selected was measured.
+    (job,) = front.jobs
+    assert job["mesh"] == "data=2"
+    assert job["implementations"] == ["jit_spmd", "pmap", "mine"]
+    assert len(front.stored("r").cells) == 3
+    # What is stored tells nothing of people and machines.
+    manifest = front.stored("r").manifest
+    assert manifest["argv"][-3:] == ["mine.py", *chosen]
+    assert manifest["config"]["meshes"] == ["data=1", "data=2"]
+    assert manifest["config"]["options"]["implementation_path"] == ["mine.py"]
+    text = json.dumps(manifest)
+    assert str(front.folder) not in text
+    assert os.uname().nodename not in text
+    assert '"node"' not in (front.folder / "reports/r/benchmark.json").read_text()
+
+
+def test_a_wrong_cell_fails_the_run_with_its_reason(mixed: tuple[Front, Done]) -> None:
+    front, done = mixed
+    assert done.code == 1
+    assert "wrong  mlp-base/data=1/b256/fp32/pmap" in done.out
+    assert "gradients 2 times too large" in done.out
+    assert "6 cells: 4 ok, 2 wrong" in done.out
+    assert done.out.splitlines()[-1] == "report: reports/mixed/report.html"
+    arms = ["jit_spmd", "pmap", "python_loop"]
+    assert [job["implementations"] for job in front.jobs] == [arms, arms]
+
+
+def test_samples_are_replayed_and_read_by_pytest_benchmark(mixed: tuple[Front, Done]) -> None:
+    front, _ = mixed
+    rows = front.benchmarks("mixed")
+    assert sorted(rows) == [
+        f"mlp-base/data={size}/b256/fp32/{name}"
+        for size in (1, 2)
+        for name in ("jit_spmd", "python_loop")
+    ]
+    row = rows["mlp-base/data=2/b256/fp32/python_loop"]
+    # Throughput time of a step: the fake's second ok arm takes 20 ms for 10 steps.
+    assert row["stats"]["data"] == pytest.approx([0.002, 0.0020001, 0.0020002])
+    assert row["group"] == "mlp-base/data=2/b256/fp32"
+    assert row["extra_info"]["status"] == "ok"
+    assert row["extra_info"]["mesh"] == "data=2"
+    assert row["extra_info"]["samples/s"] == pytest.approx(256 / 0.0020001)
+    compared = subprocess.run(
+        [
+            Path(sysconfig.get_path("scripts"), "pytest-benchmark"),
+            *("compare", "reports/mixed/benchmark.json", "--columns=median,rounds"),
+        ],
+        cwd=front.folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "mlp-base/data=2/b256/fp32/jit_spmd" in compared.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("run", "--resume", "mxied"), "there is no run 'mxied'"),
+        (("report", "mxied"), "did you mean mixed?"),
+        (("run", "--run", "mixed"), "--resume mixed"),
+        (("run", "--resume", "mixed", "--rounds", "4"), "--rounds: a resumed run keeps"),
+        (("run", "--dry-run", "--seconds", "x"), "--seconds: 'x' is not"),
+    ],
+)
+def test_bad_input_is_refused(
+    mixed: tuple[Front, Done], words: tuple[str, ...], message: str
+) -> None:
+    front, _ = mixed
+    done = front(*words)
+    assert done.code == 4
+    assert message in done.err
+    assert not done.out.strip()
+    assert len(front.jobs) == 2, "nothing was run"
+
+
+def test_several_faults_are_one_message(front: Front) -> None:
+    done = front(
+        *("run", "--workloads", "mpl", "--meshes", "data=64", "--implementation-path", "a.py")
+    )
+    assert done.code == 4
+    assert "3 things are wrong" in done.err
+    for part in ("there is no file a.py", "did you mean mlp", "--devices 64 allows it"):
+        assert part in done.err
+
+
+def test_worker_failures_are_named(front: Front) -> None:
+    done = front.told(pmap="segv", jit_spmd="oom always")(
+        *("run", *SMALL, "--run", "r", "-k", "data=1")
+    )
+    assert done.code == 1
+    assert "3 cells: 1 ok, 1 oom, 1 crashed" in done.out
+    assert "SIGSEGV" in done.out
+    assert "RESOURCE_EXHAUSTED" in done.out
+    assert list(front.benchmarks("r")) == ["mlp-base/data=1/b256/fp32/python_loop"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "cell", "found"),
+    [
+        ("data=1", "mlp-base/data=1/b8/fp32/x", True),
+        ("data=1", "mlp-base/data=16/b8/fp32/x", False),
+        ("data=1", "mlp-base/data=1,model=2/b8/fp32/x", True),
+        ("model=2", "mlp-base/data=1,model=2/b8/fp32/x", True),
+        ("data=1,model=2", "mlp-base/data=1,model=2/b8/fp32/x", True),
+        ("data=1,model=2", "mlp-base/data=1,model=4/b8/fp32/x", False),
+        ("mlp-base/data=1/b8", "mlp-base/data=1/b8/fp32/x", True),
+        ("mlp-base/data=1/b8", "mlp-base/data=1,model=2/b8/fp32/x", False),
+    ],
+)
+def test_keywords_delimit_sizes(expression: str, cell: str, found: bool) -> None:
+    assert (keyword(expression) in keyword(cell)) is found
+
+
+def test_names_with_equals_signs_are_selected(front: Front) -> None:
+    expression = "mlp-base/data=1/b256 and not (pmap or jit_spmd)"
+    done = front(
+        *("run", "--workloads", "mlp", "--devices", "16", "--collect-only", "-k", expression)
+    )
+    assert done.code == 0
+    items = [line.partition("[")[2] for line in done.out.splitlines() if "[" in line]
+    assert items == ["mlp-base/data=1/b256/fp32/python_loop]"]
+    assert not (front.folder / "reports").exists()
+    assert not front.jobs
+
+
+def test_nothing_selected(front: Front) -> None:
+    done = front("run", *SMALL, "-k", "nobody")
+    assert done.code == 5
+    assert "none of the 6 cells is selected" in done.out
+    assert not (front.folder / "reports").exists()
+
+
+def test_x_stops_and_resume_measures_what_is_missing(front: Front) -> None:
+    done = front.told(jit_spmd="wrong")("run", *SMALL, "--run", "r", "-x")
+    assert done.code == 1
+    assert [job["mesh"] for job in front.jobs] == ["data=1"]
+    assert (front.folder / "reports/r/report.html").exists()
+    done = front.told()("run", "--resume", "r")
+    assert done.code == 1, "the stored cell is still wrong"
+    assert [job["mesh"] for job in front.jobs] == ["data=1", "data=2"]
+    assert front.jobs[1]["rounds"] == 3
+    assert len(front.benchmarks("r")) == 5
+
+
+def test_dry_run_measures_nothing(front: Front) -> None:
+    done = front("run", *SMALL, "--dry-run", "-k", "data=2")
+    assert done.code == 0
+    assert "mlp-base/data=2/b256/fp32  about" in done.out
+    assert "1 blocks, 3 cells" in done.out
+    assert not (front.folder / "reports").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_keeps_what_is_stored(front: Front, number: signal.Signals) -> None:
+    process = front.told(pmap="hang").start(
+        *("run", *SMALL, "--run", "r", "-k", "not data=1 or not pmap")
+    )
+    pids = front.folder / "pids"
+    while not pids.exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 2, (out, err)
+    assert "Traceback" not in out + err
+    assert out.splitlines()[-1] == "report: reports/r/report.html"
+    assert len(front.stored("r").cells) == 2
+    for pid in map(int, pids.read_text().split()):
+        status = Path(f"/proc/{pid}/status")
+        assert not status.exists() or "State:\tZ" in status.read_text()
+
+
+def test_help_has_examples(front: Front) -> None:
+    done = front("run", "--help")
+    assert done.code == 0
+    assert "--batch-sizes N" in done.out
+    assert "python -m bench run --resume NAME" in done.out
+
+
+def test_tensorboard_without_traces(front: Front) -> None:
+    done = front("tensorboard")
+    assert done.code == 4
+    assert "bench run --profile" in done.err

@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bench import supervisor
+from bench.cells import Block
+from bench.environment import ROOT, worker_environment
+from bench.mesh import MeshShape
+from bench.supervisor import Attempt, Settings, run_block
+
+ARMS = ["A", "B", "C"]
+BLOCK = Block("mlp", "tiny", MeshShape.parse("data=2"), 8, "fp32")
+
+
+class Bench:
+    """Runs the block with a worker that behaves as told, and keeps the jobs it was given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.monkeypatch = monkeypatch
+        self.folder = folder
+        worker = Path(__file__).parent / "fakes" / "worker.py"
+        monkeypatch.setattr(supervisor, "COMMAND", (sys.executable, str(worker)))
+
+    def run(self, behaviour: dict[str, object], **settings) -> list[Attempt]:
+        told = {"log": str(self.folder / "log"), "pids": str(self.folder / "pids"), **behaviour}
+        self.monkeypatch.setenv("FAKE_WORKER", json.dumps(told))
+        self.attempts = run_block(
+            BLOCK, ARMS, Settings("cpu", baseline="A", rounds=4, seconds=0.1, **settings)
+        )
+        return self.attempts
+
+    @property
+    def jobs(self) -> list[dict]:
+        return [json.loads(line) for line in (self.folder / "log").read_text().splitlines()]
+
+    @property
+    def cells(self) -> dict[str, dict]:
+        """The one row of each cell."""
+        rows = [row for attempt in self.attempts for row in attempt.cells]
+        assert sorted(row["implementation"] for row in rows) == ARMS
+        for attempt in self.attempts:
+            # Readers join rows by the attempt of the block row.
+            joined = {row["attempt"] for row in (*attempt.cells, *attempt.samples, attempt.block)}
+            assert len(joined) == 1
+            measured = {row["arm"] for row in attempt.samples}
+            assert measured == {
+                row["implementation"] for row in attempt.cells if row["status"] == "ok"
+            }
+        return {row["implementation"]: row for row in rows}
+
+    @property
+    def statuses(self) -> dict[str, str]:
+        return {name: row["status"] for name, row in self.cells.items()}
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
+    return Bench(monkeypatch, tmp_path)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, at the latest a moment from now."""
+    for _ in range(100):
+        status = Path(f"/proc/{pid}/status")
+        if not status.exists() or "State:\tZ" in status.read_text():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_worker_that_finishes(bench: Bench) -> None:
+    (attempt,) = bench.run({"B": "wrong", "C": "unsupported"})
+    assert bench.statuses == {"A": "ok", "B": "wrong", "C": "unsupported"}
+    assert len(attempt.samples) == 4
+    assert attempt.block["baseline"] == "A"
+    assert attempt.block["load_before"] >= 0
+    assert attempt.block["load_after"] >= 0
+    (job,) = bench.jobs
+    assert job["implementations"] == ARMS
+    assert job["mesh"] == "data=2"
+    assert not job["alone"]
+
+
+def test_death_by_a_signal_costs_the_arm_in_the_gate(bench: Bench) -> None:
+    bench.run({"B": "segv"})
+    assert bench.statuses == {"A": "ok", "B": "crashed", "C": "ok"}
+    assert "killed by SIGSEGV" in bench.cells["B"]["reason"]
+    assert "last words of B" in bench.cells["B"]["reason"]
+    assert [job["implementations"] for job in bench.jobs] == [ARMS, ["A", "C"]]
+    assert len({job["attempt"] for job in bench.jobs}) == 2
+
+
+def test_the_baseline_may_be_the_one_that_dies(bench: Bench) -> None:
+    (attempt,) = bench.run({"A": "segv"})
+    assert bench.statuses == {"A": "crashed", "B": "ok", "C": "ok"}
+    assert attempt.block["baseline"] == "B"
+
+
+def test_all_arms_may_die(bench: Bench) -> None:
+    (attempt,) = bench.run({"A": "segv", "B": "segv", "C": "quit"})
+    assert bench.statuses == dict.fromkeys(ARMS, "crashed")
+    assert "before its block was complete" in bench.cells["C"]["reason"]
+    assert len(bench.jobs) == 3
+    assert attempt.block["steps"] == 0
+    assert attempt.block["baseline"] == ""
+
+
+def test_death_at_the_start_is_not_repeated(bench: Bench) -> None:
+    bench.run({"start": "exhausted"})
+    assert set(bench.statuses.values()) == {"oom"}
+    assert len(bench.jobs) == 1
+
+
+def test_death_that_no_arm_is_to_blame_for_ends_the_block(bench: Bench) -> None:
+    bench.run({"B": "wrong", "measure": "segv"})
+    assert bench.statuses == {"A": "crashed", "B": "wrong", "C": "crashed"}
+    assert len(bench.jobs) == 2
+
+
+def test_out_of_memory_that_no_arm_is_to_blame_for_gives_each_the_memory(bench: Bench) -> None:
+    bench.run({"measure": "kill"})
+    assert bench.statuses == dict.fromkeys(ARMS, "ok")
+    assert all(row["interleaved"] is False for row in bench.cells.values())
+    assert [job["implementations"] for job in bench.jobs] == [ARMS, ["A"], ["B"], ["C"]]
+
+
+@pytest.mark.parametrize("behaviour", ["kill", "exhausted", "oom always"])
+def test_out_of_memory_alone_is_final(bench: Bench, behaviour: str) -> None:
+    bench.run({"B": behaviour})
+    assert bench.statuses == {"A": "ok", "B": "oom", "C": "ok"}
+    assert bench.jobs[-1]["implementations"] == ["B"]
+    assert bench.jobs[-1]["alone"]
+
+
+def test_out_of_memory_beside_others_only(bench: Bench) -> None:
+    together, alone = bench.run({"B": "oom"})
+    assert bench.statuses == dict.fromkeys(ARMS, "ok")
+    assert [row["implementation"] for row in alone.cells] == ["B"]
+    assert bench.cells["B"]["interleaved"] is False
+    assert bench.cells["A"]["interleaved"] is True
+    assert together.block["attempt"] != alone.block["attempt"]
+    assert [job["alone"] for job in bench.jobs] == [False, True]
+
+
+def test_a_hanging_worker_is_ended_with_its_children(bench: Bench, tmp_path: Path) -> None:
+    bench.run({"B": "hang"}, silence_s=3)
+    assert bench.statuses == {"A": "ok", "B": "timeout", "C": "ok"}
+    assert "no progress for 3 s" in bench.cells["B"]["reason"]
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 2
+    assert all(gone(pid) for pid in pids)
+
+
+def test_a_worker_that_only_seems_to_get_on_is_ended(bench: Bench) -> None:
+    bench.run({"B": "babble"}, timeout_s=3)
+    assert bench.statuses == {"A": "ok", "B": "timeout", "C": "ok"}
+
+
+def test_an_interruption_leaves_no_process(bench: Bench, tmp_path: Path) -> None:
+    def interrupt(event: object) -> None:
+        # B hangs as soon as its gate is announced.
+        while event["arm"] == "B" and not (tmp_path / "pids").exists():
+            time.sleep(0.01)
+        if event["arm"] == "B":
+            raise KeyboardInterrupt
+
+    told = {"B": "hang", "pids": str(tmp_path / "pids")}
+    bench.monkeypatch.setenv("FAKE_WORKER", json.dumps(told))
+    with pytest.raises(KeyboardInterrupt):
+        run_block(BLOCK, ARMS, Settings("cpu", "A", 4, 0.1), interrupt)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 2
+    assert all(gone(pid) for pid in pids)
+
+
+def test_lines_that_are_no_events_are_passed_over(bench: Bench) -> None:
+    bench.run({"B": "garbage"})
+    assert bench.statuses == dict.fromkeys(ARMS, "ok")
+
+
+@pytest.mark.parametrize("behaviour", ["no row", "no samples"])
+def test_a_worker_is_held_to_a_row_and_samples_for_each_cell(bench: Bench, behaviour: str) -> None:
+    bench.run({"B": behaviour})
+    assert bench.statuses == {"A": "ok", "B": "crashed", "C": "ok"}
+    assert "ended without" in bench.cells["B"]["reason"]
+
+
+def test_a_child_that_holds_the_output_open_does_not_delay(bench: Bench) -> None:
+    bench.run({"child": True}, silence_s=60, timeout_s=50)
+    assert bench.statuses == dict.fromkeys(ARMS, "ok")
+
+
+def test_a_cpu_device_is_about_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = "--xla_force_host_platform_device_count=8 --xla_dump_to=x"
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    monkeypatch.setenv("NPROC", "4")
+    environment = worker_environment("cpu", 2)
+    assert environment["XLA_FLAGS"] == "--xla_dump_to=x"
+    assert environment["NPROC"] == "1"
+    assert environment["JAX_NUM_CPU_DEVICES"] == "2"
+    assert environment["JAX_PLATFORMS"] == "cpu"
+    assert environment["PYTHONPATH"].split(os.pathsep)[0] == str(ROOT)
+    monkeypatch.setenv("XLA_FLAGS", flags.split(maxsplit=1)[0])
+    assert "XLA_FLAGS" not in worker_environment("cpu", 2)
+
+
+def test_accelerators_keep_their_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPROC", "4")
+    monkeypatch.delenv("JAX_PLATFORMS")
+    environment = worker_environment("gpu", 2)
+    assert environment["NPROC"] == "4"
+    assert "JAX_PLATFORMS" not in environment
+    assert environment["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
