@@ -68,7 +68,7 @@ PRESET_TABLE = {
     ),
     "full": Preset(
         workloads=(),
-        batch_factors=(1, 4, 16),
+        batch_factors=(1, 4),
         precisions=PRECISIONS,
         scaling="both",
         rounds=64,

@@ -264,6 +264,7 @@ class Front:
 
     def _print_plan(self) -> None:
         total = 0.0
+        same = len({tuple(arms) for arms in self._selected.values()}) == 1
         for block, arms in self._selected.items():
             if self._open(block):
                 seconds = block_seconds(block, len(arms), self.plan, self._history)
@@ -272,7 +273,11 @@ class Front:
             else:
                 note = "stored already"
             self.console.print(f"{block.name}  {note}", soft_wrap=True)
-            self.console.print(f"  {', '.join(arms)}", style="dim")
+            if not same:
+                self.console.print(f"  {', '.join(arms)}", style="dim", soft_wrap=True)
+        if same:
+            arms = next(iter(self._selected.values()))
+            self.console.print(f"each with: {', '.join(arms)}", soft_wrap=True)
         cells = sum(map(len, self._selected.values()))
         self.console.print(
             f"{len(self._selected)} blocks, {cells} cells, {self.plan.rounds} rounds each, "

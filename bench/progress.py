@@ -11,6 +11,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as RichProgress
+from rich.table import Column
 from rich.text import Text
 
 from bench.cells import STATUSES, Block
@@ -38,11 +39,16 @@ class Progress:
         self._block_began = 0.0
         self._block_seconds = 0.0
         self._bar = RichProgress(
-            TextColumn("{task.description}", markup=False),
+            TextColumn(
+                "{task.description}",
+                markup=False,
+                table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
+            ),
             BarColumn(bar_width=12),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}"),
+            TextColumn("{task.fields[left]}", table_column=Column(no_wrap=True)),
             console=console,
+            expand=True,
             transient=True,
             disable=not console.is_terminal,
         )

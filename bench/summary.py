@@ -30,7 +30,7 @@ def _table(run: store.Run) -> RenderableType | None:
     table.add_column("block", overflow="fold")
     table.add_column("fastest", style="bold", overflow="fold")
     table.add_column("ms/step", justify="right", no_wrap=True)
-    table.add_column(f"speed to {baseline}", justify="right", no_wrap=True)
+    table.add_column(f"vs {baseline}", justify="right", no_wrap=True)
     for block in dict.fromkeys(run.blocks["block"]):
         samples = run.samples[run.samples["block"] == block]
         arms = [arm for arm in dict.fromkeys(samples["arm"]) if arm != TWIN]
