@@ -58,6 +58,8 @@ def _make_front(config: pytest.Config) -> Front:
         *path_faults("--implementation-path", options.implementation_path),
         *path_faults("--workload-path", options.workload_path),
     ]
+    if options.resume is not None:
+        faults = [f"{fault}; name where the run's file is now" for fault in faults]
     # Files with a fault stay out, so that the faults of everything else are found as well.
     catalogue = (
         read_catalogue()

@@ -254,12 +254,13 @@ class _BlockRun:
             end = worker.follow(
                 lambda event: self._hear(report, event), self.settings.silence_s, deadline
             )
+        during = f" during {report.phase}" if report.phase else ""
         if end.late:
-            report.status, report.reason = "timeout", end.late
+            report.status, report.reason = "timeout", end.late + during
         elif end.code == 0 and report.block is not None:
             self._complete(report, attempt, implementations)
         else:
-            report.status, report.reason = _diagnose(end.code, worker.tail())
+            report.status, report.reason = _diagnose(end.code, during, worker.tail())
         return report
 
     def _complete(self, report: _Report, attempt: str, implementations: list[str]) -> None:
@@ -407,7 +408,7 @@ def _parse(line: str) -> dict[str, Any] | None:
     return event if isinstance(event, dict) and "event" in event else None
 
 
-def _diagnose(code: int, tail: Sequence[str]) -> tuple[Status, str]:
+def _diagnose(code: int, during: str, tail: Sequence[str]) -> tuple[Status, str]:
     """Status and reason of the cell that is blamed for a worker's end."""
     last = "\n".join(tail[-_REASON_LINES:])
     if code < 0:
@@ -420,7 +421,7 @@ def _diagnose(code: int, tail: Sequence[str]) -> tuple[Status, str]:
         how = f"the worker ended with exit code {code}"
     else:
         how = "the worker ended before its block was complete"
-    reason = f"{how}; its last lines:\n{last}" if last else how
+    reason = f"{how}{during}" + (f"; its last lines:\n{last}" if last else "")
     # The system ends a process that uses too much memory with SIGKILL.
     memory = code == -signal.SIGKILL or (code != 0 and _OUT_OF_MEMORY.search(last))
     return ("oom" if memory else "crashed"), reason

@@ -90,7 +90,7 @@ def test_a_worker_that_finishes(bench: Bench) -> None:
 def test_death_by_a_signal_costs_the_arm_in_the_gate(bench: Bench) -> None:
     bench.run({"B": "segv"})
     assert bench.statuses == {"A": "ok", "B": "crashed", "C": "ok"}
-    assert "killed by SIGSEGV" in bench.cells["B"]["reason"]
+    assert "killed by SIGSEGV during gate" in bench.cells["B"]["reason"]
     assert "last words of B" in bench.cells["B"]["reason"]
     assert [job["implementations"] for job in bench.jobs] == [ARMS, ["A", "C"]]
     assert len({job["attempt"] for job in bench.jobs}) == 2
@@ -151,7 +151,7 @@ def test_out_of_memory_beside_others_only(bench: Bench) -> None:
 def test_a_hanging_worker_is_ended_with_its_children(bench: Bench, tmp_path: Path) -> None:
     bench.run({"B": "hang"}, silence_s=3)
     assert bench.statuses == {"A": "ok", "B": "timeout", "C": "ok"}
-    assert "no progress for 3 s" in bench.cells["B"]["reason"]
+    assert "no progress for 3 s during gate" in bench.cells["B"]["reason"]
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 2
     assert all(gone(pid) for pid in pids)
