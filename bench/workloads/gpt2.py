@@ -37,7 +37,7 @@ class Config:
 
 def tiny() -> Config:
     """For tests."""
-    return Config(layers=2, heads=2, width=16, context=16, vocabulary=256)
+    return Config(layers=1, heads=2, width=16, context=16, vocabulary=256)
 
 
 def nano() -> Config:

@@ -1,0 +1,164 @@
+"""The worker process as the supervisor sees it: a job in, events out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.rows import TWIN
+
+ROOT = Path(__file__).parent.parent
+
+JOB = {
+    "attempt": "a1",
+    "launch": 0,
+    "workload": "linear",
+    "size": "tiny",
+    "mesh": "data=2",
+    "batch": 8,
+    "precision": "fp32",
+    "implementations": ["jit_spmd", "noisy", "wrong", "broken", "elsewhere", "greedy"],
+    "baseline": "jit_spmd",
+    "rounds": 4,
+    "seconds": 0.1,
+    "seed": 0,
+    "alone": False,
+    "workload_paths": [],
+}
+
+RIGHT = "from implementations.jit_spmd import *\n"
+OUTSIDE = {
+    "noisy": RIGHT + "import os\nprint('{}')\nos.system('echo not json')\n",
+    "broken": RIGHT + "def build(problem, mesh):\n    raise RuntimeError('no such luck')\n",
+    "elsewhere": RIGHT + "def why_unsupported(problem, mesh):\n    return 'only on Mars'\n",
+    "greedy": RIGHT
+    + "def build(problem, mesh):\n    raise MemoryError('RESOURCE_EXHAUSTED: 1 EiB')\n",
+}
+OUTSIDE["wrong"] = """
+import dataclasses
+from implementations import jit_spmd
+from implementations.jit_spmd import why_unsupported
+def build(problem, mesh):
+    right = jit_spmd.build(problem, mesh)
+    def step(state, batch):
+        state, loss = right.step(state, batch)
+        return state, 3 * loss
+    return dataclasses.replace(right, step=step)
+"""
+
+
+def run_worker(job, *flags):
+    environment = os.environ | {"NPROC": "1", "JAX_NUM_CPU_DEVICES": "2"}
+    return subprocess.run(
+        [sys.executable, "-W", "error", *flags, "-m", "bench.worker"],
+        input=json.dumps(job),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("outside")
+    for name, source in OUTSIDE.items():
+        (folder / f"{name}.py").write_text(source)
+    profiles = folder / "profiles"
+    job = JOB | {
+        "implementation_paths": [str(folder / f"{name}.py") for name in OUTSIDE],
+        "profile_dir": str(profiles),
+        "profile_run": "run",
+        "profile_steps": 2,
+    }
+    done = run_worker(job)
+    assert done.returncode == 0, done.stderr
+    assert "not json" in done.stderr, "what implementations print is kept apart"
+    return [json.loads(line) for line in done.stdout.splitlines()], profiles
+
+
+def rows(events, kind):
+    return [event["row"] for event in events[0] if event["event"] == kind]
+
+
+def test_every_cell_ends_once_with_its_reason(events):
+    ends = {row["implementation"]: (row["status"], row["reason"]) for row in rows(events, "cell")}
+    assert ends["jit_spmd"] == ends["noisy"] == ("ok", "")
+    assert ends["elsewhere"] == ("unsupported", "only on Mars")
+    assert ends["greedy"] == ("oom", "RESOURCE_EXHAUSTED: 1 EiB")
+    assert ends["broken"][0] == "crashed"
+    assert "RuntimeError: no such luck (broken.py:3)" in ends["broken"][1]
+    assert ends["wrong"][0] == "wrong"
+    assert "the loss is 3 times what it should be" in ends["wrong"][1]
+    assert len(ends) == len(rows(events, "cell"))
+
+
+def test_only_right_cells_and_the_twin_have_samples(events):
+    (samples,) = [event["rows"] for event in events[0] if event["event"] == "samples"]
+    assert {row["arm"] for row in samples} == {"jit_spmd", "noisy", TWIN}
+    assert len(samples) == 3 * JOB["rounds"]
+    (block,) = rows(events, "block")
+    assert {row["steps"] for row in samples} == {block["steps"]}
+    assert block["baseline"] == "jit_spmd"
+    assert set(block["seconds"]) == {"start", "gate", "compile", "measure", "trace"}
+
+
+def test_a_right_cell_says_what_was_proved_compiled_and_planned(events):
+    row = next(row for row in rows(events, "cell") if row["implementation"] == "jit_spmd")
+    assert [check["name"] for check in row["proof"]] == ["fp64 sgd", "fp64 optimizer", "as timed"]
+    assert row["compile"]["compile_s"] > 0
+    assert row["memory"]["total_bytes"] > 0
+    assert row["model_flops"] == 4 * 8 * 4 * 2
+    assert row["cell"] == "linear-tiny/data=2/b8/fp32/jit_spmd"
+
+
+def test_a_trace_is_one_named_tensorboard_run_a_cell(events):
+    folder = events[1] / "run/linear-tiny/data=2/b8/fp32/plugins/profile"
+    assert {path.name for path in folder.iterdir()} == {"jit_spmd", "noisy"}
+    assert list((folder / "jit_spmd").glob("*.xplane.pb"))
+    traced = [row["profile"] for row in rows(events, "cell") if "profile" in row]
+    assert sorted(traced) == [
+        "run/linear-tiny/data=2/b8/fp32/jit_spmd",
+        "run/linear-tiny/data=2/b8/fp32/noisy",
+    ]
+
+
+def test_phases_name_the_arm_they_are_about(events):
+    phases = [(e["phase"], e["arm"]) for e in events[0] if e["event"] == "phase"]
+    assert ("gate", "broken") in phases
+    assert ("compile", "jit_spmd") in phases
+    assert ("compile", "wrong") not in phases
+    assert phases[-1] == ("trace", "noisy")
+
+
+def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):
+    (tmp_path / "bad.py").write_text("import no_such_module\n")
+    (tmp_path / "half.py").write_text('"""Half."""\ndef build(problem, mesh): ...\n')
+    request = {
+        "implementation_paths": [str(tmp_path / "bad.py"), str(tmp_path / "half.py")],
+        "workload_paths": [],
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.worker.catalogue"],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    answer = json.loads(done.stdout)
+    assert answer["platform"] == "cpu"
+    implementations = {entry["name"]: entry for entry in answer["implementations"]}
+    assert "no_such_module" in implementations["bad"]["error"]
+    assert implementations["half"]["error"] == "lacks why_unsupported"
+    assert implementations["half"]["summary"] == "Half."
+    assert implementations["python_loop"]["error"] == ""
+    workloads = {entry["name"]: entry for entry in answer["workloads"]}
+    assert workloads["gpt2"]["sizes"] == ["tiny", "nano", "124m"]
+    assert workloads["gpt2"]["default"] == "nano"
