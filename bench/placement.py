@@ -66,5 +66,7 @@ def replicate(state: Any, mesh: Mesh) -> Any:
     source's buffer for one of the replicas, and a step that donates the replica would then
     delete the source.
     """
-    copy = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree), out_shardings=NamedSharding(mesh, P()))
+    copy = jax.jit(
+        lambda tree: jax.tree.map(jnp.copy, tree), out_shardings=NamedSharding(mesh, P())
+    )
     return copy(state)

@@ -29,9 +29,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     devices = list(mesh.devices.flat)
     one_slice_a_device = create_data_parallel_sharding(mesh, "data")
 
-    @partial(
-        jax.pmap, axis_name="data", devices=devices, donate_argnums=0, out_axes=(0, None)
-    )
+    @partial(jax.pmap, axis_name="data", devices=devices, donate_argnums=0, out_axes=(0, None))
     def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
         params, opt_state = state
         loss, grads = jax.lax.pmean(jax.value_and_grad(loss_fn)(params, batch), "data")
@@ -61,4 +59,3 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         step=step,
         params=params_of,
     )
-

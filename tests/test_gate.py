@@ -305,9 +305,7 @@ def test_drift_is_found_bit_by_bit(mesh):
     same = np.float32(1.0)
     next_up = np.nextafter(same, np.float32(2.0))
     values = [same, same, next_up, same]
-    shards = [
-        jax.device_put(v, d) for v, d in zip(values, mesh.devices.flat, strict=True)
-    ]
+    shards = [jax.device_put(v, d) for v, d in zip(values, mesh.devices.flat, strict=True)]
     array = jax.make_array_from_single_device_arrays((), sharding, shards)
     assert "w is not the same on device 0 and device 2" in find_drift({"w": array})
     assert find_drift({"w": jax.device_put(same, sharding)}) == ""

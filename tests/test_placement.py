@@ -58,8 +58,10 @@ def test_replicas_outlive_their_source_and_the_source_outlives_them(mesh):
     donate = jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree), donate_argnums=0)
     jax.block_until_ready(donate(copy))
     np.testing.assert_array_equal(source["w"], np.arange(1024.0))
-    pointers = {shard.data.unsafe_buffer_pointer() for shard in
-                replicate(source, mesh)["w"].addressable_shards}
+    pointers = {
+        shard.data.unsafe_buffer_pointer()
+        for shard in replicate(source, mesh)["w"].addressable_shards
+    }
     assert len(pointers) == 4
     assert source["w"].unsafe_buffer_pointer() not in pointers
 

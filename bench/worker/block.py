@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import time
 import traceback
 from collections.abc import Callable
@@ -90,6 +90,7 @@ class FirstCall:
         self.memory: MemoryBytes | None
 
     def __call__(self, state: Any, batch: Any) -> tuple[Any, jax.Array]:
+        """The step, observed the first time."""
         if self._called:
             return self._step(state, batch)
         self._called = True
@@ -108,7 +109,7 @@ class BlockRun:
         self.job = job
         self.emit = emit
         self.stopwatch = Stopwatch()
-        self.started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        self.started_at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         shape = MeshShape.parse(job["mesh"])
         self.block = Block(job["workload"], job["size"], shape, job["batch"], job["precision"])
         self.rows: dict[str, CellRow] = {}
@@ -121,7 +122,9 @@ class BlockRun:
         """Prove, compile, measure and trace, emitting events as it goes."""
         self.phase("start")
         mesh = make_mesh(self.block.mesh)
-        workload = cast("Workload", load(workload_files(self.job["workload_paths"])[self.block.workload]))
+        workload = cast(
+            "Workload", load(workload_files(self.job["workload_paths"])[self.block.workload])
+        )
         problem = self.problem(workload, self.block.precision)
         self.stopwatch.lap("start")
 
@@ -158,7 +161,9 @@ class BlockRun:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the cells' reason
             status, reason = failure(error)
             for name in self.job["implementations"]:
-                self.rows[name] = self.row(name, problem, status, f"nothing to prove it against: {reason}")
+                self.rows[name] = self.row(
+                    name, problem, status, f"nothing to prove it against: {reason}"
+                )
             return None
         finally:
             self.stopwatch.lap("gate")
@@ -237,7 +242,9 @@ class BlockRun:
 
     def trace(self, logdir: Path) -> None:
         """One TensorBoard run for each cell that is ok."""
-        timed = [arm for arm in self.arms if arm.name != TWIN and self.rows[arm.name]["status"] == "ok"]
+        timed = [
+            arm for arm in self.arms if arm.name != TWIN and self.rows[arm.name]["status"] == "ok"
+        ]
         for number, arm in enumerate(timed):
             self.phase("trace", arm.name, number, len(timed))
             run = f"{self.job['profile_run']}/{self.rows[arm.name]['cell']}"

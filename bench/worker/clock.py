@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 
@@ -18,6 +18,18 @@ from bench.worker.order import balanced_orders
 WARM_UP_STEPS = 3
 CALIBRATION_STEPS = 3
 MAX_STEPS = 1000
+
+
+class Turn(TypedDict):
+    """One arm's turn in one round: what a SampleRow has beyond the block's names."""
+
+    arm: str
+    round: int
+    position: int
+    predecessor: str
+    steps: int
+    latency_ns: int
+    throughput_ns: int
 
 
 @dataclass
@@ -86,18 +98,18 @@ def measure(
     seed: int,
     log: CompilationLog,
     on_round: Callable[[int], None],
-) -> tuple[list[dict[str, Any]], dict[str, int]]:
+) -> tuple[list[Turn], dict[str, int]]:
     """Time all arms in interleaved rounds.
 
     In a round every arm has one turn: a discarded step, which takes the effect of the switch from
     its predecessor; a throughput span; a latency span.
 
     Returns:
-      SampleRows without the fields that name the block, and for every arm that compiled a program
-      inside a span, how many: its times are worthless.
+      All turns, and for every arm that compiled a program inside a span, how many: its times are
+      worthless.
     """
     by_name = {arm.name: arm for arm in arms}
-    rows: list[dict[str, Any]] = []
+    turns: list[Turn] = []
     compiled: dict[str, int] = {}
     predecessor = ""
     with without_garbage_collection():
@@ -110,19 +122,17 @@ def measure(
                 latency = arm.run(steps, wait_each=True)
                 if log.programs > programs:
                     compiled[name] = compiled.get(name, 0) + log.programs - programs
-                rows.append(
-                    {
-                        "arm": name,
-                        "round": number,
-                        "position": position,
-                        "predecessor": predecessor,
-                        "steps": steps,
-                        "latency_ns": latency,
-                        "throughput_ns": throughput,
-                    }
+                turn = Turn(
+                    arm=name,
+                    round=number,
+                    position=position,
+                    predecessor=predecessor,
+                    steps=steps,
+                    latency_ns=latency,
+                    throughput_ns=throughput,
                 )
+                turns.append(turn)
                 predecessor = name
             gc.collect()
             on_round(number + 1)
-    return rows, compiled
-
+    return turns, compiled

@@ -61,8 +61,8 @@ class CompilationLog:
         jax.monitoring.unregister_event_duration_listener(self._on_duration)
         jax.monitoring.unregister_event_listener(self._on_event)
 
-    def _on_duration(self, event: str, duration: float, **_: Any) -> None:
-        self._seconds[event] += duration
+    def _on_duration(self, event: str, duration_secs: float, **_: Any) -> None:
+        self._seconds[event] += duration_secs
         self._counts[event] += 1
 
     def _on_event(self, event: str, **_: Any) -> None:

@@ -11,6 +11,7 @@ from types import ModuleType
 import bench.workloads
 import implementations
 
+
 def implementation_files(outside: list[str]) -> dict[str, Path]:
     """Name to file: those in implementations/, and files named on the command line."""
     return python_files(implementations, outside)

@@ -34,7 +34,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from bench.contract import PRECISIONS, Batch, Implementation, Params, Problem, TrainStep
+from bench.contract import Batch, Implementation, Params, Problem, TrainStep
 from bench.rows import ProofCheck
 from bench.worker.compilation import remembered_programs
 from bench.worker.diagnosis import FirstStep, explain

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from pydoc_data.topics import topics
 from typing import Any
 
 import jax
@@ -19,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from pydoc_data.topics import topics
 
 from bench.contract import PRECISIONS, Precision, Problem
 
