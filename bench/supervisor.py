@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from typing import IO, Any, Self, cast
 
 from bench.cells import Block, Cell
-from bench.environment import worker_environment
+from bench.environment import worker_cores, worker_environment
 from bench.host import load_average
 from bench.protocol import Job, PhaseEvent
 from bench.rows import BlockRow, CellRow, SampleRow, Status
@@ -246,9 +246,10 @@ class _BlockRun:
 
     def _launch(self, attempt: str, implementations: list[str], *, alone: bool) -> _Report:
         report = _Report()
-        environment = worker_environment(self.settings.platform, self.block.mesh.size)
+        platform, devices = self.settings.platform, self.block.mesh.size
+        environment = worker_environment(platform, devices)
         job = json.dumps(self._job(attempt, implementations, alone=alone))
-        with _Worker(environment, job) as worker:
+        with _Worker(environment, job, worker_cores(platform, devices)) as worker:
             limit = self.settings.timeout_s
             deadline = time.monotonic() + limit if limit is not None else None
             end = worker.follow(
@@ -299,7 +300,7 @@ class _End:
 class _Worker:
     """A worker process and whatever it starts: one group, which is gone when the context ends."""
 
-    def __init__(self, environment: Mapping[str, str], job: str) -> None:
+    def __init__(self, environment: Mapping[str, str], job: str, cores: set[int] | None) -> None:
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._process = subprocess.Popen(  # noqa: S603 (our own command)
@@ -313,6 +314,10 @@ class _Worker:
             start_new_session=True,
         )
         process = self._process
+        if cores is not None:
+            # It reads its job first, and starts its threads, which inherit this, only then.
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(process.pid, cores)
         self._threads = [
             threading.Thread(target=self._feed, args=(process.stdin, job), daemon=True),
             threading.Thread(target=self._read_out, args=(process.stdout,), daemon=True),

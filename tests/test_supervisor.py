@@ -10,7 +10,7 @@ import pytest
 
 from bench import supervisor
 from bench.cells import Block
-from bench.environment import ROOT, worker_environment
+from bench.environment import ROOT, worker_cores, worker_environment
 from bench.mesh import MeshShape
 from bench.supervisor import Attempt, Settings, run_block
 
@@ -200,14 +200,25 @@ def test_a_cpu_device_is_about_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
     flags = "--xla_force_host_platform_device_count=8 --xla_dump_to=x"
     monkeypatch.setenv("XLA_FLAGS", flags)
     monkeypatch.setenv("NPROC", "4")
-    environment = worker_environment("cpu", 2)
+    environment = worker_environment("cpu", 8)
     assert environment["XLA_FLAGS"] == "--xla_dump_to=x"
     assert environment["NPROC"] == "1"
-    assert environment["JAX_NUM_CPU_DEVICES"] == "2"
+    assert environment["JAX_NUM_CPU_DEVICES"] == "8"
     assert environment["JAX_PLATFORMS"] == "cpu"
     assert environment["PYTHONPATH"].split(os.pathsep)[0] == str(ROOT)
     monkeypatch.setenv("XLA_FLAGS", flags.split(maxsplit=1)[0])
     assert "XLA_FLAGS" not in worker_environment("cpu", 2)
+
+
+@pytest.mark.parametrize(("devices", "pool"), [(1, "1"), (2, "4"), (3, "4"), (4, "1"), (8, "1")])
+def test_a_pool_too_small_for_collectives_is_made_larger_but_not_faster(
+    monkeypatch: pytest.MonkeyPatch, devices: int, pool: str
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 7, 9})
+    assert worker_environment("cpu", devices)["NPROC"] == pool
+    cores = {2: {3, 5}, 3: {3, 5, 7}}.get(devices)
+    assert worker_cores("cpu", devices) == cores
+    assert worker_cores("gpu", devices) is None
 
 
 def test_accelerators_keep_their_settings(monkeypatch: pytest.MonkeyPatch) -> None:
