@@ -9,9 +9,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 """The checkout: `bench` and `implementations` are imported from here."""
 
-_SAFE_POOL = 4
-"""Collectives of two devices in a pool of two or three threads often wait for each other for ever
-(jax 0.10.2: 8 of 12 runs; in a pool of four: none of 10)."""
+_THREADS_A_DEVICE = 2
+"""A device that waits in a collective keeps its thread. With as many threads as devices, the last
+one to arrive may find no thread for a part of its own work, and all wait for ever: seen often on
+jax 0.10 with two devices, never with spare threads."""
 
 _RELEVANT = re.compile(
     r"XLA_|JAX_|NPROC$|PJRT_|OMP_|NCCL_|LIBTPU_|TPU_|CUDA_VISIBLE_DEVICES$|TF_GPU_|SLURM_NTASKS$"
@@ -28,12 +29,10 @@ def child_environment() -> dict[str, str]:
 def worker_environment(platform: str, devices: int) -> dict[str, str]:
     """The environment of a worker that measures on a mesh of `devices` devices.
 
-    On CPU a device is made to be about one core: with NPROC=1 XLA's thread pool has as many
-    threads as there are devices, and it makes exactly the mesh's devices. Without this one device
-    would use every core, and more devices could not be faster.
-
-    Two or three devices get a pool of four threads, and `worker_cores` then keeps them to as many
-    cores as there are devices.
+    On CPU a device is made to be about one core: the worker makes exactly the mesh's devices, and
+    NPROC sets XLA's thread pool. One device gets one thread. More devices get spare threads, and
+    `worker_cores` keeps them to as many cores as there are devices. Without this one device would
+    use every core, and more devices could not be faster.
     """
     environment = child_environment()
     if platform == "cpu":
@@ -44,7 +43,7 @@ def worker_environment(platform: str, devices: int) -> dict[str, str]:
         environment |= {
             "JAX_NUM_CPU_DEVICES": str(devices),
             "JAX_PLATFORMS": "cpu",
-            "NPROC": str(_SAFE_POOL if _pool_is_too_small(devices) else 1),
+            "NPROC": str(_THREADS_A_DEVICE * devices if devices > 1 else 1),
         }
     else:
         # Arms are alive side by side, and one that does not fit must be told by its allocation.
@@ -54,15 +53,9 @@ def worker_environment(platform: str, devices: int) -> dict[str, str]:
 
 def worker_cores(platform: str, devices: int) -> set[int] | None:
     """Cores that a worker is kept to; None for all of this process's, or where none can be set."""
-    if platform != "cpu" or not _pool_is_too_small(devices):
-        return None
-    if not hasattr(os, "sched_setaffinity"):
+    if platform != "cpu" or devices == 1 or not hasattr(os, "sched_setaffinity"):
         return None
     return set(sorted(os.sched_getaffinity(0))[:devices])
-
-
-def _pool_is_too_small(devices: int) -> bool:
-    return 1 < devices < _SAFE_POOL
 
 
 def relevant_variables() -> dict[str, str]:

@@ -19,7 +19,7 @@ from bench.protocol import Catalogue, ImplementationEntry, WorkloadEntry
 T = TypeVar("T")
 
 REFERENCE = "python_loop"
-"""The one implementation that bench names: the gate's reference and the default baseline."""
+"""The one implementation that bench names: the default baseline."""
 
 CPU_DEVICES = 8
 """Largest default mesh without an accelerator, where devices are virtual."""
@@ -51,7 +51,7 @@ class Preset:
 
 PRESET_TABLE = {
     "quick": Preset(
-        workloads=("linear", "mlp", "gpt2-nano"),
+        workloads=("linear", "mlp"),
         batch_factors=(1,),
         precisions=("fp32",),
         scaling="strong",

@@ -202,7 +202,7 @@ def test_a_cpu_device_is_about_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NPROC", "4")
     environment = worker_environment("cpu", 8)
     assert environment["XLA_FLAGS"] == "--xla_dump_to=x"
-    assert environment["NPROC"] == "1"
+    assert environment["NPROC"] == "16"
     assert environment["JAX_NUM_CPU_DEVICES"] == "8"
     assert environment["JAX_PLATFORMS"] == "cpu"
     assert environment["PYTHONPATH"].split(os.pathsep)[0] == str(ROOT)
@@ -210,13 +210,15 @@ def test_a_cpu_device_is_about_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "XLA_FLAGS" not in worker_environment("cpu", 2)
 
 
-@pytest.mark.parametrize(("devices", "pool"), [(1, "1"), (2, "4"), (3, "4"), (4, "1"), (8, "1")])
-def test_a_pool_too_small_for_collectives_is_made_larger_but_not_faster(
-    monkeypatch: pytest.MonkeyPatch, devices: int, pool: str
+@pytest.mark.parametrize(
+    ("devices", "pool", "cores"),
+    [(1, "1", None), (2, "4", {3, 5}), (3, "6", {3, 5, 7}), (8, "16", {3, 5, 7, 9})],
+)
+def test_several_devices_have_spare_threads_but_no_spare_cores(
+    monkeypatch: pytest.MonkeyPatch, devices: int, pool: str, cores: set[int] | None
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 7, 9})
     assert worker_environment("cpu", devices)["NPROC"] == pool
-    cores = {2: {3, 5}, 3: {3, 5, 7}}.get(devices)
     assert worker_cores("cpu", devices) == cores
     assert worker_cores("gpu", devices) is None
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from bench.environment import worker_environment
 from bench.rows import TWIN
 
 ROOT = Path(__file__).parent.parent
@@ -53,7 +53,7 @@ def build(problem, mesh):
 
 
 def run_worker(job, *flags):
-    environment = os.environ | {"NPROC": "1", "JAX_NUM_CPU_DEVICES": "2"}
+    environment = worker_environment("cpu", 2)
     return subprocess.run(
         [sys.executable, "-W", "error", *flags, "-m", "bench.worker"],
         input=json.dumps(job),

@@ -30,7 +30,7 @@ from bench.rows import TWIN, BlockRow, CellRow, CompileTimes, MemoryBytes, Sampl
 from bench.worker.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
 from bench.worker.compilation import CompilationLog, remembered_programs
 from bench.worker.discover import implementation_files, load, workload_files
-from bench.worker.gate import Gate, WrongStepError
+from bench.worker.gate import Gate, WrongStepError, with_start
 from bench.worker.memory import largest_program, live_programs
 from bench.worker.tracing import trace
 
@@ -126,6 +126,7 @@ class BlockRun:
             "Workload", load(workload_files(self.job["workload_paths"])[self.block.workload])
         )
         problem = self.problem(workload, self.block.precision)
+        problem = with_start(problem, jax.device_get(problem.functional()[0]))
         self.stopwatch.lap("start")
 
         gate = self.make_gate(workload, problem, mesh)

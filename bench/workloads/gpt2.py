@@ -42,7 +42,7 @@ def tiny() -> Config:
 
 def nano() -> Config:
     """For a laptop's CPU."""
-    return Config(layers=3, heads=4, width=64, context=64, vocabulary=256)
+    return Config(layers=2, heads=4, width=64, context=64, vocabulary=256)
 
 
 def gpt2_124m() -> Config:
