@@ -43,7 +43,7 @@ class Job(TypedDict):
     profile_steps: NotRequired[int]
 
 
-Phase = Literal["start", "reference", "gate", "compile", "measure", "trace"]
+Phase = Literal["start", "truth", "gate", "compile", "measure", "trace"]
 
 
 class PhaseEvent(TypedDict):

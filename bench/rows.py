@@ -63,7 +63,7 @@ class MemoryBytes(TypedDict):
 
 
 class ProofCheck(TypedDict):
-    """One trajectory of the gate, compared with the reference's."""
+    """One trajectory of the gate, compared with the right one."""
 
     name: str
     """`fp64 sgd`, `fp64 optimizer` or `as timed`: see bench/worker/gate.py."""

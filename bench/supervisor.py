@@ -41,7 +41,7 @@ _REASON_LINES = 5
 _OUT_OF_MEMORY = re.compile(
     r"RESOURCE_EXHAUSTED|out of memory|std::bad_alloc|MemoryError", re.IGNORECASE
 )
-_BEFORE_ARMS = ("", "start", "reference")
+_BEFORE_ARMS = ("", "start", "truth")
 """Phases in which every arm would fail alike: running each alone would only repeat the failure."""
 
 

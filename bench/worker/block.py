@@ -153,7 +153,7 @@ class BlockRun:
 
     def make_gate(self, workload: Workload, problem: Problem, mesh: Mesh) -> Gate | None:
         """The truth for the block's cells; if it cannot be had, none of them has a proof."""
-        self.phase("reference")
+        self.phase("truth")
         try:
             with jax.enable_x64(True):
                 exact = self.problem(workload, "fp64")

@@ -176,8 +176,8 @@ def find_drift(arrays: dict[str, Any]) -> str:
 
 def same_bits(one: jax.Array, other: jax.Array) -> bool:
     """Whether two arrays of one shape and dtype are the same bit by bit, NaNs included."""
-    bits = [np.asarray(array).reshape(-1).view(np.uint8) for array in (one, other)]
-    return np.array_equal(*bits)
+    left, right = (np.asarray(array).reshape(-1).view(np.uint8) for array in (one, other))
+    return np.array_equal(left, right)
 
 
 def whole_batch_steps(problem: Problem, batches: list[Batch]) -> Trajectory:
@@ -215,7 +215,7 @@ def update_error(ours: Flat, theirs: Flat, start: Flat, mask: Flat | None) -> fl
       mask: bool per element, whether to compare it; all if None.
 
     Raises:
-      WrongStepError: the parameters are not the reference's, by name or by shape.
+      WrongStepError: the parameters are not the model's, by name or by shape.
     """
     shapes = [{path: leaf.shape for path, leaf in flat.items()} for flat in (ours, theirs)]
     if shapes[0] != shapes[1]:

@@ -94,7 +94,7 @@ if "log" in BEHAVIOUR:
 if "start" in BEHAVIOUR:
     act("", BEHAVIOUR["start"])
 phase("start")
-phase("reference")
+phase("truth")
 ok = []
 for arm in ARMS:
     phase("gate", arm)
