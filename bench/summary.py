@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pandas as pd
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -12,50 +11,52 @@ from rich.text import Text
 from bench import statistics, store
 from bench.cells import STATUSES
 from bench.progress import STYLES
-from bench.rows import TWIN
+from bench.report import tables, words
+from bench.report.tables import Comparison, Tables
 
 FAILED = ("wrong", "oom", "timeout", "crashed")
 
 
 def print_summary(console: Console, run: store.Run) -> None:
     """Print the table, the failures and the counts."""
-    for part in (_table(run), _failures(run), _counts(run)):
+    for part in (_table(tables.build(run)), _failures(run), _counts(run)):
         if part is not None:
             console.print(part)
 
 
-def _table(run: store.Run) -> RenderableType | None:
-    baseline = run.manifest["config"]["baseline"]
+def _table(found: Tables) -> RenderableType | None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("block", overflow="fold")
     table.add_column("fastest", style="bold", overflow="fold")
     table.add_column("ms/step", justify="right", no_wrap=True)
-    table.add_column(f"vs {baseline}", justify="right", no_wrap=True)
-    for block in dict.fromkeys(run.blocks["block"]):
-        samples = run.samples[run.samples["block"] == block]
-        arms = [arm for arm in dict.fromkeys(samples["arm"]) if arm != TWIN]
-        spreads = {arm: statistics.spread(samples, arm, "throughput_ns") for arm in arms}
-        medians = {arm: spread.median for arm, spread in spreads.items() if spread is not None}
-        if not medians:
-            table.add_row(block, "-", "-", "-")
+    table.add_column("ratio (95 %)", justify="right", no_wrap=True)
+    for comparison in found.comparisons:
+        leaders = words.verdict(comparison, found.cells).leaders
+        if not leaders:
+            table.add_row(comparison.name, "-", "-", "-")
             continue
-        fastest = min(medians, key=lambda arm: medians[arm])
+        ranked = tables.ranked(found.cells, comparison.name)
+        milliseconds = dict(zip(ranked["implementation"], 1e3 * ranked["step_s"], strict=True))
+        first, *tied = leaders
         table.add_row(
-            block, fastest, f"{medians[fastest] * 1e3:.3g}", _speed(samples, baseline, fastest)
+            comparison.name,
+            f"{first} +{len(tied)}" if tied else first,
+            f"{float(milliseconds[first]):.3g}",
+            "is it" if first == comparison.baseline else _ratio(comparison, first),
         )
-    return table if table.row_count else None
+    if not table.row_count:
+        return None
+    note = "+N: so many others cannot be told from it. ratio: its step time over the baseline's."
+    return Group(table, Text(note, style="dim"))
 
 
-def _speed(samples: pd.DataFrame, baseline: str, fastest: str) -> str:
-    """Steps of the fastest for each step of the baseline, with the interval where there is one."""
-    if fastest == baseline:
-        return "1 (itself)"
-    ratio = statistics.ratio(samples, baseline, fastest)
+def _ratio(comparison: Comparison, arm: str) -> str:
+    """Its step time over the baseline's, with the interval where there is one."""
+    ratio = statistics.ratio(comparison.samples, arm, comparison.baseline)
     if ratio is None:
         return "-"
-    if ratio.low is None or ratio.high is None:
-        return f"{ratio.value:.2f}x"
-    return f"{ratio.value:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"
+    interval = "" if ratio.low is None else f" ({ratio.low:.2f}-{ratio.high:.2f})"
+    return f"{ratio.value:.2f}{interval}"
 
 
 def _failures(run: store.Run) -> RenderableType | None:

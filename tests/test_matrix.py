@@ -31,17 +31,17 @@ def typed(*words: str) -> Options:
     return read_options(parser.parse_args(words))
 
 
-def test_quick_has_every_workload_at_1_2_4_and_8_devices() -> None:
+def test_quick_has_its_workloads_at_1_2_4_and_8_devices() -> None:
     made = plan()
     assert names(made) == [
         f"{workload}/data={size}/b{batch}/fp32"
-        for workload, batch in (("linear-base", 1024), ("mlp-base", 256), ("gpt2-nano", 16))
+        for workload, batch in (("linear-base", 1024), ("mlp-base", 256))
         for size in (1, 2, 4, 8)
     ]
     assert made.implementations == ("jit_spmd", "pmap", "python_loop")
     assert made.baseline == "python_loop"
     assert made.profile_steps == 0
-    assert len(made.cells) == 36
+    assert len(made.cells) == 24
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -66,7 +66,8 @@ class Tables:
     """One row a cell. Columns: what bench.rows.CellRow identifies a cell by, then `status`,
     `reason`, `interleaved`, `oversubscribed`, `failed_launches`, `rounds`, seconds a step
     (`step_s`, `step_q1_s`, `step_q3_s`, and the same of `latency`), `unit`, `units_per_s`,
-    `trace_s`, `lower_s`, `compile_s`, `cache_hits`, `memory_bytes`, FLOPs (`model_flops` a step,
+    `trace_s`, `lower_s`, `compile_s`, `cache_hits`, `memory_bytes`, the proof's
+    largest error as a share of what was allowed (`proof_error`), FLOPs (`model_flops` a step,
     `achieved_flops` a second, `mfu` as a share), `baseline`, `ratio`, `ratio_low`, `ratio_high`,
     `paired`, `profile`. NaN or None where there is no figure; no times unless status is `ok`."""
     comparisons: list[Comparison]
@@ -129,8 +130,21 @@ def _identity(rows: pd.DataFrame, manifest: Manifest) -> dict[str, Any]:
         "cache_hits": _number(first["compile_cache_hits"]),
         "memory_bytes": _number(first["memory_total_bytes"]),
         "model_flops": _number(first["model_flops"]),
+        "proof_error": _proof_error(first["proof"]),
         "profile": first["profile"] if isinstance(first["profile"], str) else None,
     }
+
+
+def _proof_error(checks: Any) -> float:
+    """The proof's largest error, as a share of what was allowed; NaN without a proof."""
+    if not isinstance(checks, list):
+        return float("nan")
+    shares = [
+        check[f"{part}_error"] / check[f"{part}_tolerance"]
+        for check in checks
+        for part in ("loss", "update")
+    ]
+    return float(max(shares))
 
 
 def _number(value: float | None) -> float:

@@ -126,6 +126,9 @@ def _compile(cell: pd.Series[Any]) -> Figure:
 
 def _facts(block: Comparison, ranked: pd.DataFrame, manifest: Manifest) -> list[str]:
     facts = [_floor(block)] if len(ranked) else []
+    if ranked["proof_error"].notna().any():
+        worst = numbers.percent(float(ranked["proof_error"].max()))
+        facts.append(f"Proved with at most {worst} of the allowed error.")
     flops = ranked["model_flops"].dropna().unique()
     if len(flops):
         facts.append(f"Model FLOPs {numbers.si(float(flops[0]), 'FLOP')} a step.")
