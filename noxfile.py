@@ -11,11 +11,12 @@ For accelerators, or to view traces, name extras of pyproject.toml (cuda, tpu, p
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import nox
 
-nox.needs_version = ">=2024.4.15"
+nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.reuse_venv = "yes"
 nox.options.sessions = ["tests", "lint"]
@@ -44,41 +45,46 @@ def install(session: nox.Session, *groups: str, extras: tuple[str, ...] = ()) ->
     session.install("--constraint", LOCK, *requirements)
 
 
+def python(session: nox.Session) -> str:
+    """The session's Python; without an environment, the one that runs nox."""
+    return sys.executable if session.venv_backend == "none" else "python"
+
+
 @nox.session
 def bench(session: nox.Session) -> None:
     """Prove, time and compare implementations; the report is in reports/ (posargs: options)."""
     install(session)
-    session.run("python", "-m", "bench", "run", *session.posargs)
+    session.run(python(session), "-m", "bench", "run", *session.posargs)
 
 
 @nox.session
 def report(session: nox.Session) -> None:
     """Build a stored run's report again (posargs: its name)."""
     install(session)
-    session.run("python", "-m", "bench", "report", *session.posargs)
+    session.run(python(session), "-m", "bench", "report", *session.posargs)
 
 
 @nox.session
 def tensorboard(session: nox.Session) -> None:
     """Show the traces that `bench -- --profile` recorded, on this machine only."""
     install(session, extras=("profile",))
-    session.run("python", "-m", "bench", "tensorboard", *session.posargs)
+    session.run(python(session), "-m", "bench", "tensorboard", *session.posargs)
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the project's own tests (posargs: options of pytest)."""
     install(session)
-    session.run("python", "-m", "pytest", *session.posargs)
+    session.run(python(session), "-m", "pytest", *session.posargs)
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style, formatting and types."""
     install(session, "lint")
-    session.run("python", "-m", "ruff", "check", ".")
-    session.run("python", "-m", "ruff", "format", "--check", ".")
-    session.run("python", "-m", "mypy")
+    session.run(python(session), "-m", "ruff", "check", ".")
+    session.run(python(session), "-m", "ruff", "format", "--check", ".")
+    session.run(python(session), "-m", "mypy")
 
 
 @nox.session

@@ -11,6 +11,7 @@ from typing import cast
 
 from bench.environment import ROOT, child_environment
 from bench.protocol import Catalogue, CatalogueRequest
+from bench.rows import TWIN
 
 COMMAND = (sys.executable, "-m", "bench.worker.catalogue")
 TIMEOUT_S = 300.0
@@ -41,6 +42,8 @@ def path_faults(option: str, paths: Sequence[str]) -> list[str]:
             faults.append(f"{option}: there is no file {text}{beside}")
         elif path.suffix != ".py" or not path.stem.isidentifier():
             faults.append(f"{option}: {text} is not named like a Python module, NAME.py")
+        elif path.stem == TWIN:
+            faults.append(f"{option}: {TWIN} is the name of the baseline's copy; rename {text}")
         elif path.stem in seen:
             faults.append(f"{option}: {text} and {seen[path.stem]} have the same name; rename one")
         elif path.stem in built_in and not path.samefile(built_in[path.stem]):

@@ -97,6 +97,8 @@ class Engine:
         if options.resume is not None:
             self.directory = Path(options.resume)
             self._read_stored(self.directory)
+        elif options.run is not None and Path(options.run).name != options.run:
+            raise BadInput([f"--run: {options.run!r} is not a plain name of a folder"])
         elif options.run is not None and (REPORTS / options.run).exists():
             fault = (
                 f"--run: {options.run} exists in {REPORTS}/; "
@@ -129,6 +131,19 @@ class Engine:
 
     def _read_stored(self, directory: Path) -> None:
         run = store.load(directory)
+        then, now = run.manifest, self._catalogue
+        faults = [
+            f"--resume: {directory.name} was measured with {name} {old}, and here it is {new}; "
+            "rows of different machines or versions do not belong in one run"
+            for name, old, new in [
+                *((key, then[key], now[key]) for key in ("platform", "device_kind")),
+                ("device_count", then["device_count"], now["device_count"]),
+                *((key, old, now["versions"].get(key)) for key, old in then["versions"].items()),
+            ]
+            if old != new
+        ]
+        if faults:
+            raise BadInput(faults)
         self._results = _results(_rows(run.cells), _rows(run.samples))
         for block, launch in store.completed(directory):
             self._launches[block] = max(self._launches.get(block, 0), launch + 1)

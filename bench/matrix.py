@@ -26,7 +26,7 @@ CPU_DEVICES = 8
 
 SCALINGS = ("strong", "weak", "both")
 
-DEFAULT_BATCHES = {"linear-base": 1024, "mlp-base": 256, "gpt2-nano": 16}
+DEFAULT_BATCHES = {"linear-base": 1024, "mlp-base": 256, "gpt2-nano": 16, "gpt2-124m": 8}
 """Global batch at strong scaling, by workload and size: large enough that a step on one CPU core
 takes milliseconds, small enough that `quick` stays quick."""
 

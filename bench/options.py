@@ -17,19 +17,20 @@ EXAMPLES = """\
 examples:
   python -m bench run
   python -m bench run --workloads mlp gpt2-nano --meshes data=1 data=2
-  python -m bench run --implementations jit_spmd shard_map --scaling both --rounds 32
+  python -m bench run --implementations python_loop NAME --scaling both --rounds 32
   python -m bench run --implementation-path ../mine.py -k "mine or python_loop"
   python -m bench run --preset standard --dry-run
   python -m bench run --resume NAME
 
 Options of pytest and pytest-benchmark work too: -k EXPR (names as shown by --collect-only,
-with `=`: -k "data=2 and jit_spmd"), -x, --collect-only, --benchmark-autosave,
+with `=`: -k "data=2 and python_loop"), -x, --collect-only, --benchmark-autosave,
 --benchmark-compare.
 
 exit codes:
   0  every cell is ok, or unsupported by its implementation
   1  a cell is wrong, ran out of memory, timed out or crashed
   2  interrupted; what was measured is stored: continue with --resume
+  3  Lockstep itself failed (a full disk, say)
   4  bad input; nothing was run
   5  nothing selected
 """

@@ -14,8 +14,12 @@ def unknown_axes(mesh: Mesh, *known: str) -> str | None:
     """Why an implementation that distributes over the `known` axes alone cannot use this mesh.
 
     Returns:
-      A reason that names the other axes, or None if the mesh has none of size above 1.
+      A reason that names axes which the mesh lacks, or has beside these with a size above 1; None
+      if there are none.
     """
+    missing = [name for name in known if name not in mesh.shape]
+    if missing:
+        return f"distributes over {' and '.join(known)}, and this mesh has no {', '.join(missing)}"
     other = [name for name, size in mesh.shape.items() if size > 1 and name not in known]
     if not other:
         return None

@@ -159,6 +159,9 @@ class Front:
                 self._measure(cell.block)
             except KeyboardInterrupt:
                 pytest.exit("interrupted: the blocks above are stored", returncode=2)
+            except Exception as error:  # noqa: BLE001 - pytest is told to show no tracebacks
+                self.console.print_exception()
+                pytest.exit(f"Lockstep itself failed: {error}", returncode=3)
         result = self.engine.result(cell)
         assert result is not None, "the supervisor ends every cell"  # noqa: S101
         self._progress.cell_done()
@@ -282,7 +285,7 @@ class Front:
             self.console.print(f"each with: {', '.join(arms)}", soft_wrap=True)
         cells = sum(map(len, self._selected.values()))
         self.console.print(
-            f"{len(self._selected)} blocks, {cells} cells, {self.plan.rounds} rounds each, "
+            f"blocks: {len(self._selected)}, cells: {cells}, {self.plan.rounds} rounds each, "
             f"baseline {self.plan.baseline}: about {clock(total)}"
         )
 

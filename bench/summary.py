@@ -31,11 +31,12 @@ def _table(found: Tables) -> RenderableType | None:
     table.add_column("ms/step", justify="right", no_wrap=True)
     table.add_column("ratio (95 %)", justify="right", no_wrap=True)
     for comparison in found.comparisons:
-        leaders = words.verdict(comparison, found.cells).leaders
-        if not leaders:
+        ranked = tables.ranked(found.cells, comparison.name)
+        if ranked.empty:
             table.add_row(comparison.name, "-", "-", "-")
             continue
-        ranked = tables.ranked(found.cells, comparison.name)
+        # One arm alone leads nobody, but it has a time.
+        leaders = words.verdict(comparison, found.cells).leaders or list(ranked["implementation"])
         milliseconds = dict(zip(ranked["implementation"], 1e3 * ranked["step_s"], strict=True))
         first, *tied = leaders
         table.add_row(

@@ -132,8 +132,10 @@ class _BlockRun:
             if report.status != "ok" and report.arm in pending and report.arm not in failed:
                 failed[report.arm] = self._row(attempt, report.arm, report.status, report.reason)
             for name, row in failed.items():
-                # Others were alive beside it, if only the baseline's twin.
-                (squeezed if row["status"] == "oom" else ended)[name] = row
+                # Others were alive beside it, if only the baseline's twin; but none was while the
+                # gate's truth was computed, which would not fit for a lone cell either.
+                beside = row["status"] == "oom" and report.phase not in _BEFORE_ARMS
+                (squeezed if beside else ended)[name] = row
             if report.status == "ok":
                 for name in squeezed:
                     report.cells.pop(name, None)

@@ -83,8 +83,8 @@ def distributed_train_step(
       seed: of the layer's initial parameters.
       x_batch: inputs, float (batch, features in).
       y_batch: targets, float (batch, features out).
-      num_devices: shards to compute; the batch must divide by it. Shards go round the devices
-        there are, since the result does not depend on where they are computed.
+      num_devices: shards to compute; the batch must divide by it. All are computed on the default
+        device, since where they are computed does not change the result.
       lr: learning rate.
 
     Returns:

@@ -6,5 +6,6 @@ import os
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+os.environ["NPROC"] = "16"  # spare threads, which collectives need: see bench/environment.py
 # The older way to make devices; jax refuses both together.
 os.environ.pop("XLA_FLAGS", None)

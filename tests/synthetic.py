@@ -85,7 +85,7 @@ def manifest(plan: Plan, run: str = "synthetic") -> Manifest:
         "schema": SCHEMA,
         "run": run,
         "started_at": "2026-11-21T14:10:05+00:00",
-        "argv": ["run", "--preset", "quick", "--mesh", "data=1", "data=2"],
+        "argv": ["run", "--preset", "quick", "--meshes", "data=1", "data=2"],
         "preset": "quick",
         "config": {"workloads": list(plan.workloads), "baseline": BASELINE},
         "platform": plan.platform,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -102,7 +104,27 @@ def test_reads_like_a_page(name):
     assert len(source.splitlines()) <= 150
     assert docstring
     assert len(docstring.splitlines()[0]) <= 100
-    assert "4 bytes a parameter" in docstring or "parameters" in docstring, "what is communicated?"
+    moves = ("all-reduce", "psum", "pmean", "copy of the parameters")
+    assert any(word in docstring for word in moves), "what is communicated?"
+
+
+@every_implementation
+def test_a_mesh_without_its_axis_is_unsupported_not_a_crash(gates, name):
+    problem, _, _ = gates("mlp", 2, "fp32")
+    reason = IMPLEMENTATIONS[name].why_unsupported(problem, make_mesh(MeshShape.parse("model=2")))
+    assert reason is not None
+    assert "no data" in reason
+
+
+def test_the_readmes_example_passes_the_gate(gates, tmp_path):
+    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    (tmp_path / "my_step.py").write_text(example)
+    problem, mesh, gate = gates("mlp", 2, "bf16")
+    implementation = load(tmp_path / "my_step.py")
+    assert implementation.why_unsupported(problem, mesh) is None
+    gate.prove_exact(implementation)
+    gate.prove_timed(implementation.build(problem, mesh))
 
 
 def test_reference_function_takes_the_mean_over_shards():

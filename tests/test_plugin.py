@@ -161,6 +161,7 @@ def test_samples_are_replayed_and_read_by_pytest_benchmark(mixed: tuple[Front, D
         (("run", "--resume", "mxied"), "there is no run 'mxied'"),
         (("report", "mxied"), "did you mean mixed?"),
         (("run", "--run", "mixed"), "--resume mixed"),
+        (("run", "--run", "a/b"), "'a/b' is not a plain name"),
         (("run", "--resume", "mixed", "--rounds", "4"), "--rounds: a resumed run keeps"),
         (("run", "--dry-run", "--seconds", "x"), "--seconds: 'x' is not"),
     ],
@@ -249,7 +250,7 @@ def test_dry_run_measures_nothing(front: Front) -> None:
     done = front("run", *SMALL, "--dry-run", "-k", "data=2")
     assert done.code == 0
     assert "mlp-base/data=2/b256/fp32  about" in done.out
-    assert "1 blocks, 3 cells" in done.out
+    assert "blocks: 1, cells: 3" in done.out
     assert not (front.folder / "reports").exists()
 
 
@@ -284,3 +285,23 @@ def test_tensorboard_without_traces(front: Front) -> None:
     done = front("tensorboard")
     assert done.code == 4
     assert "bench run --profile" in done.err
+
+
+def test_a_run_of_other_versions_is_not_continued(front: Front) -> None:
+    front("run", *SMALL, "--run", "r")
+    path = front.folder / "reports" / "r" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["versions"]["jax"] = "0.0.1"
+    path.write_text(json.dumps(manifest))
+    done = front("run", "--resume", "r")
+    assert done.code == 4
+    assert "was measured with jax 0.0.1" in done.err
+
+
+def test_a_failure_of_its_own_is_loud(front: Front) -> None:
+    (front.folder / "reports").write_text("a file where the folder should be")
+    process = front.start("run", *SMALL)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert "Lockstep itself failed" in out + err
+    assert "Traceback" in out, "here the place matters"

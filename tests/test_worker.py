@@ -52,10 +52,10 @@ def build(problem, mesh):
 """
 
 
-def run_worker(job, *flags):
+def run_worker(job):
     environment = worker_environment("cpu", 2)
     return subprocess.run(
-        [sys.executable, "-W", "error", *flags, "-m", "bench.worker"],
+        [sys.executable, "-W", "error", "-m", "bench.worker"],
         input=json.dumps(job),
         capture_output=True,
         text=True,
@@ -139,9 +139,13 @@ def test_phases_name_the_arm_they_are_about(events):
 
 def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):
     (tmp_path / "bad.py").write_text("import no_such_module\n")
+    (tmp_path / "exits.py").write_text("raise SystemExit(0)\n")
+    (tmp_path / "json.py").write_text('"""Named like a library."""\n')
     (tmp_path / "half.py").write_text('"""Half."""\ndef build(problem, mesh): ...\n')
     request = {
-        "implementation_paths": [str(tmp_path / "bad.py"), str(tmp_path / "half.py")],
+        "implementation_paths": [
+            str(tmp_path / f"{name}.py") for name in ("bad", "exits", "json", "half")
+        ],
         "workload_paths": [],
     }
     done = subprocess.run(
@@ -156,6 +160,8 @@ def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):
     assert answer["platform"] == "cpu"
     implementations = {entry["name"]: entry for entry in answer["implementations"]}
     assert "no_such_module" in implementations["bad"]["error"]
+    assert "exits when it is imported" in implementations["exits"]["error"]
+    assert implementations["json"]["summary"] == "Named like a library."
     assert implementations["half"]["error"] == "lacks why_unsupported"
     assert implementations["half"]["summary"] == "Half."
     assert implementations["python_loop"]["error"] == ""

@@ -71,7 +71,7 @@ def _rank(
     first, *others = beside
     time = f"{numbers.si(times[first], 's')} a step"
     if not others:
-        return f"{time}; nothing to compare it with.", [first]
+        return f"{time}; nothing to compare it with.", []
     found = {name: _against(comparison, first, name) for name in others}
     tied = [name for name, r in found.items() if not statistics.resolved(r, comparison.floor)]
     beaten = [name for name in others if name not in tied]
@@ -126,6 +126,8 @@ def headline(verdicts: Sequence[Verdict]) -> str:
     blocks = numbers.count(len(ranked), "comparison")
     wins = Counter(v.leaders[0] for v in ranked if len(v.leaders) == 1)
     sentences = []
+    if len(ranked) == 1 and wins:
+        return f"{ranked[0].leaders[0]} is fastest."
     if wins.total() == len(ranked) and len(wins) == 1:
         return f"{ranked[0].leaders[0]} is fastest in every one of {blocks}."
     if wins:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -139,7 +140,8 @@ class BlockRun:
 
         self.emit(SamplesEvent(event="samples", rows=samples))
         for row in self.rows.values():
-            self.emit(CellEvent(event="cell", row=row))
+            if row["status"] == "ok":
+                self.emit(CellEvent(event="cell", row=row))
         self.emit(BlockEvent(event="block", row=self.block_row()))
 
     def phase(self, phase: Phase, arm: str = "", done: int = 0, of: int = 0) -> None:
@@ -162,9 +164,7 @@ class BlockRun:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the cells' reason
             status, reason = failure(error)
             for name in self.job["implementations"]:
-                self.rows[name] = self.row(
-                    name, problem, status, f"nothing to prove it against: {reason}"
-                )
+                self.fail(name, problem, status, f"nothing to prove it against: {reason}")
             return None
         finally:
             self.stopwatch.lap("gate")
@@ -178,7 +178,7 @@ class BlockRun:
             implementation = cast("Implementation", load(files[name]))
             reason = implementation.why_unsupported(problem, mesh)
             if reason is not None:
-                self.rows[name] = self.row(name, problem, "unsupported", reason)
+                self.fail(name, problem, "unsupported", reason)
                 return
             checks = gate.prove_exact(implementation)
             self.stopwatch.lap(phase)
@@ -199,7 +199,7 @@ class BlockRun:
             row["memory"] = first_call.memory
             self.rows[name] = row
         except Exception as error:  # noqa: BLE001 - a user's file may raise anything
-            self.rows[name] = self.row(name, problem, *failure(error))
+            self.fail(name, problem, *failure(error))
         finally:
             self.stopwatch.lap(phase)
 
@@ -209,8 +209,7 @@ class BlockRun:
         self.baseline = self.job["baseline"] if self.job["baseline"] in names else names[0]
         if not self.job["alone"]:
             self.phase("compile", self.baseline, len(names), len(names))
-            twin = self.implementations[self.baseline].build(problem, mesh)
-            self.arms.append(warm_arm(TWIN, twin, twin.state, problem))
+            self.add_twin(problem, mesh)
             self.stopwatch.lap("compile")
 
         rounds = self.job["rounds"]
@@ -229,7 +228,11 @@ class BlockRun:
         for name, programs in compiled.items():
             if name != TWIN:
                 reason = f"compiled {programs} programs while it was timed"
-                self.rows[name] = self.row(name, problem, "wrong", reason)
+                self.fail(name, problem, "wrong", reason)
+        if self.baseline in compiled:
+            # Its twin is nobody's noise floor any more, and the ratios need another baseline.
+            compiled[TWIN] = 0
+            self.baseline = next((name for name in names if name not in compiled), "")
         return [
             SampleRow(
                 block=self.block.name,
@@ -241,6 +244,17 @@ class BlockRun:
             if turn["arm"] not in compiled
         ]
 
+    def add_twin(self, problem: Problem, mesh: Mesh) -> None:
+        """A second copy of the baseline. Where there is no room for it, the floor is unknown."""
+        try:
+            twin = self.implementations[self.baseline].build(problem, mesh)
+            self.arms.append(warm_arm(TWIN, twin, twin.state, problem))
+        except Exception as error:
+            status, reason = failure(error)
+            if status != "oom":
+                raise
+            print(f"no twin of {self.baseline}: {reason}", file=sys.stderr)  # noqa: T201
+
     def trace(self, logdir: Path) -> None:
         """One TensorBoard run for each cell that is ok."""
         timed = [
@@ -249,9 +263,17 @@ class BlockRun:
         for number, arm in enumerate(timed):
             self.phase("trace", arm.name, number, len(timed))
             run = f"{self.job['profile_run']}/{self.rows[arm.name]['cell']}"
-            trace(arm, logdir, run, self.job["profile_steps"])
-            self.rows[arm.name]["profile"] = run
+            try:
+                trace(arm, logdir, run, self.job["profile_steps"])
+                self.rows[arm.name]["profile"] = run
+            except Exception:  # noqa: BLE001 - a profiler's fault must not cost the samples
+                traceback.print_exc()
         self.stopwatch.lap("trace")
+
+    def fail(self, name: str, problem: Problem, status: Status, reason: str) -> None:
+        """End a cell without a time, and say so at once: a later crash must not hide it."""
+        self.rows[name] = self.row(name, problem, status, reason)
+        self.emit(CellEvent(event="cell", row=self.rows[name]))
 
     def row(self, name: str, problem: Problem, status: Status, reason: str) -> CellRow:
         """A cell's row, without what only a measured cell has."""

@@ -33,15 +33,27 @@ def load(path: Path) -> ModuleType:
     """Import a file as a module, once a process.
 
     Raises:
-      ImportError: there is no such Python file. Whatever the file itself raises passes through.
+      ImportError: there is no such Python file, or it exits instead of being imported. Whatever
+        else the file itself raises passes through.
     """
     for package in (implementations, bench.workloads):
         if path.parent.resolve() == Path(package.__path__[0]).resolve():
             return importlib.import_module(f"{package.__name__}.{path.stem}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # Under a name of its own: a file called json.py must not become everybody's json.
+    name = f"lockstep_outside_{path.stem}_{abs(hash(path.resolve()))}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except SystemExit as error:
+        del sys.modules[name]
+        raise ImportError(f"{path} exits when it is imported") from error
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
