@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any, cast
 
 import pandas as pd
 
-from bench import store
+from bench import peaks, store
 from bench.cells import Block, Cell
 from bench.environment import relevant_variables
 from bench.host import describe_code, describe_host
@@ -126,7 +127,9 @@ class Engine:
         launch = self._launches.get(block.name, 0)
         for attempt in run_block(block, implementations, self._settings(), progress, launch):
             store.append_block(directory, attempt.samples, attempt.cells, attempt.block)
-            self._results |= _results(attempt.cells, attempt.samples)
+            self._results |= _results(
+                attempt.cells, attempt.samples, self._catalogue["device_kind"]
+            )
         self._launches[block.name] = launch + 1
 
     def _read_stored(self, directory: Path) -> None:
@@ -144,7 +147,7 @@ class Engine:
         ]
         if faults:
             raise BadInput(faults)
-        self._results = _results(_rows(run.cells), _rows(run.samples))
+        self._results = _results(_rows(run.cells), _rows(run.samples), now["device_kind"])
         for block, launch in store.completed(directory):
             self._launches[block] = max(self._launches.get(block, 0), launch + 1)
 
@@ -190,8 +193,9 @@ class Engine:
 
 
 def _results(
-    cells: Iterable[Mapping[str, Any]], samples: Iterable[Mapping[str, Any]]
+    cells: Iterable[Mapping[str, Any]], samples: Iterable[Mapping[str, Any]], device_kind: str
 ) -> dict[str, Result]:
+    """How cells ended. A time that no device of this kind could reach makes a cell wrong."""
     times: dict[tuple[str, str], list[float]] = {}
     for row in samples:
         key = (row["attempt"], row["arm"])
@@ -203,7 +207,14 @@ def _results(
         extra = {
             key: row[key] for key in _EXTRA if row.get(key) is not None and row[key] == row[key]
         }
-        results[row["cell"]] = Result(row["status"], row["reason"], tuple(measured), extra)
+        status, reason = row["status"], row["reason"]
+        published = peaks.peak(device_kind, row["precision"])
+        if measured and published is not None:
+            used = peaks.mfu(row["model_flops"], median(measured), row["devices"], published)
+            if used > 1:
+                status, measured = "wrong", []
+                reason = f"its time would mean {used:.0%} of the device's published peak"
+        results[row["cell"]] = Result(status, reason, tuple(measured), extra)
     return results
 
 
