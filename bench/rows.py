@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypedDict
 
+from bench.cells import Block
+
 SCHEMA = 1
 TWIN = "twin"
 """Arm name of the second copy of a block's baseline (the A/A twin)."""
@@ -17,14 +19,9 @@ TWIN = "twin"
 Status = Literal["ok", "wrong", "unsupported", "oom", "timeout", "crashed"]
 
 
-class SampleRow(TypedDict):
-    """`samples.jsonl`: one arm's turn in one round."""
+class Turn(TypedDict):
+    """One arm's turn in one round."""
 
-    block: str
-    """Block name, as in bench.cells."""
-    attempt: str
-    """Identifies the worker process that measured; joins samples, cells and blocks."""
-    launch: int
     arm: str
     """Implementation name, or TWIN."""
     round: int
@@ -38,6 +35,45 @@ class SampleRow(TypedDict):
     """Time of `steps` steps, waiting for the devices after every one."""
     throughput_ns: int
     """Time of `steps` steps, waiting for the devices once, after the last."""
+
+
+class SampleRow(Turn):
+    """`samples.jsonl`: a turn, and the measurement it is of."""
+
+    block: str
+    attempt: str
+    launch: int
+
+
+class BlockFields(TypedDict):
+    """What all rows about a block say of it."""
+
+    block: str
+    """Its name, as in bench.cells."""
+    attempt: str
+    """Identifies the worker process that measured; joins samples, cells and blocks."""
+    launch: int
+    workload: str
+    size: str
+    mesh: str
+    devices: int
+    batch: int
+    precision: str
+
+
+def block_fields(block: Block, attempt: str, launch: int) -> BlockFields:
+    """The fields of one measurement of a block."""
+    return BlockFields(
+        block=block.name,
+        attempt=attempt,
+        launch=launch,
+        workload=block.workload,
+        size=block.size,
+        mesh=str(block.mesh),
+        devices=block.mesh.size,
+        batch=block.batch,
+        precision=block.precision,
+    )
 
 
 class CompileTimes(TypedDict):
@@ -75,19 +111,10 @@ class ProofCheck(TypedDict):
     update_tolerance: float
 
 
-class CellRow(TypedDict):
+class CellRow(BlockFields):
     """`cells.jsonl`: how one cell ended."""
 
     cell: str
-    block: str
-    attempt: str
-    launch: int
-    workload: str
-    size: str
-    mesh: str
-    devices: int
-    batch: int
-    precision: str
     implementation: str
     status: Status
     reason: str
@@ -107,18 +134,9 @@ class CellRow(TypedDict):
     """TensorBoard run name under profiles/."""
 
 
-class BlockRow(TypedDict):
+class BlockRow(BlockFields):
     """`blocks.jsonl`: one worker process's measurement of one block; written last."""
 
-    block: str
-    attempt: str
-    launch: int
-    workload: str
-    size: str
-    mesh: str
-    devices: int
-    batch: int
-    precision: str
     baseline: str
     """Implementation that ratios are taken against and that the twin copies; empty if none ran."""
     rounds: int

@@ -28,7 +28,7 @@ from bench.cells import Block, Cell
 from bench.environment import worker_cores, worker_environment
 from bench.host import load_average
 from bench.protocol import Job, PhaseEvent
-from bench.rows import BlockRow, CellRow, SampleRow, Status
+from bench.rows import BlockRow, CellRow, SampleRow, Status, block_fields
 
 COMMAND: tuple[str, ...] = (sys.executable, "-m", "bench.worker")
 
@@ -180,15 +180,7 @@ class _BlockRun:
     def _row(self, attempt: str, name: str, status: Status, reason: str) -> CellRow:
         return {
             "cell": Cell(self.block, name).name,
-            "block": self.block.name,
-            "attempt": attempt,
-            "launch": self.launch,
-            "workload": self.block.workload,
-            "size": self.block.size,
-            "mesh": str(self.block.mesh),
-            "devices": self.block.mesh.size,
-            "batch": self.block.batch,
-            "precision": self.block.precision,
+            **block_fields(self.block, attempt, self.launch),
             "implementation": name,
             "status": status,
             "reason": reason,
@@ -200,15 +192,7 @@ class _BlockRun:
         """The worker's row, or one that says that nothing was measured; with the host's load."""
         if row is None:
             row = {
-                "block": self.block.name,
-                "attempt": attempt,
-                "launch": self.launch,
-                "workload": self.block.workload,
-                "size": self.block.size,
-                "mesh": str(self.block.mesh),
-                "devices": self.block.mesh.size,
-                "batch": self.block.batch,
-                "precision": self.block.precision,
+                **block_fields(self.block, attempt, self.launch),
                 "baseline": "",
                 "rounds": 0,
                 "steps": 0,

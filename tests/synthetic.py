@@ -20,6 +20,7 @@ from bench.rows import (
     ProofCheck,
     SampleRow,
     Status,
+    block_fields,
 )
 
 if TYPE_CHECKING:
@@ -154,15 +155,7 @@ def attempt(
             )
             predecessor = arm
     row: BlockRow = {
-        "block": block.name,
-        "attempt": tag,
-        "launch": launch,
-        "workload": block.workload,
-        "size": block.size,
-        "mesh": str(block.mesh),
-        "devices": block.mesh.size,
-        "batch": block.batch,
-        "precision": block.precision,
+        **block_fields(block, tag, launch),
         "baseline": baseline,
         "rounds": plan.rounds if ok else 0,
         "steps": 20 if ok else 0,
@@ -191,15 +184,7 @@ def _cell(plan: Plan, block: Block, launch: int, tag: str, name: str, *, alone: 
     )
     row: CellRow = {
         "cell": Cell(block, name).name,
-        "block": block.name,
-        "attempt": tag,
-        "launch": launch,
-        "workload": block.workload,
-        "size": block.size,
-        "mesh": str(block.mesh),
-        "devices": block.mesh.size,
-        "batch": block.batch,
-        "precision": block.precision,
+        **block_fields(block, tag, launch),
         "implementation": name,
         "status": status,
         "reason": reason,

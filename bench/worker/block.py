@@ -27,7 +27,16 @@ from bench.protocol import (
     PhaseEvent,
     SamplesEvent,
 )
-from bench.rows import TWIN, BlockRow, CellRow, CompileTimes, MemoryBytes, SampleRow, Status
+from bench.rows import (
+    TWIN,
+    BlockRow,
+    CellRow,
+    CompileTimes,
+    MemoryBytes,
+    SampleRow,
+    Status,
+    block_fields,
+)
 from bench.worker.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
 from bench.worker.compilation import CompilationLog, remembered_programs
 from bench.worker.discover import implementation_files, load, workload_files
@@ -113,6 +122,7 @@ class BlockRun:
         self.started_at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         shape = MeshShape.parse(job["mesh"])
         self.block = Block(job["workload"], job["size"], shape, job["batch"], job["precision"])
+        self.fields = block_fields(self.block, job["attempt"], job["launch"])
         self.rows: dict[str, CellRow] = {}
         self.arms: list[Arm] = []
         self.implementations: dict[str, Implementation] = {}
@@ -279,15 +289,7 @@ class BlockRun:
         """A cell's row, without what only a measured cell has."""
         return CellRow(
             cell=Cell(self.block, name).name,
-            block=self.block.name,
-            attempt=self.job["attempt"],
-            launch=self.job["launch"],
-            workload=self.block.workload,
-            size=self.block.size,
-            mesh=str(self.block.mesh),
-            devices=self.block.mesh.size,
-            batch=self.block.batch,
-            precision=self.block.precision,
+            **self.fields,
             implementation=name,
             status=status,
             reason=reason,
@@ -300,15 +302,7 @@ class BlockRun:
     def block_row(self) -> BlockRow:
         """The block's row. The supervisor, who sees the host, fills in its load."""
         return BlockRow(
-            block=self.block.name,
-            attempt=self.job["attempt"],
-            launch=self.job["launch"],
-            workload=self.block.workload,
-            size=self.block.size,
-            mesh=str(self.block.mesh),
-            devices=self.block.mesh.size,
-            batch=self.block.batch,
-            precision=self.block.precision,
+            **self.fields,
             baseline=self.baseline,
             rounds=self.job["rounds"] if self.steps else 0,
             steps=self.steps,

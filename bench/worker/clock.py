@@ -8,28 +8,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 import jax
 
+from bench.rows import Turn
 from bench.worker.compilation import CompilationLog
 from bench.worker.order import balanced_orders
 
 WARM_UP_STEPS = 3
 CALIBRATION_STEPS = 3
 MAX_STEPS = 1000
-
-
-class Turn(TypedDict):
-    """One arm's turn in one round: what a SampleRow has beyond the block's names."""
-
-    arm: str
-    round: int
-    position: int
-    predecessor: str
-    steps: int
-    latency_ns: int
-    throughput_ns: int
 
 
 @dataclass
