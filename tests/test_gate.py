@@ -17,7 +17,7 @@ from bench.contract import Problem, TrainStep
 from bench.mesh import MeshShape
 from bench.placement import create_data_parallel_sharding, place_batch_on_shards, replicate
 from bench.worker.block import make_mesh
-from bench.worker.gate import OWN, SGD, Gate, WrongStepError, find_drift
+from bench.worker.gate import OWN, SGD, Gate, WrongStepError, find_drift, rounding
 from bench.workloads import linear, mlp
 from implementations import python_loop
 
@@ -314,3 +314,19 @@ def test_drift_is_found_bit_by_bit(mesh):
 def test_gate_leaves_the_process_in_float32(gate):
     assert jnp.zeros(1).dtype == jnp.float32
     assert jax.config.read("jax_disable_most_optimizations") is False
+
+
+@pytest.mark.parametrize(
+    ("precision", "platform", "asked", "bits"),
+    [
+        ("fp64", "gpu", None, 52),
+        ("bf16", "cpu", None, 7),
+        ("fp32", "cpu", None, 23),
+        ("fp32", "gpu", None, 10),
+        ("fp32", "tpu", None, 7),
+        ("fp32", "gpu", "highest", 23),
+    ],
+)
+def test_rounding_follows_the_shortest_significand(precision, platform, asked, bits):
+    with jax.default_matmul_precision(asked):
+        assert rounding(precision, platform) == 2.0**-bits

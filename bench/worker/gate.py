@@ -106,7 +106,8 @@ def rounding(precision: str, platform: str) -> float:
     bfloat16 (7 bits), unless `jax_default_matmul_precision` asks for more.
     """
     bits = {"fp64": 52, "fp32": 23, "bf16": 7}[precision]
-    if precision == "fp32" and jax.config.jax_default_matmul_precision in (None, "default"):
+    config: Any = jax.config  # its flags are not in its stubs in every version
+    if precision == "fp32" and config.jax_default_matmul_precision in (None, "default"):
         bits = {"gpu": 10, "tpu": 7}.get(platform, bits)
     return float(2.0**-bits)
 
