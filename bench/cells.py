@@ -6,6 +6,7 @@ one global batch and one set of options. Implementations are compared within a b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.mesh import MeshShape
@@ -48,3 +49,15 @@ class Cell:
     def name(self) -> str:
         """`gpt2-nano/data=2/b16/fp32/jit_spmd`."""
         return f"{self.block.name}/{self.implementation}"
+
+
+def decisive(statuses: Sequence[str]) -> int:
+    """Which launch's row speaks for a cell, given the statuses of all its launches.
+
+    One proof of wrongness outweighs any number of times; otherwise the first that is ok counts, and
+    of failures the first.
+    """
+    for status in ("wrong", "ok"):
+        if status in statuses:
+            return list(statuses).index(status)
+    return 0

@@ -5,28 +5,41 @@ Knows nothing of pytest. Imports no jax.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+import random
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from typing import Any, cast
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol, cast
 
 import pandas as pd
 
 from bench import peaks, store
-from bench.cells import Block, Cell
+from bench.cells import Block, decisive
 from bench.environment import relevant_variables
 from bench.host import describe_code, describe_host
 from bench.matrix import BadInput, Plan, closest
 from bench.options import Options
 from bench.protocol import Catalogue, PhaseEvent
-from bench.rows import SCHEMA, Manifest, Status
-from bench.supervisor import Settings, run_block
+from bench.rows import SCHEMA, TWIN, Look, Manifest, SampleRow, Status
+from bench.statistics import Rounds
+from bench.supervisor import Launch, Settings, run_block
+from bench.verdicts import AlphaSpending, Claim, claims
 
 REPORTS = Path("reports")
 PROFILES = Path("profiles")
 """Folders of the working directory."""
+
+MAX_LAUNCHES = 64
+"""Of a block: an interval that so many have not made narrow enough will not become so."""
+
+Verdicts = Mapping[str, Claim]
+"""What is known of a block's implementations against its baseline."""
 
 _EXTRA = ("model_flops", "unit", "units_per_step", "interleaved", "profile")
 
@@ -82,6 +95,48 @@ def stored_options(options: Options) -> Options:
     return Options.from_json({**stored, **kept, "resume": str(directory)})
 
 
+class Monitor(Protocol):
+    """Is told how measuring goes on."""
+
+    def begin(self, block: Block, launch: int, arms: int) -> None:
+        """A launch of a block with so many implementations begins."""
+
+    def phase(self, block: Block, event: PhaseEvent) -> None:
+        """Its worker has begun a phase."""
+
+    def end(
+        self, block: Block, launch: int, statuses: Sequence[Status], verdicts: Verdicts
+    ) -> None:
+        """It has ended: how its cells did, and what is known of the block by now."""
+
+    def stop(self) -> bool:
+        """Asked before every launch, whether to measure no more."""
+
+
+@dataclass
+class _BlockState:
+    """What is stored of a block."""
+
+    launches: int = 0
+    samples: list[SampleRow] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)
+    ended: dict[str, list[Status]] = field(default_factory=dict)
+    """Statuses of each implementation's launches."""
+    seconds: float = 0.0
+    """Wall time of the last launch."""
+
+    def open(self, implementation: str, launches: int) -> bool:
+        """Whether it wants more launches to have so many. What failed is not tried again."""
+        ended = self.ended.get(implementation, [])
+        return len(ended) < launches and all(status == "ok" for status in ended)
+
+    def right(self) -> list[str]:
+        """Implementations that were ok in every launch."""
+        return [
+            name for name, ended in self.ended.items() if all(status == "ok" for status in ended)
+        ]
+
+
 class Engine:
     """Measures blocks of a plan into one run's folder, which it makes when it is first needed."""
 
@@ -93,8 +148,8 @@ class Engine:
         self._options = options
         self._catalogue = catalogue
         self._argv = argv
-        self._results: dict[str, Result] = {}
-        self._launches: dict[str, int] = {}
+        self._cells: list[Mapping[str, Any]] = []
+        self._blocks: defaultdict[str, _BlockState] = defaultdict(_BlockState)
         if options.resume is not None:
             self.directory = Path(options.resume)
             self._read_stored(self.directory)
@@ -112,25 +167,143 @@ class Engine:
         """`cpu`, `gpu` or `tpu`."""
         return self._catalogue["platform"]
 
-    def result(self, cell: Cell) -> Result | None:
-        """How the cell ended; None if it has not been measured."""
-        return self._results.get(cell.name)
+    def results(self) -> dict[str, Result]:
+        """How the cells ended that have been measured, by name."""
+        samples = [row for state in self._blocks.values() for row in state.samples]
+        return _results(self._cells, samples, self._catalogue["device_kind"])
 
-    def measure(
-        self,
-        block: Block,
-        implementations: Sequence[str],
-        progress: Callable[[PhaseEvent], None],
+    def passes(self) -> int:
+        """Launches that every block is to have; with a budget, further ones are handed out."""
+        return 1 if self.plan.budget_s is not None else self.plan.launches
+
+    def to_do(self, block: Block, implementations: Sequence[str]) -> int:
+        """Launches of `passes` that are not stored for all of these implementations."""
+        state = self._blocks[block.name]
+        return sum(
+            any(state.open(name, number + 1) for name in implementations)
+            for number in range(self.passes())
+        )
+
+    def measure(self, selected: Mapping[Block, Sequence[str]], monitor: Monitor) -> None:
+        """Measure and store what is selected: pass after pass, then where the budget is best spent.
+
+        In every pass all blocks are measured once, in an order of its own, so that a slow hour of
+        the host is not one block's alone.
+        """
+        started = time.monotonic()
+        with TemporaryDirectory(prefix="lockstep-") as programs:
+            for number in range(self.passes()):
+                for block in random.Random(number).sample(list(selected), len(selected)):
+                    state = self._blocks[block.name]
+                    arms = [name for name in selected[block] if state.open(name, number + 1)]
+                    if monitor.stop():
+                        return
+                    if arms:
+                        self._launch(block, arms, programs, monitor)
+            while not monitor.stop():
+                widest = self._widest(selected, self._left(started))
+                if widest is None:
+                    return
+                right = self._blocks[widest.name].right()
+                arms = [name for name in selected[widest] if name in right]
+                self._launch(widest, arms, programs, monitor)
+
+    def _left(self, started: float) -> float:
+        """Seconds of the budget; without one, none is handed out but for `--target-ci`."""
+        if self.plan.budget_s is not None:
+            return self.plan.budget_s - (time.monotonic() - started)
+        return math.inf if self.plan.target_ci is not None else 0.0
+
+    def _widest(self, selected: Iterable[Block], left: float) -> Block | None:
+        """The block with the widest interval that is not narrow enough and fits what is left."""
+        widths: dict[Block, float] = {}
+        for block in selected:
+            state = self._blocks[block.name]
+            if state.seconds <= left and 0 < state.launches < MAX_LAUNCHES:
+                found = self._claims(block, state.samples, state.looks[-1]["alpha"])
+                open_ = [c for c in found.values() if c.ratio.error and not self._enough(c)]
+                if open_:
+                    widths[block] = max(c.ratio.error or 0.0 for c in open_)
+        return max(widths, key=lambda block: widths[block], default=None)
+
+    def _enough(self, claim: Claim) -> bool:
+        """Whether a comparison needs no more samples."""
+        if self.plan.target_ci is None:
+            return claim.verdict.decided
+        interval = claim.ratio.interval()
+        width = math.log(interval[1] / interval[0]) / 2 if interval else math.inf
+        return width <= math.log1p(self.plan.target_ci)
+
+    def _claims(self, block: Block, samples: Sequence[SampleRow], alpha: float) -> dict[str, Claim]:
+        """What these samples of a block say of its implementations that were right so far."""
+        failed = {
+            name for name, ended in self._blocks[block.name].ended.items() if set(ended) != {"ok"}
+        }
+        arms = {row["arm"] for row in samples} - {TWIN} - failed
+        named = [name for name in self.plan.implementations if name in arms]
+        if not named:
+            return {}
+        baseline = self.plan.baseline if self.plan.baseline in named else named[0]
+        rounds = Rounds.of(pd.DataFrame(samples))
+        return claims(rounds, named, baseline, alpha, self.plan.margin)
+
+    def _launch(
+        self, block: Block, implementations: Sequence[str], programs: str, monitor: Monitor
     ) -> None:
-        """Measure and store these implementations of a block, side by side."""
+        """Measure and store one launch of a block."""
         directory = self.directory or self._create()
-        launch = self._launches.get(block.name, 0)
-        for attempt in run_block(block, implementations, self._settings(), progress, launch):
-            store.append_block(directory, attempt.samples, attempt.cells, attempt.block)
-            self._results |= _results(
-                attempt.cells, attempt.samples, self._catalogue["device_kind"]
+        state = self._blocks[block.name]
+        before, looked = list(state.samples), len(state.looks)
+        planned = self.plan.launches * self.plan.rounds
+        spending = AlphaSpending(planned, state.looks)
+
+        def look(rows: Sequence[SampleRow], *, last: bool) -> dict[str, Claim]:
+            samples = [*before, *rows]
+            alpha = spending.look(_rounds(samples), last_planned=last)
+            return self._claims(block, samples, alpha)
+
+        def more(rows: list[SampleRow]) -> bool:
+            found = look(rows, last=False)
+            return not all(self._enough(claim) for claim in found.values())
+
+        launch = Launch(state.launches, self._proved(block), more)
+        monitor.begin(block, launch.number, len(implementations))
+        began = time.monotonic()
+        attempts = run_block(
+            block,
+            implementations,
+            self._settings(programs),
+            lambda event: monitor.phase(block, event),
+            launch,
+        )
+        state.seconds = time.monotonic() - began
+        rows = [row for attempt in attempts for row in attempt.samples]
+        last = launch.number == self.plan.launches - 1
+        found = look(rows, last=last) if rows else {}
+        state.launches += 1
+        state.samples += rows
+        state.looks = spending.looks
+        for number, attempt in enumerate(attempts):
+            looks = [] if number else spending.looks[looked:]
+            store.append_block(
+                directory, attempt.samples, attempt.cells, {**attempt.block, "looks": looks}
             )
-        self._launches[block.name] = launch + 1
+            self._remember(attempt.cells)
+        statuses = [row["status"] for attempt in attempts for row in attempt.cells]
+        monitor.end(block, launch.number, statuses, found)
+
+    def _remember(self, cells: Iterable[Mapping[str, Any]]) -> None:
+        for row in cells:
+            self._cells.append(row)
+            ended = self._blocks[row["block"]].ended
+            ended.setdefault(row["implementation"], []).append(row["status"])
+
+    def _proved(self, block: Block) -> tuple[str, ...]:
+        return tuple(
+            row["implementation"]
+            for row in self._cells
+            if row["block"] == block.name and row["status"] == "ok"
+        )
 
     def _read_stored(self, directory: Path) -> None:
         run = store.load(directory)
@@ -147,9 +320,13 @@ class Engine:
         ]
         if faults:
             raise BadInput(faults)
-        self._results = _results(_rows(run.cells), _rows(run.samples), now["device_kind"])
-        for block, launch in store.completed(directory):
-            self._launches[block] = max(self._launches.get(block, 0), launch + 1)
+        for row in _rows(run.samples):
+            self._blocks[row["block"]].samples.append(cast("SampleRow", row))
+        for row in _rows(run.blocks):
+            state = self._blocks[row["block"]]
+            state.looks += row["looks"]
+            state.launches = max(state.launches, row["launch"] + 1)
+        self._remember(_rows(run.cells))
 
     def _create(self) -> Path:
         catalogue = self._catalogue
@@ -175,7 +352,7 @@ class Engine:
             raise BadInput([str(error)]) from error
         return self.directory
 
-    def _settings(self) -> Settings:
+    def _settings(self, programs: str) -> Settings:
         plan, options = self.plan, self._options
         profile = plan.profile_steps > 0
         return Settings(
@@ -186,6 +363,7 @@ class Engine:
             timeout_s=plan.timeout_s,
             implementation_paths=_absolute(options.implementation_path),
             workload_paths=_absolute(options.workload_path),
+            program_cache=programs,
             profile_dir=str(PROFILES.resolve()) if profile else None,
             profile_run=self.directory.name if self.directory else "",
             profile_steps=plan.profile_steps,
@@ -200,22 +378,40 @@ def _results(
     for row in samples:
         key = (row["attempt"], row["arm"])
         times.setdefault(key, []).append(row["throughput_ns"] / row["steps"] / 1e9)
-    results = {}
+    launches: dict[str, list[Mapping[str, Any]]] = {}
     for row in cells:
-        measured = times.get((row["attempt"], row["implementation"]), [])
+        launches.setdefault(row["cell"], []).append(row)
+    results = {}
+    for cell, rows in launches.items():
+        first = rows[decisive([row["status"] for row in rows])]
+        measured = [
+            seconds
+            for row in rows
+            if row["status"] == "ok"
+            for seconds in times.get((row["attempt"], row["implementation"]), [])
+        ]
         # A stored frame has a column for every figure, and NaN (unlike itself) where it lacks one.
         extra = {
-            key: row[key] for key in _EXTRA if row.get(key) is not None and row[key] == row[key]
+            key: first[key]
+            for key in _EXTRA
+            if first.get(key) is not None and first[key] == first[key]
         }
-        status, reason = row["status"], row["reason"]
-        published = peaks.peak(device_kind, row["precision"])
-        if measured and published is not None:
-            used = peaks.mfu(row["model_flops"], median(measured), row["devices"], published)
+        status, reason = first["status"], first["reason"]
+        published = peaks.peak(device_kind, first["precision"])
+        if status == "ok" and published is not None:
+            used = peaks.mfu(first["model_flops"], median(measured), first["devices"], published)
             if used > 1:
-                status, measured = "wrong", []
+                status = "wrong"
                 reason = f"its time would mean {used:.0%} of the device's published peak"
-        results[row["cell"]] = Result(status, reason, tuple(measured), extra)
+        results[cell] = Result(status, reason, tuple(measured) if status == "ok" else (), extra)
     return results
+
+
+def _rounds(samples: Iterable[SampleRow]) -> int:
+    """Rounds in which arms were side by side."""
+    return len({(row["attempt"], row["round"]) for row in samples if row["arm"] == TWIN}) or len(
+        {(row["attempt"], row["round"]) for row in samples}
+    )
 
 
 def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:

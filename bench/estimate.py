@@ -8,7 +8,6 @@ tell minutes from hours before anything was measured.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
 from pathlib import Path
 
 from bench import store
@@ -17,6 +16,9 @@ from bench.matrix import Plan
 
 WORKER_START_S = 5.0
 """Interpreter, imports, devices, the workload and the gate's truth."""
+
+CACHED = 0.5
+"""Share of a first launch's proving and compiling that later ones need: programs are cached."""
 
 ARM_S = {"linear-base": 0.5, "mlp-base": 2.0, "gpt2-nano": 5.0}
 """Gate and compilation of one arm, by workload and size."""
@@ -28,8 +30,9 @@ TRACE_S = 2.0
 _NEWEST_RUNS = 5
 _SIXTY = 60
 
-History = dict[tuple[str, int], float]
-"""Seconds of a block beside its measuring, by workload-size and number of implementations."""
+History = dict[tuple[str, int, bool], float]
+"""Seconds of a launch beside its measuring, by workload-size, number of implementations, and
+whether it was the first."""
 
 
 def read_history(reports: Path, platform: str) -> History:
@@ -48,22 +51,25 @@ def read_history(reports: Path, platform: str) -> History:
 def _overheads(run: store.Run) -> History:
     counts = run.cells.groupby("attempt").size().to_dict()
     return {
-        (f"{row['workload']}-{row['size']}", counts.get(row["attempt"], 0)): sum(
-            seconds for phase, seconds in row["seconds"].items() if phase != "measure"
-        )
+        (
+            f"{row['workload']}-{row['size']}",
+            counts.get(row["attempt"], 0),
+            row["launch"] == 0,
+        ): sum(seconds for phase, seconds in row["seconds"].items() if phase != "measure")
         for row in run.blocks.to_dict("records")
         if row["seconds"]
     }
 
 
-def block_seconds(block: Block, arms: int, plan: Plan, history: History) -> float:
-    """Estimate the seconds of one block with `arms` implementations."""
+def block_seconds(block: Block, arms: int, plan: Plan, history: History, launch: int = 0) -> float:
+    """Estimate the seconds of one launch of a block with `arms` implementations, at most."""
     name = f"{block.workload}-{block.size}"
-    known = history.get((name, arms))
+    known = history.get((name, arms, launch == 0))
     if known is not None:
         return known + plan.seconds
     arm = ARM_S.get(name, OTHER_ARM_S) + (TRACE_S if plan.profile_steps else 0.0)
-    return WORKER_START_S + (arms + 1) * arm + plan.seconds  # one arm more: the baseline's twin
+    proving = (arms + 1) * arm  # one arm more: the baseline's twin
+    return WORKER_START_S + proving * (CACHED if launch else 1.0) + plan.seconds
 
 
 def clock(seconds: float) -> str:
@@ -72,8 +78,3 @@ def clock(seconds: float) -> str:
         return f"{seconds:.0f} s"
     hours, minutes = divmod(round(seconds / _SIXTY), _SIXTY)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
-
-
-def total_seconds(blocks: Iterable[tuple[Block, int]], plan: Plan, history: History) -> float:
-    """Estimate the seconds of several blocks, each with its number of implementations."""
-    return sum(block_seconds(block, arms, plan, history) for block, arms in blocks)

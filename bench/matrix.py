@@ -15,6 +15,7 @@ from bench.cells import PRECISIONS, Block, Cell
 from bench.mesh import AXES, MeshShape
 from bench.options import PRESETS, Options
 from bench.protocol import Catalogue, ImplementationEntry, WorkloadEntry
+from bench.verdicts import MARGIN
 
 T = TypeVar("T")
 
@@ -34,6 +35,8 @@ FALLBACK_BATCH = 64
 
 PROFILE_STEPS = 5
 
+_PERCENT = 100
+
 
 @dataclass(frozen=True)
 class Preset:
@@ -45,6 +48,7 @@ class Preset:
     """Batches, as multiples of the workload's default batch."""
     precisions: tuple[str, ...]
     scaling: str
+    launches: int
     rounds: int
     seconds: float
 
@@ -55,6 +59,7 @@ PRESET_TABLE = {
         batch_factors=(1,),
         precisions=("fp32",),
         scaling="strong",
+        launches=1,
         rounds=16,
         seconds=2.5,
     ),
@@ -63,15 +68,17 @@ PRESET_TABLE = {
         batch_factors=(1, 4),
         precisions=("fp32",),
         scaling="both",
-        rounds=32,
-        seconds=10.0,
+        launches=3,
+        rounds=64,
+        seconds=8.0,
     ),
     "full": Preset(
         workloads=(),
         batch_factors=(1, 4),
         precisions=PRECISIONS,
         scaling="both",
-        rounds=64,
+        launches=5,
+        rounds=128,
         seconds=30.0,
     ),
 }
@@ -94,9 +101,18 @@ class Plan:
     implementations: tuple[str, ...]
     baseline: str
     scaling: str
+    launches: int
+    """Fresh processes a block is measured in."""
     rounds: int
+    """Most rounds of a launch."""
     seconds: float
-    """Measuring time of a block."""
+    """Measuring time of so many rounds."""
+    margin: float
+    """Share of a step time that is too small a difference to matter."""
+    budget_s: float | None
+    """Wall time of all measuring; None where every block gets its planned launches."""
+    target_ci: float | None
+    """Half-width of a 95 % interval that is narrow enough; None where deciding is enough."""
     profile_steps: int
     """Steps of a trace; 0 where none is recorded."""
     timeout_s: float | None
@@ -118,8 +134,12 @@ class Plan:
             "precision": _unique(block.precision for block in self.blocks),
             "scaling": self.scaling,
             "baseline": self.baseline,
+            "launches": self.launches,
             "rounds": self.rounds,
             "seconds": self.seconds,
+            "margin": self.margin,
+            "budget": self.budget_s,
+            "target_ci": self.target_ci,
             "profile_steps": self.profile_steps,
             "timeout": self.timeout_s,
         }
@@ -188,14 +208,14 @@ class _Reader:
             implementations=tuple(implementations),
             baseline=baseline,
             scaling=scaling,
+            launches=self._whole("--launches", self.options.launches, preset.launches),
             rounds=self._whole("--rounds", self.options.rounds, preset.rounds),
-            seconds=self._seconds("--seconds", self.options.seconds, preset.seconds),
+            seconds=self._positive("--seconds", self.options.seconds, "seconds") or preset.seconds,
+            margin=self._share("--margin", self.options.margin) or MARGIN,
+            budget_s=self._positive("--budget", self.options.budget, "seconds"),
+            target_ci=self._share("--target-ci", self.options.target_ci),
             profile_steps=self._profile_steps(),
-            timeout_s=(
-                self._seconds("--timeout", self.options.timeout, 0.0)
-                if self.options.timeout is not None
-                else None
-            ),
+            timeout_s=self._positive("--timeout", self.options.timeout, "seconds"),
         )
 
     def _choice(self, option: str, text: str, known: Sequence[str]) -> str:
@@ -212,17 +232,24 @@ class _Reader:
         self.faults.append(f"{option}: {text!r} is not a positive whole number")
         return default
 
-    def _seconds(self, option: str, text: str | None, default: float) -> float:
+    def _positive(self, option: str, text: str | None, unit: str) -> float | None:
         if text is None:
-            return default
+            return None
         try:
             value = float(text)
         except ValueError:
             value = 0.0
         if value > 0 and math.isfinite(value):
             return value
-        self.faults.append(f"{option}: {text!r} is not a positive number of seconds")
-        return default
+        self.faults.append(f"{option}: {text!r} is not a positive number of {unit}")
+        return None
+
+    def _share(self, option: str, text: str | None) -> float | None:
+        percent = self._positive(option, text, "percent")
+        if percent is None or percent < _PERCENT:
+            return None if percent is None else percent / _PERCENT
+        self.faults.append(f"{option}: {text} percent is not below 100")
+        return None
 
     def _profile_steps(self) -> int:
         steps = self._whole("--profile-steps", self.options.profile_steps, PROFILE_STEPS)

@@ -48,8 +48,12 @@ class Options:
     precision: tuple[str, ...] = ()
     devices: str | None = None
     scaling: str | None = None
+    launches: str | None = None
     rounds: str | None = None
     seconds: str | None = None
+    margin: str | None = None
+    budget: str | None = None
+    target_ci: str | None = None
     baseline: str | None = None
     profile: bool = False
     profile_steps: str | None = None
@@ -125,8 +129,30 @@ _OPTIONS: dict[str, _Argument] = {
         "metavar": "KIND",
         "help": "strong (same batch on every mesh), weak (batch grows with the mesh) or both",
     },
-    "rounds": {"metavar": "N", "help": "times every implementation of a block has its turn"},
-    "seconds": {"metavar": "S", "help": "measuring time of a block, in seconds"},
+    "launches": {
+        "metavar": "N",
+        "help": "fresh processes a block is measured in; their spread is part of the intervals",
+    },
+    "rounds": {
+        "metavar": "N",
+        "help": "most turns of every implementation in a launch; "
+        "fewer where 16, 32, 64 ... decide every comparison",
+    },
+    "seconds": {"metavar": "S", "help": "measuring time of so many rounds, in seconds"},
+    "margin": {
+        "metavar": "PERCENT",
+        "help": "difference of step times that is too small to matter (default: 2)",
+    },
+    "budget": {
+        "metavar": "SECONDS",
+        "help": "time for all measuring: after one launch of every block, further ones go where "
+        "the interval of an undecided comparison is widest, in place of --launches for all",
+    },
+    "target_ci": {
+        "metavar": "PERCENT",
+        "help": "measure until every 95 %% interval is this narrow (half of its width), "
+        "or the budget is spent, instead of until every comparison is decided",
+    },
     "baseline": {
         "metavar": "NAME",
         "help": "implementation that ratios are taken against "

@@ -21,13 +21,14 @@ from rich.console import Console
 
 from bench import store
 from bench.catalogue import CatalogueError, path_faults, read_catalogue
-from bench.cells import Block, Cell
-from bench.engine import REPORTS, Engine, Result, stored_options
-from bench.estimate import block_seconds, clock, read_history, total_seconds
+from bench.cells import Block
+from bench.engine import REPORTS, Engine, Result, Verdicts, stored_options
+from bench.estimate import block_seconds, clock, read_history
 from bench.matrix import BadInput, Plan, make_plan
 from bench.options import Options, add_options, read_options
 from bench.progress import Progress
-from bench.protocol import Catalogue
+from bench.protocol import Catalogue, PhaseEvent
+from bench.rows import Status
 
 CELLS_FILE = Path(__file__).with_name("cells_test.py")
 BENCHMARK_JSON = "benchmark.json"
@@ -94,6 +95,8 @@ class Front:
         self._cells = {cell.name: cell for cell in engine.plan.cells}
         self._selected: dict[Block, list[str]] = {}
         self._progress = Progress(self.console, 0, 0.0)
+        self._failures = 0
+        self._results: dict[str, Result] | None = None
         self._report: Path | None = None
         # Written by pytest-benchmark itself; moved once the run's folder exists.
         self._json_folder: tempfile.TemporaryDirectory[str] | None = None
@@ -143,34 +146,69 @@ class Front:
     @pytest.hookimpl(wrapper=True, specname="pytest_runtestloop")
     def pytest_show_progress(self, session: pytest.Session) -> Generator[None, Any, Any]:
         """Around all items: the progress bar, and SIGTERM as an interruption."""
-        todo = [(block, len(arms)) for block, arms in self._selected.items() if self._open(block)]
-        seconds = total_seconds(todo, self.plan, self._history)
-        self._progress = Progress(self.console, len(session.items), seconds)
         if not self._measures:
             return (yield)
+        todo = self._to_do()
+        seconds = sum(self._seconds(block, number) for block, number in todo)
+        self._progress = Progress(self.console, len(todo), seconds)
         with _termination_as_interrupt(), self._progress:
             return (yield)
 
+    def _to_do(self) -> list[tuple[Block, int]]:
+        """Launches that are not stored yet: the block, and which of those to do it is."""
+        return [
+            (block, number)
+            for block, arms in self._selected.items()
+            for number in range(self.engine.to_do(block, arms))
+        ]
+
+    def _seconds(self, block: Block, number: int) -> float:
+        """Estimated seconds of a launch."""
+        return block_seconds(block, len(self._selected[block]), self.plan, self._history, number)
+
     def measured(self, name: str) -> Result:
-        """The result of a cell; measures the selected cells of its block if need be."""
-        cell = self._cells[name]
-        if self.engine.result(cell) is None:
+        """The result of a cell; the first call measures everything that is selected."""
+        if self._results is None:
             try:
-                self._measure(cell.block)
+                self.engine.measure(self._selected, self)
             except KeyboardInterrupt:
-                pytest.exit("interrupted: the blocks above are stored", returncode=2)
+                pytest.exit("interrupted: the launches above are stored", returncode=2)
             except Exception as error:  # noqa: BLE001 - pytest is told to show no tracebacks
                 self.console.print_exception()
                 pytest.exit(f"Lockstep itself failed: {error}", returncode=3)
-        result = self.engine.result(cell)
-        assert result is not None, "the supervisor ends every cell"  # noqa: S101
-        self._progress.cell_done()
-        return result
+            finally:
+                self._results = self.engine.results()
+        if name not in self._results:
+            pytest.skip("not measured: enough cells had failed before")
+        return self._results[name]
+
+    # What the engine tells while it measures (bench.engine.Monitor).
+
+    def begin(self, block: Block, launch: int, arms: int) -> None:
+        """Show which launch runs."""
+        seconds = block_seconds(block, arms, self.plan, self._history, launch)
+        self._progress.begin(block, launch, seconds)
+
+    def phase(self, block: Block, event: PhaseEvent) -> None:
+        """Show what it does."""
+        self._progress.phase(block, event)
+
+    def end(
+        self, block: Block, launch: int, statuses: Sequence[Status], verdicts: Verdicts
+    ) -> None:
+        """Say how it ended."""
+        decided = sum(claim.verdict.decided for claim in verdicts.values())
+        self._failures += sum(status not in ("ok", "unsupported") for status in statuses)
+        self._progress.end(block, launch, statuses, decided, len(verdicts))
+
+    def stop(self) -> bool:
+        """With -x or --maxfail, measuring ends once so many cells have failed."""
+        most: int = self.config.getvalue("maxfail") or 0  # None where nothing is said
+        return 0 < most <= self._failures
 
     def extra_info(self, name: str) -> dict[str, Any]:
         """What benchmark.json says of a cell beside its samples."""
-        cell, result = self._cells[name], self.engine.result(self._cells[name])
-        assert result is not None, "asked for after the cell was measured"  # noqa: S101
+        cell, result = self._cells[name], self.measured(name)
         info: dict[str, Any] = {
             "workload": f"{cell.block.workload}-{cell.block.size}",
             "mesh": str(cell.block.mesh),
@@ -186,16 +224,6 @@ class Front:
             ordered = sorted(result.step_seconds)
             info[f"{result.extra['unit']}/s"] = units / ordered[len(ordered) // 2]
         return info
-
-    def _open(self, block: Block) -> bool:
-        return any(self.engine.result(Cell(block, name)) is None for name in self._selected[block])
-
-    def _measure(self, block: Block) -> None:
-        arms = self._selected[block]
-        self._progress.begin(block, block_seconds(block, len(arms), self.plan, self._history))
-        self.engine.measure(block, arms, lambda event: self._progress.phase(block, event))
-        results = (self.engine.result(Cell(block, name)) for name in arms)
-        self._progress.end(block, [result.status for result in results if result is not None])
 
     def _timer(self, name: str) -> Callable[[], float]:
         """A clock that makes pytest-benchmark's rounds last what the cell's samples lasted."""
@@ -216,7 +244,7 @@ class Front:
 
     def measured_seconds(self, name: str) -> Sequence[float]:
         """Seconds a step of each sample of a measured cell."""
-        result = self.engine.result(self._cells[name])
+        result = (self._results or {}).get(name)
         return result.step_seconds if result is not None else ()
 
     # Output.
@@ -270,13 +298,11 @@ class Front:
     def _print_plan(self) -> None:
         total = 0.0
         same = len({tuple(arms) for arms in self._selected.values()}) == 1
+        to_do = self._to_do()
         for block, arms in self._selected.items():
-            if self._open(block):
-                seconds = block_seconds(block, len(arms), self.plan, self._history)
-                total += seconds
-                note = f"about {clock(seconds)}"
-            else:
-                note = "stored already"
+            seconds = sum(self._seconds(b, number) for b, number in to_do if b == block)
+            total += seconds
+            note = f"about {clock(seconds)}" if seconds else "stored already"
             self.console.print(f"{block.name}  {note}", soft_wrap=True)
             if not same:
                 self.console.print(f"  {', '.join(arms)}", style="dim", soft_wrap=True)
@@ -284,9 +310,15 @@ class Front:
             arms = next(iter(self._selected.values()))
             self.console.print(f"each with: {', '.join(arms)}", soft_wrap=True)
         cells = sum(map(len, self._selected.values()))
+        plan = self.plan
+        each = f"{plan.launches} launches of" if plan.launches > 1 else "1 launch of"
+        time = f"about {clock(total)}"
+        if plan.budget_s is not None:
+            each, time = "launches as the budget allows, of", f"{clock(max(total, plan.budget_s))}"
         self.console.print(
-            f"blocks: {len(self._selected)}, cells: {cells}, {self.plan.rounds} rounds each, "
-            f"baseline {self.plan.baseline}: about {clock(total)}"
+            f"blocks: {len(self._selected)}, cells: {cells}, {each} up to {plan.rounds} rounds, "
+            f"baseline {plan.baseline}: {time}",
+            soft_wrap=True,
         )
 
 

@@ -30,14 +30,15 @@ STYLES = {
 
 
 class Progress:
-    """Counts cells, and says which block, phase and arm runs and about how long is left."""
+    """Counts launches, and says which block, phase and arm runs and about how long is left."""
 
-    def __init__(self, console: Console, cells: int, seconds: float) -> None:
+    def __init__(self, console: Console, launches: int, seconds: float) -> None:
         self._console = console
         self._left = seconds
-        """Estimated seconds of the blocks that have not begun."""
-        self._block_began = 0.0
-        self._block_seconds = 0.0
+        """Estimated seconds of the launches that have not begun."""
+        self._to_do, self._done = launches, 0
+        self._began = 0.0
+        self._seconds = 0.0
         self._bar = RichProgress(
             TextColumn(
                 "{task.description}",
@@ -52,7 +53,7 @@ class Progress:
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task("starting", total=cells, left="")
+        self._task = self._bar.add_task("starting", total=launches, left="")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -66,34 +67,42 @@ class Progress:
     ) -> None:
         self._bar.stop()
 
-    def begin(self, block: Block, seconds: float) -> None:
-        """A block begins that is expected to take this long."""
+    def begin(self, block: Block, launch: int, seconds: float) -> None:
+        """A launch begins that is expected to take this long."""
         self._left = max(self._left - seconds, 0.0)
-        self._block_began, self._block_seconds = time.monotonic(), seconds
-        self._show(block.name)
+        self._began, self._seconds = time.monotonic(), seconds
+        self._show(_name(block, launch))
 
     def phase(self, block: Block, event: PhaseEvent) -> None:
-        """The block's worker has begun a phase."""
+        """The worker has begun a phase."""
         of = f" {event['done']}/{event['of']}" if event["of"] else ""
         self._show(f"{block.name}: {event['phase']} {event['arm']}{of}")
 
-    def end(self, block: Block, statuses: Iterable[str]) -> None:
-        """The block has ended, its cells with these statuses."""
+    def end(
+        self, block: Block, launch: int, statuses: Iterable[str], decided: int, compared: int
+    ) -> None:
+        """The launch has ended, its cells with these statuses; so many comparisons are decided."""
         counts = Counter(statuses)
-        line = Text(block.name)
+        line = Text(_name(block, launch))
         line.append("  ")
         for number, status in enumerate(status for status in STATUSES if counts[status]):
             line.append(", " if number else "")
             line.append(f"{counts[status]} {status}", style=STYLES[status])
-        line.append(f"  {clock(time.monotonic() - self._block_began)}", style="dim")
+        if compared:
+            line.append(f", {decided} of {compared} decided")
+        line.append(f"  {clock(time.monotonic() - self._began)}", style="dim")
         self._console.print(line, soft_wrap=True)
-        self._block_seconds = 0.0
-
-    def cell_done(self) -> None:
-        """One more cell has its result."""
-        self._bar.advance(self._task)
+        self._seconds = 0.0
+        self._done += 1
+        # Those that a budget adds were not counted before.
+        self._bar.update(self._task, completed=self._done, total=max(self._done, self._to_do))
 
     def _show(self, description: str) -> None:
-        spent = time.monotonic() - self._block_began
-        left = self._left + max(self._block_seconds - spent, 0.0)
+        spent = time.monotonic() - self._began
+        left = self._left + max(self._seconds - spent, 0.0)
         self._bar.update(self._task, description=description, left=f"about {clock(left)} left")
+
+
+def _name(block: Block, launch: int) -> str:
+    """The block, and which launch of it, counted from 1 as people do; the first goes unsaid."""
+    return f"{block.name} launch {launch + 1}" if launch else block.name

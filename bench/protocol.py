@@ -1,7 +1,8 @@
 """What the supervisor and a worker process say to each other. Imports no jax.
 
-A worker (`python -m bench.worker`) reads one Job as JSON from stdin, writes one event a line as
-JSON to the file descriptor it was started with as stdout, and exits 0. Whatever implementations
+A worker (`python -m bench.worker`) reads one Job as a line of JSON from stdin, writes one event a
+line as JSON to the file descriptor it was started with as stdout, and exits 0. After a LookEvent it
+waits for a line on stdin: MORE rounds, or ENOUGH. Whatever implementations
 print goes to stderr. `python -m bench.worker.catalogue` reads a CatalogueRequest and writes one
 Catalogue.
 """
@@ -11,6 +12,9 @@ from __future__ import annotations
 from typing import Literal, NotRequired, TypedDict
 
 from bench.rows import BlockRow, CellRow, SampleRow
+
+MORE = "more"
+ENOUGH = "enough"
 
 
 class Job(TypedDict):
@@ -27,9 +31,14 @@ class Job(TypedDict):
     baseline: str
     """Arm that ratios are taken against; if it ends other than ok, the worker takes the first
     implementation that is ok instead."""
+    proved: list[str]
+    """Implementations whose float64 proof an earlier launch of this run has stored."""
     rounds: int
+    """Most rounds."""
+    looks: list[int]
+    """Rounds after which to send a LookEvent; all below `rounds`."""
     seconds: float
-    """Wall time the timed rounds should take together; sets the steps a span, never the rounds."""
+    """Wall time that `rounds` rounds should take; sets the steps a span, never the rounds."""
     seed: int
     """Of the order of arms. The workload's parameters and data never depend on it."""
     alone: bool
@@ -37,6 +46,8 @@ class Job(TypedDict):
     implementation_paths: list[str]
     """Files outside implementations/; their names are their file names without `.py`."""
     workload_paths: list[str]
+    program_cache: NotRequired[str]
+    """Folder of compiled programs that the launches of a run share; one of its own if absent."""
     profile_dir: NotRequired[str]
     """TensorBoard log directory; no tracing pass if absent. A cell's run is `<run>/<cell name>`."""
     profile_run: NotRequired[str]
@@ -65,6 +76,13 @@ class CellEvent(TypedDict):
     row: CellRow
 
 
+class LookEvent(TypedDict):
+    """The samples of the launch so far: are these rounds enough?"""
+
+    event: Literal["look"]
+    rows: list[SampleRow]
+
+
 class SamplesEvent(TypedDict):
     """All samples of the block; sent once, after the last round."""
 
@@ -79,7 +97,7 @@ class BlockEvent(TypedDict):
     row: BlockRow
 
 
-Event = PhaseEvent | CellEvent | SamplesEvent | BlockEvent
+Event = PhaseEvent | CellEvent | LookEvent | SamplesEvent | BlockEvent
 
 
 class CatalogueRequest(TypedDict):

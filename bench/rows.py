@@ -12,11 +12,28 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.cells import Block
 
-SCHEMA = 1
+SCHEMA = 2
 TWIN = "twin"
 """Arm name of the second copy of a block's baseline (the A/A twin)."""
 
 Status = Literal["ok", "wrong", "unsupported", "oom", "timeout", "crashed"]
+
+
+class HostSlot(TypedDict):
+    """The host during one turn.
+
+    Seconds are of CPU time over all cores, in the kernel's ticks (commonly 10 ms), so they are to
+    be summed over turns before they are read.
+    """
+
+    cores_s: float
+    """What there was: wall time times the system's cores."""
+    steal_s: float
+    """Taken by the hypervisor for other guests."""
+    foreign_s: float
+    """Used by other processes; below 0 by up to a tick where the kernel has not booked ours yet."""
+    mhz: float | None
+    """Mean frequency of the cores when the turn ended; None where it is not shown."""
 
 
 class Turn(TypedDict):
@@ -29,12 +46,18 @@ class Turn(TypedDict):
     """Place in its round's order, from 0."""
     predecessor: str
     """Arm that ran just before; empty for the first turn of the process."""
+    at: float
+    """When the turn began: seconds since 1970, UTC."""
     steps: int
     """Steps in each of the two timed spans; the same for every arm of the block."""
     latency_ns: int
     """Time of `steps` steps, waiting for the devices after every one."""
     throughput_ns: int
     """Time of `steps` steps, waiting for the devices once, after the last."""
+    wash_out_ns: int
+    """Time of the one discarded step before the spans."""
+    host: HostSlot | None
+    """What the host did meanwhile; None where the system does not tell."""
 
 
 class SampleRow(Turn):
@@ -134,12 +157,24 @@ class CellRow(BlockFields):
     """TensorBoard run name under profiles/."""
 
 
+class Look(TypedDict):
+    """A look at the samples to see whether they are enough, and what it may be wrong by."""
+
+    rounds: int
+    """Rounds of the block, all its launches so far together."""
+    alpha: float
+    """Probability that any verdict of the block at this look is wrong: see bench.verdicts."""
+
+
 class BlockRow(BlockFields):
     """`blocks.jsonl`: one worker process's measurement of one block; written last."""
 
     baseline: str
     """Implementation that ratios are taken against and that the twin copies; empty if none ran."""
     rounds: int
+    """Rounds that were measured."""
+    looks: list[Look]
+    """Where the block was looked at during this launch and at its end. Filled in by the engine."""
     steps: int
     """Steps a timed span, shared by all arms; 0 if nothing was timed."""
     started_at: str

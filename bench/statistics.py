@@ -1,30 +1,92 @@
 """From samples to numbers: step times, ratios between arms, and how sure they are.
 
 A ratio is time(arm) / time(other): 1.25 means that `arm` takes 25 % longer. Arms take turns within
-a round, so what slows the host slows both; the ratio is taken round by round and its median is
-the estimate. Imports no jax.
-
-Everything here takes *samples*: a frame with the columns of bench.rows.SampleRow.
+a round, so what slows the host slows both; the ratio is taken round by round. Imports no jax.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
-from scipy.stats import binom
+from scipy import special
 
 from bench.rows import TWIN
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
 
-Figure = Literal["throughput_ns", "latency_ns"]
+PROCESS_SD = 0.003
+"""Standard deviation of log ratios between worker processes, beyond what their rounds show."""
+
+PROCESS_FREEDOM = 8
+"""How firmly PROCESS_SD is believed: as an estimate of so many degrees of freedom."""
+
+Figure = Literal["throughput", "latency"]
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """A block's samples, by round and arm."""
+
+    arms: tuple[str, ...]
+    attempt: NDArray[np.int64]
+    """(rounds,): which worker process a round belongs to; those of a process lie together."""
+    throughput: NDArray[np.float64]
+    """(rounds, arms): seconds a step, in order of time; NaN where an arm had no turn."""
+    latency: NDArray[np.float64]
+    """As `throughput`, waiting after every step."""
+    position: NDArray[np.float64]
+    """(rounds, arms): place of the turn in its round, from 0."""
+    predecessor: NDArray[np.float64]
+    """(rounds, arms): index in `arms` of who ran just before; NaN for the first of a process."""
+
+    @classmethod
+    def of(cls, samples: pd.DataFrame) -> Rounds:
+        """Arrange the samples of one block: a frame with the columns of bench.rows.SampleRow."""
+        arms, names = pd.factorize(samples["arm"])
+        attempts, _ = pd.factorize(samples["attempt"])
+        rounds = samples["round"].to_numpy(np.int64)
+        longest = int(rounds.max(initial=0)) + 1
+        keys, row = np.unique(attempts * longest + rounds, return_inverse=True)
+
+        def arranged(values: NDArray[np.float64]) -> NDArray[np.float64]:
+            table = np.full((len(keys), len(names)), np.nan)
+            table[row, arms] = values
+            return table
+
+        steps = samples["steps"].to_numpy(float) * 1e9
+        before = pd.Index(names).get_indexer(samples["predecessor"]).astype(float)
+        return cls(
+            arms=tuple(names),
+            attempt=keys // longest,
+            throughput=arranged(samples["throughput_ns"].to_numpy(float) / steps),
+            latency=arranged(samples["latency_ns"].to_numpy(float) / steps),
+            position=arranged(samples["position"].to_numpy(float)),
+            predecessor=arranged(np.where(before < 0, np.nan, before)),
+        )
+
+    def seconds(self, arm: str, figure: Figure) -> NDArray[np.float64]:
+        """Seconds a step of each round, in order; NaN where it had no turn."""
+        if arm not in self.arms:
+            return np.full(len(self.attempt), np.nan)
+        table: NDArray[np.float64] = getattr(self, figure)
+        return table[:, self.arms.index(arm)]
+
+    def log_ratios(self, arm: str, other: str) -> list[NDArray[np.float64]]:
+        """log(time(arm) / time(other)) of every round they shared, an array a worker process."""
+        found = np.log(self.seconds(arm, "throughput") / self.seconds(other, "throughput"))
+        shared = ~np.isnan(found)
+        starts = np.flatnonzero(np.diff(self.attempt[shared])) + 1
+        return [series for series in np.split(found[shared], starts) if series.size]
 
 
 @dataclass(frozen=True)
@@ -39,107 +101,170 @@ class Spread:
 
 @dataclass(frozen=True)
 class Ratio:
-    """time(arm) / time(other), and its 95 % interval where the rounds allow one."""
+    """time(arm) / time(other), and how sure that is."""
 
     value: float
-    low: float | None
-    high: float | None
+    error: float | None
+    """Standard error of log(value); None where the rounds allow none."""
+    freedom: float
+    """Degrees of freedom of `error`, for Student's t."""
     rounds: int
+    launches: int
     paired: bool
     """False where the arms never shared a round: drift of the host between them is in the value."""
 
-    def excludes_one(self) -> bool:
-        """Whether the interval lies wholly on one side of 1."""
-        return self.low is not None and self.high is not None and (self.low > 1 or self.high < 1)
+    def interval(self, alpha: float = 1 - CONFIDENCE) -> tuple[float, float] | None:
+        """Interval of the ratio that misses the truth with probability alpha.
+
+        None without an error. Where alpha is 0, nothing is excluded.
+        """
+        if self.error is None:
+            return None
+        if alpha <= 0:
+            return 0.0, math.inf
+        half_width = -float(special.stdtrit(self.freedom, alpha / 2)) * self.error
+        middle = math.log(self.value)
+        return math.exp(middle - half_width), math.exp(middle + half_width)
+
+    @property
+    def low(self) -> float | None:
+        """Lower end of the 95 % interval."""
+        interval = self.interval()
+        return None if interval is None else interval[0]
+
+    @property
+    def high(self) -> float | None:
+        """Upper end of the 95 % interval."""
+        interval = self.interval()
+        return None if interval is None else interval[1]
 
     def inverse(self) -> Ratio:
         """time(other) / time(arm)."""
-        return Ratio(
-            value=1 / self.value,
-            low=None if self.high is None else 1 / self.high,
-            high=None if self.low is None else 1 / self.low,
-            rounds=self.rounds,
-            paired=self.paired,
-        )
+        return replace(self, value=1 / self.value)
 
 
-def step_seconds(samples: pd.DataFrame, arm: str, figure: Figure) -> pd.Series[float]:
-    """Seconds a step of each turn of `arm`, indexed by (launch, attempt, round)."""
-    turns = samples[samples["arm"] == arm].set_index(["launch", "attempt", "round"])
-    seconds: pd.Series[float] = turns[figure] / turns["steps"] / 1e9
-    return seconds
-
-
-def spread(samples: pd.DataFrame, arm: str, figure: Figure) -> Spread | None:
+def spread(rounds: Rounds, arm: str, figure: Figure) -> Spread | None:
     """Median and quartiles of `arm`'s seconds a step; None if it has no samples."""
-    seconds = step_seconds(samples, arm, figure).to_numpy(dtype=float)
+    seconds = rounds.seconds(arm, figure)
+    seconds = seconds[~np.isnan(seconds)]
     if not seconds.size:
         return None
     lower, median, upper = (float(value) for value in np.quantile(seconds, [0.25, 0.5, 0.75]))
     return Spread(median, lower, upper, rounds=seconds.size)
 
 
-def ratio(samples: pd.DataFrame, arm: str, other: str) -> Ratio | None:
+def ratio(rounds: Rounds, arm: str, other: str) -> Ratio | None:
     """time(arm) / time(other) from rounds they shared, else from all rounds of each.
 
-    Only the former has an interval. None where either has no samples.
+    Only the former has an error. None where either has no samples.
     """
-    above = step_seconds(samples, arm, "throughput_ns")
-    below = step_seconds(samples, other, "throughput_ns")
-    if above.empty or below.empty:
+    series = rounds.log_ratios(arm, other)
+    if series:
+        return estimate(series)
+    above, below = (spread(rounds, name, "throughput") for name in (arm, other))
+    if above is None or below is None:
         return None
-    both = pd.concat({"above": above, "below": below}, axis=1, join="inner")
-    if both.empty:
-        value = float(above.median() / below.median())
-        return Ratio(value, None, None, rounds=min(len(above), len(below)), paired=False)
-    return estimate(pd.Series(np.log(both["above"] / both["below"])))
+    value, fewest = above.median / below.median, min(above.rounds, below.rounds)
+    return Ratio(value, None, 0.0, fewest, launches=0, paired=False)
 
 
-def estimate(log_ratios: pd.Series[float]) -> Ratio:
-    """The paired estimator: the median log ratio, and the sign test's interval around it.
+def estimate(series: Sequence[NDArray[np.float64]]) -> Ratio:
+    """The paired estimator over rounds and worker processes.
 
-    `log_ratios` has one value a round, indexed by (launch, attempt, round). Rounds are taken as
-    exchangeable; what differs from launch to launch is not in the interval.
+    `series` are log ratios, an array a process with one value a round. Process i contributes the
+    median m_i of its rounds, with a variance v_i: see `median_variance`. Processes differ by more
+    than their rounds show (memory layout, thread placement), by a standard deviation of about
+    PROCESS_SD. So with weights w_i = 1 / (PROCESS_SD^2 + v_i) the estimate is the weighted mean of
+    the m_i, with the variance
+
+        c / sum(w_i),   c = (PROCESS_FREEDOM + Q) / (PROCESS_FREEDOM + n - 1),
+        Q = sum(w_i (m_i - mean)^2)
+
+    and PROCESS_FREEDOM + n - 1 degrees of freedom: Hartung and Knapp's scale (Statistics in
+    Medicine 20 (2001), 3875), shrunk towards 1 as variances are in Smyth's moderated t (Statistical
+    Applications in Genetics and Molecular Biology 3 (2004)). One process takes PROCESS_SD on trust;
+    the more there are, the more their own spread counts.
     """
-    values = np.asarray(log_ratios, dtype=np.float64)
+    count = sum(len(values) for values in series)
+    known = [
+        (float(np.median(values)), variance)
+        for values in series
+        if (variance := median_variance(values)) is not None
+    ]
+    if not known:
+        value = math.exp(float(np.median(np.concatenate(series))))
+        return Ratio(value, None, 0.0, count, len(series), paired=True)
+    medians, variances = np.array(known).T
+    weights = 1 / (PROCESS_SD**2 + variances)
+    mean = float(weights @ medians / weights.sum())
+    freedom = PROCESS_FREEDOM + len(known) - 1
+    scale = (PROCESS_FREEDOM + float(weights @ (medians - mean) ** 2)) / freedom
+    error = math.sqrt(scale / float(weights.sum()))
+    return Ratio(math.exp(mean), error, freedom, count, len(series), paired=True)
+
+
+def median_variance(values: NDArray[np.float64]) -> float | None:
+    """Variance of the median of a series whose values may depend on their neighbours.
+
+    From the width of the sign test's interval, which assumes no distribution (McKean and Schrader,
+    Communications in Statistics 13 (1984), 751), times the inflation by autocorrelation. None where
+    there are too few values for an interval.
+    """
     interval = median_interval(values)
-    low, high = (math.exp(end) for end in interval) if interval else (None, None)
-    return Ratio(math.exp(float(np.median(values))), low, high, rounds=values.size, paired=True)
+    if interval is None:
+        return None
+    low, high, confidence = interval
+    error = (high - low) / 2 / -float(special.ndtri((1 - confidence) / 2))
+    return error**2 * inflation(values)
+
+
+def inflation(values: NDArray[np.float64]) -> float:
+    """Factor on the variance of a median by the dependence of neighbouring values; at least 1.
+
+    1 + 2 sum_k (1 - k / (b + 1)) r_k, where r_k is the autocorrelation at lag k of the signs of the
+    deviations from the median, which is what a median's variance depends on; b = n^(1/3) lags with
+    Bartlett's weights (Newey and West, Econometrica 55 (1987), 703).
+    """
+    signs = np.sign(values - np.median(values))
+    power = float(signs @ signs)
+    if not power:
+        return 1.0
+    lags = int(len(values) ** (1 / 3))
+    correlations = (
+        2 * (1 - lag / (lags + 1)) * float(signs[lag:] @ signs[:-lag]) / power
+        for lag in range(1, lags + 1)
+    )
+    return max(1.0, 1.0 + sum(correlations))
 
 
 def median_interval(
     values: NDArray[np.float64], confidence: float = CONFIDENCE
-) -> tuple[float, float] | None:
-    """Interval for the median between two order statistics, whatever the distribution.
+) -> tuple[float, float, float] | None:
+    """Interval for the median between two order statistics, and its exact confidence.
 
     With n values sorted as x[1] .. x[n], the count of values below the median is Binomial(n, 1/2),
-    so [x[k], x[n+1-k]] misses it with probability 2 P(Binomial <= k-1). The largest k that keeps
-    this at or under 1 - confidence is taken (David and Nagaraja, Order Statistics, 3rd ed., 7.1).
-    None where even the extremes are not enough: under 6 values at 95 %.
+    so [x[k], x[n+1-k]] misses it with probability 2 P(Binomial <= k-1), whatever the distribution.
+    The largest k that keeps this at or under 1 - confidence is taken (David and Nagaraja, Order
+    Statistics, 3rd ed., 7.1). None where even the extremes are not enough: under 6 values at 95 %.
     """
-    count = len(values)
-    tail = (1 - confidence) / 2
-    depth = int(np.searchsorted(binom.cdf(np.arange(count // 2 + 1), count, 0.5), tail, "right"))
+    depth, exact = _depth(len(values), confidence)
     if depth == 0:
         return None
     ordered = np.sort(values)
-    return float(ordered[depth - 1]), float(ordered[count - depth])
+    return float(ordered[depth - 1]), float(ordered[-depth]), exact
 
 
-def noise_floor(samples: pd.DataFrame, baseline: str) -> Ratio | None:
+@cache
+def _depth(count: int, confidence: float) -> tuple[int, float]:
+    """K of `median_interval`, 0 where there is none, and its exact confidence."""
+    below = special.bdtr(np.arange(count // 2 + 1), count, 0.5)
+    depth = int(np.searchsorted(below, (1 - confidence) / 2, "right"))
+    return depth, 1 - 2 * float(below[depth - 1]) if depth else 0.0
+
+
+def noise_floor(rounds: Rounds, baseline: str) -> Ratio | None:
     """Ratio of two copies of the same program; what it differs from 1 by is the method's error."""
-    return ratio(samples, TWIN, baseline)
-
-
-def resolved(difference: Ratio, floor: Ratio | None) -> bool:
-    """Whether a difference is more than noise.
-
-    Its interval must exclude 1, and it must be larger than what the interval of the two copies of
-    the baseline admits for no difference at all.
-    """
-    if not difference.excludes_one():
-        return False
-    return floor is None or abs(math.log(difference.value)) > floor_width(floor)
+    return ratio(rounds, TWIN, baseline)
 
 
 def floor_width(floor: Ratio) -> float:

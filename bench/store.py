@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import pandas as pd
 
-from bench.rows import SCHEMA, BlockRow, CellRow, CompileTimes, Manifest, MemoryBytes, SampleRow
+from bench.rows import (
+    SCHEMA,
+    BlockRow,
+    CellRow,
+    CompileTimes,
+    HostSlot,
+    Manifest,
+    MemoryBytes,
+    SampleRow,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,8 +35,11 @@ SAMPLES = "samples.jsonl"
 CELLS = "cells.jsonl"
 BLOCKS = "blocks.jsonl"
 
-_NESTED = {"compile": CompileTimes, "memory": MemoryBytes}
-"""Cell keys that become columns of their own: `compile_trace_s`, `memory_total_bytes` ..."""
+_NESTED: dict[type, dict[str, type]] = {
+    CellRow: {"compile": CompileTimes, "memory": MemoryBytes},
+    SampleRow: {"host": HostSlot},
+}
+"""Keys that become columns of their own: `compile_trace_s`, `memory_total_bytes` ..."""
 
 
 class StoreError(Exception):
@@ -39,7 +51,8 @@ class Run:
     """What a run's folder holds, without attempts that were cut off.
 
     Frames have one row a stored row and the columns of bench.rows, present even where no row has
-    them; `compile` and `memory` of a cell are spread over columns, `proof` stays an object.
+    them; `compile` and `memory` of a cell and `host` of a sample are spread over columns, `proof`
+    and `looks` stay objects.
     """
 
     directory: Path
@@ -123,7 +136,7 @@ def load(directory: Path) -> Run:
     def whole(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         return [dict(r) for r in rows if (r["block"], r["launch"], r["attempt"]) in attempts]
 
-    cells = _frame([_spread(row) for row in whole(_read(directory / CELLS))], CellRow)
+    cells = _frame(whole(_read(directory / CELLS)), CellRow)
     return Run(
         directory=directory,
         manifest=manifest,
@@ -206,17 +219,22 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _spread(row: dict[str, Any]) -> dict[str, Any]:
-    flat = {key: value for key, value in row.items() if key not in _NESTED}
-    for key in _NESTED:
+def _frame(rows: list[dict[str, Any]], kind: type) -> pd.DataFrame:
+    nested = _NESTED.get(kind, {})
+    columns = []
+    for key in _keys(kind):
+        columns += [f"{key}_{name}" for name in _keys(nested[key])] if key in nested else [key]
+    return pd.DataFrame([_spread(row, nested) for row in rows], columns=columns)
+
+
+def _spread(row: dict[str, Any], nested: Iterable[str]) -> dict[str, Any]:
+    flat = {key: value for key, value in row.items() if key not in nested}
+    for key in nested:
         for name, value in (row.get(key) or {}).items():
             flat[f"{key}_{name}"] = value
     return flat
 
 
-def _frame(rows: list[dict[str, Any]], kind: type) -> pd.DataFrame:
-    columns = []
-    for key in kind.__annotations__:
-        nested = _NESTED.get(key) if kind is CellRow else None
-        columns += [f"{key}_{name}" for name in nested.__annotations__] if nested else [key]
-    return pd.DataFrame(rows, columns=columns)
+def _keys(kind: type) -> list[str]:
+    """Keys of a TypedDict, those it inherits first."""
+    return list(kind.__annotations__)

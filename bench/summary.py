@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pandas as pd
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bench import statistics, store
+from bench import store
 from bench.cells import STATUSES
 from bench.progress import STYLES
 from bench.report import tables, words
 from bench.report.tables import Comparison, Tables
 
-FAILED = ("wrong", "oom", "timeout", "crashed")
+FAILED = ("wrong", tables.IMPLAUSIBLE, "oom", "timeout", "crashed")
 
 
 def print_summary(console: Console, run: store.Run) -> None:
     """Print the table, the failures and the counts."""
-    for part in (_table(tables.build(run)), _failures(run), _counts(run)):
+    found = tables.build(run)
+    for part in (_table(found), _failures(found.cells), _counts(found.cells)):
         if part is not None:
             console.print(part)
 
@@ -36,7 +38,7 @@ def _table(found: Tables) -> RenderableType | None:
             table.add_row(comparison.name, "-", "-", "-")
             continue
         # One arm alone leads nobody, but it has a time.
-        leaders = words.verdict(comparison, found.cells).leaders or list(ranked["implementation"])
+        leaders = words.summary(comparison, found.cells).leaders or list(ranked["implementation"])
         milliseconds = dict(zip(ranked["implementation"], 1e3 * ranked["step_s"], strict=True))
         first, *tied = leaders
         table.add_row(
@@ -47,32 +49,35 @@ def _table(found: Tables) -> RenderableType | None:
         )
     if not table.row_count:
         return None
-    note = "+N: so many others cannot be told from it. ratio: its step time over the baseline's."
-    return Group(table, Text(note, style="dim"))
+    note = "+N: so many others are the same or undecided. ratio: its step time over the baseline's."
+    return Group(table, Text(note, style="dim"), Text(words.decisions(found.cells)))
 
 
 def _ratio(comparison: Comparison, arm: str) -> str:
     """Its step time over the baseline's, with the interval where there is one."""
-    ratio = statistics.ratio(comparison.samples, arm, comparison.baseline)
-    if ratio is None:
+    claim = comparison.claims.get(arm)
+    if claim is None:
         return "-"
+    ratio = claim.ratio
     interval = "" if ratio.low is None else f" ({ratio.low:.2f}-{ratio.high:.2f})"
     return f"{ratio.value:.2f}{interval}"
 
 
-def _failures(run: store.Run) -> RenderableType | None:
+def _failures(cells: pd.DataFrame) -> RenderableType | None:
     lines = []
-    for row in run.cells.to_dict("records"):
+    for row in cells.to_dict("records"):
         if row["status"] in FAILED:
             line = Text()
-            line.append(row["status"], style=STYLES[row["status"]])
+            line.append(row["status"], style=STYLES.get(row["status"], STYLES["wrong"]))
             line.append(f"  {row['cell']}\n")
             line.append("\n".join(f"  {part}" for part in row["reason"].splitlines()), style="dim")
             lines.append(line)
     return Group("", *lines) if lines else None
 
 
-def _counts(run: store.Run) -> RenderableType:
-    counts = Counter(run.cells["status"])
-    parts = [f"{counts[status]} {status}" for status in STATUSES if counts[status]]
-    return Text(f"\n{len(run.cells)} cells: {', '.join(parts) or 'none'}")
+def _counts(cells: pd.DataFrame) -> RenderableType:
+    counts = Counter(cells["status"])
+    parts = [
+        f"{counts[status]} {status}" for status in (*STATUSES, tables.IMPLAUSIBLE) if counts[status]
+    ]
+    return Text(f"\n{len(cells)} cells: {', '.join(parts) or 'none'}")

@@ -22,13 +22,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import IO, Any, Self, cast
 
 from bench.cells import Block, Cell
 from bench.environment import worker_cores, worker_environment
 from bench.host import load_average
-from bench.protocol import Job, PhaseEvent
+from bench.protocol import ENOUGH, MORE, Job, PhaseEvent
 from bench.rows import BlockRow, CellRow, SampleRow, Status, block_fields
+from bench.verdicts import look_rounds
 
 COMMAND: tuple[str, ...] = (sys.executable, "-m", "bench.worker")
 
@@ -52,16 +54,30 @@ class Settings:
     platform: str
     baseline: str
     rounds: int
+    """Most rounds of a launch."""
     seconds: float
-    """Measuring time of a block."""
+    """Measuring time of so many rounds."""
     timeout_s: float | None = None
     """Most time of one worker process."""
     silence_s: float = SILENCE_S
     implementation_paths: tuple[str, ...] = ()
     workload_paths: tuple[str, ...] = ()
+    program_cache: str | None = None
+    """Folder of compiled programs that the launches share."""
     profile_dir: str | None = None
     profile_run: str = ""
     profile_steps: int = 0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Which of a block's launches this is, and what earlier ones leave it to do."""
+
+    number: int = 0
+    proved: tuple[str, ...] = ()
+    """Implementations with a stored float64 proof."""
+    more: Callable[[list[SampleRow]], bool] = lambda _: True
+    """Asked at every look, with the samples of the launch so far: go on?"""
 
 
 @dataclass(frozen=True)
@@ -92,9 +108,9 @@ def run_block(
     implementations: Sequence[str],
     settings: Settings,
     progress: Callable[[PhaseEvent], None] = lambda _: None,
-    launch: int = 0,
+    launch: Launch = Launch(),
 ) -> list[Attempt]:
-    """Prove and measure one block.
+    """Prove and measure one block, once.
 
     Returns:
       The attempts to store; together they hold exactly one row for each cell.
@@ -108,7 +124,7 @@ class _BlockRun:
         block: Block,
         settings: Settings,
         progress: Callable[[PhaseEvent], None],
-        launch: int,
+        launch: Launch,
     ) -> None:
         self.block = block
         self.settings = settings
@@ -180,7 +196,7 @@ class _BlockRun:
     def _row(self, attempt: str, name: str, status: Status, reason: str) -> CellRow:
         return {
             "cell": Cell(self.block, name).name,
-            **block_fields(self.block, attempt, self.launch),
+            **block_fields(self.block, attempt, self.launch.number),
             "implementation": name,
             "status": status,
             "reason": reason,
@@ -192,9 +208,10 @@ class _BlockRun:
         """The worker's row, or one that says that nothing was measured; with the host's load."""
         if row is None:
             row = {
-                **block_fields(self.block, attempt, self.launch),
+                **block_fields(self.block, attempt, self.launch.number),
                 "baseline": "",
                 "rounds": 0,
+                "looks": [],
                 "steps": 0,
                 "started_at": started_at,
                 "seconds": {},
@@ -208,7 +225,7 @@ class _BlockRun:
         baseline = settings.baseline
         job: Job = {
             "attempt": attempt,
-            "launch": self.launch,
+            "launch": self.launch.number,
             "workload": self.block.workload,
             "size": self.block.size,
             "mesh": str(self.block.mesh),
@@ -216,15 +233,21 @@ class _BlockRun:
             "precision": self.block.precision,
             "implementations": implementations,
             "baseline": baseline if baseline in implementations else implementations[0],
+            "proved": [name for name in implementations if name in self.launch.proved],
             "rounds": settings.rounds,
+            "looks": look_rounds(settings.rounds),
             "seconds": settings.seconds,
             # Every block has its own order of arms, and a run that is repeated has the same.
-            "seed": zlib.crc32(f"{self.block.name}/{self.launch}".encode()),
+            "seed": zlib.crc32(f"{self.block.name}/{self.launch.number}".encode()),
             "alone": alone,
             "implementation_paths": list(settings.implementation_paths),
             "workload_paths": list(settings.workload_paths),
         }
-        if settings.profile_dir is not None:
+        if settings.program_cache is not None:
+            # What an arm compiles in one block must not spare it compiling in another.
+            block = re.sub(r"[^\w.=-]", "_", self.block.name)
+            job["program_cache"] = str(Path(settings.program_cache, block))
+        if settings.profile_dir is not None and self.launch.number == 0:
             job["profile_dir"] = settings.profile_dir
             job["profile_run"] = settings.profile_run
             job["profile_steps"] = settings.profile_steps
@@ -239,7 +262,7 @@ class _BlockRun:
             limit = self.settings.timeout_s
             deadline = time.monotonic() + limit if limit is not None else None
             end = worker.follow(
-                lambda event: self._hear(report, event), self.settings.silence_s, deadline
+                lambda event: self._hear(report, event, worker), self.settings.silence_s, deadline
             )
         during = f" during {report.phase}" if report.phase else ""
         if end.late:
@@ -263,8 +286,10 @@ class _BlockRun:
                 continue
             report.cells[name] = self._row(attempt, name, "crashed", reason)
 
-    def _hear(self, report: _Report, event: dict[str, Any]) -> None:
+    def _hear(self, report: _Report, event: dict[str, Any], worker: _Worker) -> None:
         match event["event"]:
+            case "look":
+                worker.answer(MORE if self.launch.more(event["rows"]) else ENOUGH)
             case "phase":
                 report.phase, report.arm = event["phase"], event["arm"]
                 self.progress(cast("PhaseEvent", event))
@@ -288,6 +313,8 @@ class _Worker:
 
     def __init__(self, environment: Mapping[str, str], job: str, cores: set[int] | None) -> None:
         self._lines: queue.Queue[str | None] = queue.Queue()
+        self._said: queue.Queue[str | None] = queue.Queue()
+        self.answer(job)
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._process = subprocess.Popen(  # noqa: S603 (our own command)
             COMMAND,
@@ -305,7 +332,7 @@ class _Worker:
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(process.pid, cores)
         self._threads = [
-            threading.Thread(target=self._feed, args=(process.stdin, job), daemon=True),
+            threading.Thread(target=self._feed, daemon=True),
             threading.Thread(target=self._read_out, args=(process.stdout,), daemon=True),
             threading.Thread(target=self._read_err, args=(process.stderr,), daemon=True),
         ]
@@ -317,6 +344,7 @@ class _Worker:
 
     def __exit__(self, *_: object) -> None:
         self._kill()
+        self._said.put(None)
         for thread in self._threads:
             thread.join(timeout=5)
 
@@ -372,11 +400,18 @@ class _Worker:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
-    @staticmethod
-    def _feed(stdin: IO[str], job: str) -> None:
+    def answer(self, line: str) -> None:
+        """Send a line to its stdin, without waiting until it reads."""
+        self._said.put(line)
+
+    def _feed(self) -> None:
+        stdin = self._process.stdin
+        assert stdin is not None, "it is a pipe"  # noqa: S101
         # A worker that dies before it reads shows by its exit code.
         with contextlib.suppress(OSError), stdin:
-            stdin.write(job)
+            while (line := self._said.get()) is not None:
+                stdin.write(f"{line}\n")
+                stdin.flush()
 
     def _read_out(self, stdout: IO[str]) -> None:
         with contextlib.suppress(OSError, ValueError), stdout:

@@ -16,6 +16,7 @@ from bench.rows import (
     TWIN,
     BlockRow,
     CellRow,
+    Look,
     Manifest,
     ProofCheck,
     SampleRow,
@@ -38,6 +39,9 @@ RATIOS = {
     "shard_map_psum": 0.9,
 }
 """True time of each implementation over the baseline's."""
+
+STARTED = 1_795_270_205.0
+"""2026-11-21 14:10:05 UTC."""
 
 FLOPS = {"linear-base": 2e8, "mlp-base": 6e9, "gpt2-nano": 4e10}
 """FLOPs a step of the smallest batch."""
@@ -88,7 +92,7 @@ def manifest(plan: Plan, run: str = "synthetic") -> Manifest:
         "started_at": "2026-11-21T14:10:05+00:00",
         "argv": ["run", "--preset", "quick", "--meshes", "data=1", "data=2"],
         "preset": "quick",
-        "config": {"workloads": list(plan.workloads), "baseline": BASELINE},
+        "config": {"workloads": list(plan.workloads), "baseline": BASELINE, "margin": 0.02},
         "platform": plan.platform,
         "device_kind": plan.device_kind,
         "device_count": 1,
@@ -148,9 +152,12 @@ def attempt(
                     "round": number,
                     "position": position,
                     "predecessor": predecessor,
+                    "at": STARTED + 100.0 * launch + number,
                     "steps": 20,
                     "latency_ns": int(20e9 * seconds + 20 * 30e3),
                     "throughput_ns": int(20e9 * seconds),
+                    "wash_out_ns": int(1e9 * seconds),
+                    "host": None,
                 }
             )
             predecessor = arm
@@ -158,6 +165,7 @@ def attempt(
         **block_fields(block, tag, launch),
         "baseline": baseline,
         "rounds": plan.rounds if ok else 0,
+        "looks": [Look(rounds=(launch + 1) * plan.rounds, alpha=0.008 / plan.launches)],
         "steps": 20 if ok else 0,
         "started_at": "2026-11-21T14:10:07+00:00",
         "seconds": {"start": 2.1, "gate": 4.0, "compile": 1.2, "measure": 3.0, "trace": 0.0},

@@ -47,16 +47,30 @@ def test_every_arm_takes_one_turn_a_round_with_the_same_steps():
     for each in arms:
         each.run(1)
     done = []
+
+    def after_round(turns):
+        done.append(len(turns))
+        return True
+
     with CompilationLog() as log:
-        rows, compiled = measure(arms, 4, 5, 0, log, done.append)
+        rows, compiled = measure(arms, 4, 5, 0, log, after_round)
     assert compiled == {}
-    assert done == [1, 2, 3, 4]
+    assert done == [2, 4, 6, 8]
     assert Counter(row["arm"] for row in rows) == {"a": 4, "b": 4}
     assert [row["round"] for row in rows] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert [row["predecessor"] for row in rows] == ["", *(row["arm"] for row in rows[:-1])]
-    assert all(row["throughput_ns"] > 0 and row["latency_ns"] > 0 for row in rows)
+    spans = ("throughput_ns", "latency_ns", "wash_out_ns")
+    assert all(row[span] > 0 for row in rows for span in spans)
+    assert [row["at"] for row in rows] == sorted(row["at"] for row in rows)
     # A warm-up step, and per round a wash-out step and two spans of 5.
     assert [float(each.state[0]) for each in arms] == [1 + 4 * 11] * 2
+
+
+def test_rounds_end_when_they_are_enough():
+    arms = [arm("a"), arm("b")]
+    with CompilationLog() as log:
+        rows, _ = measure(arms, 100, 1, 0, log, lambda turns: len(turns) < 6)
+    assert len(rows) == 6
 
 
 def test_compiling_inside_a_round_is_noticed():
@@ -69,7 +83,7 @@ def test_compiling_inside_a_round_is_noticed():
     steady, growing = arm("steady"), Arm("growing", Growing().step, jnp.zeros(2), None)
     steady.run(1)
     with CompilationLog() as log:
-        _, compiled = measure([steady, growing], 2, 1, 0, log, lambda _: None)
+        _, compiled = measure([steady, growing], 2, 1, 0, log, lambda _: True)
     assert set(compiled) == {"growing"}
     assert compiled["growing"] >= 6
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -30,17 +31,23 @@ def mesh():
 
 
 @pytest.fixture(scope="module")
-def gate(mesh):
+def programs(tmp_path_factory):
+    """Where compiled proofs are remembered."""
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.fixture(scope="module")
+def gate(mesh, programs):
     """On the MLP, whose optimizer is AdamW: it hides a constant factor on the gradients."""
-    return make_gate(mlp, mesh)
+    return make_gate(mlp, mesh, programs)
 
 
-def make_gate(workload, mesh, precision="fp32"):
+def make_gate(workload, mesh, programs, precision="fp32"):
     config = workload.SIZES["tiny"]()
     timed = workload.problem(config, 8, precision)
     with jax.enable_x64(True):
         exact = workload.problem(config, 8, "fp64")
-    return Gate(timed, exact, mesh, mesh.shape["data"], precision)
+    return Gate(timed, exact, mesh, mesh.shape["data"], precision, programs)
 
 
 def data_parallel(step_of, *, check_vma=True):
@@ -270,6 +277,43 @@ def test_a_loss_must_be_a_scalar(gate):
         gate.prove_exact(wrong)
 
 
+class Promise:
+    """A loss that is computed when somebody looks: its time would be nobody's."""
+
+    shape = ()
+
+    def __init__(self, compute):
+        self.compute = compute
+
+    def __float__(self):
+        return float(self.compute())
+
+    def block_until_ready(self):
+        return self
+
+
+@pytest.mark.parametrize(
+    ("disguise", "what"),
+    [
+        (lambda state, loss: (state, Promise(lambda: loss)), "the loss is a Promise"),
+        (lambda state, loss: ((*state, Promise(lambda: loss)), loss), "holds a Promise at [2]"),
+    ],
+)
+def test_outputs_that_cannot_be_waited_for_are_wrong(gate, disguise, what):
+    right = data_parallel(reduced_by(mean, mean), check_vma=False)
+
+    def build(problem, mesh):
+        made = right.build(problem, mesh)
+
+        def step(state, batch):
+            return disguise(*made.step(state[:2], batch))
+
+        return replace(made, step=step)
+
+    with pytest.raises(WrongStepError, match=re.escape(what)):
+        gate.prove_exact(Module(build))
+
+
 def test_not_a_number_is_wrong(gate):
     wrong = data_parallel(reduced_by(lambda loss: mean(loss) * jnp.nan, mean), check_vma=False)
     with pytest.raises(WrongStepError, match="not finite"):
@@ -292,8 +336,8 @@ def test_parameters_of_another_model_are_wrong(gate):
         gate.prove_exact(Module(build))
 
 
-def test_sgd_workload_catches_a_factor_in_its_own_optimizer_as_well(mesh):
-    gate = make_gate(linear, mesh)
+def test_sgd_workload_catches_a_factor_in_its_own_optimizer_as_well(mesh, programs):
+    gate = make_gate(linear, mesh, programs)
     del gate.problems[SGD]
     wrong = data_parallel(reduced_by(mean, total), check_vma=False)
     with pytest.raises(WrongStepError, match="fp64 optimizer"):

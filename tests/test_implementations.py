@@ -29,9 +29,10 @@ def tiny_problem(workload, precision):
 
 
 @pytest.fixture(scope="module")
-def gates():
+def gates(tmp_path_factory):
     """A block's gate, made once."""
     made = {}
+    folder = tmp_path_factory.mktemp("programs")
 
     def gate(workload_name, devices, precision):
         key = workload_name, devices, precision
@@ -41,7 +42,7 @@ def gates():
                 exact = tiny_problem(workload, "fp64")
             mesh = make_mesh(MeshShape.parse(f"data={devices}"))
             problem = tiny_problem(workload, precision)
-            made[key] = problem, mesh, Gate(problem, exact, mesh, devices, precision)
+            made[key] = problem, mesh, Gate(problem, exact, mesh, devices, precision, folder)
         return made[key]
 
     return gate

@@ -164,6 +164,8 @@ def test_samples_are_replayed_and_read_by_pytest_benchmark(mixed: tuple[Front, D
         (("run", "--run", "a/b"), "'a/b' is not a plain name"),
         (("run", "--resume", "mixed", "--rounds", "4"), "--rounds: a resumed run keeps"),
         (("run", "--dry-run", "--seconds", "x"), "--seconds: 'x' is not"),
+        (("run", "--dry-run", "--margin", "200"), "--margin: 200 percent is not below 100"),
+        (("run", "--dry-run", "--budget", "-1"), "--budget: '-1' is not a positive number"),
     ],
 )
 def test_bad_input_is_refused(
@@ -237,13 +239,72 @@ def test_nothing_selected(front: Front) -> None:
 def test_x_stops_and_resume_measures_what_is_missing(front: Front) -> None:
     done = front.told(jit_spmd="wrong")("run", *SMALL, "--run", "r", "-x")
     assert done.code == 1
-    assert [job["mesh"] for job in front.jobs] == ["data=1"]
+    assert len(front.jobs) == 1
     assert (front.folder / "reports/r/report.html").exists()
     done = front.told()("run", "--resume", "r")
     assert done.code == 1, "the stored cell is still wrong"
-    assert [job["mesh"] for job in front.jobs] == ["data=1", "data=2"]
+    assert sorted(job["mesh"] for job in front.jobs) == ["data=1", "data=2"]
     assert front.jobs[1]["rounds"] == 3
     assert len(front.benchmarks("r")) == 5
+
+
+def test_launches_are_passes_over_all_blocks(front: Front) -> None:
+    done = front("run", *SMALL, "--run", "r", "--launches", "3", "--rounds", "20")
+    assert done.code == 0
+    launches = [(job["launch"], job["mesh"]) for job in front.jobs]
+    assert [launch for launch, _ in launches] == [0, 0, 1, 1, 2, 2]
+    assert len(set(launches)) == 6
+    assert [bool(job["proved"]) for job in front.jobs] == [False, False, True, True, True, True]
+    lines = [line for line in done.out.splitlines() if " decided  " in line]
+    assert len(lines) == 6
+    assert lines[-1].startswith("mlp-base/data=")
+    assert " launch 3  3 ok, 2 of 2 decided" in lines[-1]
+    stored = front.stored("r")
+    assert len(stored.cells) == 18
+    looks = [look for row in stored.blocks["looks"] for look in row]
+    assert all(look["alpha"] > 0 for look in looks)
+    # The fake's arms differ by a factor of two: 16 rounds of a launch are enough.
+    assert set(stored.blocks["rounds"]) == {16}
+    rows = front.benchmarks("r")
+    assert len(rows) == 6
+    assert all(row["stats"]["rounds"] == 48 for row in rows.values())
+
+
+def test_an_interrupted_launch_is_made_up_for(front: Front) -> None:
+    front("run", *SMALL, "--run", "r", "--launches", "2", "-k", "data=1")
+    before = len(front.jobs)
+    done = front("run", "--resume", "r")
+    assert done.code == 0
+    assert [(job["mesh"], job["launch"]) for job in front.jobs[before:]] == [
+        ("data=2", 0),
+        ("data=2", 1),
+    ]
+
+
+def test_a_budget_goes_where_it_is_needed(front: Front) -> None:
+    """Where everything is decided at once, one launch of each block is all there is to do."""
+    done = front("run", *SMALL, "--run", "r", "--rounds", "20", "--budget", "60")
+    assert done.code == 0
+    assert [job["launch"] for job in front.jobs] == [0, 0]
+    # Equal arms in few rounds are never the same within a margin this small.
+    wide = front.told(equal=True)
+    words = ("--rounds", "16", "--margin", "0.05", "--budget", "4", "-k", "data=1")
+    done = wide("run", *SMALL, "--run", "wide", *words)
+    assert done.code == 0
+    launches = [job["launch"] for job in front.jobs[2:]]
+    assert launches == list(range(len(launches)))
+    assert len(launches) > 1
+    assert "Against the baselines: 2 undecided." in done.out
+
+
+def test_a_target_goes_on_until_intervals_are_narrow(front: Front) -> None:
+    words = ("--target-ci", "0.3", "--rounds", "16", "-k", "data=1")
+    done = front("run", *SMALL, "--run", "r", *words)
+    assert done.code == 0
+    # Decided at once, but only about (0.3 / 0.3)^2 t^2 launches make an interval of 0.3 %.
+    assert 3 < len(front.jobs) < 12
+    assert "Against the baselines: 2 faster." in done.out
+    assert "3 cells: 3 ok" in done.out
 
 
 def test_dry_run_measures_nothing(front: Front) -> None:
@@ -257,8 +318,8 @@ def test_dry_run_measures_nothing(front: Front) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_keeps_what_is_stored(front: Front, number: signal.Signals) -> None:
     process = front.told(pmap="hang").start(
-        *("run", *SMALL, "--run", "r", "-k", "not data=1 or not pmap")
-    )
+        *("run", *SMALL, "--run", "r", "-k", "not data=2 or not pmap")
+    )  # data=1, where pmap hangs, comes second
     pids = front.folder / "pids"
     while not pids.exists():
         assert process.poll() is None, process.communicate()

@@ -97,7 +97,7 @@ def test_samples_of_a_cell_that_turned_out_wrong_are_not_shown(tmp_path: Path) -
     (cell,) = built.cells[built.cells["implementation"] == "nnx_jit"].to_dict("records")
     assert cell["status"] == "wrong"
     assert pd.isna(cell["step_s"])
-    assert "nnx_jit" not in set(built.comparisons[0].samples["arm"])
+    assert "nnx_jit" not in set(built.comparisons[0].rounds.arms)
 
 
 def test_wrong_in_one_launch_is_wrong(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_wrong_in_one_launch_is_wrong(tmp_path: Path) -> None:
     built = tables.build(store.load(directory))
     (cell,) = built.cells[built.cells["implementation"] == "nnx_jit"].to_dict("records")
     assert cell["status"] == "wrong"
-    assert "nnx_jit" not in set(built.comparisons[0].samples["arm"])
+    assert "nnx_jit" not in set(built.comparisons[0].rounds.arms)
     rounds = built.cells.set_index("implementation")["rounds"]
     assert rounds["pmap"] == 2 * SMALL.rounds
 
@@ -120,7 +120,7 @@ def test_cells_measured_apart_have_a_ratio_and_no_interval(found: Tables) -> Non
     assert not apart["paired"].any()
     assert apart["ratio"].notna().all()
     assert apart["ratio_low"].isna().all()
-    first = words.verdict(found.comparisons[0], found.cells)
+    first = words.summary(found.comparisons[0], found.cells)
     assert "Not ranked, because measured apart: nnx_jit." in first.text
 
 
@@ -145,7 +145,7 @@ def test_utilization_is_the_share_of_the_published_peak(tmp_path: Path) -> None:
 
 def test_the_fastest_is_named_with_its_interval(tmp_path: Path) -> None:
     built, _ = small(tmp_path, ratios={"jit_spmd": 1.0, "fast": 0.8, "middle": 0.9})
-    verdict = words.verdict(built.comparisons[0], built.cells)
+    verdict = words.summary(built.comparisons[0], built.cells)
     assert verdict.leaders == ["fast"]
     pattern = r"11\.\d\N{NARROW NO-BREAK SPACE}% less time than middle \(1\d\.\d"
     assert re.search(pattern, verdict.text)
@@ -154,16 +154,43 @@ def test_the_fastest_is_named_with_its_interval(tmp_path: Path) -> None:
 
 
 def test_equals_are_not_ranked(tmp_path: Path) -> None:
-    built, _ = small(tmp_path, ratios={"jit_spmd": 1.0, "same": 1.0, "slow": 1.5})
-    verdict = words.verdict(built.comparisons[0], built.cells)
+    ratios = {"jit_spmd": 1.0, "same": 1.0, "slow": 1.5}
+    built, _ = small(tmp_path, ratios=ratios, launches=3)
+    verdict = words.summary(built.comparisons[0], built.cells)
     assert set(verdict.leaders) == {"jit_spmd", "same"}
-    assert "Not resolved from " in verdict.text
-    assert "cannot be told apart" in words.headline([verdict])
+    assert re.search("Within 2.0.%, the same as (same|jit_spmd).", verdict.text)
+    assert "the fastest are the same within the margin" in words.headline([verdict])
+    assert words.decisions(built.cells) == "Against the baselines: 1 same, 1 slower."
+
+
+def test_what_is_undecided_has_a_price(tmp_path: Path) -> None:
+    built, _ = small(tmp_path, ratios={"jit_spmd": 1.0, "close": 1.01}, noise=0.05)
+    summary = words.summary(built.comparisons[0], built.cells)
+    assert summary.undecided
+    assert re.search(
+        r"Undecided against \w+ \(.* to .*; about .* more would decide\)", summary.text
+    )
+    assert "the fastest is undecided" in words.headline([summary])
+    assert "1 undecided. Deciding the rest would probably take about" in words.decisions(
+        built.cells
+    )
+
+
+def test_a_copy_that_differs_from_its_original_is_an_alarm(tmp_path: Path) -> None:
+    directory = synthetic.write(tmp_path, SMALL)
+    path = directory / store.SAMPLES
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        row["throughput_ns"] *= 1.2 if row["arm"] == "twin" else 1
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    run = store.load(directory)
+    titles = [c.title for c in words.caveats(tables.build(run), run.manifest)]
+    assert "Two copies of one program differ" in titles
 
 
 def test_few_rounds_resolve_nothing(tmp_path: Path) -> None:
     built, run = small(tmp_path, rounds=5)
-    verdict = words.verdict(built.comparisons[0], built.cells)
+    verdict = words.summary(built.comparisons[0], built.cells)
     assert len(verdict.leaders) == len(SMALL.ratios)
     assert "Too few rounds" in [c.title for c in words.caveats(built, run.manifest)]
 
@@ -326,7 +353,7 @@ def test_plots_are_named_on_the_page(directory: Path) -> None:
     assert files == {p.stem for p in (directory / "plots").glob("*.png")}
     linked = re.findall(r"\(plots/(.+)\.svg\)", (directory / "report.md").read_text("utf-8"))
     assert sorted(linked) == sorted(files)
-    assert {f.partition("-")[0] for f in files} == {"strong", "weak", "ratios"}
+    assert {f.partition("-")[0] for f in files} == {"strong", "weak", "ratios", "host"}
 
 
 def test_the_shaded_region_is_explained_where_there_is_one(text: str, tmp_path: Path) -> None:

@@ -12,10 +12,13 @@ from bench import supervisor
 from bench.cells import Block
 from bench.environment import ROOT, worker_cores, worker_environment
 from bench.mesh import MeshShape
-from bench.supervisor import Attempt, Settings, run_block
+from bench.supervisor import Attempt, Launch, Settings, run_block
 
 ARMS = ["A", "B", "C"]
 BLOCK = Block("mlp", "tiny", MeshShape.parse("data=2"), 8, "fp32")
+
+
+FIRST = Launch()
 
 
 class Bench:
@@ -27,12 +30,13 @@ class Bench:
         worker = Path(__file__).parent / "fakes" / "worker.py"
         monkeypatch.setattr(supervisor, "COMMAND", (sys.executable, str(worker)))
 
-    def run(self, behaviour: dict[str, object], **settings) -> list[Attempt]:
+    def run(
+        self, behaviour: dict[str, object], launch: Launch = FIRST, **settings
+    ) -> list[Attempt]:
         told = {"log": str(self.folder / "log"), "pids": str(self.folder / "pids"), **behaviour}
         self.monkeypatch.setenv("FAKE_WORKER", json.dumps(told))
-        self.attempts = run_block(
-            BLOCK, ARMS, Settings("cpu", baseline="A", rounds=4, seconds=0.1, **settings)
-        )
+        settings = {"baseline": "A", "rounds": 4, "seconds": 0.1, **settings}
+        self.attempts = run_block(BLOCK, ARMS, Settings("cpu", **settings), launch=launch)
         return self.attempts
 
     @property
@@ -85,6 +89,24 @@ def test_a_worker_that_finishes(bench: Bench) -> None:
     assert job["implementations"] == ARMS
     assert job["mesh"] == "data=2"
     assert not job["alone"]
+
+
+def test_looks_are_answered(bench: Bench) -> None:
+    asked = []
+
+    def more(rows: list[dict]) -> bool:
+        asked.append(len(rows))
+        return len(rows) < 3 * 32
+
+    (attempt,) = bench.run({}, Launch(2, ("C",), more), rounds=128, program_cache="programs")
+    assert asked == [3 * 16, 3 * 32]
+    assert attempt.block["rounds"] == 32
+    assert len(attempt.samples) == 3 * 32
+    (job,) = bench.jobs
+    assert job["looks"] == [16, 32, 64]
+    assert (job["launch"], job["proved"]) == (2, ["C"])
+    assert job["program_cache"] == "programs/mlp-tiny_data=2_b8_fp32"
+    assert {row["launch"] for row in (*attempt.cells, *attempt.samples, attempt.block)} == {2}
 
 
 def test_death_by_a_signal_costs_the_arm_in_the_gate(bench: Bench) -> None:

@@ -22,9 +22,11 @@ JOB = {
     "mesh": "data=2",
     "batch": 8,
     "precision": "fp32",
-    "implementations": ["jit_spmd", "noisy", "wrong", "broken", "elsewhere", "greedy"],
+    "implementations": ["jit_spmd", "noisy", "wrong", "broken", "elsewhere", "greedy", "hasty"],
     "baseline": "jit_spmd",
+    "proved": [],
     "rounds": 4,
+    "looks": [],
     "seconds": 0.1,
     "seed": 0,
     "alone": False,
@@ -39,6 +41,21 @@ OUTSIDE = {
     "greedy": RIGHT
     + "def build(problem, mesh):\n    raise MemoryError('RESOURCE_EXHAUSTED: 1 EiB')\n",
 }
+OUTSIDE["hasty"] = """
+import dataclasses, threading, time
+from implementations import jit_spmd
+from implementations.jit_spmd import why_unsupported
+def build(problem, mesh):
+    right = jit_spmd.build(problem, mesh)
+    def later():
+        end = time.perf_counter() + 0.03
+        while time.perf_counter() < end:
+            pass
+    def step(state, batch):
+        threading.Thread(target=later).start()
+        return right.step(state, batch)
+    return dataclasses.replace(right, step=step)
+"""
 OUTSIDE["wrong"] = """
 import dataclasses
 from implementations import jit_spmd
@@ -52,11 +69,11 @@ def build(problem, mesh):
 """
 
 
-def run_worker(job):
+def run_worker(job, answers=""):
     environment = worker_environment("cpu", 2)
     return subprocess.run(
         [sys.executable, "-W", "error", "-m", "bench.worker"],
-        input=json.dumps(job),
+        input=json.dumps(job) + "\n" + answers,
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -96,6 +113,8 @@ def test_every_cell_ends_once_with_its_reason(events):
     assert "RuntimeError: no such luck (broken.py:3)" in ends["broken"][1]
     assert ends["wrong"][0] == "wrong"
     assert "the loss is 3 times what it should be" in ends["wrong"][1]
+    assert ends["hasty"][0] == "wrong"
+    assert "returns before its work is done" in ends["hasty"][1]
     assert len(ends) == len(rows(events, "cell"))
 
 
@@ -135,6 +154,51 @@ def test_phases_name_the_arm_they_are_about(events):
     assert ("compile", "jit_spmd") in phases
     assert ("compile", "wrong") not in phases
     assert phases[-1] == ("trace", "noisy")
+
+
+def test_later_launches_find_programs_and_proofs_of_the_first(tmp_path):
+    job = JOB | {
+        "implementations": ["jit_spmd", "shard_map_psum"],
+        "implementation_paths": [],
+        "program_cache": str(tmp_path),
+    }
+    first = run_worker(job)
+    assert first.returncode == 0, first.stderr
+    later = run_worker(job | {"launch": 1, "proved": ["jit_spmd"]})
+    assert later.returncode == 0, later.stderr
+    cells = [
+        {
+            event["row"]["implementation"]: event["row"]
+            for event in map(json.loads, done.stdout.splitlines())
+            if event["event"] == "cell"
+        }
+        for done in (first, later)
+    ]
+    # The first compiles everything, whoever else has the same program.
+    assert [cells[0][name]["compile"]["cache_hits"] for name in job["implementations"]] == [0, 0]
+    assert all(cells[1][name]["compile"]["cache_hits"] for name in job["implementations"])
+    checks = {name: [c["name"] for c in row["proof"]] for name, row in cells[1].items()}
+    assert checks["jit_spmd"] == ["as timed"]
+    assert checks["shard_map_psum"] == ["fp64 sgd", "fp64 optimizer", "as timed"]
+
+
+def test_the_worker_asks_whether_its_rounds_are_enough():
+    job = JOB | {"implementations": ["jit_spmd"], "implementation_paths": []}
+    job |= {"rounds": 8, "looks": [2, 4]}
+    for answers, rounds, looks in (
+        ("more\nenough\n", 4, [2, 4]),
+        ("more\nmore\n", 8, [2, 4]),
+        ("", 2, [2]),  # whoever asked for it is gone
+    ):
+        done = run_worker(job, answers)
+        assert done.returncode == 0, done.stderr
+        events = [json.loads(line) for line in done.stdout.splitlines()]
+        seen = [len(event["rows"]) // 2 for event in events if event["event"] == "look"]
+        assert seen == looks
+        (samples,) = [event["rows"] for event in events if event["event"] == "samples"]
+        assert len(samples) == 2 * rounds
+        (block,) = [event["row"] for event in events if event["event"] == "block"]
+        assert block["rounds"] == rounds
 
 
 def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bench.report.plots import Plot
     from bench.report.tables import Comparison, Tables
     from bench.report.views import Table
-    from bench.report.words import Verdict
+    from bench.report.words import Summary
     from bench.rows import Manifest
 
 TEMPLATES = Path(__file__).parent
@@ -44,7 +44,7 @@ class Subject:
 
     name: str
     anchor: str
-    verdicts: list[Verdict]
+    summaries: list[Summary]
     curves: list[Chart]
     ratios: Chart | None
     blocks: list[Table]
@@ -58,10 +58,13 @@ class Content:
     command: str
     started: str
     headline: str
+    decisions: str
     tally: str
     caveats: list[words.Caveat]
     environment: list[tuple[str, str]]
     subjects: list[Subject]
+    timeline: Chart | None
+    """What the host did over the run; None where nothing was timed."""
     endings: list[views.Ending]
     profiles: bool
 
@@ -72,7 +75,7 @@ class Content:
             chart
             for subject in self.subjects
             for chart in (*subject.curves, *([subject.ratios] if subject.ratios else []))
-        ]
+        ] + ([self.timeline] if self.timeline else [])
 
 
 def content(found: Tables, manifest: Manifest) -> Content:
@@ -89,16 +92,18 @@ def content(found: Tables, manifest: Manifest) -> Content:
                  manifest=manifest, implementations=implementations)
         for name, blocks in groups.items()
     ]  # fmt: skip
-    verdicts = [verdict for subject in subjects for verdict in subject.verdicts]
+    summaries = [summary for subject in subjects for summary in subject.summaries]
     return Content(
         manifest=manifest,
         command=views.command(manifest),
         started=views.started(manifest),
-        headline=words.headline(verdicts),
+        headline=words.headline(summaries),
+        decisions=words.decisions(cells),
         tally=words.tally(cells),
         caveats=words.caveats(found, manifest),
         environment=views.environment(manifest),
         subjects=subjects,
+        timeline=_timeline(found),
         endings=views.endings(cells),
         profiles=not cells.empty and bool(cells["profile"].notna().any()),
     )
@@ -172,7 +177,7 @@ def _subject(
     return Subject(
         name=name,
         anchor=anchor,
-        verdicts=[words.verdict(b, found.cells) for b in blocks],
+        summaries=[words.summary(b, found.cells) for b in blocks],
         curves=[
             Chart(
                 title=curve.title,
@@ -185,6 +190,14 @@ def _subject(
         ratios=ratios,
         blocks=[views.comparison(b, found.cells, manifest) for b in timed],
     )
+
+
+def _timeline(found: Tables) -> Chart | None:
+    if found.timeline.empty:
+        return None
+    title = "The host over time"
+    label = f"{title}: step times of the baselines, and what others on the host used"
+    return Chart(title, label, plots.timeline("host", found.timeline), None)
 
 
 def _has_ratios(found: Tables, block: Comparison) -> bool:

@@ -186,6 +186,47 @@ def forest(
         return _render(figure, slug)
 
 
+def timeline(slug: str, rounds: pd.DataFrame) -> Plot:
+    """What the host did over the run: drift of the baselines, and what others used.
+
+    `rounds` is `Tables.timeline`.
+    """
+    with mpl.rc_context(STYLE | {"svg.hashsalt": slug}):
+        figure = Figure(figsize=(10, 4.2))
+        drift, others = figure.subplots(
+            2, 1, sharex=True, gridspec_kw={"height_ratios": (2, 1), "hspace": 0.35}
+        )
+        figure.subplots_adjust(left=0.07, right=0.97, top=0.93, bottom=0.12)
+        minutes = rounds["minutes"].to_numpy(float)
+        drift.axhline(1, color=MUTED, linewidth=0.6)
+        drift.plot(
+            minutes, rounds["relative"].to_numpy(float), linestyle="", marker="o", markersize=2.5,
+            color=PALETTE[0], markeredgewidth=0,
+        )  # fmt: skip
+        drift.set_yscale("log")
+        drift.yaxis.set_major_locator(
+            LogLocator(subs=(1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 7.0, 8.0, 9.0))
+        )
+        drift.yaxis.set_minor_locator(NullLocator())
+        drift.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+        drift.set_title("Step time of the baseline, against its median in the block")
+        for name, label, colour in (
+            ("foreign", "other processes", PALETTE[1]),
+            ("steal", "other guests (steal)", PALETTE[3]),
+        ):
+            others.plot(
+                minutes, rounds[name].to_numpy(float), linestyle="", marker="o", markersize=2.5,
+                color=colour, markeredgewidth=0, label=label,
+            )  # fmt: skip
+        top = float(np.nanmax([0.1, *rounds["foreign"], *rounds["steal"]]))
+        others.set_ylim(-0.03 * top, 1.08 * top)
+        others.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:.0f} %"))
+        others.set_title("Share of the cores' time that others had")
+        others.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, fontsize=8)
+        others.set_xlabel("minutes since the first round")
+        return _render(figure, slug)
+
+
 def _look(name: str, implementations: Sequence[str]) -> tuple[str, str]:
     number = list(implementations).index(name)
     return PALETTE[number % len(PALETTE)], MARKERS[number % len(MARKERS)]
@@ -281,6 +322,8 @@ def _draw_ratios(
 ) -> None:
     axes.grid(visible=False, axis="y")
     axes.axvline(1, color=MUTED, linewidth=0.6)
+    for end in (1 / (1 + comparison.margin), 1 + comparison.margin):
+        axes.axvline(end, color=MUTED, linewidth=0.6, linestyle=(0, (4, 3)))
     if comparison.floor:
         width = statistics.floor_width(comparison.floor)
         axes.axvspan(np.exp(-width), np.exp(width), color=LINE, zorder=0.5, linewidth=0)

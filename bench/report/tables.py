@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from bench import peaks, statistics
+from bench.cells import decisive
+from bench.effects import Conditions, Effect, conditions, drift, order
 from bench.mesh import MeshShape
 from bench.report import numbers
 from bench.rows import TWIN
-from bench.statistics import Ratio
+from bench.statistics import Ratio, Rounds
+from bench.verdicts import MARGIN, Claim, claims
 
 if TYPE_CHECKING:
     from bench.rows import Manifest
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 IMPLAUSIBLE = "implausible"
 """Status the report gives an `ok` cell whose time cannot be true."""
 
-ORDER = ["workload", "size", "precision", "devices", "mesh", "batch"]
+BLOCK_ORDER = ["workload", "size", "precision", "devices", "mesh", "batch"]
 """Blocks are listed by these columns."""
 
 
@@ -40,12 +43,35 @@ class Comparison:
     devices: int
     baseline: str
     """Empty if nothing ran."""
-    samples: pd.DataFrame
-    """Those of cells that may show a time, and of the twin."""
+    rounds: Rounds
+    """Of cells that may show a time, and of the twin."""
+    conditions: Conditions | None
+    """What the host did meanwhile; None where the system told nothing."""
     floor: Ratio | None
     """The A/A twin against the baseline."""
     attempts: pd.DataFrame
     """The block's rows of blocks.jsonl."""
+    arms: tuple[str, ...]
+    """Implementations that may show a time."""
+    alpha: float
+    """Error that the last look at the block may spend, over all pairs of its arms."""
+    margin: float
+    """Share of a step time that is too small a difference to matter."""
+    claims: dict[str, Claim]
+    """What is said of each arm but the baseline, against the baseline."""
+    drifts: dict[str, Effect]
+    """Trend of each arm's ratio to the baseline within the launches."""
+    order: dict[str, Effect]
+    """Effects of `position` and `predecessor` on the times of turns."""
+
+    def against(self, arm: str, other: str) -> Claim | None:
+        """What is said of an arm against another than the baseline; None without samples."""
+        return claims(self.rounds, self.arms, other, self.alpha, self.margin, only=arm).get(arm)
+
+    @property
+    def measured_s(self) -> float:
+        """Wall seconds of the timed rounds of all launches."""
+        return float(sum(seconds.get("measure", 0.0) for seconds in self.attempts["seconds"]))
 
     @property
     def subject(self) -> str:
@@ -69,8 +95,14 @@ class Tables:
     `trace_s`, `lower_s`, `compile_s`, `cache_hits`, `memory_bytes`, the proof's
     largest error as a share of what was allowed (`proof_error`), FLOPs (`model_flops` a step,
     `achieved_flops` a second, `mfu` as a share), `baseline`, `ratio`, `ratio_low`, `ratio_high`,
-    `paired`, `profile`. NaN or None where there is no figure; no times unless status is `ok`."""
+    `paired`, `launches`, `verdict`, `verdict_low`, `verdict_high`, `to_decide_s` (more measuring
+    time that would probably decide it), `profile`. NaN or None where there is no figure; no times
+    unless status is `ok`."""
     comparisons: list[Comparison]
+    timeline: pd.DataFrame
+    """One row a round, in order of time: `minutes` since the first, `launch`, the baseline's
+    `relative` step time against its median over the block, and the shares of the cores' time that
+    other processes (`foreign`) and other guests (`steal`) had, NaN where the system tells nothing."""
 
 
 def build(run: Run) -> Tables:
@@ -78,23 +110,62 @@ def build(run: Run) -> Tables:
     cells = [_identity(rows, run.manifest) for _, rows in run.cells.groupby("cell", sort=False)]
     samples = {str(name): rows for name, rows in _timed_samples(run).groupby("block")}
     none = run.samples.iloc[:0]
+    rounds = {name: Rounds.of(rows) for name, rows in samples.items()}
     for cell in cells:
-        own = samples.get(cell["block"], none)
-        cell.update(_times(cell, own, run.manifest["device_kind"]))
+        cell.update(_times(cell, rounds.get(cell["block"]), run.manifest["device_kind"]))
     comparisons = []
-    for name, attempts in run.blocks.sort_values(ORDER, kind="stable").groupby("block", sort=False):
+    for name, attempts in run.blocks.sort_values(BLOCK_ORDER, kind="stable").groupby(
+        "block", sort=False
+    ):
         own = samples.get(str(name), none)
         refused = {c["implementation"] for c in cells if c["block"] == name and c["status"] != "ok"}
         shown = own[~own["arm"].isin(refused)]
-        comparisons.append(_comparison(str(name), attempts, shown))
+        arms = tuple(
+            c["implementation"] for c in cells if c["block"] == name and c["status"] == "ok"
+        )
+        margin = float(run.manifest["config"].get("margin", MARGIN))
+        comparisons.append(_comparison(str(name), attempts, shown, arms, margin))
     by_name = {comparison.name: comparison for comparison in comparisons}
     for cell in cells:
         cell.update(_ratio(cell, by_name[cell["block"]]))
     table = pd.DataFrame(cells)
+    for column in (
+        "ratio",
+        "ratio_low",
+        "ratio_high",
+        "verdict_low",
+        "verdict_high",
+        "to_decide_s",
+    ):
+        # No cell may have one.
+        table[column] = table[column].astype(float) if column in table else float("nan")
     if cells:
-        order = [*ORDER, "implementation"]
+        order = [*BLOCK_ORDER, "implementation"]
         table = table.sort_values(order, kind="stable", ignore_index=True)
-    return Tables(table, comparisons)
+    return Tables(table, comparisons, _timeline(run.samples, comparisons))
+
+
+def _timeline(samples: pd.DataFrame, comparisons: list[Comparison]) -> pd.DataFrame:
+    baselines = {c.name: c.baseline for c in comparisons}
+    key = ["block", "launch", "attempt", "round"]
+    host = samples.groupby(key, sort=False).agg(
+        at=("at", "min"),
+        there=("host_cores_s", "sum"),
+        foreign=("host_foreign_s", "sum"),
+        steal=("host_steal_s", "sum"),
+    )
+    there = host["there"].astype(float).where(host["there"] > 0)
+    own = samples[samples["arm"] == samples["block"].map(baselines)]
+    seconds = own["throughput_ns"] / own["steps"]
+    relative = seconds / seconds.groupby(own["block"]).transform("median")
+    table = host.assign(
+        minutes=(host["at"] - host["at"].min()) / 60,
+        relative=pd.Series(relative.to_numpy(), index=pd.MultiIndex.from_frame(own[key])),
+        foreign=(host["foreign"] / there).clip(lower=0),
+        steal=host["steal"] / there,
+    )
+    columns = ["minutes", "launch", "relative", "foreign", "steal"]
+    return table.sort_values("at", kind="stable").reset_index()[columns]
 
 
 def oversubscribed(manifest: Manifest, devices: int) -> bool:
@@ -106,11 +177,9 @@ def oversubscribed(manifest: Manifest, devices: int) -> bool:
 def _identity(rows: pd.DataFrame, manifest: Manifest) -> dict[str, Any]:
     """One cell from its row of each launch.
 
-    One proof of wrongness outweighs any number of times; otherwise what ran counts, and launches
-    that failed are counted beside it.
+    What `decisive` says counts, and launches that failed are counted beside it.
     """
-    wrong, ok = rows[rows["status"] == "wrong"], rows[rows["status"] == "ok"]
-    first = (rows if wrong.empty and ok.empty else ok if wrong.empty else wrong).iloc[0]
+    first = rows.iloc[decisive(list(rows["status"]))]
     cell: dict[str, Any] = {
         key: first[key]
         for key in ("cell", "block", "workload", "size", "mesh", "devices", "batch", "precision",
@@ -162,15 +231,16 @@ def _timed_samples(run: Run) -> pd.DataFrame:
     return run.samples.merge(arms, on=[*key, "arm"], how="inner")
 
 
-def _times(cell: dict[str, Any], samples: pd.DataFrame, device_kind: str) -> dict[str, Any]:
+def _times(cell: dict[str, Any], rounds: Rounds | None, device_kind: str) -> dict[str, Any]:
     """Times and rates of an `ok` cell, or the status and reason that refuse them."""
     figures = ("step_s", "step_q1_s", "step_q3_s", "latency_s", "latency_q1_s", "latency_q3_s",
                "units_per_s", "achieved_flops", "mfu")  # fmt: skip
     nothing: dict[str, Any] = {"rounds": 0} | dict.fromkeys(figures, float("nan"))
     if cell["status"] != "ok":
         return nothing
-    throughput = statistics.spread(samples, cell["implementation"], "throughput_ns")
-    latency = statistics.spread(samples, cell["implementation"], "latency_ns")
+    name = cell["implementation"]
+    throughput = statistics.spread(rounds, name, "throughput") if rounds else None
+    latency = statistics.spread(rounds, name, "latency") if rounds else None
     if throughput is None or latency is None:
         return nothing | {"status": "crashed", "reason": "no samples were stored"}
     published = peaks.peak(device_kind, cell["precision"])
@@ -198,15 +268,24 @@ def _times(cell: dict[str, Any], samples: pd.DataFrame, device_kind: str) -> dic
     }
 
 
-def _comparison(name: str, attempts: pd.DataFrame, samples: pd.DataFrame) -> Comparison:
+def _comparison(
+    name: str,
+    attempts: pd.DataFrame,
+    samples: pd.DataFrame,
+    arms: tuple[str, ...],
+    margin: float,
+) -> Comparison:
     # The baseline of the attempt that timed most arms: cells measured alone are their own.
-    arms = samples.groupby("attempt")["arm"].nunique()
-    timed = attempts.assign(arms=attempts["attempt"].map(arms).fillna(0))
+    count = samples.groupby("attempt")["arm"].nunique()
+    timed = attempts.assign(arms=attempts["attempt"].map(count).fillna(0))
     widest = timed.sort_values("arms", ascending=False, kind="stable").iloc[0]
     baseline = str(widest["baseline"]) if widest["arms"] else ""
     other = set(attempts.loc[attempts["baseline"] != baseline, "attempt"])
     samples = samples[~((samples["arm"] == TWIN) & samples["attempt"].isin(other))]
+    rounds = Rounds.of(samples)
     first = attempts.iloc[0]
+    looks = [look for taken in attempts.sort_values("launch")["looks"] for look in taken]
+    alpha = float(looks[-1]["alpha"]) if looks else 0.0
     return Comparison(
         name=name,
         workload=first["workload"],
@@ -216,20 +295,46 @@ def _comparison(name: str, attempts: pd.DataFrame, samples: pd.DataFrame) -> Com
         batch=int(first["batch"]),
         devices=int(first["devices"]),
         baseline=baseline,
-        samples=samples,
-        floor=statistics.noise_floor(samples, baseline),
+        rounds=rounds,
+        conditions=conditions(samples),
+        floor=statistics.noise_floor(rounds, baseline),
         attempts=attempts,
+        arms=arms,
+        alpha=alpha,
+        margin=margin,
+        claims=claims(rounds, arms, baseline, alpha, margin),
+        drifts=_known({a: drift(rounds, a, baseline) for a in arms if a != baseline}),
+        order=_known(
+            {
+                "position": order(rounds, rounds.position),
+                "predecessor": order(rounds, rounds.predecessor),
+            }
+        ),
     )
 
 
+def _known(effects: dict[str, Effect | None]) -> dict[str, Effect]:
+    return {name: effect for name, effect in effects.items() if effect is not None}
+
+
 def _ratio(cell: dict[str, Any], comparison: Comparison) -> dict[str, Any]:
-    found = statistics.ratio(comparison.samples, cell["implementation"], comparison.baseline)
-    return {
-        "baseline": comparison.baseline,
-        "ratio": _number(found.value if found else None),
-        "ratio_low": _number(found.low if found else None),
-        "ratio_high": _number(found.high if found else None),
-        "paired": found is not None and found.paired,
+    name = cell["implementation"]
+    own = {"baseline": comparison.baseline, "paired": True, "verdict": None}
+    if name == comparison.baseline and name in comparison.arms:
+        return own | {"ratio": 1.0, "ratio_low": 1.0, "ratio_high": 1.0}
+    claim = comparison.claims.get(name)
+    if claim is None:
+        return own | {"paired": False}
+    ratio, verdict = claim.ratio, claim.verdict
+    return own | {
+        "ratio": ratio.value,
+        "ratio_low": _number(ratio.low),
+        "ratio_high": _number(ratio.high),
+        "paired": ratio.paired,
+        "verdict": verdict.word,
+        "verdict_low": verdict.low,
+        "verdict_high": verdict.high,
+        "to_decide_s": comparison.measured_s * max(claim.to_decide - 1, 0.0),
     }
 
 

@@ -67,6 +67,7 @@ def comparison(block: Comparison, cells: pd.DataFrame, manifest: Manifest) -> Ta
         Figure("Latency", "median, quartiles"),
         Figure("Throughput", f"{unit} a second"),
         Figure("To baseline", "ratio, 95 % interval"),
+        Figure("Verdict", f"margin {numbers.percent(block.margin)}"),
         Figure("Compile", "trace + lower + compile"),
         Figure("Memory", "a device"),
         Figure("Achieved", "model FLOP/s"),
@@ -89,6 +90,7 @@ def _row(cell: pd.Series[Any], block: Comparison) -> Row:
         _spread(cell, "latency"),
         Figure(numbers.si(cell["units_per_s"], "").strip(numbers.NARROW)),
         _ratio(cell, block),
+        _verdict(cell, block),
         _compile(cell),
         Figure(numbers.bytes_(cell["memory_bytes"])),
         Figure(numbers.si(cell["achieved_flops"], "FLOP/s")),
@@ -113,6 +115,17 @@ def _ratio(cell: pd.Series[Any], block: Comparison) -> Figure:
         return Figure(numbers.ratio(cell["ratio"]), "no interval")
     ends = (numbers.ratio(cell[end]) for end in ("ratio_low", "ratio_high"))
     return Figure(numbers.ratio(cell["ratio"]), "\N{EN DASH}".join(ends))
+
+
+def _verdict(cell: pd.Series[Any], block: Comparison) -> Figure:
+    if cell["implementation"] == block.baseline:
+        return Figure("baseline")
+    if cell["verdict"] is None:
+        return Figure(numbers.MISSING)
+    word = str(cell["verdict"])
+    if word != "undecided":
+        return Figure(word)
+    return Figure(word, words.to_decide(cell["to_decide_s"]) if cell["paired"] else "not paired")
 
 
 def _compile(cell: pd.Series[Any]) -> Figure:
@@ -144,8 +157,34 @@ def _facts(block: Comparison, ranked: pd.DataFrame, manifest: Manifest) -> list[
         steps = block.attempts.loc[block.attempts["steps"] > 0, "steps"].unique()
         spans = " or ".join(str(s) for s in sorted(steps))
         facts.append(f"{rounds} of {spans} steps in {launches}.")
+        facts += _effects(block)
     if tables.oversubscribed(manifest, block.devices):
         facts.append("More devices than cores: not a measure of scaling.")
+    return facts
+
+
+def _effects(block: Comparison) -> list[str]:
+    """Order, drift and host, in a sentence each."""
+    facts = []
+    if block.order:
+        parts = [
+            f"{by} {numbers.percent(e.size)}{'' if e.sure else ' (no more than chance)'}"
+            for by, e in block.order.items()
+        ]
+        facts.append(f"Effects of the order of turns: {', '.join(parts)}.")
+    moving = {name: e for name, e in block.drifts.items() if e.sure}
+    if moving:
+        parts = [f"{name} {numbers.percent(e.size)}" for name, e in moving.items()]
+        facts.append(f"Trend of the ratio within a launch: {', '.join(parts)}.")
+    elif block.drifts:
+        facts.append("Ratios are steady within launches.")
+    if block.conditions:
+        host = block.conditions
+        mhz = "" if host.mhz is None else f", {host.mhz[0]:.0f} to {host.mhz[1]:.0f} MHz"
+        facts.append(
+            f"Of the cores' time, other processes had {numbers.percent(host.foreign)}, "
+            f"other guests {numbers.percent(host.steal)}{mhz}."
+        )
     return facts
 
 

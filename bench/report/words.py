@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from bench import peaks, statistics
 from bench.report import numbers, tables
 from bench.report.tables import IMPLAUSIBLE
+from bench.statistics import PROCESS_SD
+from bench.verdicts import decide
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,9 +20,7 @@ if TYPE_CHECKING:
     from bench.report.tables import Comparison, Tables
     from bench.rows import Manifest
     from bench.statistics import Ratio
-
-WIDE_FLOOR = 0.02
-"""A noise floor wider than the default margin of a verdict is worth a caveat."""
+    from bench.verdicts import Claim
 
 STATUS_WORDS = {
     "ok": "ok",
@@ -33,13 +33,25 @@ STATUS_WORDS = {
 }
 
 
+WORDS = ("faster", "same", "slower", "undecided")
+
+
+LONG_S = 86400.0
+"""Beyond a day of measuring, how long exactly is of no use."""
+
+BUSY_SHARE = 0.05
+"""Share of the cores' time from which on others on the host are worth a word."""
+
+
 @dataclass(frozen=True)
-class Verdict:
+class Summary:
     """What one block showed."""
 
     comparison: Comparison
     leaders: list[str]
-    """The fastest, or all that could not be told from it; empty if nothing could be ranked."""
+    """The fastest, and all that are the same or undecided; empty if nothing could be ranked."""
+    undecided: bool
+    """Whether any of them is undecided."""
     text: str
 
 
@@ -51,48 +63,52 @@ class Caveat:
     text: str
 
 
-def verdict(comparison: Comparison, cells: pd.DataFrame) -> Verdict:
+def summary(comparison: Comparison, cells: pd.DataFrame) -> Summary:
     """Rank the block's arms that ran side by side, and say how sure that is."""
     ranked = tables.ranked(cells, comparison.name)
     beside = list(ranked.loc[ranked["interleaved"], "implementation"])
     apart = list(ranked.loc[~ranked["interleaved"], "implementation"])
-    text, leaders = _rank(comparison, beside, dict(zip(ranked["implementation"], ranked["step_s"],
-                                                       strict=True)))  # fmt: skip
+    times = dict(zip(ranked["implementation"], ranked["step_s"], strict=True))
+    text, leaders, undecided = _rank(comparison, beside, times)
     if apart:
         text += f" Not ranked, because measured apart: {listing(apart)}."
-    return Verdict(comparison, leaders, text)
+    return Summary(comparison, leaders, undecided, text)
 
 
 def _rank(
     comparison: Comparison, beside: Sequence[str], times: dict[str, float]
-) -> tuple[str, list[str]]:
+) -> tuple[str, list[str], bool]:
     if not beside:
-        return "Nothing here has times that can be compared.", []
+        return "Nothing here has times that can be compared.", [], False
     first, *others = beside
     time = f"{numbers.si(times[first], 's')} a step"
     if not others:
-        return f"{time}; nothing to compare it with.", []
+        return f"{time}; nothing to compare it with.", [], False
     found = {name: _against(comparison, first, name) for name in others}
-    tied = [name for name, r in found.items() if not statistics.resolved(r, comparison.floor)]
-    beaten = [name for name in others if name not in tied]
+    said = {word: [n for n in others if found[n].verdict.word == word] for word in WORDS}
+    beaten, tied = said["faster"], [*said["same"], *said["undecided"], *said["slower"]]
     named = dict.fromkeys([*beaten[:1], *(n for n in beaten if n == comparison.baseline)])
     sentences = [f"{first} took {time}." if tied else f"{time}."]
     if first == comparison.baseline:
         sentences.append("It is the baseline.")
-    if tied:
-        each = [f"{name} ({_unresolved(found[name])})" for name in tied]
-        sentences.append(f"Not resolved from {listing(each)}.")
+    if said["same"]:
+        within = numbers.percent(comparison.margin)
+        sentences.append(f"Within {within}, the same as {listing(said['same'])}.")
+    open_ = [*said["undecided"], *said["slower"]]
+    if open_:
+        each = [f"{name} ({_undecided(found[name], comparison)})" for name in open_]
+        sentences.append(f"Undecided against {listing(each)}.")
     if named:
-        parts = [less(found[name], _called(name, comparison)) for name in named]
+        parts = [less(found[name].ratio, _called(name, comparison)) for name in named]
         sentences.append(f"{listing(parts)}.")
-    return " ".join(sentences), [first, *tied]
+    return " ".join(sentences), [first, *tied], bool(open_)
 
 
-def _against(comparison: Comparison, first: str, other: str) -> Ratio:
-    ratio = statistics.ratio(comparison.samples, first, other)
-    if ratio is None:
+def _against(comparison: Comparison, first: str, other: str) -> Claim:
+    claim = comparison.against(first, other)
+    if claim is None:
         raise ValueError(f"{comparison.name}: {first} or {other} is ok and has no samples")
-    return ratio
+    return claim
 
 
 def _called(name: str, comparison: Comparison) -> str:
@@ -107,24 +123,50 @@ def less(ratio: Ratio, than: str) -> str:
     return f"{text} ({numbers.percent(1 - ratio.high)} to {numbers.percent(1 - ratio.low)})"
 
 
-def _unresolved(ratio: Ratio) -> str:
+def _undecided(claim: Claim, comparison: Comparison) -> str:
+    ratio = claim.ratio
     if ratio.low is None or ratio.high is None:
         return "no interval"
     ends = " to ".join(_signed(end - 1) for end in (ratio.low, ratio.high))
-    return f"{ends}, within the noise floor" if ratio.excludes_one() else ends
+    more = comparison.measured_s * max(claim.to_decide - 1, 0.0)
+    return f"{ends}; {to_decide(more)}"
+
+
+def to_decide(seconds: float) -> str:
+    """How much more measuring would probably decide: `about 45 s more would decide`."""
+    if seconds > LONG_S:
+        return "over a day more would be needed to decide"
+    return f"about {numbers.seconds(max(seconds, 1.0))} more would decide"
 
 
 def _signed(share: float) -> str:
     return f"{'+' if share > 0 else ''}{numbers.percent(share)}"
 
 
-def headline(verdicts: Sequence[Verdict]) -> str:
+def decisions(cells: pd.DataFrame) -> str:
+    """How many comparisons with the baseline are decided, and what the rest would cost."""
+    compared = cells[cells["verdict"].notna()] if len(cells) else cells
+    if compared.empty:
+        return ""
+    counts = Counter(compared["verdict"])
+    parts = [f"{counts[word]} {word}" for word in WORDS if counts[word]]
+    text = f"Against the baselines: {', '.join(parts)}."
+    # One launch more serves every arm of its block, so what the slowest needs decides the block.
+    needed = compared[compared["verdict"] == "undecided"].groupby("block")["to_decide_s"].max()
+    if len(needed):
+        total = float(needed.sum())
+        cost = "over a day" if not total <= LONG_S else f"about {numbers.seconds(max(total, 1.0))}"
+        text += f" Deciding the rest would probably take {cost} of measuring."
+    return text
+
+
+def headline(summaries: Sequence[Summary]) -> str:
     """How often each implementation came out first."""
-    ranked = [v for v in verdicts if v.leaders]
+    ranked = [s for s in summaries if s.leaders]
     if not ranked:
         return "Nothing could be compared."
     blocks = numbers.count(len(ranked), "comparison")
-    wins = Counter(v.leaders[0] for v in ranked if len(v.leaders) == 1)
+    wins = Counter(s.leaders[0] for s in ranked if len(s.leaders) == 1)
     sentences = []
     if len(ranked) == 1 and wins:
         return f"{ranked[0].leaders[0]} is fastest."
@@ -133,12 +175,16 @@ def headline(verdicts: Sequence[Verdict]) -> str:
     if wins:
         parts = [f"{name} is fastest in {times}" for name, times in wins.most_common()]
         sentences.append(f"Of {blocks}, {listing(parts)}.")
-    ties = [v.leaders for v in ranked if len(v.leaders) > 1]
-    if ties:
-        among = Counter(name for leaders in ties for name in leaders).most_common(3)
-        most = listing([f"{name} ({times})" for name, times in among])
-        where = f"In {len(ties)}" if wins else f"In {len(ties)} of {blocks}"
-        sentences.append(f"{where} the fastest cannot be told apart, most often {most}.")
+    for undecided, what in (
+        (False, "the fastest are the same within the margin"),
+        (True, "the fastest is undecided"),
+    ):
+        ties = [s.leaders for s in ranked if len(s.leaders) > 1 and s.undecided == undecided]
+        if ties:
+            among = Counter(name for leaders in ties for name in leaders).most_common(3)
+            most = listing([f"{name} ({times})" for name, times in among])
+            where = f"In {len(ties)}" if sentences else f"In {len(ties)} of {blocks}"
+            sentences.append(f"{where} {what}, most often {most}.")
     return " ".join(sentences)
 
 
@@ -157,8 +203,12 @@ def caveats(content: Tables, manifest: Manifest) -> list[Caveat]:
         Caveat(title, text)
         for title, text in (
             ("More devices than cores", _oversubscribed(content, manifest)),
+            ("Two copies of one program differ", _alarms(content)),
             ("Wide noise floor", _wide_floor(content)),
+            ("Not in a steady state", _unsteady(content)),
+            ("The order of turns matters", _order(content)),
             ("A busy host", _busy(content, manifest)),
+            ("One launch", _one_launch(content)),
             ("Measured apart", _apart(content)),
             ("Too few rounds", _few_rounds(content)),
             ("Launches that failed", _failed_launches(content)),
@@ -184,14 +234,74 @@ def _oversubscribed(content: Tables, manifest: Manifest) -> str:
 
 def _wide_floor(content: Tables) -> str:
     wide = [(statistics.floor_width(c.floor), c) for c in content.comparisons if c.floor]
-    wide = [(width, c) for width, c in wide if width > WIDE_FLOOR]
+    wide = [(width, c) for width, c in wide if width > c.margin]
     if not wide:
         return ""
     worst, where = max(wide, key=lambda pair: pair[0])
     return (
         f"In {len(wide)} of {numbers.count(len(content.comparisons), 'block')} two copies of the "
-        f"same program could differ by more than {numbers.percent(WIDE_FLOOR)}; at most by "
-        f"{numbers.percent(worst)}, in {where.name}. Smaller differences there are not resolved."
+        f"same program could differ by more than the margin of {numbers.percent(where.margin)}; "
+        f"at most by {numbers.percent(worst)}, in {where.name}."
+    )
+
+
+def _alarms(content: Tables) -> str:
+    false = [
+        c.name
+        for c in content.comparisons
+        if c.floor and decide(c.floor, c.alpha, c.margin).word in ("faster", "slower")
+    ]
+    if not false:
+        return ""
+    return (
+        f"In {listing(false)} the baseline and its own copy come out as different programs. "
+        "Differences of that size there are the method's own."
+    )
+
+
+def _unsteady(content: Tables) -> str:
+    moving = [
+        (abs(effect.size), name, c)
+        for c in content.comparisons
+        for name, effect in c.drifts.items()
+        if effect.sure and abs(effect.size) > c.margin
+    ]
+    if not moving:
+        return ""
+    size, name, where = max(moving, key=lambda found: found[0])
+    return (
+        f"{numbers.count(len(moving), 'ratio')} had a trend within the launches of more than the "
+        f"margin; the largest {numbers.percent(size)}, of {name} in {where.name}. The ratio is "
+        "then an average over a change."
+    )
+
+
+def _order(content: Tables) -> str:
+    found = [
+        (effect.size, by, c)
+        for c in content.comparisons
+        for by, effect in c.order.items()
+        if effect.sure and effect.size > c.margin
+    ]
+    if not found:
+        return ""
+    size, by, where = max(found, key=lambda one: one[0])
+    return (
+        f"In {numbers.count(len({c.name for _, _, c in found}), 'block')} a turn's time depends on "
+        f"its place in the round or on what ran before it by more than the margin; most by its "
+        f"{by} in {where.name}, {numbers.percent(size)}. The orders are balanced, so that this "
+        "adds noise and favours nobody."
+    )
+
+
+def _one_launch(content: Tables) -> str:
+    one = [c for c in content.comparisons if c.claims and len(set(c.attempts["launch"])) == 1]
+    if not one:
+        return ""
+    return (
+        f"{numbers.count(len(one), 'block')} ran in one process each. How much another process "
+        f"would differ is taken to be {numbers.percent(PROCESS_SD)} (standard deviation) and not "
+        "measured; --launches 3 measures it."
     )
 
 
@@ -201,6 +311,16 @@ def _busy(content: Tables, manifest: Manifest) -> str:
         return ""
     loaded = [c.name for c in content.comparisons if (c.attempts["load_before"] > cores).any()]
     parts = []
+    for share, what in (("steal", "other guests of its host"), ("foreign", "other processes")):
+        worst = max(
+            ((getattr(c.conditions, share), c.name) for c in content.comparisons if c.conditions),
+            default=(0.0, ""),
+        )
+        if worst[0] > BUSY_SHARE:
+            parts.append(
+                f"While {worst[1]} was timed, {what} had {numbers.percent(worst[0])} of the "
+                "cores' time."
+            )
     if load > cores / 4:
         parts.append(f"When the run began the load was {load:.2g} on {cores} usable cores.")
     if loaded:

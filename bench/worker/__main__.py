@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import cast
 
-from bench.protocol import Event, Job
+from bench.protocol import MORE, Event, Job
 from bench.worker.block import BlockRun
-from bench.worker.compilation import open_program_cache
 
 
 def main() -> None:
@@ -19,14 +19,16 @@ def main() -> None:
     # and implementations print goes to stderr, on Python's level and below it.
     with os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1) as events:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        job = cast("Job", json.load(sys.stdin))
+        job = cast("Job", json.loads(sys.stdin.readline()))
 
         def emit(event: Event) -> None:
             events.write(json.dumps(event) + "\n")
 
-        with TemporaryDirectory(prefix="lockstep-") as directory:
-            open_program_cache(directory)
-            BlockRun(job, emit).run()
+        def more() -> bool:
+            return sys.stdin.readline().strip() == MORE
+
+        with TemporaryDirectory(prefix="lockstep-") as own:
+            BlockRun(job, emit, more, Path(job.get("program_cache", own))).run()
 
 
 if __name__ == "__main__":

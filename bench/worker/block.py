@@ -6,8 +6,7 @@ import datetime as dt
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +22,7 @@ from bench.protocol import (
     CellEvent,
     Event,
     Job,
+    LookEvent,
     Phase,
     PhaseEvent,
     SamplesEvent,
@@ -35,10 +35,12 @@ from bench.rows import (
     MemoryBytes,
     SampleRow,
     Status,
+    Turn,
     block_fields,
 )
 from bench.worker.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
 from bench.worker.compilation import CompilationLog, remembered_programs
+from bench.worker.completion import check_completion
 from bench.worker.discover import implementation_files, load, workload_files
 from bench.worker.gate import Gate, WrongStepError, with_start
 from bench.worker.memory import largest_program, live_programs
@@ -113,11 +115,20 @@ class FirstCall:
 
 
 class BlockRun:
-    """Everything one worker process does for its job."""
+    """Everything one worker process does for its job.
 
-    def __init__(self, job: Job, emit: Emit) -> None:
+    Args:
+      job: what to do.
+      emit: sends an event.
+      more: asked after a LookEvent, whether to go on.
+      programs: folder of compiled programs that launches share.
+    """
+
+    def __init__(self, job: Job, emit: Emit, more: Callable[[], bool], programs: Path) -> None:
         self.job = job
         self.emit = emit
+        self.more = more
+        self.programs = programs
         self.stopwatch = Stopwatch()
         self.started_at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         shape = MeshShape.parse(job["mesh"])
@@ -128,6 +139,7 @@ class BlockRun:
         self.implementations: dict[str, Implementation] = {}
         self.baseline = ""
         self.steps = 0
+        self.rounds = 0
 
     def run(self) -> None:
         """Prove, compile, measure and trace, emitting events as it goes."""
@@ -170,7 +182,8 @@ class BlockRun:
             with jax.enable_x64(True):
                 exact = self.problem(workload, "fp64")
             shards = self.block.mesh.batch_shards
-            return Gate(problem, exact, mesh, shards, self.block.precision)
+            programs = self.programs / "proof"
+            return Gate(problem, exact, mesh, shards, self.block.precision, programs)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the cells' reason
             status, reason = failure(error)
             for name in self.job["implementations"]:
@@ -190,16 +203,14 @@ class BlockRun:
             if reason is not None:
                 self.fail(name, problem, "unsupported", reason)
                 return
-            checks = gate.prove_exact(implementation)
+            checks = [] if name in self.job["proved"] else gate.prove_exact(implementation)
             self.stopwatch.lap(phase)
 
             phase = "compile"
             self.phase(phase, name, number, len(self.job["implementations"]))
             train_step = implementation.build(problem, mesh)
             first_call = FirstCall(train_step.step)
-            # Remember the baseline's programs alone: its twin is the one to find them again.
-            baseline = name == self.job["baseline"]
-            with remembered_programs() if baseline else nullcontext():
+            with remembered_programs(self.programs / name):
                 timed_check, state = gate.prove_timed(replace(train_step, step=first_call))
             self.arms.append(warm_arm(name, train_step, state, problem))
             self.implementations[name] = implementation
@@ -227,12 +238,7 @@ class BlockRun:
         self.steps = steps_per_span(self.arms, rounds, self.job["seconds"])
         with CompilationLog() as log:
             turns, compiled = measure(
-                self.arms,
-                rounds,
-                self.steps,
-                self.job["seed"],
-                log,
-                lambda done: self.phase("measure", "", done, rounds),
+                self.arms, rounds, self.steps, self.job["seed"], log, self.after_round
             )
         self.stopwatch.lap("measure")
         for name, programs in compiled.items():
@@ -243,22 +249,31 @@ class BlockRun:
             # Its twin is nobody's noise floor any more, and the ratios need another baseline.
             compiled[TWIN] = 0
             self.baseline = next((name for name in names if name not in compiled), "")
+        return self.samples(turn for turn in turns if turn["arm"] not in compiled)
+
+    def after_round(self, turns: list[Turn]) -> bool:
+        """Report a round, and where a look is due, ask whether to go on."""
+        self.rounds = turns[-1]["round"] + 1
+        self.phase("measure", "", self.rounds, self.job["rounds"])
+        if self.rounds not in self.job["looks"]:
+            return True
+        self.emit(LookEvent(event="look", rows=self.samples(turns)))
+        return self.more()
+
+    def samples(self, turns: Iterable[Turn]) -> list[SampleRow]:
+        """The turns as they are stored."""
+        job, block = self.job, self.block.name
         return [
-            SampleRow(
-                block=self.block.name,
-                attempt=self.job["attempt"],
-                launch=self.job["launch"],
-                **turn,
-            )
+            SampleRow(block=block, attempt=job["attempt"], launch=job["launch"], **turn)
             for turn in turns
-            if turn["arm"] not in compiled
         ]
 
     def add_twin(self, problem: Problem, mesh: Mesh) -> None:
         """A second copy of the baseline. Where there is no room for it, the floor is unknown."""
         try:
             twin = self.implementations[self.baseline].build(problem, mesh)
-            self.arms.append(warm_arm(TWIN, twin, twin.state, problem))
+            with remembered_programs(self.programs / self.baseline):
+                self.arms.append(warm_arm(TWIN, twin, twin.state, problem))
         except Exception as error:
             status, reason = failure(error)
             if status != "oom":
@@ -304,7 +319,8 @@ class BlockRun:
         return BlockRow(
             **self.fields,
             baseline=self.baseline,
-            rounds=self.job["rounds"] if self.steps else 0,
+            rounds=self.rounds,
+            looks=[],
             steps=self.steps,
             started_at=self.started_at,
             seconds=self.stopwatch.seconds,
@@ -314,8 +330,13 @@ class BlockRun:
 
 
 def warm_arm(name: str, train_step: TrainStep, state: Any, problem: Problem) -> Arm:
-    """An arm that has run often enough for nothing to compile any more."""
+    """An arm that has run often enough for nothing to compile any more.
+
+    Raises:
+      WrongStepError: its work goes on after its outputs are ready.
+    """
     arm = Arm(name, train_step.step, state, train_step.place(problem.batch(0)))
     for _ in range(WARM_UP_STEPS):
         arm.run(1)
+    check_completion(arm)
     return arm

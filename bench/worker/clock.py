@@ -14,6 +14,7 @@ import jax
 
 from bench.rows import Turn
 from bench.worker.compilation import CompilationLog
+from bench.worker.host_slots import HostWatch
 from bench.worker.order import balanced_orders
 
 WARM_UP_STEPS = 3
@@ -71,13 +72,19 @@ def steps_per_span(arms: list[Arm], rounds: int, seconds: float) -> int:
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Keep Python's cyclic collector from running inside a span."""
+    """Keep Python's cyclic collector from running inside a span.
+
+    What is alive now is set aside, so that collecting between rounds, which only finds what the
+    rounds left, takes no time worth mentioning.
+    """
     gc.collect()
+    gc.freeze()
     gc.disable()
     try:
         yield
     finally:
         gc.enable()
+        gc.unfreeze()
 
 
 def measure(
@@ -86,12 +93,20 @@ def measure(
     steps: int,
     seed: int,
     log: CompilationLog,
-    on_round: Callable[[int], None],
+    after_round: Callable[[list[Turn]], bool],
 ) -> tuple[list[Turn], dict[str, int]]:
     """Time all arms in interleaved rounds.
 
     In a round every arm has one turn: a discarded step, which takes the effect of the switch from
     its predecessor; a throughput span; a latency span.
+
+    Args:
+      arms: warm, each with a name of its own.
+      rounds: most rounds.
+      steps: steps a span.
+      seed: of the order of arms.
+      log: open, to notice compilation.
+      after_round: is given all turns so far, and says whether to go on.
 
     Returns:
       All turns, and for every arm that compiled a program inside a span, how many: its times are
@@ -101,12 +116,13 @@ def measure(
     turns: list[Turn] = []
     compiled: dict[str, int] = {}
     predecessor = ""
-    with without_garbage_collection():
+    with without_garbage_collection(), HostWatch() as watch:
         for number, order in enumerate(balanced_orders(list(by_name), rounds, seed)):
+            watch.slot()  # what happened between rounds belongs to no turn
             for position, name in enumerate(order):
                 arm = by_name[name]
-                programs = log.programs
-                arm.run(1)
+                programs, at = log.programs, time.time()
+                wash_out = arm.run(1)
                 throughput = arm.run(steps)
                 latency = arm.run(steps, wait_each=True)
                 if log.programs > programs:
@@ -116,12 +132,16 @@ def measure(
                     round=number,
                     position=position,
                     predecessor=predecessor,
+                    at=round(at, 3),
                     steps=steps,
                     latency_ns=latency,
                     throughput_ns=throughput,
+                    wash_out_ns=wash_out,
+                    host=watch.slot(),
                 )
                 turns.append(turn)
                 predecessor = name
             gc.collect()
-            on_round(number + 1)
+            if not after_round(turns):
+                break
     return turns, compiled

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Self
 
 import jax
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from bench.rows import CompileTimes
 
@@ -17,28 +19,21 @@ COMPILE = "/jax/core/compile/backend_compile_duration"
 CACHE_HIT = "/jax/compilation_cache/cache_hits"
 
 
-NEVER_S = 1e9
-"""A compile time that no program reaches: nothing is written to the persistent cache."""
-
-
-def open_program_cache(directory: str) -> None:
-    """Use JAX's persistent compilation cache, which stays empty but in `remembered_programs`."""
-    jax.config.update("jax_compilation_cache_dir", directory)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", NEVER_S)
-
-
 @contextmanager
-def remembered_programs() -> Iterator[None]:
-    """Let programs compiled in here be found again instead of compiled again.
+def remembered_programs(folder: Path) -> Iterator[None]:
+    """Let programs compiled in here be found again, in this process or a later one.
 
-    Not for an arm whose compile time is reported: arms that happen to lower to the same program
-    would be charged for it once.
+    Outside of it nothing is remembered. Arms have a folder each: those that happen to lower to
+    the same program would otherwise be charged for compiling it once.
     """
+    jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    reset_cache()
     try:
         yield
     finally:
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", NEVER_S)
+        jax.config.update("jax_compilation_cache_dir", None)
+        reset_cache()
 
 
 class CompilationLog:

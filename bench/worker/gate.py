@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -68,12 +69,12 @@ class Trajectory:
 
 
 @contextmanager
-def exact_arithmetic() -> Iterator[None]:
+def exact_arithmetic(programs: Path) -> Iterator[None]:
     """Float64, and compilation made cheap: what runs here is never timed."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     try:
-        with jax.enable_x64(True), remembered_programs():
+        with jax.enable_x64(True), remembered_programs(programs):
             yield
     finally:
         jax.config.update("jax_disable_most_optimizations", before)
@@ -116,7 +117,8 @@ def run_steps(train_step: TrainStep, batches: list[Batch]) -> Stepped:
     """Step through the batches, looking whether replicas still agree.
 
     Raises:
-      WrongStepError: a loss is not a scalar, or a loss or parameter is not finite.
+      WrongStepError: a loss is not a scalar, a loss or parameter is not finite, or an output
+        cannot be waited for.
     """
     state = train_step.state
     losses: list[float] = []
@@ -124,6 +126,7 @@ def run_steps(train_step: TrainStep, batches: list[Batch]) -> Stepped:
     drift = ""
     for number, batch in enumerate(batches):
         state, loss = train_step.step(state, train_step.place(batch))
+        check_waitable(state, loss)
         if loss.shape:
             raise WrongStepError(f"the loss has shape {loss.shape}; it must be one scalar")
         drift = drift or find_drift({"the loss": loss})
@@ -143,6 +146,25 @@ class Stepped(NamedTuple):
 
     trajectory: Trajectory
     state: Any
+
+
+def check_waitable(state: Any, loss: Any) -> None:
+    """Check that everything a step returns can be waited for.
+
+    Raises:
+      WrongStepError: the loss is no jax.Array, or the state holds something that is no array or
+        number: work could hide behind it.
+    """
+    if not isinstance(loss, jax.Array):
+        raise WrongStepError(
+            f"the loss is a {type(loss).__name__}, not a jax.Array: it cannot be waited for"
+        )
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        if not isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float | complex):
+            name = jax.tree_util.keystr(path)
+            raise WrongStepError(
+                f"the state holds a {type(leaf).__name__} at {name}: it cannot be waited for"
+            )
 
 
 def by_path(params: Params) -> dict[str, Any]:
@@ -247,18 +269,26 @@ class Gate:
       exact: the same workload at precision `fp64`.
       mesh: the block's mesh; `shards` says into how many parts it splits the batch.
       precision: the timed problem's.
+      programs: folder where compiled proofs are remembered.
     """
 
     def __init__(
-        self, timed: Problem, exact: Problem, mesh: Mesh, shards: int, precision: str
+        self,
+        timed: Problem,
+        exact: Problem,
+        mesh: Mesh,
+        shards: int,
+        precision: str,
+        programs: Path,
     ) -> None:
+        self.programs = programs
         platform = mesh.devices.flat[0].platform
         self.mesh = mesh
         self.shards = shards
         self.exact_eps = rounding("fp64", platform)
         self.timed_eps = rounding(precision, platform)
         self.timed_batches = [timed.batch(index) for index in range(STEPS)]
-        with exact_arithmetic():
+        with exact_arithmetic(self.programs):
             own = with_start(exact, widened(timed.functional()[0]))
             self.problems = {SGD: replace(own, optimizer=optax.sgd(LEARNING_RATE)), OWN: own}
             self.exact_batches = [widened(batch) for batch in self.timed_batches]
@@ -283,7 +313,7 @@ class Gate:
         checks = []
         for name, problem in self.problems.items():
             truth = self.truth[name]
-            with exact_arithmetic():
+            with exact_arithmetic(self.programs):
                 train_step = implementation.build(problem, self.mesh)
                 ours = run_steps(train_step, self.exact_batches).trajectory
                 check = ProofCheck(

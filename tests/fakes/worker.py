@@ -1,6 +1,7 @@
 """Stands in for `python -m bench.worker`: behaves as FAKE_WORKER says, a JSON object.
 
 {"B": "segv"}        what happens in the gate of an arm; see `act`
+{"equal": true}      all arms are equally fast
 {"log": FILE}        every job is appended to it, a line each
 """
 
@@ -15,7 +16,7 @@ import time
 from pathlib import Path
 
 BEHAVIOUR = json.loads(os.environ.get("FAKE_WORKER", "{}"))
-JOB = json.load(sys.stdin)
+JOB = json.loads(sys.stdin.readline())
 ARMS = JOB["implementations"]
 BLOCK = "{workload}-{size}/{mesh}/b{batch}/{precision}".format(**JOB)
 DEVICES = 1
@@ -107,9 +108,10 @@ for arm in ARMS:
 phase("measure")
 if "measure" in BEHAVIOUR and not JOB["alone"]:
     act("", BEHAVIOUR["measure"])
-say(
-    event="samples",
-    rows=[
+
+
+def samples(rounds: int) -> list[dict]:
+    return [
         {
             "block": BLOCK,
             "attempt": JOB["attempt"],
@@ -118,21 +120,34 @@ say(
             "round": number,
             "position": position,
             "predecessor": "",
+            "at": 1.7e9 + number,
             "steps": 10,
             "latency_ns": 12_000_000 * (position + 1),
-            "throughput_ns": 10_000_000 * (position + 1) + 1000 * number,
+            "throughput_ns": 10_000_000 * (1 if "equal" in BEHAVIOUR else position + 1)
+            + 1000 * number,
+            "wash_out_ns": 1_000_000,
+            "host": None,
         }
-        for number in range(JOB["rounds"])
+        for number in range(rounds)
         for position, arm in enumerate(ok)
         if BEHAVIOUR.get(arm) != "no samples"
-    ],
-)
+    ]
+
+
+rounds = JOB["rounds"]
+for look in JOB["looks"]:
+    say(event="look", rows=samples(look))
+    if sys.stdin.readline().strip() == "enough":
+        rounds = look
+        break
+say(event="samples", rows=samples(rounds))
 say(
     event="block",
     row={
         **COMMON,
         "baseline": JOB["baseline"] if JOB["baseline"] in ok else next(iter(ok), ""),
-        "rounds": JOB["rounds"],
+        "rounds": rounds,
+        "looks": [],
         "steps": 10,
         "started_at": "2026-01-01T00:00:00+00:00",
         "seconds": {"start": 1.0, "gate": 2.0, "compile": 1.0, "measure": 2.0, "trace": 0.0},

@@ -1,0 +1,114 @@
+"""Does measuring disturb what it measures? Drift within launches, and effects of the order.
+
+Imports no jax.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.stats import combine_pvalues, kendalltau, kruskal, theilslopes
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from bench.statistics import Rounds
+
+SURE = 0.001
+"""Probability below which an effect is taken for real: there are many to look at."""
+
+_FEWEST_ROUNDS = 8
+_FEWEST_TURNS = 3
+
+
+@dataclass(frozen=True)
+class Effect:
+    """How much something shifts times, and how likely chance alone shows as much."""
+
+    size: float
+    """Difference of log times; about a relative difference."""
+    p: float
+
+    @property
+    def sure(self) -> bool:
+        """Whether chance is no explanation."""
+        return self.p < SURE
+
+
+def drift(rounds: Rounds, arm: str, other: str) -> Effect | None:
+    """Trend of the log ratio over the rounds of a launch: is the comparison in a steady state?
+
+    Every launch is tested by itself, by Mann and Kendall's test (Kendall's rank correlation with
+    the round); the p-values are combined by Stouffer's method, on one side and the other, so that
+    launches that drift in opposite directions do not add up. The size is the median over launches
+    of Theil and Sen's slope times the rounds. None where no launch has enough rounds.
+    """
+    series = [s for s in rounds.log_ratios(arm, other) if len(s) >= _FEWEST_ROUNDS and np.ptp(s)]
+    if not series:
+        return None
+    sizes = [float(theilslopes(values).slope) * (len(values) - 1) for values in series]
+    sides = [
+        float(combine_pvalues([_trend(values, side) for values in series], "stouffer").pvalue)
+        for side in ("less", "greater")
+    ]
+    return Effect(float(np.median(sizes)), min(1.0, 2 * min(sides)))
+
+
+def _trend(values: NDArray[np.float64], side: str) -> float:
+    p = float(kendalltau(np.arange(len(values)), values, alternative=side).pvalue)
+    # Stouffer's method needs p-values strictly between 0 and 1.
+    return min(max(p, 1e-12), 1 - 1e-12)
+
+
+def order(rounds: Rounds, by: NDArray[np.float64]) -> Effect | None:
+    """Effect of the order of turns on their times.
+
+    A turn's log time, less its arm's median in the process and less its round's median, is grouped
+    by `by`, which is `rounds.position` or `rounds.predecessor`. The orders are balanced, so that
+    neither arms nor the other of the two effects are mixed into the groups. The size is the largest
+    difference of two groups' medians, the test Kruskal and Wallis's. None where there are too few
+    turns.
+    """
+    shared = (~np.isnan(rounds.throughput)).sum(axis=1) > 1
+    left, by, attempt = np.log(rounds.throughput[shared]), by[shared], rounds.attempt[shared]
+    for process in np.unique(attempt):
+        own = attempt == process
+        present = ~np.isnan(left[own]).all(axis=0)
+        left[np.ix_(own, present)] -= np.nanmedian(left[np.ix_(own, present)], axis=0)
+    left -= np.nanmedian(left, axis=1, keepdims=True)
+    known = ~(np.isnan(left) | np.isnan(by))
+    values, keys = left[known], by[known]
+    groups = [values[keys == key] for key in np.unique(keys)]
+    groups = [group for group in groups if len(group) >= _FEWEST_TURNS]
+    if len(groups) < 2 or not np.ptp(np.concatenate(groups)):  # noqa: PLR2004
+        return None
+    medians = [float(np.median(group)) for group in groups]
+    return Effect(max(medians) - min(medians), float(kruskal(*groups).pvalue))
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What the host did while a block was timed. Shares are of all its cores' time."""
+
+    steal: float
+    """Taken by the hypervisor for other guests."""
+    foreign: float
+    """Used by other processes."""
+    mhz: tuple[float, float] | None
+    """Lowest and highest mean frequency; None where the system does not show it."""
+
+
+def conditions(samples: pd.DataFrame) -> Conditions | None:
+    """Sum up the host's slots in a frame of samples; None where the system told nothing."""
+    there = float(samples["host_cores_s"].sum())
+    if not there:
+        return None
+    mhz = samples["host_mhz"].dropna().astype(float)
+    return Conditions(
+        steal=float(samples["host_steal_s"].sum()) / there,
+        foreign=max(float(samples["host_foreign_s"].sum()) / there, 0.0),
+        mhz=None if mhz.empty else (float(mhz.min()), float(mhz.max())),
+    )

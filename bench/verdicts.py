@@ -1,0 +1,189 @@
+"""From ratios to words: faster, slower, same or undecided, and when to stop measuring.
+
+The 95 % interval of a ratio is about that ratio alone. A verdict is held to more: of all blocks,
+at most 1 % (ALPHA) may contain a wrong one, whichever of their arms are compared and however often
+their samples were looked at. A block with k arms therefore splits ALPHA evenly over its
+k (k - 1) / 2 pairs (Bonferroni) and over its looks: `AlphaSpending`. Imports no jax.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from bench import statistics
+from bench.rows import Look
+from bench.statistics import Ratio, Rounds
+
+ALPHA = 0.01
+MARGIN = 0.02
+"""Relative difference of step times that is too small to matter, if none is asked for."""
+
+FIRST_LOOK = 16
+
+RESERVE = 0.2
+"""Share of ALPHA kept for launches beyond the planned ones."""
+
+_NOTHING = 1e-9 * ALPHA
+"""What sums of floats may leave of a share that is spent."""
+
+Word = Literal["faster", "slower", "same", "undecided"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What may be said of a ratio."""
+
+    word: Word
+    low: float
+    high: float
+    """Interval of the ratio that the word rests on: stricter than its 95 % interval. 0 and
+    infinity where there is none."""
+
+    @property
+    def decided(self) -> bool:
+        """Whether anything can be said."""
+        return self.word != "undecided"
+
+
+def decide(ratio: Ratio, alpha: float, margin: float = MARGIN) -> Verdict:
+    """Hold a ratio's interval, of error alpha, against no difference and the margin.
+
+    *same*: the interval lies within 1 / (1 + margin) .. 1 + margin, so that whatever difference
+    there is does not matter. Otherwise *faster* (*slower*): it lies below (above) 1.
+    """
+    interval = ratio.interval(alpha)
+    if interval is None:
+        return Verdict("undecided", 0.0, math.inf)
+    low, high = interval
+    word: Word = "undecided"
+    if 1 / (1 + margin) <= low and high <= 1 + margin:
+        word = "same"
+    elif high < 1:
+        word = "faster"
+    elif low > 1:
+        word = "slower"
+    return Verdict(word, low, high)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a block says of one of its arms against its baseline."""
+
+    ratio: Ratio
+    verdict: Verdict
+    to_decide: float
+    """How many times the launches so far would probably decide it: `launches_to_decide`."""
+
+
+def claims(
+    rounds: Rounds,
+    arms: Sequence[str],
+    baseline: str,
+    alpha: float,
+    margin: float,
+    only: str | None = None,
+) -> dict[str, Claim]:
+    """What a block's rounds say of its arms but the baseline, by arm.
+
+    Args:
+      rounds: of the block, in all launches.
+      arms: all of the block's arms that are right, the baseline among them.
+      baseline: what they are compared with.
+      alpha: error of the look that this is, over all pairs of arms.
+      margin: share of a step time that is too small a difference to matter.
+      only: the one arm that is asked for; all if None.
+    """
+    each = alpha / pairs(len(arms))
+    found = {}
+    for arm in arms:
+        if arm == baseline or only not in (None, arm):
+            continue
+        ratio = statistics.ratio(rounds, arm, baseline)
+        if ratio is not None:
+            verdict = decide(ratio, each, margin)
+            needed = 0.0 if verdict.decided else launches_to_decide(ratio, each, margin)
+            found[arm] = Claim(ratio, verdict, needed)
+    return found
+
+
+def pairs(arms: int) -> int:
+    """Comparisons between so many arms; at least 1."""
+    return max(1, arms * (arms - 1) // 2)
+
+
+def launches_to_decide(ratio: Ratio, alpha: float, margin: float = MARGIN) -> float:
+    """How many times the launches so far would probably decide an undecided ratio.
+
+    The interval narrows with the root of the number of launches. It decides once its half-width is
+    below the distance to what it must exclude: no difference, or the end of the margin, whichever
+    is farther. This takes the estimate for the truth, so it is an estimate itself; infinite where
+    there is no interval.
+    """
+    interval = ratio.interval(alpha)
+    if interval is None or math.isinf(interval[1]):
+        return math.inf
+    half_width = math.log(interval[1] / interval[0]) / 2
+    effect, limit = abs(math.log(ratio.value)), math.log1p(margin)
+    needed = max(effect, limit - effect)
+    return (half_width / needed) ** 2
+
+
+def look_rounds(rounds: int) -> list[int]:
+    """Rounds within a launch after which to look: 16, 32, 64 ... below `rounds`."""
+    looks = []
+    look = FIRST_LOOK
+    while look < rounds:
+        looks.append(look)
+        look *= 2
+    return looks
+
+
+class AlphaSpending:
+    """How much error each look at a block may spend, so that all looks together spend ALPHA.
+
+    Up to the planned number of rounds, a look spends in proportion to the rounds since the one
+    before; the last planned one spends what is left of the plan's share (a spending function, as of
+    Lan and DeMets, Biometrika 70 (1983), linear in the rounds; with Bonferroni's inequality between
+    looks in place of their joint distribution, which is conservative). Later looks spend half of
+    the remainder each.
+
+    Args:
+      planned: rounds of all planned launches together.
+      looks: those of earlier launches.
+    """
+
+    def __init__(self, planned: int, looks: Sequence[Look] = ()) -> None:
+        self._planned = planned
+        self._share = ALPHA * (1 - RESERVE)
+        self.looks = list(looks)
+
+    @property
+    def spent(self) -> float:
+        """By all looks so far."""
+        return sum(look["alpha"] for look in self.looks)
+
+    def look(self, rounds: int, last_planned: bool) -> float:
+        """Spend on a look at the block's first `rounds` rounds.
+
+        A look at what was looked at before is the same look: it may spend more, if anything.
+
+        Returns:
+          The error that verdicts at this look may have together.
+        """
+        left = max(self._share - self.spent, 0.0)
+        before = self.looks[-1]["rounds"] if self.looks else 0
+        if last_planned and left > _NOTHING:
+            alpha = left
+        elif rounds == before:
+            alpha = 0.0
+        elif left > _NOTHING:
+            alpha = min(left, self._share * (rounds - before) / self._planned)
+        else:
+            alpha = (ALPHA - self.spent) / 2
+        if self.looks and rounds == before:
+            alpha += self.looks.pop()["alpha"]
+        self.looks.append(Look(rounds=rounds, alpha=alpha))
+        return alpha

@@ -1,0 +1,93 @@
+"""Planted drifts and effects of the order are found; where there are none, none are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bench.effects import conditions, drift, order
+from bench.statistics import Rounds
+from bench.worker.order import balanced_orders
+
+ARMS = ["base", "x", "y", "z"]
+
+
+def simulate(
+    seed: int, *, drifts: float = 0.0, place: float = 0.0, after: float = 0.0, launches: int = 2
+) -> Rounds:
+    """32 rounds a launch: x drifts against the rest; first places and turns after y are slower."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for launch in range(launches):
+        predecessor = ""
+        for number, arms in enumerate(balanced_orders(ARMS, 32, seed + launch)):
+            shared = 0.1 * rng.standard_normal()
+            for position, arm in enumerate(arms):
+                log = shared + 0.01 * rng.standard_normal()
+                log += drifts * number / 31 * (arm == "x")
+                log += place * (position == 0) + after * (predecessor == "y")
+                rows.append(
+                    {
+                        "launch": launch, "attempt": str(launch), "arm": arm, "round": number,
+                        "position": position, "predecessor": predecessor, "steps": 1,
+                        "throughput_ns": 1e6 * np.exp(log), "latency_ns": 1e6,
+                    }
+                )  # fmt: skip
+                predecessor = arm
+    return Rounds.of(pd.DataFrame(rows))
+
+
+def test_a_planted_drift_is_found_with_its_size() -> None:
+    found = drift(simulate(1, drifts=0.05), "x", "base")
+    assert found is not None
+    assert found.sure
+    assert found.size == pytest.approx(0.05, abs=0.015)
+    other = drift(simulate(1, drifts=0.05), "y", "base")
+    assert other is not None
+    assert not other.sure
+
+
+@pytest.mark.parametrize("effect", ["place", "after"])
+def test_a_planted_effect_of_the_order_is_found_with_its_size(effect: str) -> None:
+    rounds = simulate(2, **{effect: 0.04})
+    by = {"place": rounds.position, "after": rounds.predecessor}
+    found = order(rounds, by[effect])
+    assert found is not None
+    assert found.sure
+    assert found.size == pytest.approx(0.04, abs=0.015)
+
+
+def test_chance_is_not_taken_for_an_effect() -> None:
+    sure = 0
+    for seed in range(60):
+        rounds = simulate(seed, launches=1)
+        effects = [drift(rounds, "x", "base"), order(rounds, rounds.position)]
+        sure += sum(effect is not None and effect.sure for effect in effects)
+    assert sure <= 1
+
+
+def test_too_little_shows_nothing() -> None:
+    one = simulate(3, launches=1)
+    few = Rounds(one.arms, *(table[:2] for table in
+                             (one.attempt, one.throughput, one.latency, one.position,
+                              one.predecessor)))  # fmt: skip
+    assert drift(few, "x", "base") is None
+    assert drift(one, "x", "absent") is None
+    assert drift(one, "x", "x") is None, "no ratio moves"
+    assert order(few, few.position) is None
+
+
+def test_the_hosts_slots_are_summed_up() -> None:
+    slots = pd.DataFrame(
+        {
+            "host_cores_s": [2.0, 2.0], "host_steal_s": [0.0, 0.4],
+            "host_foreign_s": [-0.01, 0.21], "host_mhz": [2100.0, 3000.0],
+        }
+    )  # fmt: skip
+    found = conditions(slots)
+    assert found is not None
+    assert (found.steal, found.foreign) == pytest.approx((0.1, 0.05))
+    assert found.mhz == (2100, 3000)
+    assert conditions(slots.assign(host_mhz=None)).mhz is None
+    assert conditions(slots.assign(host_cores_s=np.nan)) is None
