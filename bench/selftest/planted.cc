@@ -1,0 +1,60 @@
+// The planted workload: a dependent chain of multiply-adds, as long as it is asked to be.
+//
+// Every iteration needs the result of the one before it, so no compiler can shorten the chain, and
+// its time is proportional to its length. The same source is a plain library; with LOCKSTEP_MAIN a
+// program; with LOCKSTEP_FFI also an XLA FFI handler, for which jaxlib's headers are needed.
+
+#include <cstdint>
+
+// Not inlined, and on a boundary of its own: every caller runs the same machine code.
+extern "C" __attribute__((noinline, aligned(64))) double lockstep_spin(int64_t n, double seed) {
+  // Tends to 1 and so never overflows or becomes denormal, which would change its speed. Both
+  // constants are exact, so Python computes the same where the two operations are not fused.
+  const double a = 1.0 - 1.0 / (1 << 20);
+  const double b = 1.0 / (1 << 20);
+  double x = seed;
+  for (int64_t i = 0; i < n; ++i) {
+    x = x * a + b;
+  }
+  return x;
+}
+
+#ifdef LOCKSTEP_MAIN
+#include <cstdio>
+#include <cstdlib>
+
+int main(int argc, char** argv) {
+  const int64_t n = argc == 3 ? std::atoll(argv[1]) : 0;
+  const int64_t repeats = argc == 3 ? std::atoll(argv[2]) : 0;
+  if (n < 1 || repeats < 1) {
+    std::fprintf(stderr, "usage: planted N_ITERATIONS REPEATS\n");
+    return 2;
+  }
+  double x = 0.5;
+  for (int64_t i = 0; i < repeats; ++i) {
+    x = lockstep_spin(n, x);
+  }
+  std::printf("%.17g\n", x);
+  return 0;
+}
+#endif
+
+#ifdef LOCKSTEP_FFI
+#include "xla/ffi/api/ffi.h"
+
+namespace ffi = xla::ffi;
+
+// The length is an operand, not an attribute: programs that differ in it alone are the same.
+static ffi::Error SpinHandler(ffi::BufferR0<ffi::S32> n, ffi::BufferR0<ffi::F32> seed,
+                              ffi::ResultBufferR0<ffi::F32> out) {
+  *out->typed_data() =
+      static_cast<float>(lockstep_spin(*n.typed_data(), static_cast<double>(*seed.typed_data())));
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(lockstep_spin_ffi, SpinHandler,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::BufferR0<ffi::S32>>()
+                                  .Arg<ffi::BufferR0<ffi::F32>>()
+                                  .Ret<ffi::BufferR0<ffi::F32>>());
+#endif

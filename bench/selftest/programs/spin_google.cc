@@ -1,0 +1,29 @@
+// The planted workload for Google Benchmark: `spin_google [--benchmark_...] N_ITERATIONS`.
+
+#include <benchmark/benchmark.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+
+extern "C" double lockstep_spin(int64_t n, double seed);
+
+static void Spin(benchmark::State& state, int64_t n) {
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(lockstep_spin(n, 0.5));
+  }
+}
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  const int64_t n = argc == 2 ? std::atoll(argv[1]) : 0;
+  if (n < 1) {
+    std::fprintf(stderr, "usage: spin_google [--benchmark_...] N_ITERATIONS\n");
+    return 2;
+  }
+  // How long it measures goes by the wall clock, as with every other tool.
+  benchmark::RegisterBenchmark("spin", Spin, n)->UseRealTime();
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}
