@@ -72,6 +72,13 @@ def tensorboard(session: nox.Session) -> None:
 
 
 @nox.session
+def selftest(session: nox.Session) -> None:
+    """Measure Lockstep's own false alarms and detection, beside other tools' (posargs: options)."""
+    install(session, extras=("selftest",))
+    session.run(python(session), "-m", "bench", "selftest", *session.posargs)
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """Run the project's own tests (posargs: options of pytest)."""
     install(session)

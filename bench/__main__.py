@@ -20,6 +20,7 @@ from bench.engine import PROFILES, find_run
 from bench.matrix import BadInput
 from bench.options import help_text
 from bench.plugin import CELLS_FILE
+from bench.selftest.command import selftest
 
 BAD_INPUT = 4
 
@@ -95,6 +96,9 @@ def tensorboard(
     except KeyboardInterrupt:
         code = 0
     raise typer.Exit(code)
+
+
+app.command()(selftest)
 
 
 def _refuse(message: str) -> NoReturn:

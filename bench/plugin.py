@@ -144,7 +144,7 @@ class Front:
     # Measuring.
 
     @pytest.hookimpl(wrapper=True, specname="pytest_runtestloop")
-    def pytest_show_progress(self, session: pytest.Session) -> Generator[None, Any, Any]:
+    def pytest_show_progress(self) -> Generator[None, Any, Any]:
         """Around all items: the progress bar, and SIGTERM as an interruption."""
         if not self._measures:
             return (yield)

@@ -49,11 +49,13 @@ class Turn(TypedDict):
     at: float
     """When the turn began: seconds since 1970, UTC."""
     steps: int
-    """Steps in each of the two timed spans; the same for every arm of the block."""
-    latency_ns: int
-    """Time of `steps` steps, waiting for the devices after every one."""
+    """Steps of the throughput span; the same for every arm of the block."""
     throughput_ns: int
     """Time of `steps` steps, waiting for the devices once, after the last."""
+    latency_steps: int
+    """Steps of the latency span; the same for every arm of the block."""
+    latency_ns: int
+    """Time of `latency_steps` steps, waiting for the devices after every one."""
     wash_out_ns: int
     """Time of the one discarded step before the spans."""
     host: HostSlot | None
@@ -176,7 +178,7 @@ class BlockRow(BlockFields):
     looks: list[Look]
     """Where the block was looked at during this launch and at its end. Filled in by the engine."""
     steps: int
-    """Steps a timed span, shared by all arms; 0 if nothing was timed."""
+    """Steps of a throughput span, shared by all arms; 0 if nothing was timed."""
     started_at: str
     """UTC, ISO 8601."""
     seconds: dict[str, float]

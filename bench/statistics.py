@@ -1,7 +1,8 @@
 """From samples to numbers: step times, ratios between arms, and how sure they are.
 
 A ratio is time(arm) / time(other): 1.25 means that `arm` takes 25 % longer. Arms take turns within
-a round, so what slows the host slows both; the ratio is taken round by round. Imports no jax.
+a round, so what slows the host slows both; the ratio is taken round by round. What ran in two runs
+shares no round: `unpaired` and `quotient` compare it. Imports no jax.
 """
 
 from __future__ import annotations
@@ -24,11 +25,20 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 
-PROCESS_SD = 0.003
+PROCESS_SD = 0.002
 """Standard deviation of log ratios between worker processes, beyond what their rounds show."""
 
 PROCESS_FREEDOM = 8
 """How firmly PROCESS_SD is believed: as an estimate of so many degrees of freedom."""
+
+UNPAIRED_SD = 0.045
+"""Standard deviation of log step times between processes that run one after the other.
+
+Medians of identical programs differed by so much from process to process on a noisy shared host,
+against 0.4 % where they took turns."""
+
+UNPAIRED_FREEDOM = 4
+"""As PROCESS_FREEDOM, of UNPAIRED_SD. Hosts differ more in this than in anything else."""
 
 Figure = Literal["throughput", "latency"]
 
@@ -63,13 +73,15 @@ class Rounds:
             table[row, arms] = values
             return table
 
-        steps = samples["steps"].to_numpy(float) * 1e9
+        def seconds(span: str, steps: str) -> NDArray[np.float64]:
+            return arranged(samples[span].to_numpy(float) / samples[steps].to_numpy(float) / 1e9)
+
         before = pd.Index(names).get_indexer(samples["predecessor"]).astype(float)
         return cls(
             arms=tuple(names),
             attempt=keys // longest,
-            throughput=arranged(samples["throughput_ns"].to_numpy(float) / steps),
-            latency=arranged(samples["latency_ns"].to_numpy(float) / steps),
+            throughput=seconds("throughput_ns", "steps"),
+            latency=seconds("latency_ns", "latency_steps"),
             position=arranged(samples["position"].to_numpy(float)),
             predecessor=arranged(np.where(before < 0, np.nan, before)),
         )
@@ -83,10 +95,18 @@ class Rounds:
 
     def log_ratios(self, arm: str, other: str) -> list[NDArray[np.float64]]:
         """log(time(arm) / time(other)) of every round they shared, an array a worker process."""
-        found = np.log(self.seconds(arm, "throughput") / self.seconds(other, "throughput"))
-        shared = ~np.isnan(found)
-        starts = np.flatnonzero(np.diff(self.attempt[shared])) + 1
-        return [series for series in np.split(found[shared], starts) if series.size]
+        return self._by_process(
+            np.log(self.seconds(arm, "throughput") / self.seconds(other, "throughput"))
+        )
+
+    def log_seconds(self, arm: str) -> list[NDArray[np.float64]]:
+        """log(seconds a step) of every round the arm had a turn in, an array a worker process."""
+        return self._by_process(np.log(self.seconds(arm, "throughput")))
+
+    def _by_process(self, values: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        there = ~np.isnan(values)
+        starts = np.flatnonzero(np.diff(self.attempt[there])) + 1
+        return [series for series in np.split(values[there], starts) if series.size]
 
 
 @dataclass(frozen=True)
@@ -111,7 +131,8 @@ class Ratio:
     rounds: int
     launches: int
     paired: bool
-    """False where the arms never shared a round: drift of the host between them is in the value."""
+    """False where the arms never shared a round: drift of the host between them is in the value,
+    and in the error, where there is one."""
 
     def interval(self, alpha: float = 1 - CONFIDENCE) -> tuple[float, float] | None:
         """Interval of the ratio that misses the truth with probability alpha.
@@ -168,22 +189,26 @@ def ratio(rounds: Rounds, arm: str, other: str) -> Ratio | None:
     return Ratio(value, None, 0.0, fewest, launches=0, paired=False)
 
 
-def estimate(series: Sequence[NDArray[np.float64]]) -> Ratio:
+def estimate(
+    series: Sequence[NDArray[np.float64]],
+    process_sd: float = PROCESS_SD,
+    process_freedom: float = PROCESS_FREEDOM,
+) -> Ratio:
     """The paired estimator over rounds and worker processes.
 
     `series` are log ratios, an array a process with one value a round. Process i contributes the
     median m_i of its rounds, with a variance v_i: see `median_variance`. Processes differ by more
-    than their rounds show (memory layout, thread placement), by a standard deviation of about
-    PROCESS_SD. So with weights w_i = 1 / (PROCESS_SD^2 + v_i) the estimate is the weighted mean of
-    the m_i, with the variance
+    than their rounds show (memory layout, thread placement), by a standard deviation s of about
+    `process_sd`, which is believed as an estimate of f = `process_freedom` degrees of freedom. So
+    with weights w_i = 1 / (s^2 + v_i) the estimate is the weighted mean of the m_i, with the
+    variance
 
-        c / sum(w_i),   c = (PROCESS_FREEDOM + Q) / (PROCESS_FREEDOM + n - 1),
-        Q = sum(w_i (m_i - mean)^2)
+        c / sum(w_i),   c = (f + Q) / (f + n - 1),   Q = sum(w_i (m_i - mean)^2)
 
-    and PROCESS_FREEDOM + n - 1 degrees of freedom: Hartung and Knapp's scale (Statistics in
-    Medicine 20 (2001), 3875), shrunk towards 1 as variances are in Smyth's moderated t (Statistical
-    Applications in Genetics and Molecular Biology 3 (2004)). One process takes PROCESS_SD on trust;
-    the more there are, the more their own spread counts.
+    and f + n - 1 degrees of freedom: Hartung and Knapp's scale (Statistics in Medicine 20 (2001),
+    3875), shrunk towards 1 as variances are in Smyth's moderated t (Statistical Applications in
+    Genetics and Molecular Biology 3 (2004)). One process takes s on trust; the more there are, the
+    more their own spread counts.
     """
     count = sum(len(values) for values in series)
     known = [
@@ -195,12 +220,77 @@ def estimate(series: Sequence[NDArray[np.float64]]) -> Ratio:
         value = math.exp(float(np.median(np.concatenate(series))))
         return Ratio(value, None, 0.0, count, len(series), paired=True)
     medians, variances = np.array(known).T
-    weights = 1 / (PROCESS_SD**2 + variances)
+    weights = 1 / (process_sd**2 + variances)
     mean = float(weights @ medians / weights.sum())
-    freedom = PROCESS_FREEDOM + len(known) - 1
-    scale = (PROCESS_FREEDOM + float(weights @ (medians - mean) ** 2)) / freedom
+    freedom = process_freedom + len(known) - 1
+    scale = (process_freedom + float(weights @ (medians - mean) ** 2)) / freedom
     error = math.sqrt(scale / float(weights.sum()))
     return Ratio(math.exp(mean), error, freedom, count, len(series), paired=True)
+
+
+def unpaired(
+    above: Sequence[NDArray[np.float64]], below: Sequence[NDArray[np.float64]]
+) -> Ratio | None:
+    """Ratio of step times of two runs, nothing of which happened side by side.
+
+    Args:
+      above: log seconds a step in one run, an array a worker process with one value a round.
+      below: the same in the other run.
+
+    Each run's value is `estimate`'s mean over its processes, and each has an error of its own. That
+    error is not the mean's. Processes of one run share its hour (the neighbours, the clock rate,
+    the machine the guest was put on), so they may agree with one another and all be off together;
+    neither run can see by how much. How UNPAIRED_SD is divided between what processes of one run
+    share and what they do not is unknown, so all of it is taken to be shared: a run's variance is
+    that of one process, n times its mean's, and never below UNPAIRED_SD^2. Processes that disagree
+    make the interval wider; many that agree make it no narrower. If they did, a few launches on a
+    host that was steady for an hour would prove two runs of one program different that were made in
+    different hours, which is the error that matters here.
+
+    Both runs rest on the same UNPAIRED_SD and are wrong together if it does not fit the host, so
+    the freedom of their `quotient` stays UNPAIRED_FREEDOM. A 95 % interval therefore reaches at
+    least 16 % below and 19 % above the value. None where either has no samples.
+    """
+    if not above or not below:
+        return None
+    runs = [_of_its_hour(estimate(s, UNPAIRED_SD, UNPAIRED_FREEDOM)) for s in (above, below)]
+    return replace(quotient(*runs, shared=UNPAIRED_FREEDOM), paired=False)
+
+
+def _of_its_hour(mean: Ratio) -> Ratio:
+    """A run's mean with the error of `unpaired`."""
+    if mean.error is None:
+        return mean
+    error = max(UNPAIRED_SD, math.sqrt(mean.launches) * mean.error)
+    return replace(mean, error=error, freedom=UNPAIRED_FREEDOM)
+
+
+def quotient(above: Ratio, below: Ratio, shared: float = PROCESS_FREEDOM) -> Ratio:
+    """above / below, of two runs: errors u and v of their logarithms in quadrature.
+
+    The degrees of freedom are Satterthwaite's (Biometrics Bulletin 2 (1946), 110) with a covariance
+    of the two variances: both contain the same constant, an estimate of `shared` degrees of
+    freedom, and are too small or too large together. With a and b degrees of freedom each,
+
+        (u^2 + v^2)^2 / (u^4 / a + v^4 / b + 2 u^2 v^2 shared / (a b)),
+
+    which is Welch's where nothing is shared, and `shared` where there is nothing else. Without an
+    error where either has none. Rounds and launches are the fewer ones.
+    """
+    value, error, freedom = above.value / below.value, None, 0.0
+    if above.error is not None and below.error is not None:
+        one, other = above.error**2, below.error**2
+        error = math.sqrt(one + other)
+        common = 2 * one * other * shared / (above.freedom * below.freedom)
+        freedom = (one + other) ** 2 / (one**2 / above.freedom + other**2 / below.freedom + common)
+    return Ratio(
+        value,
+        error,
+        freedom,
+        min(above.rounds, below.rounds),
+        min(above.launches, below.launches),
+        paired=above.paired and below.paired,
+    )
 
 
 def median_variance(values: NDArray[np.float64]) -> float | None:

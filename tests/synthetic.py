@@ -154,6 +154,7 @@ def attempt(
                     "predecessor": predecessor,
                     "at": STARTED + 100.0 * launch + number,
                     "steps": 20,
+                    "latency_steps": 20,
                     "latency_ns": int(20e9 * seconds + 20 * 30e3),
                     "throughput_ns": int(20e9 * seconds),
                     "wash_out_ns": int(1e9 * seconds),

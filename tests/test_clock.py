@@ -62,8 +62,9 @@ def test_every_arm_takes_one_turn_a_round_with_the_same_steps():
     spans = ("throughput_ns", "latency_ns", "wash_out_ns")
     assert all(row[span] > 0 for row in rows for span in spans)
     assert [row["at"] for row in rows] == sorted(row["at"] for row in rows)
-    # A warm-up step, and per round a wash-out step and two spans of 5.
-    assert [float(each.state[0]) for each in arms] == [1 + 4 * 11] * 2
+    # A warm-up step, and per round a wash-out step, 5 steps, and one that is waited for.
+    assert [float(each.state[0]) for each in arms] == [1 + 4 * 7] * 2
+    assert {row["latency_steps"] for row in rows} == {1}
 
 
 def test_rounds_end_when_they_are_enough():
@@ -101,7 +102,11 @@ class Clockwork:
 @pytest.mark.parametrize(
     ("step_ns", "seconds", "expected"),
     [
-        ([1e6, 1e6], 1.6, 24),  # 16 rounds of 2 ms a step: 50 steps, one washed out, two spans
+        (
+            [1e6, 1e6],
+            1.6,
+            39,
+        ),  # 16 rounds of 2 ms a step: 50 steps, 1 washed out, 39, 10 waited for
         ([1e9, 1e6], 1.0, 1),  # never below one
         ([1e3, 1e3], 10.0, 1000),  # never above the cap
     ],

@@ -30,8 +30,9 @@ def simulate(
                 rows.append(
                     {
                         "launch": launch, "attempt": str(launch), "arm": arm, "round": number,
-                        "position": position, "predecessor": predecessor, "steps": 1,
-                        "throughput_ns": 1e6 * np.exp(log), "latency_ns": 1e6,
+                        "position": position, "predecessor": predecessor,
+                        "steps": 1, "throughput_ns": 1e6 * np.exp(log),
+                        "latency_steps": 1, "latency_ns": 1e6,
                     }
                 )  # fmt: skip
                 predecessor = arm

@@ -31,7 +31,7 @@ def simulate(
             rows.append(
                 {
                     "block": "b", "attempt": attempt, "launch": 0, "arm": arm, "round": number,
-                    "position": position, "predecessor": "", "steps": 10,
+                    "position": position, "predecessor": "", "steps": 10, "latency_steps": 10,
                     "latency_ns": int(1e10 * seconds * 1.1), "throughput_ns": int(1e10 * seconds),
                 }
             )  # fmt: skip
@@ -254,7 +254,7 @@ def test_the_inverse_swaps_the_ends() -> None:
 def test_the_spread_is_a_step_not_a_span() -> None:
     samples = pd.DataFrame(
         {
-            "arm": "x", "launch": 0, "attempt": "a", "round": range(5), "steps": 4,
+            "arm": "x", "launch": 0, "attempt": "a", "round": range(5), "steps": 4, "latency_steps": 4,
             "throughput_ns": [4_000, 8_000, 12_000, 16_000, 400_000],
             "latency_ns": [40_000] * 5, "position": 0, "predecessor": "x",
         }

@@ -134,7 +134,7 @@ def scaling(curve: Scaling, implementations: Sequence[str]) -> Plot:
             handles=_legend(curve, implementations),
             loc="center left", bbox_to_anchor=(0.775, 0.52), labelspacing=0.7, fontsize=8.5,
         )  # fmt: skip
-        return _render(figure, curve.slug)
+        return render(figure, curve.slug)
 
 
 def forest(
@@ -183,7 +183,7 @@ def forest(
             "step time over the baseline's (left of 1 is faster)",
             x=(1.75 / width + 1) / 2, y=0.06 / height, va="bottom", fontsize=9, color=MUTED,
         )  # fmt: skip
-        return _render(figure, slug)
+        return render(figure, slug)
 
 
 def timeline(slug: str, rounds: pd.DataFrame) -> Plot:
@@ -224,7 +224,7 @@ def timeline(slug: str, rounds: pd.DataFrame) -> Plot:
         others.set_title("Share of the cores' time that others had")
         others.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, fontsize=8)
         others.set_xlabel("minutes since the first round")
-        return _render(figure, slug)
+        return render(figure, slug)
 
 
 def _look(name: str, implementations: Sequence[str]) -> tuple[str, str]:
@@ -348,7 +348,8 @@ def _draw_ratios(
         )  # fmt: skip
 
 
-def _render(figure: Figure, slug: str) -> Plot:
+def render(figure: Figure, slug: str) -> Plot:
+    """Draw a finished figure."""
     FigureCanvasAgg(figure)
     svg, png = io.StringIO(), io.BytesIO()
     figure.savefig(svg, format="svg", metadata={"Date": None})

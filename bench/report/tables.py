@@ -101,8 +101,8 @@ class Tables:
     comparisons: list[Comparison]
     timeline: pd.DataFrame
     """One row a round, in order of time: `minutes` since the first, `launch`, the baseline's
-    `relative` step time against its median over the block, and the shares of the cores' time that
-    other processes (`foreign`) and other guests (`steal`) had, NaN where the system tells nothing."""
+    `relative` step time against its median over the block, and the shares of all cores' time that
+    other processes (`foreign`) and other guests (`steal`) had; NaN where nothing is known."""
 
 
 def build(run: Run) -> Tables:

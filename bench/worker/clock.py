@@ -20,6 +20,8 @@ from bench.worker.order import balanced_orders
 WARM_UP_STEPS = 3
 CALIBRATION_STEPS = 3
 MAX_STEPS = 1000
+LATENCY_SHARE = 0.25
+"""Length of the latency span beside the throughput span, which verdicts rest on."""
 
 
 @dataclass
@@ -44,11 +46,14 @@ class Arm:
         """
         step, state, batch = self.step, self.state, self.batch
         start = time.perf_counter_ns()
-        for _ in range(steps):
-            state, loss = step(state, batch)
-            if wait_each:
+        if wait_each:
+            for _ in range(steps):
+                state, loss = step(state, batch)
                 loss.block_until_ready()
-        loss.block_until_ready()
+        else:
+            for _ in range(steps):
+                state, loss = step(state, batch)
+            loss.block_until_ready()
         end = time.perf_counter_ns()
         arrays: list[Any] = [leaf for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array)]
         if not all(array.is_ready() for array in arrays):
@@ -59,15 +64,20 @@ class Arm:
 
 
 def steps_per_span(arms: list[Arm], rounds: int, seconds: float) -> int:
-    """Steps a span, shared by all arms, so that the rounds take about `seconds` together.
+    """Steps of a throughput span, so that the rounds take about `seconds` together.
 
-    Unequal step counts would bias the comparison of microsecond steps: the cost of starting and
-    ending a span would be shared by a different number of steps.
+    All arms share it. Unequal step counts would bias the comparison of microsecond steps: the cost
+    of starting and ending a span would be shared by a different number of steps.
     """
     each = [statistics.median(arm.run(1) for _ in range(CALIBRATION_STEPS)) for arm in arms]
-    spans = seconds * 1e9 / rounds / sum(each)
+    turn = seconds * 1e9 / rounds / sum(each)
     wash_out = 1
-    return max(1, min(MAX_STEPS, int((spans - wash_out) / 2)))
+    return max(1, min(MAX_STEPS, int((turn - wash_out) / (1 + LATENCY_SHARE))))
+
+
+def latency_steps(steps: int) -> int:
+    """Steps of the latency span beside a throughput span of `steps`; at least 1."""
+    return max(1, round(LATENCY_SHARE * steps))
 
 
 @contextmanager
@@ -103,7 +113,7 @@ def measure(
     Args:
       arms: warm, each with a name of its own.
       rounds: most rounds.
-      steps: steps a span.
+      steps: steps of a throughput span.
       seed: of the order of arms.
       log: open, to notice compilation.
       after_round: is given all turns so far, and says whether to go on.
@@ -115,7 +125,7 @@ def measure(
     by_name = {arm.name: arm for arm in arms}
     turns: list[Turn] = []
     compiled: dict[str, int] = {}
-    predecessor = ""
+    predecessor, waited = "", latency_steps(steps)
     with without_garbage_collection(), HostWatch() as watch:
         for number, order in enumerate(balanced_orders(list(by_name), rounds, seed)):
             watch.slot()  # what happened between rounds belongs to no turn
@@ -124,7 +134,7 @@ def measure(
                 programs, at = log.programs, time.time()
                 wash_out = arm.run(1)
                 throughput = arm.run(steps)
-                latency = arm.run(steps, wait_each=True)
+                latency = arm.run(waited, wait_each=True)
                 if log.programs > programs:
                     compiled[name] = compiled.get(name, 0) + log.programs - programs
                 turn = Turn(
@@ -134,8 +144,9 @@ def measure(
                     predecessor=predecessor,
                     at=round(at, 3),
                     steps=steps,
-                    latency_ns=latency,
                     throughput_ns=throughput,
+                    latency_steps=waited,
+                    latency_ns=latency,
                     wash_out_ns=wash_out,
                     host=watch.slot(),
                 )

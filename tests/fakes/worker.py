@@ -122,6 +122,7 @@ def samples(rounds: int) -> list[dict]:
             "predecessor": "",
             "at": 1.7e9 + number,
             "steps": 10,
+            "latency_steps": 10,
             "latency_ns": 12_000_000 * (position + 1),
             "throughput_ns": 10_000_000 * (1 if "equal" in BEHAVIOUR else position + 1)
             + 1000 * number,

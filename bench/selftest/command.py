@@ -1,0 +1,104 @@
+"""`python -m bench selftest`: how good is the detector? Imports no jax."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench.engine import REPORTS
+from bench.selftest.kernel import KernelError
+from bench.selftest.load import PATTERNS
+from bench.selftest.peers import find_peers
+from bench.selftest.session import MANIFEST, Session, Settings
+
+BAD_INPUT = 4
+
+DEFAULTS = Settings()
+
+
+def selftest(
+    processes: Annotated[
+        int, typer.Option(min=1, help="Worker processes of Lockstep under each load.")
+    ] = DEFAULTS.processes,
+    trials: Annotated[int, typer.Option(min=1, help="Trials of each.")] = DEFAULTS.trials,
+    peer_trials: Annotated[
+        int, typer.Option(min=0, help="Trials of each peer, slowdown and load; 0: ask no peers.")
+    ] = DEFAULTS.peer_trials,
+    seconds: Annotated[
+        float, typer.Option(min=0.05, help="Measuring time of a pair of programs.")
+    ] = DEFAULTS.seconds,
+    load: Annotated[
+        list[str] | None, typer.Option(help=f"Background load: {', '.join(PATTERNS)}; repeatable.")
+    ] = None,
+    peer: Annotated[
+        list[str] | None, typer.Option(help=f"Peer: {', '.join(find_peers())}; repeatable.")
+    ] = None,
+    run: Annotated[str, typer.Option(help="Name of the folder in reports/.")] = "",
+    again: Annotated[
+        str, typer.Option(metavar="RUN", help="Only build this self-test's pages again.")
+    ] = "",
+) -> None:
+    """Measure Lockstep's own false alarms, detection and coverage, beside its peers'.
+
+    Takes about 40 minutes with all peers. Nothing else should run on the machine.
+    """
+    if again:
+        folder = REPORTS / again if (REPORTS / again).exists() else Path(again)
+        if not (folder / MANIFEST).is_file():
+            _refuse(f"{again} is not a self-test in {REPORTS}/")
+        _build(folder)
+        return
+    peers = tuple(peer or find_peers()) if peer_trials else ()
+    unknown = [f"--load: unknown {name!r}" for name in load or () if name not in PATTERNS]
+    unknown += [f"--peer: unknown {name!r}" for name in peers if name not in find_peers()]
+    name = run or f"selftest_{datetime.now(UTC):%Y-%m-%d_%H%M}"
+    folder = REPORTS / name
+    if Path(name).name != name or folder.exists():
+        unknown.append(f"--run: {name!r} exists in {REPORTS}/, or is not a plain name")
+    if unknown:
+        _refuse("; ".join(unknown))
+    settings = Settings(
+        processes, trials, peer_trials, seconds, tuple(load or PATTERNS), peers=peers
+    )
+    console = Console(highlight=False)
+    session = Session(settings, folder)
+    for tool, reason in session.unavailable.items():
+        console.print(f"{tool} is not asked: {reason}", soft_wrap=True)
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        console=console, transient=True, disable=not console.is_terminal,
+    )  # fmt: skip
+    try:
+        with bar:
+            total = session.tasks_of_a_pattern * len(settings.patterns)
+            task = bar.add_task("starting", total=total)
+
+            def progress(pattern: str) -> None:
+                bar.update(task, description=f"load: {pattern}")
+                bar.advance(task)
+
+            session.run(progress)
+    except KernelError as error:
+        _refuse(str(error))
+    _build(folder)
+
+
+def _build(folder: Path) -> None:
+    # Drawing libraries take seconds to load: only now, when nobody waits for an answer.
+    from bench.selftest.page import build  # noqa: PLC0415
+
+    page, figures = build(folder)
+    for target in figures.targets:
+        word = "met   " if target.met else "MISSED"
+        typer.echo(f"{word}  {target.promise}: {target.measured}")
+    typer.echo(f"self-test: {page.as_posix()}")
+
+
+def _refuse(message: str) -> NoReturn:
+    typer.echo(f"error: {message}", err=True)
+    raise typer.Exit(BAD_INPUT)

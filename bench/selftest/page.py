@@ -1,0 +1,97 @@
+"""A self-test's figures as a page, as Markdown and as one JSON file. Imports no jax."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from bench.report.page import TEMPLATES, escape_markdown
+from bench.selftest import figures, plot, session
+from bench.selftest.figures import Detector, Figures, Rate
+
+if TYPE_CHECKING:
+    from bench.report.plots import Plot
+    from bench.selftest.session import Manifest
+
+FIGURES = "figures.json"
+
+
+@dataclass(frozen=True)
+class Page:
+    """What both pages show."""
+
+    title: str
+    manifest: Manifest
+    figures: Figures
+    planted: list[str]
+    plot: Plot | None
+
+    def detector_rows(self, base_only: bool) -> list[Detector]:
+        """Of all tools over all loads, or each load's."""
+        return [d for d in self.figures.detectors if (d.pattern == figures.ALL) == base_only]
+
+    @property
+    def svg(self) -> Markup:
+        """The plot, for the page."""
+        label = "How often each tool is right; the table below holds its numbers"
+        return Markup(self.plot.inline(label) if self.plot else "")  # noqa: S704 (escapes itself)
+
+
+def build(folder: Path) -> tuple[Path, Figures]:
+    """Write `figures.json`, the plot, `report.md` and `report.html` into a self-test's folder.
+
+    Reads stored rows alone.
+
+    Returns:
+      The page, and the figures on it.
+
+    Raises:
+      FileNotFoundError: it is not a self-test's folder.
+    """
+    manifest, rows = session.read(folder)
+    seconds = float(manifest["settings"]["seconds"])
+    found = figures.compute(rows, seconds)
+    planted = list(dict.fromkeys(name for d in found.detectors for name in d.found))
+    drawn = plot.detectors(found.detectors, seconds, planted)
+    page = Page(folder.name, manifest, found, planted, drawn)
+    (folder / FIGURES).write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
+    if drawn is not None:
+        drawn.write(folder)
+    markdown = _environment(markup=False).get_template("page.md.j2")
+    (folder / "report.md").write_text(markdown.render(page=page), encoding="utf-8")
+    style = Markup((TEMPLATES / "style.css").read_text(encoding="utf-8"))  # noqa: S704
+    path = folder / "report.html"
+    template = _environment(markup=True).get_template("page.html.j2")
+    path.write_text(template.render(page=page, style=style), encoding="utf-8")
+    return path, found
+
+
+def _environment(*, markup: bool) -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=markup,  # noqa: S701 - `finalize` escapes Markdown
+        finalize=None if markup else escape_markdown,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"rate": rate, "percent": percent}
+    return environment
+
+
+def rate(share: Rate | None) -> str:
+    """`1.4 % (0.6 to 3.5)`, with Wilson's 95 % interval; a dash where nobody was asked."""
+    if share is None or not share.of:
+        return "\N{EN DASH}"
+    low, high = share.interval
+    return f"{100 * share.value:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def percent(share: float) -> str:
+    """`1.23 %`."""
+    return f"{100 * share:.2f} %"
