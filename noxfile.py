@@ -58,10 +58,24 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def regress(session: nox.Session) -> None:
+    """Gate a change (posargs: the revision to compare with, then options of bench)."""
+    install(session)
+    session.run(python(session), "-m", "bench", "regress", *session.posargs)
+
+
+@nox.session
 def report(session: nox.Session) -> None:
     """Build a stored run's report again (posargs: its name)."""
     install(session)
     session.run(python(session), "-m", "bench", "report", *session.posargs)
+
+
+@nox.session
+def compare(session: nox.Session) -> None:
+    """Compare two stored runs, cell by cell (posargs: their names)."""
+    install(session)
+    session.run(python(session), "-m", "bench", "compare", *session.posargs)
 
 
 @nox.session

@@ -1,12 +1,14 @@
-"""`python -m bench`: run the benchmark, rebuild a report, open TensorBoard. Imports no jax."""
+"""`python -m bench`: run the benchmark, report, compare, open TensorBoard. Imports no jax."""
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import traceback
 import warnings
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -16,13 +18,14 @@ import typer
 from pytest_benchmark.logger import PytestBenchmarkWarning
 
 from bench import store
-from bench.engine import PROFILES, find_run
+from bench.engine import PROFILES, REPORTS, find_run
 from bench.matrix import BadInput
-from bench.options import help_text
+from bench.options import help_text, regress_help_text
 from bench.plugin import CELLS_FILE
 from bench.selftest.command import selftest
 
-BAD_INPUT = 4
+FAILED, BAD_INPUT = 3, 4
+"""Exit codes."""
 
 app = typer.Typer(
     help="Which way of writing a distributed JAX train step is fastest here?",
@@ -44,8 +47,28 @@ def run(context: typer.Context) -> None:
     raise typer.Exit(run_pytest(context.args))
 
 
-def run_pytest(arguments: list[str]) -> int:
-    """Run the cells as pytest items; returns pytest's exit code."""
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+)
+def regress(context: typer.Context) -> None:
+    """Gate a change: the working tree against an earlier revision. `regress --help` says how."""
+    if {"-h", "--help"} & set(context.args):
+        typer.echo(regress_help_text(), nl=False)
+        return
+    revision, *options = context.args or [""]
+    if not revision or revision.startswith("-"):
+        _refuse("name first what to compare with, as in: python -m bench regress main")
+    try:
+        code = run_pytest([f"--base-revision={revision}", *options], "bench.regress.plugin")
+    except Exception:  # noqa: BLE001 - Python's exit code for it would mean a regression
+        traceback.print_exc()
+        code = FAILED
+    raise typer.Exit(code)
+
+
+def run_pytest(arguments: list[str], *plugins: str) -> int:
+    """Run the cells as pytest items, with more plugins; returns pytest's exit code."""
     # Other plugins of the environment would change the output, or claim options of ours.
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     listing = {"--collect-only", "--co"} & set(arguments)
@@ -55,6 +78,7 @@ def run_pytest(arguments: list[str]) -> int:
     own = [
         *("-c", str(CELLS_FILE.with_name("pytest.ini"))),
         *("-p", "pytest_benchmark.plugin", "-p", "bench.plugin"),
+        *(word for plugin in plugins for word in ("-p", plugin)),
         "--capture=no",
         "-q" if listing else "-qq",
         *([] if asked else ["--benchmark-quiet"]),
@@ -80,6 +104,38 @@ def report(
 
 
 @app.command()
+def compare(
+    a: Annotated[str, typer.Argument(metavar="RUN_A", help="Stored run that is compared with.")],
+    b: Annotated[str, typer.Argument(metavar="RUN_B", help="Stored run that is compared.")],
+    margin: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PERCENT",
+            help="Difference of step times that is too small to matter (default: the runs' own).",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of the pages (default: in reports/)."),
+    ] = None,
+) -> None:
+    """Compare two stored runs, cell by cell: what became faster or slower in RUN_B."""
+    from rich.console import Console  # noqa: PLC0415 (other commands need not wait for these)
+
+    from bench.compare import build, terminal  # noqa: PLC0415
+
+    try:
+        share = None if margin is None else _share("--margin", margin)
+        one, other = find_run(a), find_run(b)
+        folder = output or REPORTS / f"compare_{one.resolve().name}_{other.resolve().name}"
+        found = build(one, other, folder, share)
+    except (BadInput, store.StoreError, OSError) as error:
+        _refuse(str(error))
+    terminal.show(Console(highlight=False), found)
+    typer.echo(f"comparison: {(folder / 'compare.html').as_posix()}")
+
+
+@app.command()
 def tensorboard(
     port: Annotated[int, typer.Option(help="Port of the page.")] = 6006,
 ) -> None:
@@ -99,6 +155,21 @@ def tensorboard(
 
 
 app.command()(selftest)
+
+
+def _share(option: str, percent: str) -> float:
+    """A percentage as a share.
+
+    Raises:
+      BadInput: it is not a number above 0 and below 100.
+    """
+    try:
+        share = float(percent) / 100
+    except ValueError:
+        share = math.nan
+    if not 0 < share < 1:
+        raise BadInput([f"{option}: {percent!r} is not a number of percent above 0 and below 100"])
+    return share
 
 
 def _refuse(message: str) -> NoReturn:

@@ -5,11 +5,14 @@ Imports no jax.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.stats import combine_pvalues, kendalltau, kruskal, theilslopes
+from scipy.special import ndtr
+from scipy.stats import kruskal
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,26 +44,40 @@ class Effect:
 def drift(rounds: Rounds, arm: str, other: str) -> Effect | None:
     """Trend of the log ratio over the rounds of a launch: is the comparison in a steady state?
 
-    Every launch is tested by itself, by Mann and Kendall's test (Kendall's rank correlation with
-    the round); the p-values are combined by Stouffer's method, on one side and the other, so that
-    launches that drift in opposite directions do not add up. The size is the median over launches
-    of Theil and Sen's slope times the rounds. None where no launch has enough rounds.
+    Every launch is tested by itself, by Mann and Kendall's test; the normal scores are combined by
+    Stouffer's method, so that launches that drift in opposite directions do not add up. The size
+    is the median over launches of Theil and Sen's slope times the rounds. None where no launch has
+    enough rounds.
     """
     series = [s for s in rounds.log_ratios(arm, other) if len(s) >= _FEWEST_ROUNDS and np.ptp(s)]
     if not series:
         return None
-    sizes = [float(theilslopes(values).slope) * (len(values) - 1) for values in series]
-    sides = [
-        float(combine_pvalues([_trend(values, side) for values in series], "stouffer").pvalue)
-        for side in ("less", "greater")
-    ]
-    return Effect(float(np.median(sizes)), min(1.0, 2 * min(sides)))
+    slopes, scores = zip(*map(trend, series), strict=True)
+    sizes = [slope * (len(values) - 1) for slope, values in zip(slopes, series, strict=True)]
+    score = sum(scores) / math.sqrt(len(scores))
+    return Effect(float(np.median(sizes)), 2 * float(ndtr(-abs(score))))
 
 
-def _trend(values: NDArray[np.float64], side: str) -> float:
-    p = float(kendalltau(np.arange(len(values)), values, alternative=side).pvalue)
-    # Stouffer's method needs p-values strictly between 0 and 1.
-    return min(max(p, 1e-12), 1 - 1e-12)
+def trend(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Theil and Sen's slope a place, and the normal score of Mann and Kendall's test.
+
+    Both are functions of the differences of all pairs: the median of their slopes, and the sum of
+    their signs, S, whose variance is n (n - 1) (2 n + 5) / 18 without a trend and without ties
+    (Kendall, Rank Correlation Methods, 1975), with the usual correction for continuity. As
+    scipy.stats.theilslopes and kendalltau, which take ten times as long for a report of 10,000.
+    """
+    earlier, later = _pairs(len(values))
+    differences = values[later] - values[earlier]
+    total = float(np.sign(differences).sum())
+    count = len(values)
+    variance = count * (count - 1) * (2 * count + 5) / 18
+    score = (total - math.copysign(1, total)) / math.sqrt(variance) if total else 0.0
+    return float(np.median(differences / (later - earlier))), score
+
+
+@cache
+def _pairs(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return np.triu_indices(count, 1)
 
 
 def order(rounds: Rounds, by: NDArray[np.float64]) -> Effect | None:
@@ -73,12 +90,14 @@ def order(rounds: Rounds, by: NDArray[np.float64]) -> Effect | None:
     turns.
     """
     shared = (~np.isnan(rounds.throughput)).sum(axis=1) > 1
+    if not shared.any():
+        return None
     left, by, attempt = np.log(rounds.throughput[shared]), by[shared], rounds.attempt[shared]
     for process in np.unique(attempt):
         own = attempt == process
         present = ~np.isnan(left[own]).all(axis=0)
-        left[np.ix_(own, present)] -= np.nanmedian(left[np.ix_(own, present)], axis=0)
-    left -= np.nanmedian(left, axis=1, keepdims=True)
+        left[np.ix_(own, present)] -= _median(left[np.ix_(own, present)], axis=0)
+    left -= _median(left, axis=1)
     known = ~(np.isnan(left) | np.isnan(by))
     values, keys = left[known], by[known]
     groups = [values[keys == key] for key in np.unique(keys)]
@@ -87,6 +106,13 @@ def order(rounds: Rounds, by: NDArray[np.float64]) -> Effect | None:
         return None
     medians = [float(np.median(group)) for group in groups]
     return Effect(max(medians) - min(medians), float(kruskal(*groups).pvalue))
+
+
+def _median(values: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+    """The median of what is there; np.nanmedian is slow, and hardly ever is anything missing."""
+    median = np.nanmedian if np.isnan(values).any() else np.median
+    found: NDArray[np.float64] = median(values, axis=axis, keepdims=True)
+    return found
 
 
 @dataclass(frozen=True)

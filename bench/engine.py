@@ -9,7 +9,8 @@ import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,16 +21,17 @@ from typing import Any, Protocol, cast
 import pandas as pd
 
 from bench import peaks, store
-from bench.cells import Block, decisive
+from bench.cells import Block, Cell, decisive
 from bench.environment import relevant_variables
 from bench.host import describe_code, describe_host
 from bench.matrix import BadInput, Plan, closest
 from bench.options import Options
-from bench.protocol import Catalogue, PhaseEvent
+from bench.protocol import BaseFile, Catalogue, PhaseEvent
+from bench.regress.bases import Bases
 from bench.rows import SCHEMA, TWIN, Look, Manifest, SampleRow, Status
 from bench.statistics import Rounds
 from bench.supervisor import Launch, Settings, run_block
-from bench.verdicts import AlphaSpending, Claim, claims
+from bench.verdicts import AlphaSpending, Claim, claims, compare
 
 REPORTS = Path("reports")
 PROFILES = Path("profiles")
@@ -77,6 +79,9 @@ def stored_options(options: Options) -> Options:
     """
     if options.resume is None:
         return options
+    if options.base_revision is not None:
+        fault = "a gate is not continued: the working tree may have changed since; start it again"
+        raise BadInput([f"--resume: {fault}"])
     directory = find_run(options.resume)
     # Files outside the checkout may lie elsewhere now, so their paths may be given anew.
     free = {"implementation_path", "workload_path", "dry_run"}
@@ -90,7 +95,11 @@ def stored_options(options: Options) -> Options:
         faults.append("--run: a resumed run keeps its name")
     if faults:
         raise BadInput(faults)
-    stored = store.read_manifest(directory)["config"]["options"]
+    config = store.read_manifest(directory)["config"]
+    if "regress" in config:
+        fault = f"{directory.name} gates a change and is not continued; start it again"
+        raise BadInput([f"--resume: {fault}"])
+    stored = config["options"]
     kept = {name: value for name, value in given.items() if name in free}
     return Options.from_json({**stored, **kept, "resume": str(directory)})
 
@@ -138,13 +147,31 @@ class _BlockState:
 
 
 class Engine:
-    """Measures blocks of a plan into one run's folder, which it makes when it is first needed."""
+    """Measures blocks of a plan into one run's folder, which it makes when it is first needed.
+
+    Args:
+      plan: what to measure.
+      options: what was asked for.
+      catalogue: what there is to measure.
+      argv: the command, as the manifest tells it.
+      bases: in a regress run, what the implementations are compared with. Their arms are measured
+        beside the plan's where they are selected.
+    """
 
     def __init__(
-        self, plan: Plan, options: Options, catalogue: Catalogue, argv: Sequence[str]
+        self,
+        plan: Plan,
+        options: Options,
+        catalogue: Catalogue,
+        argv: Sequence[str],
+        bases: Bases | None = None,
     ) -> None:
         self.plan = plan
         self.directory: Path | None = None
+        self.bases = bases
+        self._base_files: Mapping[str, BaseFile] = {}
+        self._compared: list[str] = []
+        """Cells that are compared with their base."""
         self._options = options
         self._catalogue = catalogue
         self._argv = argv
@@ -178,11 +205,15 @@ class Engine:
 
     def to_do(self, block: Block, implementations: Sequence[str]) -> int:
         """Launches of `passes` that are not stored for all of these implementations."""
-        state = self._blocks[block.name]
         return sum(
-            any(state.open(name, number + 1) for name in implementations)
-            for number in range(self.passes())
+            bool(self._open(block, implementations, number + 1)) for number in range(self.passes())
         )
+
+    def _open(self, block: Block, implementations: Sequence[str], launches: int) -> list[str]:
+        """Those that want more launches to have so many; of pairs, where both do."""
+        state = self._blocks[block.name]
+        names = [name for name in implementations if state.open(name, launches)]
+        return names if self.bases is None else self.bases.paired(names)
 
     def measure(self, selected: Mapping[Block, Sequence[str]], monitor: Monitor) -> None:
         """Measure and store what is selected: pass after pass, then where the budget is best spent.
@@ -191,11 +222,10 @@ class Engine:
         the host is not one block's alone.
         """
         started = time.monotonic()
-        with TemporaryDirectory(prefix="lockstep-") as programs:
+        with TemporaryDirectory(prefix="lockstep-") as programs, self._checked_out(selected):
             for number in range(self.passes()):
                 for block in random.Random(number).sample(list(selected), len(selected)):
-                    state = self._blocks[block.name]
-                    arms = [name for name in selected[block] if state.open(name, number + 1)]
+                    arms = self._open(block, selected[block], number + 1)
                     if monitor.stop():
                         return
                     if arms:
@@ -207,6 +237,20 @@ class Engine:
                 right = self._blocks[widest.name].right()
                 arms = [name for name in selected[widest] if name in right]
                 self._launch(widest, arms, programs, monitor)
+
+    @contextmanager
+    def _checked_out(self, selected: Mapping[Block, Sequence[str]]) -> Iterator[None]:
+        """In a regress run, around the measuring: the bases, and what is compared with them."""
+        if self.bases is None:
+            yield
+            return
+        self._compared = [
+            Cell(block, name).name
+            for block, arms in selected.items()
+            for name in self.bases.opponents(arms)
+        ]
+        with self.bases.checked_out() as self._base_files:
+            yield
 
     def _left(self, started: float) -> float:
         """Seconds of the budget; without one, none is handed out but for `--target-ci`."""
@@ -235,11 +279,18 @@ class Engine:
         return width <= math.log1p(self.plan.target_ci)
 
     def _claims(self, block: Block, samples: Sequence[SampleRow], alpha: float) -> dict[str, Claim]:
-        """What these samples of a block say of its implementations that were right so far."""
+        """What these samples of a block say of its implementations that were right so far.
+
+        Against the baseline, with the error over all pairs; in a regress run each against its base,
+        with the error over all comparisons of the run.
+        """
         failed = {
             name for name, ended in self._blocks[block.name].ended.items() if set(ended) != {"ok"}
         }
         arms = {row["arm"] for row in samples} - {TWIN} - failed
+        if self.bases is not None:
+            rounds, each = Rounds.of(pd.DataFrame(samples)), alpha / len(self._compared)
+            return compare(rounds, self.bases.opponents(arms), each, self.plan.margin)
         named = [name for name in self.plan.implementations if name in arms]
         if not named:
             return {}
@@ -336,7 +387,11 @@ class Engine:
             "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "argv": [_portable(word) for word in self._argv],
             "preset": self.plan.preset,
-            "config": {**self.plan.config, "options": _portable_options(self._options)},
+            "config": {
+                **self.plan.config,
+                "options": _portable_options(self._options),
+                **self._gate(),
+            },
             "platform": catalogue["platform"],
             "device_kind": catalogue["device_kind"],
             "device_count": catalogue["device_count"],
@@ -352,6 +407,12 @@ class Engine:
             raise BadInput([str(error)]) from error
         return self.directory
 
+    def _gate(self) -> dict[str, Any]:
+        """What the manifest's `config` says of a regress run."""
+        if self.bases is None:
+            return {}
+        return {"regress": {**self.bases.record(), "cells": self._compared}}
+
     def _settings(self, programs: str) -> Settings:
         plan, options = self.plan, self._options
         profile = plan.profile_steps > 0
@@ -363,6 +424,7 @@ class Engine:
             timeout_s=plan.timeout_s,
             implementation_paths=_absolute(options.implementation_path),
             workload_paths=_absolute(options.workload_path),
+            base_files=self._base_files,
             program_cache=programs,
             profile_dir=str(PROFILES.resolve()) if profile else None,
             profile_run=self.directory.name if self.directory else "",

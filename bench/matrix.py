@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from bench.cells import PRECISIONS, Block, Cell
@@ -32,6 +32,9 @@ DEFAULT_BATCHES = {"linear-base": 1024, "mlp-base": 256, "gpt2-nano": 16, "gpt2-
 takes milliseconds, small enough that `quick` stays quick."""
 
 FALLBACK_BATCH = 64
+
+REGRESS = "regress"
+"""The preset of a regress run where none is asked for."""
 
 PROFILE_STEPS = 5
 
@@ -82,6 +85,10 @@ PRESET_TABLE = {
         seconds=30.0,
     ),
 }
+
+
+# More rounds than quick: a gate that is left undecided is of no use, and looks end it early.
+PRESET_TABLE[REGRESS] = replace(PRESET_TABLE["quick"], launches=3, rounds=64, seconds=10.0)
 
 
 class BadInput(Exception):  # noqa: N818 (it is the user's error, not the program's)
@@ -183,7 +190,9 @@ class _Reader:
         self.faults = faults
 
     def plan(self) -> Plan:
-        name = self._choice("--preset", self.options.preset or PRESETS[0], PRESETS)
+        name = REGRESS if self.options.base_revision else PRESETS[0]
+        if self.options.preset is not None:
+            name = self._choice("--preset", self.options.preset, PRESETS)
         preset = PRESET_TABLE[name]
         implementations = self._implementations()
         baseline = self._baseline(implementations)

@@ -36,6 +36,40 @@ exit codes:
 """
 
 
+REGRESS_TEXT = """\
+Measure the working tree and an earlier revision of it side by side: each implementation and its
+base take turns in the same processes, so that the host's noise hits both alike. The base is a
+temporary git worktree; its implementations come with their own helper modules (bench/placement.py,
+or your own package in your repository). The workload, the proof and the clock are the working
+tree's for both, and what a file sets for its whole process (jax.config, environment variables)
+holds for both. A file given by --implementation-path is looked up in the repository that it lies
+in, and compared alone unless --implementations names others.
+
+A regression is a verdict of `slower`. The chance of any wrong verdict in the whole run is at most
+1 %, however many comparisons there are and however often their samples are looked at; a difference
+that is surely within the margin is none."""
+
+REGRESS_EXAMPLES = """\
+examples:
+  python -m bench regress main
+  python -m bench regress HEAD~1 --workloads mlp --meshes data=2 -k "jit_spmd"
+  python -m bench regress origin/main --implementation-path steps/mine.py --budget 600
+
+By default: quick's workloads and meshes, 3 launches of up to 64 rounds. Every option of
+`python -m bench run` works, except --resume. -k and the like select implementations of the working
+tree; their bases come along. Beside the report, the run's folder holds regress.md, a summary for a
+pull request.
+
+exit codes:
+  0    no regression
+  1    an implementation is slower than its base
+  2    more than N comparisons are undecided (--allow-undecided N)
+  3    broken: an implementation that is right at the base is not now; or Lockstep itself failed
+  4    bad input: an unknown revision, no git repository, nothing to compare; nothing was run
+  130  interrupted; what was measured is stored
+"""
+
+
 @dataclass(frozen=True)
 class Options:
     """What was asked for, unchecked. None and empty tuples mean: take the preset's."""
@@ -63,6 +97,9 @@ class Options:
     run: str | None = None
     resume: str | None = None
     dry_run: bool = False
+    base_revision: str | None = None
+    """Of `python -m bench regress` alone, as is `allow_undecided`."""
+    allow_undecided: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As stored in the manifest: what was typed, without what it leaves to the preset."""
@@ -184,10 +221,28 @@ _OPTIONS: dict[str, _Argument] = {
     "dry_run": {"action": "store_true", "help": "show what would be measured, and how long"},
 }
 
+_REGRESS: dict[str, _Argument] = {
+    "allow_undecided": {
+        "metavar": "N",
+        "help": "so many comparisons may stay undecided (default: 0)",
+    },
+    "base_revision": {"metavar": "REV", "help": argparse.SUPPRESS},
+}
+"""What a regress run takes beside the options of a run. Its command gives the revision."""
+
 
 def add_options(add: Callable[..., Any]) -> None:
-    """Declare every option by `add`, which takes what argparse's add_argument takes."""
-    for name, argument in _OPTIONS.items():
+    """Declare every option of a run by `add`, which takes what argparse's add_argument takes."""
+    _declare(_OPTIONS, add)
+
+
+def add_regress_options(add: Callable[..., Any]) -> None:
+    """Declare what a regress run takes beside these."""
+    _declare(_REGRESS, add)
+
+
+def _declare(options: dict[str, _Argument], add: Callable[..., Any]) -> None:
+    for name, argument in options.items():
         settings: dict[str, Any] = dict(argument)
         if "nargs" in settings:
             settings["action"] = "extend"
@@ -200,8 +255,8 @@ def add_options(add: Callable[..., Any]) -> None:
 def read_options(namespace: argparse.Namespace) -> Options:
     """What was typed. Values of several words in one quoted string are taken apart."""
     values: dict[str, Any] = {}
-    for name, argument in _OPTIONS.items():
-        value = getattr(namespace, f"lockstep_{name}")
+    for name, argument in (_OPTIONS | _REGRESS).items():
+        value: Any = getattr(namespace, f"lockstep_{name}", None)
         if "nargs" in argument:
             value = tuple(word for text in value for word in text.split())
         elif isinstance(value, list):
@@ -212,11 +267,26 @@ def read_options(namespace: argparse.Namespace) -> Options:
 
 def help_text() -> str:
     """The page of `python -m bench run --help`."""
+    text = "Prove and time every implementation in every block, then write a report."
+    return _parser("run", text, EXAMPLES, _OPTIONS).format_help()
+
+
+def regress_help_text() -> str:
+    """The page of `python -m bench regress --help`."""
+    options = {name: argument for name, argument in _OPTIONS.items() if name != "resume"}
+    parser = _parser("regress", REGRESS_TEXT, REGRESS_EXAMPLES, options | _REGRESS)
+    parser.add_argument("BASE_REV", help="what to compare with: a branch, tag or commit; first")
+    return parser.format_help()
+
+
+def _parser(
+    command: str, description: str, epilog: str, options: dict[str, _Argument]
+) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m bench run",
-        description="Prove and time every implementation in every block, then write a report.",
-        epilog=EXAMPLES,
+        prog=f"python -m bench {command}",
+        description=description,
+        epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_options(parser.add_argument)
-    return parser.format_help()
+    _declare(options, parser.add_argument)
+    return parser

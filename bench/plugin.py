@@ -28,6 +28,7 @@ from bench.matrix import BadInput, Plan, make_plan
 from bench.options import Options, add_options, read_options
 from bench.progress import Progress
 from bench.protocol import Catalogue, PhaseEvent
+from bench.regress.bases import find_bases, gated
 from bench.rows import Status
 
 CELLS_FILE = Path(__file__).with_name("cells_test.py")
@@ -55,6 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _make_front(config: pytest.Config) -> Front:
     options = stored_options(read_options(config.option))
+    if options.base_revision is not None:
+        options = gated(options)
     faults = [
         *path_faults("--implementation-path", options.implementation_path),
         *path_faults("--workload-path", options.workload_path),
@@ -68,7 +71,11 @@ def _make_front(config: pytest.Config) -> Front:
         else read_catalogue(options.implementation_path, options.workload_path)
     )
     plan = make_plan(options, catalogue, faults)
-    engine = Engine(plan, options, catalogue, sys.argv[1:])
+    bases = None
+    if options.base_revision is not None:
+        bases = find_bases(options, catalogue, plan.implementations)
+        plan = bases.reduced(plan)
+    engine = Engine(plan, options, catalogue, sys.argv[1:], bases)
     return Front(config, options, catalogue, engine)
 
 
@@ -129,7 +136,9 @@ class Front:
         """Know what is selected, after -k and the like."""
         for item in session.items:
             cell = self._cells[_cell_name(item)]
-            self._selected.setdefault(cell.block, []).append(cell.implementation)
+            bases = self.engine.bases
+            arms = bases.arms(cell.implementation) if bases else [cell.implementation]
+            self._selected.setdefault(cell.block, []).extend(arms)
         if not session.items:
             self.console.print(f"none of the {len(self._cells)} cells is selected")
 
@@ -281,8 +290,8 @@ class Front:
             self._report = build(directory)
 
     def pytest_terminal_summary(self) -> None:
-        """Print the table of the run."""
-        if self._report is not None and self.engine.directory is not None:
+        """Print the table of the run; the outcome of a regress run comes from its own plugin."""
+        if self._report is not None and self.engine.directory and not self.engine.bases:
             from bench.summary import print_summary  # noqa: PLC0415 (as above)
 
             print_summary(self.console, store.load(self.engine.directory))

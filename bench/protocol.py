@@ -17,6 +17,17 @@ MORE = "more"
 ENOUGH = "enough"
 
 
+class BaseFile(TypedDict):
+    """Where an arm comes from that is another revision of an implementation."""
+
+    path: str
+    """The file, in the worktree."""
+    worktree: str
+    """Checkout of the other revision: the file's own helper modules come from here."""
+    repository: str
+    """The checkout whose modules these take the place of."""
+
+
 class Job(TypedDict):
     """One block to prove and measure in one worker process."""
 
@@ -46,6 +57,8 @@ class Job(TypedDict):
     implementation_paths: list[str]
     """Files outside implementations/; their names are their file names without `.py`."""
     workload_paths: list[str]
+    base_files: NotRequired[dict[str, BaseFile]]
+    """Files of implementations that are neither there nor in implementations/, by name."""
     program_cache: NotRequired[str]
     """Folder of compiled programs that the launches of a run share; one of its own if absent."""
     profile_dir: NotRequired[str]

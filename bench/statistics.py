@@ -167,10 +167,12 @@ class Ratio:
 def spread(rounds: Rounds, arm: str, figure: Figure) -> Spread | None:
     """Median and quartiles of `arm`'s seconds a step; None if it has no samples."""
     seconds = rounds.seconds(arm, figure)
-    seconds = seconds[~np.isnan(seconds)]
+    seconds = np.sort(seconds[~np.isnan(seconds)])
     if not seconds.size:
         return None
-    lower, median, upper = (float(value) for value in np.quantile(seconds, [0.25, 0.5, 0.75]))
+    # As np.quantile does by default, which takes several times as long.
+    places = np.array([0.25, 0.5, 0.75]) * (seconds.size - 1)
+    lower, median, upper = np.interp(places, np.arange(seconds.size), seconds).tolist()
     return Spread(median, lower, upper, rounds=seconds.size)
 
 
@@ -253,12 +255,13 @@ def unpaired(
     """
     if not above or not below:
         return None
-    runs = [_of_its_hour(estimate(s, UNPAIRED_SD, UNPAIRED_FREEDOM)) for s in (above, below)]
-    return replace(quotient(*runs, shared=UNPAIRED_FREEDOM), paired=False)
+    found = quotient(_of_its_hour(above), _of_its_hour(below), UNPAIRED_FREEDOM)
+    return replace(found, paired=False)
 
 
-def _of_its_hour(mean: Ratio) -> Ratio:
-    """A run's mean with the error of `unpaired`."""
+def _of_its_hour(series: Sequence[NDArray[np.float64]]) -> Ratio:
+    """Seconds a step in a run, with the error of `unpaired`."""
+    mean = estimate(series, UNPAIRED_SD, UNPAIRED_FREEDOM)
     if mean.error is None:
         return mean
     error = max(UNPAIRED_SD, math.sqrt(mean.launches) * mean.error)
@@ -266,7 +269,7 @@ def _of_its_hour(mean: Ratio) -> Ratio:
 
 
 def quotient(above: Ratio, below: Ratio, shared: float = PROCESS_FREEDOM) -> Ratio:
-    """above / below, of two runs: errors u and v of their logarithms in quadrature.
+    """Ratio of two runs' ratios, with the errors u and v of their logarithms in quadrature.
 
     The degrees of freedom are Satterthwaite's (Biometrics Bulletin 2 (1946), 110) with a covariance
     of the two variances: both contain the same constant, an estimate of `shared` degrees of

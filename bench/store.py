@@ -14,6 +14,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import pandas as pd
+import pyarrow as pa
+from pandas.api.types import is_object_dtype
+from pyarrow import json as arrow_json
 
 from bench.rows import (
     SCHEMA,
@@ -140,7 +143,7 @@ def load(directory: Path) -> Run:
     return Run(
         directory=directory,
         manifest=manifest,
-        samples=_frame(whole(_read(directory / SAMPLES)), SampleRow),
+        samples=_samples(directory / SAMPLES, blocks),
         cells=cells.drop_duplicates(["cell", "launch"], keep="last", ignore_index=True),
         blocks=blocks,
     )
@@ -149,7 +152,7 @@ def load(directory: Path) -> Run:
 def export(frame: pd.DataFrame, directory: Path, name: str) -> None:
     """Write `<name>.csv` and `<name>.parquet`; objects in cells become JSON text."""
     flat = frame.copy()
-    for column in flat.columns:
+    for column in filter(lambda name: is_object_dtype(flat[name]), flat.columns):
         if flat[column].map(lambda value: isinstance(value, dict | list)).any():
             flat[column] = flat[column].map(
                 lambda value: json.dumps(value) if isinstance(value, dict | list) else None
@@ -219,12 +222,37 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def _samples(path: Path, blocks: pd.DataFrame) -> pd.DataFrame:
+    """Samples of the attempts that have a block row. There may be very many."""
+    columns = _columns(SampleRow)
+    if not path.exists():
+        return pd.DataFrame(columns=columns)
+    text = path.read_bytes()
+    whole = text[: text.rfind(b"\n") + 1]  # as in `_read`
+    if not whole:
+        return pd.DataFrame(columns=columns)
+    try:
+        table = arrow_json.read_json(pa.BufferReader(whole))
+    except pa.ArrowInvalid as error:
+        _read(path)  # names the line
+        raise StoreError(f"{path} is damaged: {error}") from error
+    frame: pd.DataFrame = table.flatten().to_pandas()
+    frame.columns = [str(name).replace(".", "_") for name in frame.columns]
+    key = ["block", "launch", "attempt"]
+    return frame.reindex(columns=columns).merge(blocks[key].drop_duplicates(), on=key)
+
+
 def _frame(rows: list[dict[str, Any]], kind: type) -> pd.DataFrame:
+    nested = _NESTED.get(kind, {})
+    return pd.DataFrame([_spread(row, nested) for row in rows], columns=_columns(kind))
+
+
+def _columns(kind: type) -> list[str]:
     nested = _NESTED.get(kind, {})
     columns = []
     for key in _keys(kind):
         columns += [f"{key}_{name}" for name in _keys(nested[key])] if key in nested else [key]
-    return pd.DataFrame([_spread(row, nested) for row in rows], columns=columns)
+    return columns
 
 
 def _spread(row: dict[str, Any], nested: Iterable[str]) -> dict[str, Any]:

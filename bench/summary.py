@@ -33,12 +33,12 @@ def _table(found: Tables) -> RenderableType | None:
     table.add_column("ms/step", justify="right", no_wrap=True)
     table.add_column("ratio (95 %)", justify="right", no_wrap=True)
     for comparison in found.comparisons:
-        ranked = tables.ranked(found.cells, comparison.name)
+        ranked = comparison.ranked
         if ranked.empty:
             table.add_row(comparison.name, "-", "-", "-")
             continue
         # One arm alone leads nobody, but it has a time.
-        leaders = words.summary(comparison, found.cells).leaders or list(ranked["implementation"])
+        leaders = words.summary(comparison).leaders or list(ranked["implementation"])
         milliseconds = dict(zip(ranked["implementation"], 1e3 * ranked["step_s"], strict=True))
         first, *tied = leaders
         table.add_row(

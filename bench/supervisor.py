@@ -28,7 +28,7 @@ from typing import IO, Any, Self, cast
 from bench.cells import Block, Cell
 from bench.environment import worker_cores, worker_environment
 from bench.host import load_average
-from bench.protocol import ENOUGH, MORE, Job, PhaseEvent
+from bench.protocol import ENOUGH, MORE, BaseFile, Job, PhaseEvent
 from bench.rows import BlockRow, CellRow, SampleRow, Status, block_fields
 from bench.verdicts import look_rounds
 
@@ -62,6 +62,8 @@ class Settings:
     silence_s: float = SILENCE_S
     implementation_paths: tuple[str, ...] = ()
     workload_paths: tuple[str, ...] = ()
+    base_files: Mapping[str, BaseFile] = field(default_factory=dict)
+    """Files of arms that are another revision of an implementation."""
     program_cache: str | None = None
     """Folder of compiled programs that the launches share."""
     profile_dir: str | None = None
@@ -243,6 +245,8 @@ class _BlockRun:
             "implementation_paths": list(settings.implementation_paths),
             "workload_paths": list(settings.workload_paths),
         }
+        if settings.base_files:
+            job["base_files"] = dict(settings.base_files)
         if settings.program_cache is not None:
             # What an arm compiles in one block must not spare it compiling in another.
             block = re.sub(r"[^\w.=-]", "_", self.block.name)

@@ -3,13 +3,15 @@
 The 95 % interval of a ratio is about that ratio alone. A verdict is held to more: of all blocks,
 at most 1 % (ALPHA) may contain a wrong one, whichever of their arms are compared and however often
 their samples were looked at. A block with k arms therefore splits ALPHA evenly over its
-k (k - 1) / 2 pairs (Bonferroni) and over its looks: `AlphaSpending`. Imports no jax.
+k (k - 1) / 2 pairs (Bonferroni) and over its looks: `AlphaSpending`. A regress run is held to more
+still: ALPHA is for a wrong verdict anywhere in it, so it splits what a look at a block may spend
+over the comparisons of the whole run. Imports no jax.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -70,7 +72,7 @@ def decide(ratio: Ratio, alpha: float, margin: float = MARGIN) -> Verdict:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a block says of one of its arms against its baseline."""
+    """What a block says of one of its arms against another: its baseline, if no other is named."""
 
     ratio: Ratio
     verdict: Verdict
@@ -96,15 +98,30 @@ def claims(
       margin: share of a step time that is too small a difference to matter.
       only: the one arm that is asked for; all if None.
     """
-    each = alpha / pairs(len(arms))
+    opponents = {arm: baseline for arm in arms if arm != baseline and only in (None, arm)}
+    return compare(rounds, opponents, alpha / pairs(len(arms)), margin)
+
+
+def compare(
+    rounds: Rounds, opponents: Mapping[str, str], alpha: float, margin: float
+) -> dict[str, Claim]:
+    """What a block's rounds say of arms, each against an opponent of its own.
+
+    Args:
+      rounds: of the block, in all launches.
+      opponents: what each arm is compared with.
+      alpha: error of each comparison.
+      margin: share of a step time that is too small a difference to matter.
+
+    Returns:
+      Claims by arm, of those that have samples and whose opponents have.
+    """
     found = {}
-    for arm in arms:
-        if arm == baseline or only not in (None, arm):
-            continue
-        ratio = statistics.ratio(rounds, arm, baseline)
+    for arm, opponent in opponents.items():
+        ratio = statistics.ratio(rounds, arm, opponent)
         if ratio is not None:
-            verdict = decide(ratio, each, margin)
-            needed = 0.0 if verdict.decided else launches_to_decide(ratio, each, margin)
+            verdict = decide(ratio, alpha, margin)
+            needed = 0.0 if verdict.decided else launches_to_decide(ratio, alpha, margin)
             found[arm] = Claim(ratio, verdict, needed)
     return found
 

@@ -61,6 +61,10 @@ class Plan:
     noise: float = 0.004
     """Standard deviation of a turn's log time, beside what a whole round shares."""
     shared_noise: float = 0.05
+    seed: int = 0
+    """Of all noise: another one is another measurement of the same truth."""
+    pace: float = 1.0
+    """By how much the host makes every time longer."""
     endings: dict[tuple[str, int], tuple[Status, str]] = field(default_factory=dict)
     """How a cell ends other than ok, by implementation and devices (0: any)."""
     alone: frozenset[str] = frozenset()
@@ -111,9 +115,9 @@ def manifest(plan: Plan, run: str = "synthetic") -> Manifest:
     }
 
 
-def write(reports: Path, plan: Plan) -> Path:
+def write(reports: Path, plan: Plan, run: str = "synthetic") -> Path:
     """Store a whole synthetic run and return its folder."""
-    directory = store.create(reports, manifest(plan))
+    directory = store.create(reports, manifest(plan, run))
     for block in plan.blocks():
         for launch in range(plan.launches):
             together = [name for name in plan.ratios if name not in plan.alone]
@@ -127,7 +131,7 @@ def attempt(
     plan: Plan, block: Block, launch: int, label: str, names: list[str]
 ) -> tuple[list[SampleRow], list[CellRow], BlockRow]:
     """Rows of one worker process."""
-    rng = np.random.default_rng(zlib.crc32(f"{block.name} {launch} {label}".encode()))
+    rng = np.random.default_rng(zlib.crc32(f"{block.name} {launch} {label}".encode()) + plan.seed)
     tag = f"{zlib.crc32(block.name.encode()):08x}-{launch}-{label}"
     cells = [_cell(plan, block, launch, tag, name, alone=label == name) for name in names]
     ok = [row["implementation"] for row in cells if row["status"] == "ok"]
@@ -141,7 +145,7 @@ def attempt(
         for position, index in enumerate(rng.permutation(len(arms))):
             arm = str(arms[index])
             ratio = plan.ratios[baseline if arm == TWIN else arm]
-            seconds = base_seconds(plan, block) * ratio
+            seconds = base_seconds(plan, block) * ratio * plan.pace
             seconds *= np.exp(shared + plan.noise * rng.standard_normal())
             samples.append(
                 {

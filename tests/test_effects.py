@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.special import ndtr
+from scipy.stats import kendalltau, theilslopes
 
-from bench.effects import conditions, drift, order
+from bench.effects import conditions, drift, order, trend
 from bench.statistics import Rounds
 from bench.worker.order import balanced_orders
 
@@ -57,6 +59,16 @@ def test_a_planted_effect_of_the_order_is_found_with_its_size(effect: str) -> No
     assert found is not None
     assert found.sure
     assert found.size == pytest.approx(0.04, abs=0.015)
+
+
+def test_trends_are_those_of_scipy() -> None:
+    rng = np.random.default_rng(4)
+    for count in (8, 30, 64):
+        values = rng.standard_normal(count) + 0.02 * np.arange(count)
+        slope, score = trend(values)
+        assert slope == pytest.approx(theilslopes(values).slope)
+        exact = kendalltau(np.arange(count), values).pvalue
+        assert 2 * ndtr(-abs(score)) == pytest.approx(exact, abs=0.02)
 
 
 def test_chance_is_not_taken_for_an_effect() -> None:

@@ -6,8 +6,15 @@ import pytest
 
 from bench.catalogue import path_faults
 from bench.environment import ROOT
-from bench.matrix import PRESET_TABLE, BadInput, Plan, make_plan
-from bench.options import PRESETS, Options, add_options, help_text, read_options
+from bench.matrix import PRESET_TABLE, REGRESS, BadInput, Plan, make_plan
+from bench.options import (
+    PRESETS,
+    Options,
+    add_options,
+    help_text,
+    read_options,
+    regress_help_text,
+)
 from tests.fakes.catalogue import catalogue
 
 
@@ -50,7 +57,16 @@ def test_every_block_of_a_preset_divides_and_occurs_once(preset: str) -> None:
         blocks = plan("gpu", devices, preset=preset).blocks
         assert all(block.batch % block.mesh.batch_shards == 0 for block in blocks)
         assert len(set(blocks)) == len(blocks)
-    assert set(PRESET_TABLE) == set(PRESETS)
+    assert set(PRESET_TABLE) == {*PRESETS, REGRESS}
+
+
+def test_a_gate_has_the_matrix_of_quick_and_more_samples() -> None:
+    quick, gate = plan(), plan(base_revision="main")
+    assert gate.preset == REGRESS
+    assert gate.blocks == quick.blocks
+    assert (gate.launches, gate.rounds) == (3, 64)
+    assert plan(base_revision="main", preset="standard").preset == "standard"
+    assert "--preset: unknown 'regress'" in faults(preset=REGRESS)[0]
 
 
 def test_default_meshes_are_powers_of_two_and_the_count() -> None:
@@ -98,11 +114,14 @@ def test_values_may_come_in_one_quoted_string() -> None:
 
 
 def test_help_names_every_option_and_exit_code() -> None:
-    text = help_text()
-    for name in Options.__dataclass_fields__:
-        assert f"--{name.replace('_', '-')} " in text
-    for code in (0, 1, 2, 4, 5):
-        assert f"\n  {code}  " in text
+    options = [f"--{name.replace('_', '-')} " for name in Options.__dataclass_fields__]
+    gate = ["--base-revision ", "--allow-undecided "]
+    for text, hidden, codes in (
+        (help_text(), gate, (0, 1, 2, 3, 4, 5)),
+        (regress_help_text(), ["--resume ", gate[0]], (0, 1, 2, 3, 4, 130)),
+    ):
+        assert [option for option in options if option not in text] == hidden
+        assert all(f"\n  {code}  " in text for code in codes)
 
 
 def test_stored_options_are_read_back() -> None:

@@ -120,7 +120,7 @@ def test_cells_measured_apart_have_a_ratio_and_no_interval(found: Tables) -> Non
     assert not apart["paired"].any()
     assert apart["ratio"].notna().all()
     assert apart["ratio_low"].isna().all()
-    first = words.summary(found.comparisons[0], found.cells)
+    first = words.summary(found.comparisons[0])
     assert "Not ranked, because measured apart: nnx_jit." in first.text
 
 
@@ -145,7 +145,7 @@ def test_utilization_is_the_share_of_the_published_peak(tmp_path: Path) -> None:
 
 def test_the_fastest_is_named_with_its_interval(tmp_path: Path) -> None:
     built, _ = small(tmp_path, ratios={"jit_spmd": 1.0, "fast": 0.8, "middle": 0.9})
-    verdict = words.summary(built.comparisons[0], built.cells)
+    verdict = words.summary(built.comparisons[0])
     assert verdict.leaders == ["fast"]
     pattern = r"11\.\d\N{NARROW NO-BREAK SPACE}% less time than middle \(1\d\.\d"
     assert re.search(pattern, verdict.text)
@@ -156,7 +156,7 @@ def test_the_fastest_is_named_with_its_interval(tmp_path: Path) -> None:
 def test_equals_are_not_ranked(tmp_path: Path) -> None:
     ratios = {"jit_spmd": 1.0, "same": 1.0, "slow": 1.5}
     built, _ = small(tmp_path, ratios=ratios, launches=3)
-    verdict = words.summary(built.comparisons[0], built.cells)
+    verdict = words.summary(built.comparisons[0])
     assert set(verdict.leaders) == {"jit_spmd", "same"}
     assert re.search("Within 2.0.%, the same as (same|jit_spmd).", verdict.text)
     assert "the fastest are the same within the margin" in words.headline([verdict])
@@ -165,7 +165,7 @@ def test_equals_are_not_ranked(tmp_path: Path) -> None:
 
 def test_what_is_undecided_has_a_price(tmp_path: Path) -> None:
     built, _ = small(tmp_path, ratios={"jit_spmd": 1.0, "close": 1.01}, noise=0.05)
-    summary = words.summary(built.comparisons[0], built.cells)
+    summary = words.summary(built.comparisons[0])
     assert summary.undecided
     assert re.search(
         r"Undecided against \w+ \(.* to .*; about .* more would decide\)", summary.text
@@ -190,7 +190,7 @@ def test_a_copy_that_differs_from_its_original_is_an_alarm(tmp_path: Path) -> No
 
 def test_few_rounds_resolve_nothing(tmp_path: Path) -> None:
     built, run = small(tmp_path, rounds=5)
-    verdict = words.summary(built.comparisons[0], built.cells)
+    verdict = words.summary(built.comparisons[0])
     assert len(verdict.leaders) == len(SMALL.ratios)
     assert "Too few rounds" in [c.title for c in words.caveats(built, run.manifest)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -64,6 +65,9 @@ def test_rounds_are_arranged_by_process_and_time() -> None:
     assert [len(series) for series in rounds.log_ratios("x", "base")] == [3]
     assert [len(series) for series in rounds.log_ratios("base", "base")] == [3, 2]
     assert not Rounds.of(both.iloc[:0]).log_ratios("x", "base")
+    assert [len(series) for series in rounds.log_seconds("base")] == [3, 2]
+    np.testing.assert_allclose(np.exp(rounds.log_seconds("x")[0]), rounds.throughput[:3, 0])
+    assert not rounds.log_seconds("absent")
 
 
 def test_predecessors_are_arms() -> None:
@@ -146,6 +150,110 @@ def test_more_launches_learn_that_processes_differ_more_than_thought() -> None:
             covered[launches] += low <= 1 <= high
     assert covered[1] < covered[3] < covered[12]
     assert covered[12] / trials > 0.85
+
+
+def drifted(rng: np.random.Generator, drift: float, world: World, trials: int, launches: int):
+    """Log seconds a step of runs of one program, each made on a host of its own pace."""
+    pace = drift * rng.standard_normal((trials, 1, 1))
+    return math.log(0.01) + pace + world.launches(rng, trials, launches, rounds=16)
+
+
+AGREEING = World(0.004, 0.01, 0.2, 4)
+"""Processes of one hour on a quiet host."""
+
+
+@pytest.mark.parametrize(("launches", "others"), [(1, 1), (3, 1), (6, 6), (24, 24)])
+def test_unpaired_intervals_cover_a_drift_between_runs(launches: int, others: int) -> None:
+    """Also where the launches of each run agree: they cannot know of the other run's hour."""
+    rng = np.random.default_rng(launches)
+    trials = 300
+    above, below = (
+        drifted(rng, statistics.UNPAIRED_SD, AGREEING, trials, n) for n in (launches, others)
+    )
+    covered = wrong = 0
+    for one, other in zip(above, below, strict=True):
+        found = statistics.unpaired(list(one), list(other))
+        assert found is not None
+        assert not found.paired
+        low, high = ends(found)
+        covered += low <= 1 <= high
+        low, high = ends(found, 0.01 / 30)
+        wrong += not low <= 1 <= high
+    assert covered / trials > 0.94
+    assert wrong == 0
+
+
+def test_unpaired_verdicts_bear_a_host_that_drifts_three_times_as_much() -> None:
+    rng = np.random.default_rng(2)
+    above, below = (drifted(rng, 3 * statistics.UNPAIRED_SD, AGREEING, 300, 3) for _ in range(2))
+    wrong = 0
+    for one, other in zip(above, below, strict=True):
+        found = statistics.unpaired(list(one), list(other))
+        assert found is not None
+        low, high = ends(found, 0.01 / 30)
+        wrong += not low <= 1 <= high
+    assert wrong == 0
+
+
+def test_launches_make_an_unpaired_interval_wider_and_never_narrower() -> None:
+    rng = np.random.default_rng(4)
+    errors = {}
+    for name, world in (("agree", AGREEING), ("disagree", World(0.3, 0.01, 0.0, 30))):
+        for launches in (1, 12):
+            (one,), (other,) = (drifted(rng, 0.0, world, 1, launches) for _ in range(2))
+            found = statistics.unpaired(list(one), list(other))
+            assert found is not None
+            errors[name, launches] = found.error
+    least = math.sqrt(2) * statistics.UNPAIRED_SD
+    assert errors["agree", 1] == pytest.approx(least, rel=0.02)
+    assert errors["agree", 12] == pytest.approx(least)
+    assert errors["disagree", 12] > 3 * least
+
+
+def test_a_large_unpaired_difference_is_found() -> None:
+    rng = np.random.default_rng(8)
+    (one,), (other,) = (drifted(rng, statistics.UNPAIRED_SD, AGREEING, 1, 3) for _ in range(2))
+    found = statistics.unpaired([series + math.log(3) for series in one], list(other))
+    assert found is not None
+    assert ends(found, 0.01 / 30)[0] > 1
+    assert found.value == pytest.approx(3, rel=0.2)
+    assert found.launches == 3
+
+
+def test_what_has_no_samples_or_few_is_unpaired_without_an_interval() -> None:
+    series = [np.zeros(16)]
+    assert statistics.unpaired(series, []) is None
+    assert statistics.unpaired([], series) is None
+    found = statistics.unpaired([np.full(5, math.log(2))], series)
+    assert found is not None
+    assert (found.value, found.interval()) == (pytest.approx(2), None)
+
+
+def test_a_quotient_of_ratios_has_both_errors() -> None:
+    one, other = (
+        Ratio(v, e, 8.0, 32, n, paired=True) for v, e, n in ((1.2, 3e-3, 1), (1, 4e-3, 3))
+    )
+    found = statistics.quotient(one, other)
+    assert (found.value, found.error) == (pytest.approx(1.2), pytest.approx(5e-3))
+    assert (found.rounds, found.launches, found.paired) == (32, 1, True)
+    # All that either knows of its error is one and the same constant.
+    assert found.freedom == pytest.approx(8)
+    # Welch's, for errors that know nothing of each other.
+    welch = 25**2 / (9**2 / 8 + 16**2 / 8)
+    assert statistics.quotient(one, other, shared=0).freedom == pytest.approx(welch)
+    assert statistics.quotient(replace(one, error=None), other).interval() is None
+
+
+@pytest.mark.parametrize("world", ["quiet", "dependent, heavy tails"])
+def test_quotients_of_equal_ratios_cover_one(world: str) -> None:
+    rng = np.random.default_rng(len(world))
+    trials = 400
+    covered = 0
+    runs = (WORLDS[world].launches(rng, trials, n, rounds=32) for n in (1, 3))
+    for one, other in zip(*runs, strict=True):
+        low, high = ends(statistics.quotient(*(statistics.estimate(list(s)) for s in (one, other))))
+        covered += low <= 1 <= high
+    assert covered / trials > 0.94 - 4 * math.sqrt(0.94 * 0.06 / trials)
 
 
 def test_rounds_of_one_process_cannot_make_it_sure() -> None:
@@ -251,10 +359,20 @@ def test_the_inverse_swaps_the_ends() -> None:
     assert ends(ratio.inverse()) == pytest.approx((1 / high, 1 / low))
 
 
+@pytest.mark.parametrize("count", [1, 2, 7, 16])
+def test_quartiles_are_those_of_numpy(count: int) -> None:
+    rounds = Rounds.of(simulate(9, {"x": 1.0}, rounds=count))
+    found = statistics.spread(rounds, "x", "throughput")
+    assert found is not None
+    quartiles = np.quantile(rounds.seconds("x", "throughput"), [0.25, 0.5, 0.75])
+    assert (found.lower_quartile, found.median, found.upper_quartile) == pytest.approx(quartiles)
+
+
 def test_the_spread_is_a_step_not_a_span() -> None:
     samples = pd.DataFrame(
         {
-            "arm": "x", "launch": 0, "attempt": "a", "round": range(5), "steps": 4, "latency_steps": 4,
+            "arm": "x", "launch": 0, "attempt": "a", "round": range(5),
+            "steps": 4, "latency_steps": 4,
             "throughput_ns": [4_000, 8_000, 12_000, 16_000, 400_000],
             "latency_ns": [40_000] * 5, "position": 0, "predecessor": "x",
         }

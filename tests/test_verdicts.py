@@ -13,6 +13,7 @@ from bench.verdicts import (
     ALPHA,
     AlphaSpending,
     claims,
+    compare,
     decide,
     launches_to_decide,
     look_rounds,
@@ -167,6 +168,17 @@ def test_claims_are_about_all_arms_but_the_baseline() -> None:
     assert only[1].verdict.word == "faster"
     # Of four arms there are six pairs: each is held to a sixth of the error.
     strict = found["slow"].ratio.interval(0.008 / 6)
+    assert (found["slow"].verdict.low, found["slow"].verdict.high) == strict
+
+
+def test_arms_may_have_opponents_of_their_own() -> None:
+    rounds = rounds_of(base=1.0, slow=1.3, same=1.0)
+    opponents = {"slow": "base", "base": "slow", "same": "base", "absent": "base"}
+    found = compare(rounds, opponents, 0.001, 0.02)
+    assert {name: claim.verdict.word for name, claim in found.items()} == {
+        "slow": "slower", "base": "faster", "same": "same",
+    }  # fmt: skip
+    strict = found["slow"].ratio.interval(0.001)
     assert (found["slow"].verdict.low, found["slow"].verdict.high) == strict
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from bench.report import plots, scaling, tables, views, words
+from bench.report import plots, scaling, views, words
 
 if TYPE_CHECKING:
     from bench.report.plots import Plot
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from bench.report.views import Table
     from bench.report.words import Summary
     from bench.rows import Manifest
+
+FOREST_BLOCKS = 24
+"""Most panels of a forest plot: more could not be read, and the tables hold them all."""
 
 TEMPLATES = Path(__file__).parent
 
@@ -163,8 +166,8 @@ def _subject(
 ) -> Subject:
     first = blocks[0]
     anchor = f"{first.workload}-{first.size}-{first.precision}"
-    timed = [b for b in blocks if len(tables.ranked(found.cells, b.name))]
-    compared = [b for b in blocks if _has_ratios(found, b)]
+    timed = [b for b in blocks if len(b.ranked)]
+    compared = [b for b in blocks if _has_ratios(b)][:FOREST_BLOCKS]
     ratios = None
     if compared:
         title = f"Step time over the baseline's, {name}"
@@ -177,7 +180,7 @@ def _subject(
     return Subject(
         name=name,
         anchor=anchor,
-        summaries=[words.summary(b, found.cells) for b in blocks],
+        summaries=[words.summary(b) for b in blocks],
         curves=[
             Chart(
                 title=curve.title,
@@ -188,7 +191,7 @@ def _subject(
             for curve in curves
         ],
         ratios=ratios,
-        blocks=[views.comparison(b, found.cells, manifest) for b in timed],
+        blocks=[views.comparison(b, manifest) for b in timed],
     )
 
 
@@ -200,6 +203,6 @@ def _timeline(found: Tables) -> Chart | None:
     return Chart(title, label, plots.timeline("host", found.timeline), None)
 
 
-def _has_ratios(found: Tables, block: Comparison) -> bool:
-    ranked = tables.ranked(found.cells, block.name)
+def _has_ratios(block: Comparison) -> bool:
+    ranked = block.ranked
     return bool((ranked["ratio"].notna() & (ranked["implementation"] != block.baseline)).any())

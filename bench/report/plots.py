@@ -44,6 +44,9 @@ VARIABLES = {
 CLIP = 1.5
 """Ratios beyond this are drawn at the edge with their number, so that the rest stays readable."""
 
+TIMELINE_POINTS = 1000
+"""Most points of a series over time; of more, medians are drawn."""
+
 STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "axes.edgecolor": LINE,
@@ -197,6 +200,7 @@ def timeline(slug: str, rounds: pd.DataFrame) -> Plot:
             2, 1, sharex=True, gridspec_kw={"height_ratios": (2, 1), "hspace": 0.35}
         )
         figure.subplots_adjust(left=0.07, right=0.97, top=0.93, bottom=0.12)
+        rounds = _thinned(rounds)
         minutes = rounds["minutes"].to_numpy(float)
         drift.axhline(1, color=MUTED, linewidth=0.6)
         drift.plot(
@@ -225,6 +229,14 @@ def timeline(slug: str, rounds: pd.DataFrame) -> Plot:
         others.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, fontsize=8)
         others.set_xlabel("minutes since the first round")
         return render(figure, slug)
+
+
+def _thinned(rounds: pd.DataFrame) -> pd.DataFrame:
+    """At most TIMELINE_POINTS rows: medians of rounds that follow one another."""
+    if len(rounds) <= TIMELINE_POINTS:
+        return rounds
+    groups = np.arange(len(rounds)) * TIMELINE_POINTS // len(rounds)
+    return rounds.groupby(groups).median()
 
 
 def _look(name: str, implementations: Sequence[str]) -> tuple[str, str]:
@@ -327,12 +339,13 @@ def _draw_ratios(
     if comparison.floor:
         width = statistics.floor_width(comparison.floor)
         axes.axvspan(np.exp(-width), np.exp(width), color=LINE, zorder=0.5, linewidth=0)
+    found = own.to_dict("index")
     for line, name in enumerate(names):
-        if name not in own.index:
+        if name not in found:
             axes.annotate("no time", (1, line), xytext=(5, 0), textcoords="offset points",
                           color=MUTED, fontsize=7.5, va="center")  # fmt: skip
             continue
-        cell = own.to_dict("index")[name]
+        cell = found[name]
         colour, marker = _look(name, implementations)
         if cell["ratio"] > high:
             text = f"{numbers.ratio(cell['ratio'])} \N{BLACK RIGHT-POINTING SMALL TRIANGLE}"

@@ -5,8 +5,9 @@ Every number of the report is computed here or in bench.statistics, from stored 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 
@@ -20,6 +21,8 @@ from bench.statistics import Ratio, Rounds
 from bench.verdicts import MARGIN, Claim, claims
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from bench.rows import Manifest
     from bench.store import Run
 
@@ -59,6 +62,9 @@ class Comparison:
     """Share of a step time that is too small a difference to matter."""
     claims: dict[str, Claim]
     """What is said of each arm but the baseline, against the baseline."""
+    ranked: pd.DataFrame
+    """The block's `ok` cells of `Tables.cells`, fastest first: by ratio, which shared noise does
+    not touch, and by step time where there is none."""
     drifts: dict[str, Effect]
     """Trend of each arm's ratio to the baseline within the launches."""
     order: dict[str, Effect]
@@ -107,42 +113,53 @@ class Tables:
 
 def build(run: Run) -> Tables:
     """Compute the tables of a run."""
-    cells = [_identity(rows, run.manifest) for _, rows in run.cells.groupby("cell", sort=False)]
+    launches: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in run.cells.to_dict("records"):
+        launches[row["cell"]].append(cast("dict[str, Any]", row))
+    cells = [_identity(rows, run.manifest) for rows in launches.values()]
+    of_block: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for cell in cells:
+        of_block[cell["block"]].append(cell)
     samples = {str(name): rows for name, rows in _timed_samples(run).groupby("block")}
     none = run.samples.iloc[:0]
-    rounds = {name: Rounds.of(rows) for name, rows in samples.items()}
-    for cell in cells:
-        cell.update(_times(cell, rounds.get(cell["block"]), run.manifest["device_kind"]))
+    margin = float(run.manifest["config"].get("margin", MARGIN))
     comparisons = []
-    for name, attempts in run.blocks.sort_values(BLOCK_ORDER, kind="stable").groupby(
-        "block", sort=False
-    ):
-        own = samples.get(str(name), none)
-        refused = {c["implementation"] for c in cells if c["block"] == name and c["status"] != "ok"}
-        shown = own[~own["arm"].isin(refused)]
-        arms = tuple(
-            c["implementation"] for c in cells if c["block"] == name and c["status"] == "ok"
-        )
-        margin = float(run.manifest["config"].get("margin", MARGIN))
-        comparisons.append(_comparison(str(name), attempts, shown, arms, margin))
-    by_name = {comparison.name: comparison for comparison in comparisons}
-    for cell in cells:
-        cell.update(_ratio(cell, by_name[cell["block"]]))
+    ordered = run.blocks.sort_values(BLOCK_ORDER, kind="stable")
+    for name, attempts in ordered.groupby("block", sort=False):
+        own, timed = of_block[str(name)], samples.get(str(name), none)
+        rounds = Rounds.of(timed)
+        for cell in own:
+            cell.update(_times(cell, rounds, run.manifest["device_kind"]))
+        refused = [cell["implementation"] for cell in own if cell["status"] != "ok"]
+        if refused:
+            timed = timed[~timed["arm"].isin(refused)]
+            rounds = Rounds.of(timed)
+        arms = tuple(cell["implementation"] for cell in own if cell["status"] == "ok")
+        comparison = _comparison(str(name), attempts, timed, rounds, arms, margin)
+        for cell in own:
+            cell.update(_ratio(cell, comparison))
+        comparisons.append(comparison)
     table = pd.DataFrame(cells)
-    for column in (
-        "ratio",
-        "ratio_low",
-        "ratio_high",
-        "verdict_low",
-        "verdict_high",
-        "to_decide_s",
-    ):
-        # No cell may have one.
+    for column in _MAY_BE_MISSING:
         table[column] = table[column].astype(float) if column in table else float("nan")
     if cells:
         order = [*BLOCK_ORDER, "implementation"]
         table = table.sort_values(order, kind="stable", ignore_index=True)
+        comparisons = _with_ranks(comparisons, table)
     return Tables(table, comparisons, _timeline(run.samples, comparisons))
+
+
+_MAY_BE_MISSING = (
+    *("ratio", "ratio_low", "ratio_high"),
+    *("verdict_low", "verdict_high", "to_decide_s"),
+)
+"""Figures that no cell may have."""
+
+
+def _with_ranks(comparisons: Iterable[Comparison], cells: pd.DataFrame) -> list[Comparison]:
+    ok = cells[cells["status"] == "ok"].sort_values(["ratio", "step_s", "implementation"])
+    ranked = {str(name): own.reset_index(drop=True) for name, own in ok.groupby("block")}
+    return [replace(c, ranked=ranked.get(c.name, ok.iloc[:0])) for c in comparisons]
 
 
 def _timeline(samples: pd.DataFrame, comparisons: list[Comparison]) -> pd.DataFrame:
@@ -174,12 +191,12 @@ def oversubscribed(manifest: Manifest, devices: int) -> bool:
     return manifest["platform"] == "cpu" and cores is not None and devices > int(cores)
 
 
-def _identity(rows: pd.DataFrame, manifest: Manifest) -> dict[str, Any]:
+def _identity(rows: list[dict[str, Any]], manifest: Manifest) -> dict[str, Any]:
     """One cell from its row of each launch.
 
     What `decisive` says counts, and launches that failed are counted beside it.
     """
-    first = rows.iloc[decisive(list(rows["status"]))]
+    first = rows[decisive([row["status"] for row in rows])]
     cell: dict[str, Any] = {
         key: first[key]
         for key in ("cell", "block", "workload", "size", "mesh", "devices", "batch", "precision",
@@ -189,7 +206,9 @@ def _identity(rows: pd.DataFrame, manifest: Manifest) -> dict[str, Any]:
         "interleaved": bool(first["interleaved"] is not False),
         "oversubscribed": oversubscribed(manifest, int(first["devices"])),
         "launches": len(rows),
-        "failed_launches": int((rows["status"] != "ok").sum()) if first["status"] == "ok" else 0,
+        "failed_launches": sum(row["status"] != "ok" for row in rows)
+        if first["status"] == "ok"
+        else 0,
         "unit": first["unit"],
         "units_per_step": _number(first["units_per_step"]),
         # Of the first launch: later ones take programs from the compilation cache.
@@ -231,7 +250,7 @@ def _timed_samples(run: Run) -> pd.DataFrame:
     return run.samples.merge(arms, on=[*key, "arm"], how="inner")
 
 
-def _times(cell: dict[str, Any], rounds: Rounds | None, device_kind: str) -> dict[str, Any]:
+def _times(cell: dict[str, Any], rounds: Rounds, device_kind: str) -> dict[str, Any]:
     """Times and rates of an `ok` cell, or the status and reason that refuse them."""
     figures = ("step_s", "step_q1_s", "step_q3_s", "latency_s", "latency_q1_s", "latency_q3_s",
                "units_per_s", "achieved_flops", "mfu")  # fmt: skip
@@ -239,8 +258,8 @@ def _times(cell: dict[str, Any], rounds: Rounds | None, device_kind: str) -> dic
     if cell["status"] != "ok":
         return nothing
     name = cell["implementation"]
-    throughput = statistics.spread(rounds, name, "throughput") if rounds else None
-    latency = statistics.spread(rounds, name, "latency") if rounds else None
+    throughput = statistics.spread(rounds, name, "throughput")
+    latency = statistics.spread(rounds, name, "latency")
     if throughput is None or latency is None:
         return nothing | {"status": "crashed", "reason": "no samples were stored"}
     published = peaks.peak(device_kind, cell["precision"])
@@ -272,6 +291,7 @@ def _comparison(
     name: str,
     attempts: pd.DataFrame,
     samples: pd.DataFrame,
+    rounds: Rounds,
     arms: tuple[str, ...],
     margin: float,
 ) -> Comparison:
@@ -282,7 +302,6 @@ def _comparison(
     baseline = str(widest["baseline"]) if widest["arms"] else ""
     other = set(attempts.loc[attempts["baseline"] != baseline, "attempt"])
     samples = samples[~((samples["arm"] == TWIN) & samples["attempt"].isin(other))]
-    rounds = Rounds.of(samples)
     first = attempts.iloc[0]
     looks = [look for taken in attempts.sort_values("launch")["looks"] for look in taken]
     alpha = float(looks[-1]["alpha"]) if looks else 0.0
@@ -303,6 +322,7 @@ def _comparison(
         alpha=alpha,
         margin=margin,
         claims=claims(rounds, arms, baseline, alpha, margin),
+        ranked=pd.DataFrame(),
         drifts=_known({a: drift(rounds, a, baseline) for a in arms if a != baseline}),
         order=_known(
             {
@@ -336,12 +356,3 @@ def _ratio(cell: dict[str, Any], comparison: Comparison) -> dict[str, Any]:
         "verdict_high": verdict.high,
         "to_decide_s": comparison.measured_s * max(claim.to_decide - 1, 0.0),
     }
-
-
-def ranked(cells: pd.DataFrame, block: str) -> pd.DataFrame:
-    """The block's `ok` cells, fastest first.
-
-    By ratio, which shared noise does not touch, and by step time where there is none.
-    """
-    ok = cells[(cells["block"] == block) & (cells["status"] == "ok")]
-    return ok.sort_values(["ratio", "step_s", "implementation"], ignore_index=True)

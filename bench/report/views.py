@@ -13,6 +13,8 @@ from bench import peaks, statistics
 from bench.report import numbers, tables, words
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from bench.report.scaling import Scaling
     from bench.report.tables import Comparison
     from bench.rows import Manifest
@@ -57,9 +59,9 @@ class Ending:
     cells: list[str]
 
 
-def comparison(block: Comparison, cells: pd.DataFrame, manifest: Manifest) -> Table:
+def comparison(block: Comparison, manifest: Manifest) -> Table:
     """The block's times, fastest first."""
-    ranked = tables.ranked(cells, block.name)
+    ranked = block.ranked
     unit = next(iter(ranked["unit"].dropna()), "units")
     headings = [
         Figure("Implementation"),
@@ -73,11 +75,11 @@ def comparison(block: Comparison, cells: pd.DataFrame, manifest: Manifest) -> Ta
         Figure("Achieved", "model FLOP/s"),
         Figure("MFU"),
     ]
-    rows = [_row(cell, block) for _, cell in ranked.iterrows()]
+    rows = [_row(cell, block) for cell in ranked.to_dict("records")]
     return Table(block.place, headings, rows, _facts(block, ranked, manifest))
 
 
-def _row(cell: pd.Series[Any], block: Comparison) -> Row:
+def _row(cell: Mapping[Any, Any], block: Comparison) -> Row:
     notes = []
     if cell["implementation"] == block.baseline:
         notes.append("baseline")
@@ -99,14 +101,14 @@ def _row(cell: pd.Series[Any], block: Comparison) -> Row:
     return Row(cell["implementation"], figures, ", ".join(notes))
 
 
-def _spread(cell: pd.Series[Any], name: str) -> Figure:
+def _spread(cell: Mapping[Any, Any], name: str) -> Figure:
     return Figure(
         numbers.si(cell[f"{name}_s"], "s"),
         numbers.range_si(cell[f"{name}_q1_s"], cell[f"{name}_q3_s"], "s"),
     )
 
 
-def _ratio(cell: pd.Series[Any], block: Comparison) -> Figure:
+def _ratio(cell: Mapping[Any, Any], block: Comparison) -> Figure:
     if cell["implementation"] == block.baseline:
         return Figure("1")
     if pd.isna(cell["ratio"]):
@@ -117,10 +119,10 @@ def _ratio(cell: pd.Series[Any], block: Comparison) -> Figure:
     return Figure(numbers.ratio(cell["ratio"]), "\N{EN DASH}".join(ends))
 
 
-def _verdict(cell: pd.Series[Any], block: Comparison) -> Figure:
+def _verdict(cell: Mapping[Any, Any], block: Comparison) -> Figure:
     if cell["implementation"] == block.baseline:
         return Figure("baseline")
-    if cell["verdict"] is None:
+    if pd.isna(cell["verdict"]):
         return Figure(numbers.MISSING)
     word = str(cell["verdict"])
     if word != "undecided":
@@ -128,7 +130,7 @@ def _verdict(cell: pd.Series[Any], block: Comparison) -> Figure:
     return Figure(word, words.to_decide(cell["to_decide_s"]) if cell["paired"] else "not paired")
 
 
-def _compile(cell: pd.Series[Any]) -> Figure:
+def _compile(cell: Mapping[Any, Any]) -> Figure:
     parts = [cell["trace_s"], cell["lower_s"], cell["compile_s"]]
     if pd.isna(parts).any():
         return Figure(numbers.MISSING)
@@ -204,15 +206,15 @@ def curve(scaling: Scaling) -> Table:
     headings = [Figure("Implementation"), *(Figure(numbers.count(n, "device")) for n in devices)]
     rows = []
     for name, points in scaling.points.groupby("implementation"):
-        by_devices = points.set_index("devices")
+        by_devices = points.set_index("devices").to_dict("index")
         rows.append(Row(str(name), [_point(by_devices, n) for n in devices]))
     return Table(scaling.title, headings, rows, [])
 
 
-def _point(by_devices: pd.DataFrame, devices: int) -> Figure:
-    if devices not in by_devices.index:
+def _point(by_devices: dict[Any, dict[Any, Any]], devices: int) -> Figure:
+    if devices not in by_devices:
         return Figure(numbers.MISSING)
-    point = by_devices.to_dict("index")[devices]
+    point = by_devices[devices]
     share = point["efficiency"]
     return Figure(
         numbers.si(point["step_s"], "s"),

@@ -53,6 +53,8 @@ class Summary:
     undecided: bool
     """Whether any of them is undecided."""
     text: str
+    floor: str
+    """How far apart two copies of the baseline may be there: a bound of 95 %."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +65,18 @@ class Caveat:
     text: str
 
 
-def summary(comparison: Comparison, cells: pd.DataFrame) -> Summary:
+def summary(comparison: Comparison) -> Summary:
     """Rank the block's arms that ran side by side, and say how sure that is."""
-    ranked = tables.ranked(cells, comparison.name)
+    ranked = comparison.ranked
     beside = list(ranked.loc[ranked["interleaved"], "implementation"])
     apart = list(ranked.loc[~ranked["interleaved"], "implementation"])
     times = dict(zip(ranked["implementation"], ranked["step_s"], strict=True))
     text, leaders, undecided = _rank(comparison, beside, times)
     if apart:
         text += f" Not ranked, because measured apart: {listing(apart)}."
-    return Summary(comparison, leaders, undecided, text)
+    floor = comparison.floor
+    width = numbers.MISSING if floor is None else numbers.percent(statistics.floor_width(floor))
+    return Summary(comparison, leaders, undecided, text, width)
 
 
 def _rank(

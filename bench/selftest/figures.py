@@ -312,7 +312,8 @@ def targets(
     for planted, launches, least in (("5 % slower", 1, 0.95), ("2 % slower", LAUNCHES, 0.90)):
         if launches * seconds in own:
             share = own[launches * seconds].found[planted]
-            promise = f"{planted}: found in at least {100 * least:.0f} % at {launches * seconds:g} s"
+            time = f"{launches * seconds:g} s"
+            promise = f"{planted}: found in at least {100 * least:.0f} % at {time}"
             found.append(Target(promise, shown(share), share.value >= least))
     if own:
         signs = sum(detector.wrong_sign for detector in own.values())

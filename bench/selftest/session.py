@@ -40,7 +40,7 @@ SLOWDOWNS = {TWIN: 1.0, "2 % slower": 1.02, "5 % slower": 1.05, "10 % slower": 1
 PEER_SLOWDOWNS = (TWIN, "2 % slower", "5 % slower")
 
 STEP_S = 0.001
-ROUNDS = 64
+ROUNDS = 128
 _TIMEOUT_S = 600.0
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -38,6 +39,7 @@ from bench.rows import (
     Turn,
     block_fields,
 )
+from bench.worker.bases import BaseModules
 from bench.worker.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
 from bench.worker.compilation import CompilationLog, remembered_programs
 from bench.worker.completion import check_completion
@@ -137,6 +139,8 @@ class BlockRun:
         self.rows: dict[str, CellRow] = {}
         self.arms: list[Arm] = []
         self.implementations: dict[str, Implementation] = {}
+        self.checkouts: dict[str, BaseModules] = {}
+        """Other revisions that arms come from, by their folder."""
         self.baseline = ""
         self.steps = 0
         self.rounds = 0
@@ -197,22 +201,23 @@ class BlockRun:
         phase: Phase = "gate"
         self.phase(phase, name, number, len(self.job["implementations"]))
         try:
-            files = implementation_files(self.job["implementation_paths"])
-            implementation = cast("Implementation", load(files[name]))
-            reason = implementation.why_unsupported(problem, mesh)
-            if reason is not None:
-                self.fail(name, problem, "unsupported", reason)
-                return
-            checks = [] if name in self.job["proved"] else gate.prove_exact(implementation)
-            self.stopwatch.lap(phase)
+            with self.modules_of(name):
+                implementation = cast("Implementation", load(self.file(name)))
+                reason = implementation.why_unsupported(problem, mesh)
+                if reason is not None:
+                    self.fail(name, problem, "unsupported", reason)
+                    return
+                checks = [] if name in self.job["proved"] else gate.prove_exact(implementation)
+                self.stopwatch.lap(phase)
 
-            phase = "compile"
-            self.phase(phase, name, number, len(self.job["implementations"]))
-            train_step = implementation.build(problem, mesh)
-            first_call = FirstCall(train_step.step)
-            with remembered_programs(self.programs / name):
-                timed_check, state = gate.prove_timed(replace(train_step, step=first_call))
-            self.arms.append(warm_arm(name, train_step, state, problem))
+                phase = "compile"
+                self.phase(phase, name, number, len(self.job["implementations"]))
+                train_step = implementation.build(problem, mesh)
+                first_call = FirstCall(train_step.step)
+                with remembered_programs(self.programs / name):
+                    timed_check, state = gate.prove_timed(replace(train_step, step=first_call))
+                arm = warm_arm(name, train_step, state, problem)
+            self.arms.append(arm)
             self.implementations[name] = implementation
             row = self.row(name, problem, "ok", "")
             row["proof"] = [*checks, timed_check]
@@ -223,6 +228,22 @@ class BlockRun:
             self.fail(name, problem, *failure(error))
         finally:
             self.stopwatch.lap(phase)
+
+    def file(self, name: str) -> Path:
+        """Where an implementation is written."""
+        base_files = self.job.get("base_files", {})
+        if name in base_files:
+            return Path(base_files[name]["path"])
+        return implementation_files(self.job["implementation_paths"])[name]
+
+    def modules_of(self, name: str) -> AbstractContextManager[object]:
+        """Around what an implementation imports: another revision's modules, if it is of one."""
+        base_files = self.job.get("base_files", {})
+        if name not in base_files:
+            return nullcontext()
+        worktree, repository = base_files[name]["worktree"], base_files[name]["repository"]
+        modules = BaseModules(Path(worktree), Path(repository))
+        return self.checkouts.setdefault(worktree, modules)
 
     def measure(self, problem: Problem, mesh: Mesh) -> list[SampleRow]:
         """Time all arms and the baseline's twin; withdraw those that compiled meanwhile."""
@@ -271,9 +292,10 @@ class BlockRun:
     def add_twin(self, problem: Problem, mesh: Mesh) -> None:
         """A second copy of the baseline. Where there is no room for it, the floor is unknown."""
         try:
-            twin = self.implementations[self.baseline].build(problem, mesh)
-            with remembered_programs(self.programs / self.baseline):
-                self.arms.append(warm_arm(TWIN, twin, twin.state, problem))
+            with self.modules_of(self.baseline):
+                twin = self.implementations[self.baseline].build(problem, mesh)
+                with remembered_programs(self.programs / self.baseline):
+                    self.arms.append(warm_arm(TWIN, twin, twin.state, problem))
         except Exception as error:
             status, reason = failure(error)
             if status != "oom":

@@ -1,8 +1,9 @@
-"""Stands in for `python -m bench.worker.catalogue`."""
+"""Stands in for `python -m bench.worker.catalogue`; implementations/ lies in FAKE_ROOT."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -37,4 +38,8 @@ def catalogue(platform: str = "cpu", devices: int = 1, request: dict | None = No
 
 
 if __name__ == "__main__":
-    json.dump(catalogue(request=json.load(sys.stdin)), sys.stdout)
+    found = catalogue(request=json.load(sys.stdin))
+    for entry in found["implementations"]:
+        name = f"implementations/{entry['name']}.py"
+        entry["path"] = entry["path"] or str(Path(os.environ.get("FAKE_ROOT", ""), name))
+    json.dump(found, sys.stdout)

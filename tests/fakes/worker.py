@@ -2,6 +2,7 @@
 
 {"B": "segv"}        what happens in the gate of an arm; see `act`
 {"equal": true}      all arms are equally fast
+{"times": {"B": 2}}  so many times the step time that an arm would have
 {"log": FILE}        every job is appended to it, a line each
 """
 
@@ -124,7 +125,9 @@ def samples(rounds: int) -> list[dict]:
             "steps": 10,
             "latency_steps": 10,
             "latency_ns": 12_000_000 * (position + 1),
-            "throughput_ns": 10_000_000 * (1 if "equal" in BEHAVIOUR else position + 1)
+            "throughput_ns": 10_000_000
+            * (1 if "equal" in BEHAVIOUR else position + 1)
+            * BEHAVIOUR.get("times", {}).get(arm, 1)
             + 1000 * number,
             "wash_out_ns": 1_000_000,
             "host": None,

@@ -1,0 +1,89 @@
+"""Puts a comparison onto one HTML page and one Markdown page, in the look of the report."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from bench.compare import views, words
+from bench.report.page import TEMPLATES, escape_markdown
+from bench.report.views import started
+
+if TYPE_CHECKING:
+    from bench.compare.changes import Compared
+    from bench.compare.setting import Difference
+    from bench.report.views import Table
+    from bench.report.words import Caveat
+
+
+COMMAND = ("python", "-m", "bench", "compare")
+
+
+@dataclass(frozen=True)
+class Content:
+    """Everything on the page."""
+
+    a: str
+    b: str
+    """Names of the runs."""
+    started_a: str
+    started_b: str
+    setting: str
+    apart: str
+    tally: str
+    basis: str
+    differences: list[Difference]
+    caveats: list[Caveat]
+    blocks: list[Table]
+    endings: list[views.Ending]
+    missing: list[views.Missing]
+    command: str
+
+
+def content(found: Compared) -> Content:
+    """Everything the page shows."""
+    margin = f"{100 * found.margin:g}"
+    return Content(
+        a=found.a["run"],
+        b=found.b["run"],
+        started_a=started(found.a),
+        started_b=started(found.b),
+        setting=words.setting(found),
+        apart=words.APART,
+        tally=words.tally(found),
+        basis=words.basis(found),
+        differences=found.differences,
+        caveats=words.caveats(found),
+        blocks=views.blocks(found),
+        endings=views.endings(found),
+        missing=views.missing(found),
+        command=shlex.join([*COMMAND, found.a["run"], found.b["run"], "--margin", margin]),
+    )
+
+
+def html(page: Content) -> str:
+    """One file with no links to fetch and no scripts."""
+    style = Markup((TEMPLATES / "style.css").read_text(encoding="utf-8"))  # noqa: S704
+    template = _environment(autoescape=True).get_template("compare.html.j2")
+    return template.render(page=page, style=style)
+
+
+def markdown(page: Content) -> str:
+    """The same in GitHub's Markdown."""
+    return _environment(autoescape=False).get_template("compare.md.j2").render(page=page)
+
+
+def _environment(*, autoescape: bool) -> Environment:
+    escape: dict[str, Any] = {} if autoescape else {"finalize": escape_markdown}
+    return Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=autoescape,  # noqa: S701 - where it is off, `finalize` escapes for Markdown
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        **escape,
+    )
