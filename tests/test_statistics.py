@@ -230,16 +230,17 @@ def test_what_has_no_samples_or_few_is_unpaired_without_an_interval() -> None:
 
 
 def test_a_quotient_of_ratios_has_both_errors() -> None:
+    shared = statistics.PROCESS_FREEDOM
     one, other = (
-        Ratio(v, e, 8.0, 32, n, paired=True) for v, e, n in ((1.2, 3e-3, 1), (1, 4e-3, 3))
+        Ratio(v, e, shared, 32, n, paired=True) for v, e, n in ((1.2, 3e-3, 1), (1, 4e-3, 3))
     )
     found = statistics.quotient(one, other)
     assert (found.value, found.error) == (pytest.approx(1.2), pytest.approx(5e-3))
     assert (found.rounds, found.launches, found.paired) == (32, 1, True)
     # All that either knows of its error is one and the same constant.
-    assert found.freedom == pytest.approx(8)
+    assert found.freedom == pytest.approx(shared)
     # Welch's, for errors that know nothing of each other.
-    welch = 25**2 / (9**2 / 8 + 16**2 / 8)
+    welch = 25**2 / (9**2 / shared + 16**2 / shared)
     assert statistics.quotient(one, other, shared=0).freedom == pytest.approx(welch)
     assert statistics.quotient(replace(one, error=None), other).interval() is None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from bench.report import plots, scaling, views, words
+from bench.report import numbers, plots, scaling, views, words
 
 if TYPE_CHECKING:
     from bench.report.plots import Plot
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from bench.rows import Manifest
 
 FOREST_BLOCKS = 24
-"""Most panels of a forest plot: more could not be read, and the tables hold them all."""
+CURVES = 6
+"""Most panels of a forest plot, and most scaling plots of a subject. More could not be read, take
+seconds to draw, and the tables hold them all."""
 
 TEMPLATES = Path(__file__).parent
 
@@ -50,6 +52,8 @@ class Subject:
     summaries: list[Summary]
     curves: list[Chart]
     ratios: Chart | None
+    left_out: str
+    """What is not drawn; empty if everything is."""
     blocks: list[Table]
 
 
@@ -167,14 +171,16 @@ def _subject(
     first = blocks[0]
     anchor = f"{first.workload}-{first.size}-{first.precision}"
     timed = [b for b in blocks if len(b.ranked)]
-    compared = [b for b in blocks if _has_ratios(b)][:FOREST_BLOCKS]
+    compared = [b for b in blocks if _has_ratios(b)]
     ratios = None
     if compared:
         title = f"Step time over the baseline's, {name}"
         ratios = Chart(
             title=title,
             label=f"{title}; the tables below hold its numbers",
-            plot=plots.forest(f"ratios-{anchor}", compared, found.cells, implementations),
+            plot=plots.forest(
+                f"ratios-{anchor}", compared[:FOREST_BLOCKS], found.cells, implementations
+            ),
             table=None,
         )
     return Subject(
@@ -188,11 +194,23 @@ def _subject(
                 plot=plots.scaling(curve, implementations),
                 table=views.curve(curve),
             )
-            for curve in curves
+            for curve in curves[:CURVES]
         ],
         ratios=ratios,
+        left_out=_left_out(len(curves) - CURVES, len(compared) - FOREST_BLOCKS),
         blocks=[views.comparison(b, manifest) for b in timed],
     )
+
+
+def _left_out(curves: int, blocks: int) -> str:
+    parts = [
+        numbers.count(count, what)
+        for count, what in ((curves, "scaling curve"), (blocks, "block"))
+        if count > 0
+    ]
+    if not parts:
+        return ""
+    return f"Not drawn, but in the tables: {words.listing(parts)} more."
 
 
 def _timeline(found: Tables) -> Chart | None:

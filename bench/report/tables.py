@@ -225,7 +225,7 @@ def _identity(rows: list[dict[str, Any]], manifest: Manifest) -> dict[str, Any]:
 
 def _proof_error(checks: Any) -> float:
     """The proof's largest error, as a share of what was allowed; NaN without a proof."""
-    if not isinstance(checks, list):
+    if not isinstance(checks, list) or not checks:
         return float("nan")
     shares = [
         check[f"{part}_error"] / check[f"{part}_tolerance"]

@@ -45,7 +45,7 @@ def selftest(
 ) -> None:
     """Measure Lockstep's own false alarms, detection and coverage, beside its peers'.
 
-    Takes about 40 minutes with all peers. Nothing else should run on the machine.
+    Takes about half an hour with all peers. Nothing else should run on the machine.
     """
     if again:
         folder = REPORTS / again if (REPORTS / again).exists() else Path(again)

@@ -20,10 +20,10 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 import pandas as pd
 
-from bench.environment import worker_environment
+from bench.environment import child_environment, worker_environment
 from bench.host import describe_code, describe_host
 from bench.rows import TWIN, Turn
-from bench.selftest import kernel
+from bench.selftest import big_run, kernel
 from bench.selftest.kernel import Kernel
 from bench.selftest.load import PATTERNS, load
 from bench.selftest.peer import Peer, PeerError
@@ -42,6 +42,10 @@ PEER_SLOWDOWNS = (TWIN, "2 % slower", "5 % slower")
 STEP_S = 0.001
 ROUNDS = 128
 _TIMEOUT_S = 600.0
+_REBUILD = (
+    "import json, pathlib; from bench.selftest.big_run import rebuild; "
+    "print(json.dumps(rebuild(pathlib.Path(sys.argv[1]))))"
+)
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,17 @@ class Manifest(TypedDict):
     git: dict[str, Any]
 
 
-Row = OwnRow | OverheadRow | PeerRow
+class ReportRow(TypedDict):
+    """What it costs to build the report of a large run again, without background load."""
+
+    kind: Literal["report"]
+    cells: int
+    seconds: float
+    bytes: int
+    """Of the page."""
+
+
+Row = OwnRow | OverheadRow | PeerRow | ReportRow
 Task = Callable[[], Iterator[Row]]
 
 
@@ -171,6 +185,7 @@ class Session:
                             for row in task():
                                 file.write(json.dumps(row) + "\n")
                             file.flush()
+                file.write(json.dumps(report_row(scratch)) + "\n")
 
     def _write_manifest(self, base: int) -> None:
         manifest = Manifest(
@@ -245,6 +260,23 @@ class Session:
             "measured_s": trial.measured_s,
             "wall_s": trial.wall_s,
         }
+
+
+def report_row(folder: Path) -> ReportRow:
+    """Build the report of a large run, in a process of its own as the command does."""
+    run = big_run.write(folder / "large")
+    script = f"import sys; {_REBUILD}"
+    done = subprocess.run(  # noqa: S603 (our own command)
+        [sys.executable, "-c", script, str(run)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=child_environment(),
+        timeout=_TIMEOUT_S,
+        check=True,
+    )
+    seconds, size = json.loads(done.stdout)
+    cells = sum(1 for _ in big_run.blocks()) * len(big_run.ARMS)
+    return ReportRow(kind="report", cells=cells, seconds=seconds, bytes=size)
 
 
 def own_rows(pattern: str, process: int, job: Mapping[str, Any]) -> Iterator[Row]:

@@ -23,7 +23,7 @@ from bench.worker.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
 from bench.worker.compilation import CompilationLog
 
 OVERHEAD_STEPS = 1000
-OVERHEAD_ROUNDS = 20
+OVERHEAD_ROUNDS = 100
 
 
 class TrialJob(TypedDict):
