@@ -22,6 +22,10 @@ nox.options.reuse_venv = "yes"
 nox.options.sessions = ["tests", "lint"]
 nox.options.error_on_missing_interpreters = True
 
+# Tests, workers and launches are many fresh processes: without compiled modules beside the sources,
+# each would compile pandas and jax again, for seconds.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 PROJECT = nox.project.load_toml("pyproject.toml")
 LOCK = "requirements.lock"
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from bench.report.words import Summary
     from bench.rows import Manifest
 
-FOREST_BLOCKS = 24
-CURVES = 6
+FOREST_BLOCKS = 16
+CURVES = 4
 """Most panels of a forest plot, and most scaling plots of a subject. More could not be read, take
 seconds to draw, and the tables hold them all."""
 

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench.engine import REPORTS
 from bench.selftest.kernel import KernelError
 from bench.selftest.load import PATTERNS
-from bench.selftest.peers import find_peers
+from bench.selftest.peers import peer_names
 from bench.selftest.session import MANIFEST, Session, Settings
 
 BAD_INPUT = 4
@@ -36,7 +36,7 @@ def selftest(
         list[str] | None, typer.Option(help=f"Background load: {', '.join(PATTERNS)}; repeatable.")
     ] = None,
     peer: Annotated[
-        list[str] | None, typer.Option(help=f"Peer: {', '.join(find_peers())}; repeatable.")
+        list[str] | None, typer.Option(help=f"Peer: {', '.join(peer_names())}; repeatable.")
     ] = None,
     run: Annotated[str, typer.Option(help="Name of the folder in reports/.")] = "",
     again: Annotated[
@@ -53,9 +53,9 @@ def selftest(
             _refuse(f"{again} is not a self-test in {REPORTS}/")
         _build(folder)
         return
-    peers = tuple(peer or find_peers()) if peer_trials else ()
+    peers = tuple(peer or peer_names()) if peer_trials else ()
     unknown = [f"--load: unknown {name!r}" for name in load or () if name not in PATTERNS]
-    unknown += [f"--peer: unknown {name!r}" for name in peers if name not in find_peers()]
+    unknown += [f"--peer: unknown {name!r}" for name in peers if name not in peer_names()]
     name = run or f"selftest_{datetime.now(UTC):%Y-%m-%d_%H%M}"
     folder = REPORTS / name
     if Path(name).name != name or folder.exists():

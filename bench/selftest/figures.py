@@ -337,12 +337,13 @@ def targets(
         found.append(Target("no slower program called faster", str(signs), signs == 0))
     for one in coverages:
         if one.pattern == ALL:
-            promise = f"95 % interval covers in 93 to 97 %, {one.launches} processes"
+            processes = "process" if one.launches == 1 else "processes"
+            promise = f"95 % interval covers in 93 to 97 %, {one.launches} {processes}"
             inside = 0.93 <= one.reported.value <= 0.97  # noqa: PLR2004
             found.append(Target(promise, shown(one.reported), inside))
     if cost is not None:
         found += [
-            Target("at least 85 % of measuring within steps", f"{cost.inside:.1%}",
+            Target("at least 85 % of measuring within steps", f"{100 * cost.inside:.1f} %",
                    cost.inside >= 0.85),  # noqa: PLR2004
             Target("at most 100 ns recorded of a step beside it", f"{cost.recorded_ns:.0f} ns",
                    cost.recorded_ns <= 100),  # noqa: PLR2004
@@ -367,4 +368,5 @@ def shown(share: Rate) -> str:
     if not share.of:
         return "no trials"
     low, high = share.interval
-    return f"{share.count} of {share.of}: {share.value:.1%} ({low:.1%} to {high:.1%})"
+    value, low, high = (100 * part for part in (share.value, low, high))
+    return f"{share.count} of {share.of}: {value:.1f} % ({low:.1f} to {high:.1f} %)"

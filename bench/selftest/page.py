@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ class Page:
     manifest: Manifest
     figures: Figures
     planted: list[str]
+    started: str
     plot: Plot | None
 
     def detector_rows(self, base_only: bool) -> list[Detector]:
@@ -58,7 +60,8 @@ def build(folder: Path) -> tuple[Path, Figures]:
     found = figures.compute(rows, seconds)
     planted = list(dict.fromkeys(name for d in found.detectors for name in d.found))
     drawn = plot.detectors(found.detectors, seconds, planted)
-    page = Page(folder.name, manifest, found, planted, drawn)
+    started = f"{datetime.fromisoformat(manifest['started_at']):%Y-%m-%d %H:%M} UTC"
+    page = Page(folder.name, manifest, found, planted, started, drawn)
     (folder / FIGURES).write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
     if drawn is not None:
         drawn.write(folder)

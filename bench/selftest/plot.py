@@ -32,7 +32,7 @@ def detectors(found: Sequence[Detector], base_s: float, planted: Sequence[str]) 
         return None
     shown.sort(key=lambda d: (d.tool == LOCKSTEP, -d.alarms.value))
     panels: list[tuple[str, list[Rate | None]]] = [
-        ("Identical programs called different\n(lower is better)", [d.alarms for d in shown])
+        ("Identical, called different\n(lower is better)", [d.alarms for d in shown])
     ]
     for name in planted:
         rates = [d.found.get(name) for d in shown]

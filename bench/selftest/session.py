@@ -27,7 +27,7 @@ from bench.selftest import big_run, kernel
 from bench.selftest.kernel import Kernel
 from bench.selftest.load import PATTERNS, load
 from bench.selftest.peer import Peer, PeerError
-from bench.selftest.peers import find_peers
+from bench.selftest.peers import find_peers, peer_names
 from bench.statistics import Rounds
 
 TRIALS = "trials.jsonl"
@@ -61,7 +61,7 @@ class Settings:
     seconds: float = 1.0
     """Measuring time of a pair, both programs together."""
     patterns: tuple[str, ...] = tuple(PATTERNS)
-    peers: tuple[str, ...] = field(default_factory=lambda: tuple(find_peers()))
+    peers: tuple[str, ...] = field(default_factory=lambda: tuple(peer_names()))
     seed: int = 0
 
 

@@ -9,7 +9,13 @@ from typing import cast
 from bench.selftest.peer import Peer
 
 
+def peer_names() -> list[str]:
+    """Names of all tools. Imports none of them: some load large libraries."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
 def find_peers() -> dict[str, Peer]:
     """All tools by name, whether they can be used here or not."""
-    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    return {name: cast("Peer", importlib.import_module(f"{__name__}.{name}")) for name in names}
+    return {
+        name: cast("Peer", importlib.import_module(f"{__name__}.{name}")) for name in peer_names()
+    }
