@@ -11,11 +11,14 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import ndtr
-from scipy.stats import kruskal
+import pandas as pd
+from scipy.special import chdtrc, ndtr
+
+from bench.statistics import median
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from bench.statistics import Rounds
@@ -55,7 +58,7 @@ def drift(rounds: Rounds, arm: str, other: str) -> Effect | None:
     slopes, scores = zip(*map(trend, series), strict=True)
     sizes = [slope * (len(values) - 1) for slope, values in zip(slopes, series, strict=True)]
     score = sum(scores) / math.sqrt(len(scores))
-    return Effect(float(np.median(sizes)), 2 * float(ndtr(-abs(score))))
+    return Effect(median(np.array(sizes)), 2 * float(ndtr(-abs(score))))
 
 
 def trend(values: NDArray[np.float64]) -> tuple[float, float]:
@@ -72,7 +75,7 @@ def trend(values: NDArray[np.float64]) -> tuple[float, float]:
     count = len(values)
     variance = count * (count - 1) * (2 * count + 5) / 18
     score = (total - math.copysign(1, total)) / math.sqrt(variance) if total else 0.0
-    return float(np.median(differences / (later - earlier))), score
+    return median(differences / (later - earlier)), score
 
 
 @cache
@@ -104,8 +107,27 @@ def order(rounds: Rounds, by: NDArray[np.float64]) -> Effect | None:
     groups = [group for group in groups if len(group) >= _FEWEST_TURNS]
     if len(groups) < 2 or not np.ptp(np.concatenate(groups)):  # noqa: PLR2004
         return None
-    medians = [float(np.median(group)) for group in groups]
-    return Effect(max(medians) - min(medians), float(kruskal(*groups).pvalue))
+    medians = [median(group) for group in groups]
+    return Effect(max(medians) - min(medians), kruskal_wallis(groups))
+
+
+def kruskal_wallis(groups: Sequence[NDArray[np.float64]]) -> float:
+    """Probability that groups of one distribution have mean ranks as different as these.
+
+    H = 12 / (n (n + 1)) sum_i R_i^2 / n_i - 3 (n + 1), where R_i is the sum of the n_i ranks of
+    group i, over its value if no two values were equal, is about chi-squared (Kruskal and Wallis,
+    JASA 47 (1952), 583). As scipy.stats.kruskal, which takes six times as long for such groups, and
+    to import as long as all of pandas. Not all values may be equal.
+    """
+    values = np.concatenate(groups)
+    sizes = np.array([len(group) for group in groups])
+    count = len(values)
+    ranks = pd.Series(values).rank().to_numpy()
+    sums = np.add.reduceat(ranks, np.cumsum(sizes) - sizes)
+    h = 12 / (count * (count + 1)) * float((sums**2 / sizes).sum()) - 3 * (count + 1)
+    _, ties = np.unique(ranks, return_counts=True)
+    h /= 1 - float((ties**3 - ties).sum()) / (count**3 - count)
+    return float(chdtrc(len(groups) - 1, h))
 
 
 def _median(values: NDArray[np.float64], axis: int) -> NDArray[np.float64]:

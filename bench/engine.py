@@ -274,9 +274,7 @@ class Engine:
         """Whether a comparison needs no more samples."""
         if self.plan.target_ci is None:
             return claim.verdict.decided
-        interval = claim.ratio.interval()
-        width = math.log(interval[1] / interval[0]) / 2 if interval else math.inf
-        return width <= math.log1p(self.plan.target_ci)
+        return claim.ratio.half_width() <= math.log1p(self.plan.target_ci)
 
     def _claims(self, block: Block, samples: Sequence[SampleRow], alpha: float) -> dict[str, Claim]:
         """What these samples of a block say of its implementations that were right so far.

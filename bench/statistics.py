@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -105,8 +106,9 @@ class Rounds:
 
     def _by_process(self, values: NDArray[np.float64]) -> list[NDArray[np.float64]]:
         there = ~np.isnan(values)
-        starts = np.flatnonzero(np.diff(self.attempt[there])) + 1
-        return [series for series in np.split(values[there], starts) if series.size]
+        values, attempt = values[there], self.attempt[there]
+        ends = [0, *(np.flatnonzero(np.diff(attempt)) + 1).tolist(), len(values)]
+        return [values[start:end] for start, end in pairwise(ends) if start < end]
 
 
 @dataclass(frozen=True)
@@ -143,9 +145,14 @@ class Ratio:
             return None
         if alpha <= 0:
             return 0.0, math.inf
-        half_width = -float(special.stdtrit(self.freedom, alpha / 2)) * self.error
-        middle = math.log(self.value)
-        return math.exp(middle - half_width), math.exp(middle + half_width)
+        middle, width = math.log(self.value), self.half_width(alpha)
+        return math.exp(middle - width), math.exp(middle + width)
+
+    def half_width(self, alpha: float = 1 - CONFIDENCE) -> float:
+        """How far the interval reaches from log(value): about a relative difference, or infinite."""
+        if self.error is None or alpha <= 0:
+            return math.inf
+        return -float(special.stdtrit(self.freedom, alpha / 2)) * self.error
 
     @property
     def low(self) -> float | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import pandas as pd
 import pyarrow as pa
 from pandas.api.types import is_object_dtype
+from pyarrow import csv, parquet
 from pyarrow import json as arrow_json
 
 from bench.rows import (
@@ -157,8 +158,9 @@ def export(frame: pd.DataFrame, directory: Path, name: str) -> None:
             flat[column] = flat[column].map(
                 lambda value: json.dumps(value) if isinstance(value, dict | list) else None
             )
-    flat.to_csv(directory / f"{name}.csv", index=False, lineterminator="\n")
-    flat.to_parquet(directory / f"{name}.parquet", index=False)
+    table = pa.Table.from_pandas(flat, preserve_index=False)
+    csv.write_csv(table, directory / f"{name}.csv", csv.WriteOptions(quoting_style="needed"))
+    parquet.write_table(table, directory / f"{name}.parquet")
 
 
 def _make_named(reports: Path, name: str) -> Path:

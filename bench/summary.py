@@ -34,17 +34,17 @@ def _table(found: Tables) -> RenderableType | None:
     table.add_column("ratio (95 %)", justify="right", no_wrap=True)
     for comparison in found.comparisons:
         ranked = comparison.ranked
-        if ranked.empty:
+        if not ranked:
             table.add_row(comparison.name, "-", "-", "-")
             continue
         # One arm alone leads nobody, but it has a time.
-        leaders = words.summary(comparison).leaders or list(ranked["implementation"])
-        milliseconds = dict(zip(ranked["implementation"], 1e3 * ranked["step_s"], strict=True))
+        leaders = words.summary(comparison).leaders or [cell["implementation"] for cell in ranked]
+        seconds = {cell["implementation"]: cell["step_s"] for cell in ranked}
         first, *tied = leaders
         table.add_row(
             comparison.name,
             f"{first} +{len(tied)}" if tied else first,
-            f"{float(milliseconds[first]):.3g}",
+            f"{1e3 * seconds[first]:.3g}",
             "is it" if first == comparison.baseline else _ratio(comparison, first),
         )
     if not table.row_count:

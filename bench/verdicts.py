@@ -139,13 +139,9 @@ def launches_to_decide(ratio: Ratio, alpha: float, margin: float = MARGIN) -> fl
     is farther. This takes the estimate for the truth, so it is an estimate itself; infinite where
     there is no interval.
     """
-    interval = ratio.interval(alpha)
-    if interval is None or math.isinf(interval[1]):
-        return math.inf
-    half_width = math.log(interval[1] / interval[0]) / 2
     effect, limit = abs(math.log(ratio.value)), math.log1p(margin)
     needed = max(effect, limit - effect)
-    return (half_width / needed) ** 2
+    return (ratio.half_width(alpha) / needed) ** 2
 
 
 def look_rounds(rounds: int) -> list[int]:

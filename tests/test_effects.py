@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.special import ndtr
-from scipy.stats import kendalltau, theilslopes
+from scipy.stats import kendalltau, kruskal, theilslopes
 
-from bench.effects import conditions, drift, order, trend
+from bench.effects import conditions, drift, kruskal_wallis, order, trend
 from bench.statistics import Rounds
 from bench.worker.order import balanced_orders
 
@@ -69,6 +69,14 @@ def test_trends_are_those_of_scipy() -> None:
         assert slope == pytest.approx(theilslopes(values).slope)
         exact = kendalltau(np.arange(count), values).pvalue
         assert 2 * ndtr(-abs(score)) == pytest.approx(exact, abs=0.02)
+
+
+@pytest.mark.parametrize("digits", [1, 9])
+def test_groups_are_tested_as_by_scipy(digits: int) -> None:
+    """With ties, and without."""
+    rng = np.random.default_rng(5)
+    groups = [np.round(rng.standard_normal(n) + 0.3 * n, digits) for n in (3, 4, 5)]
+    assert kruskal_wallis(groups) == pytest.approx(kruskal(*groups).pvalue)
 
 
 def test_chance_is_not_taken_for_an_effect() -> None:

@@ -119,7 +119,7 @@ def judge(run: Run, ended: str = "") -> Outcome:
     return Outcome(
         cases=sorted(cases, key=lambda case: (words.index(case.word), case.cell)),
         manifest=run.manifest,
-        launches=max((c.attempts["launch"].nunique() for c in found.comparisons), default=0),
+        launches=max((c.launches for c in found.comparisons), default=0),
         ended=ended,
     )
 
@@ -163,7 +163,7 @@ def _compared(
         base_s=base["step_s"],
         head_s=head["step_s"],
         ratio=claim.ratio,
-        to_decide_s=block.measured_s * max(claim.to_decide - 1, 0.0),
+        to_decide_s=block.seconds_to_decide(claim),
     )
 
 

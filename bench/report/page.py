@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
     from bench.report.words import Summary
     from bench.rows import Manifest
 
-FOREST_BLOCKS = 16
-CURVES = 4
-"""Most panels of a forest plot, and most scaling plots of a subject. More could not be read, take
-seconds to draw, and the tables hold them all."""
+FOREST_LINES = 160
+SCALING_LINES = 60
+"""Most lines of a subject's forest plot over its panels, and of its scaling plots together. More
+could not be read, take seconds to draw, and the tables hold them all."""
 
 TEMPLATES = Path(__file__).parent
 
@@ -170,17 +171,17 @@ def _subject(
 ) -> Subject:
     first = blocks[0]
     anchor = f"{first.workload}-{first.size}-{first.precision}"
-    timed = [b for b in blocks if len(b.ranked)]
+    timed = [b for b in blocks if b.ranked]
     compared = [b for b in blocks if _has_ratios(b)]
+    most = max((len(b.ranked) for b in compared), default=1)
+    drawn, plotted = compared[: FOREST_LINES // most or 1], curves[: SCALING_LINES // most or 1]
     ratios = None
     if compared:
         title = f"Step time over the baseline's, {name}"
         ratios = Chart(
             title=title,
             label=f"{title}; the tables below hold its numbers",
-            plot=plots.forest(
-                f"ratios-{anchor}", compared[:FOREST_BLOCKS], found.cells, implementations
-            ),
+            plot=plots.forest(f"ratios-{anchor}", drawn, found.cells, implementations),
             table=None,
         )
     return Subject(
@@ -194,10 +195,10 @@ def _subject(
                 plot=plots.scaling(curve, implementations),
                 table=views.curve(curve),
             )
-            for curve in curves[:CURVES]
+            for curve in plotted
         ],
         ratios=ratios,
-        left_out=_left_out(len(curves) - CURVES, len(compared) - FOREST_BLOCKS),
+        left_out=_left_out(len(curves) - len(plotted), len(compared) - len(drawn)),
         blocks=[views.comparison(b, manifest) for b in timed],
     )
 
@@ -222,5 +223,8 @@ def _timeline(found: Tables) -> Chart | None:
 
 
 def _has_ratios(block: Comparison) -> bool:
-    ranked = block.ranked
-    return bool((ranked["ratio"].notna() & (ranked["implementation"] != block.baseline)).any())
+    return any(
+        not math.isnan(cell["ratio"])
+        for cell in block.ranked
+        if cell["implementation"] != block.baseline
+    )

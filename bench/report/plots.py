@@ -264,7 +264,7 @@ def _draw_curves(
             devices * shift, middle,
             yerr=np.vstack([middle - low, high - middle]).clip(min=0),
             color=colour, marker=marker, markersize=4.5, markeredgewidth=0, linewidth=1.4,
-            elinewidth=1, capsize=2, capthick=1,
+            elinewidth=1,
         )  # fmt: skip
 
 
@@ -340,6 +340,15 @@ def _draw_ratios(
         width = statistics.floor_width(comparison.floor)
         axes.axvspan(np.exp(-width), np.exp(width), color=LINE, zorder=0.5, linewidth=0)
     found = own.to_dict("index")
+    within = {line: found[name] for line, name in enumerate(names)
+              if name in found and found[name]["ratio"] <= high}  # fmt: skip
+    axes.hlines(
+        list(within),
+        [cell["ratio_low"] for cell in within.values()],
+        [cell["ratio_high"] for cell in within.values()],
+        colors=[_look(names[line], implementations)[0] for line in within],
+        linewidth=1.8, capstyle="butt",
+    )  # fmt: skip
     for line, name in enumerate(names):
         if name not in found:
             axes.annotate("no time", (1, line), xytext=(5, 0), textcoords="offset points",
@@ -351,9 +360,6 @@ def _draw_ratios(
             text = f"{numbers.ratio(cell['ratio'])} \N{BLACK RIGHT-POINTING SMALL TRIANGLE}"
             axes.text(high, line, text, color=colour, fontsize=8, va="center", ha="right")
             continue
-        if np.isfinite(cell["ratio_low"]):
-            axes.plot([cell["ratio_low"], cell["ratio_high"]], [line, line], color=colour,
-                      linewidth=1.8, solid_capstyle="butt")  # fmt: skip
         axes.plot(
             cell["ratio"], line, color=colour, marker=marker, markersize=5,
             # Hollow: not measured beside the baseline.

@@ -48,32 +48,23 @@ class Scaling:
         return f"{self.kind.capitalize()} scaling, {self.family}, batch {self.batch} {fixed}"
 
 
+_COLUMNS = [
+    *("implementation", "devices", "mesh", "step_s", "step_q1_s", "step_q3_s"),
+    *("units_per_s", "unit", "oversubscribed", "efficiency", "efficiency_q1", "efficiency_q3"),
+]
+
+
 def find(cells: pd.DataFrame) -> list[Scaling]:
     """All curves over at least two meshes, strong before weak, of the report's tidy table."""
     ok = cells[cells["status"] == "ok"] if not cells.empty else cells
     if ok.empty:
         return []
-    ok = ok.assign(family=ok["mesh"].map(_family), each=ok["batch"] / ok["devices"])
-    curves = []
-    kinds: tuple[tuple[Kind, str], ...] = (("strong", "batch"), ("weak", "each"))
-    subjects = ["workload", "size", "precision"]
-    for _, same in ok.groupby(subjects, sort=True):
-        for kind, fixed in kinds:
-            for _, rows in same.groupby(["family", fixed], sort=True):
-                first = rows.iloc[0]
-                if len(rows["devices"].unique()) > 1 and float(first[fixed]).is_integer():
-                    curves.append(
-                        Scaling(
-                            kind=kind,
-                            workload=first["workload"],
-                            size=first["size"],
-                            precision=first["precision"],
-                            family=first["family"],
-                            batch=int(first[fixed]),
-                            points=_efficiency(rows, kind),
-                        )
-                    )
-    return curves
+    families = {mesh: _family(mesh) for mesh in ok["mesh"].unique()}
+    ok = ok.assign(family=ok["mesh"].map(families), each=ok["batch"] / ok["devices"])
+    ok = ok.sort_values(["implementation", "devices"])
+    curves = [*_curves(ok, "strong", "batch"), *_curves(ok, "weak", "each")]
+    # Both kinds of a subject together.
+    return sorted(curves, key=lambda c: (c.workload, c.size, c.precision))
 
 
 def _family(mesh: str) -> str:
@@ -81,22 +72,32 @@ def _family(mesh: str) -> str:
     return ",".join([f"{first}=N", *(f"{name}={size}" for name, size in others)])
 
 
-def _efficiency(rows: pd.DataFrame, kind: Kind) -> pd.DataFrame:
-    """Add efficiency against each implementation's own time on the smallest mesh.
+def _curves(ok: pd.DataFrame, kind: Kind, fixed: str) -> list[Scaling]:
+    """All curves of a kind; `fixed` is the column that stays the same along one."""
+    ok = ok[ok[fixed] % 1 == 0]
+    same = ["workload", "size", "precision", "family", fixed]
+    curves = []
+    for (workload, size, precision, family, batch), points in _efficiency(ok, kind, same).groupby(
+        same
+    ):
+        if points["devices"].nunique() > 1:
+            points = points[_COLUMNS].reset_index(drop=True)  # noqa: PLW2901
+            curves.append(Scaling(kind, workload, size, precision, family, int(batch), points))
+    return curves
+
+
+def _efficiency(rows: pd.DataFrame, kind: Kind, same: list[str]) -> pd.DataFrame:
+    """Add efficiency against each implementation's own time on the smallest mesh of its curve.
 
     Strong: T(n0) n0 / (T(n) n). Weak: T(n0) / T(n). Its quartiles are those of T(n) alone.
     """
-    smallest = rows["devices"].min()
-    first = rows[rows["devices"] == smallest].set_index("implementation")["step_s"]
-    ideal = rows["implementation"].map(first)
+    smallest = rows.groupby(same)["devices"].transform("min")
+    there = rows["step_s"].where(rows["devices"] == smallest)
+    ideal = there.groupby([rows[column] for column in [*same, "implementation"]]).transform("max")
     if kind == "strong":
         ideal = ideal * smallest / rows["devices"]
-    points = rows.assign(
+    return rows.assign(
         efficiency=ideal / rows["step_s"],
         efficiency_q1=ideal / rows["step_q3_s"],
         efficiency_q3=ideal / rows["step_q1_s"],
     )
-    columns = ["implementation", "devices", "mesh", "step_s", "step_q1_s", "step_q3_s",
-               "units_per_s", "unit", "oversubscribed", "efficiency", "efficiency_q1",
-               "efficiency_q3"]  # fmt: skip
-    return points[columns].sort_values(["implementation", "devices"], ignore_index=True)

@@ -5,8 +5,10 @@ Every number of the report is computed here or in bench.statistics, from stored 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
@@ -21,13 +23,17 @@ from bench.statistics import Ratio, Rounds
 from bench.verdicts import MARGIN, Claim, claims
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from bench.rows import Manifest
     from bench.store import Run
 
 IMPLAUSIBLE = "implausible"
 """Status the report gives an `ok` cell whose time cannot be true."""
+
+_OF_A_CLAIM = (
+    *("ratio", "ratio_low", "ratio_high"),
+    *("verdict_low", "verdict_high", "to_decide_s"),
+)
+"""Figures of a cell that is compared with a baseline."""
 
 BLOCK_ORDER = ["workload", "size", "precision", "devices", "mesh", "batch"]
 """Blocks are listed by these columns."""
@@ -52,8 +58,13 @@ class Comparison:
     """What the host did meanwhile; None where the system told nothing."""
     floor: Ratio | None
     """The A/A twin against the baseline."""
-    attempts: pd.DataFrame
-    """The block's rows of blocks.jsonl."""
+    launches: int
+    measured_s: float
+    """Wall seconds of the timed rounds of all launches."""
+    span_steps: tuple[int, ...]
+    """Steps of a throughput span, in every launch that timed anything: the different ones."""
+    load: float
+    """Highest load average of the host when a launch began."""
     arms: tuple[str, ...]
     """Implementations that may show a time."""
     alpha: float
@@ -62,9 +73,9 @@ class Comparison:
     """Share of a step time that is too small a difference to matter."""
     claims: dict[str, Claim]
     """What is said of each arm but the baseline, against the baseline."""
-    ranked: pd.DataFrame
-    """The block's `ok` cells of `Tables.cells`, fastest first: by ratio, which shared noise does
-    not touch, and by step time where there is none."""
+    ranked: list[dict[str, Any]]
+    """The block's `ok` cells, as rows of `Tables.cells`, fastest first: by ratio, which shared
+    noise does not touch, and by step time where there is none."""
     drifts: dict[str, Effect]
     """Trend of each arm's ratio to the baseline within the launches."""
     order: dict[str, Effect]
@@ -74,10 +85,9 @@ class Comparison:
         """What is said of an arm against another than the baseline; None without samples."""
         return claims(self.rounds, self.arms, other, self.alpha, self.margin, only=arm).get(arm)
 
-    @property
-    def measured_s(self) -> float:
-        """Wall seconds of the timed rounds of all launches."""
-        return float(sum(seconds.get("measure", 0.0) for seconds in self.attempts["seconds"]))
+    def seconds_to_decide(self, claim: Claim) -> float:
+        """How much more measuring would probably decide a claim; 0 if it is decided."""
+        return self.measured_s * max(claim.to_decide - 1, 0.0)
 
     @property
     def subject(self) -> str:
@@ -124,42 +134,60 @@ def build(run: Run) -> Tables:
     none = run.samples.iloc[:0]
     margin = float(run.manifest["config"].get("margin", MARGIN))
     comparisons = []
-    ordered = run.blocks.sort_values(BLOCK_ORDER, kind="stable")
-    for name, attempts in ordered.groupby("block", sort=False):
-        own, timed = of_block[str(name)], samples.get(str(name), none)
+    for name, attempts in _attempts(run.blocks).items():
+        own, timed = of_block[name], samples.get(name, none)
         rounds = Rounds.of(timed)
         for cell in own:
             cell.update(_times(cell, rounds, run.manifest["device_kind"]))
-        refused = [cell["implementation"] for cell in own if cell["status"] != "ok"]
-        if refused:
-            timed = timed[~timed["arm"].isin(refused)]
-            rounds = Rounds.of(timed)
-        arms = tuple(cell["implementation"] for cell in own if cell["status"] == "ok")
-        comparison = _comparison(str(name), attempts, timed, rounds, arms, margin)
+        baseline, counted = _comparable(attempts, timed, own)
+        if len(counted) < len(timed):
+            rounds = Rounds.of(counted)
+        right = [cell for cell in own if cell["status"] == "ok"]
+        arms = tuple(cell["implementation"] for cell in right)
+        comparison = _comparison(name, attempts, counted, rounds, baseline, arms, margin)
         for cell in own:
             cell.update(_ratio(cell, comparison))
+        comparison.ranked.extend(sorted(right, key=_rank))
         comparisons.append(comparison)
     table = pd.DataFrame(cells)
-    for column in _MAY_BE_MISSING:
-        table[column] = table[column].astype(float) if column in table else float("nan")
     if cells:
         order = [*BLOCK_ORDER, "implementation"]
         table = table.sort_values(order, kind="stable", ignore_index=True)
-        comparisons = _with_ranks(comparisons, table)
     return Tables(table, comparisons, _timeline(run.samples, comparisons))
 
 
-_MAY_BE_MISSING = (
-    *("ratio", "ratio_low", "ratio_high"),
-    *("verdict_low", "verdict_high", "to_decide_s"),
-)
-"""Figures that no cell may have."""
+def _attempts(blocks: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
+    """Rows of blocks.jsonl by block, in the order of the report."""
+    found: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in blocks.sort_values(BLOCK_ORDER, kind="stable").to_dict("records"):
+        found[row["block"]].append(cast("dict[str, Any]", row))
+    return found
 
 
-def _with_ranks(comparisons: Iterable[Comparison], cells: pd.DataFrame) -> list[Comparison]:
-    ok = cells[cells["status"] == "ok"].sort_values(["ratio", "step_s", "implementation"])
-    ranked = {str(name): own.reset_index(drop=True) for name, own in ok.groupby("block")}
-    return [replace(c, ranked=ranked.get(c.name, ok.iloc[:0])) for c in comparisons]
+def _comparable(
+    attempts: list[dict[str, Any]], samples: pd.DataFrame, own: list[dict[str, Any]]
+) -> tuple[str, pd.DataFrame]:
+    """A block's baseline, and those of its samples that may be compared with it.
+
+    The baseline is that of the attempt that timed most arms: cells measured alone are their own,
+    and their twins count for nobody else.
+    """
+    refused = [cell["implementation"] for cell in own if cell["status"] != "ok"]
+    if refused:
+        samples = samples[~samples["arm"].isin(refused)]
+    if samples.empty:
+        return "", samples
+    baselines = {row["attempt"]: row["baseline"] for row in attempts}
+    if len(set(baselines.values())) == 1:
+        return attempts[0]["baseline"], samples
+    baseline = baselines[samples.groupby("attempt")["arm"].nunique().idxmax()]
+    of_others = samples["attempt"].map(baselines) != baseline
+    return baseline, samples[~((samples["arm"] == TWIN) & of_others)]
+
+
+def _rank(cell: dict[str, Any]) -> tuple[float, float, str]:
+    ratio = cell["ratio"]
+    return math.inf if math.isnan(ratio) else ratio, cell["step_s"], cell["implementation"]
 
 
 def _timeline(samples: pd.DataFrame, comparisons: list[Comparison]) -> pd.DataFrame:
@@ -289,21 +317,16 @@ def _times(cell: dict[str, Any], rounds: Rounds, device_kind: str) -> dict[str, 
 
 def _comparison(
     name: str,
-    attempts: pd.DataFrame,
+    attempts: list[dict[str, Any]],
     samples: pd.DataFrame,
     rounds: Rounds,
+    baseline: str,
     arms: tuple[str, ...],
     margin: float,
 ) -> Comparison:
-    # The baseline of the attempt that timed most arms: cells measured alone are their own.
-    count = samples.groupby("attempt")["arm"].nunique()
-    timed = attempts.assign(arms=attempts["attempt"].map(count).fillna(0))
-    widest = timed.sort_values("arms", ascending=False, kind="stable").iloc[0]
-    baseline = str(widest["baseline"]) if widest["arms"] else ""
-    other = set(attempts.loc[attempts["baseline"] != baseline, "attempt"])
-    samples = samples[~((samples["arm"] == TWIN) & samples["attempt"].isin(other))]
-    first = attempts.iloc[0]
-    looks = [look for taken in attempts.sort_values("launch")["looks"] for look in taken]
+    """A block's comparison, not yet ranked."""
+    first = attempts[0]
+    looks = [look for row in sorted(attempts, key=itemgetter("launch")) for look in row["looks"]]
     alpha = float(looks[-1]["alpha"]) if looks else 0.0
     return Comparison(
         name=name,
@@ -317,12 +340,15 @@ def _comparison(
         rounds=rounds,
         conditions=conditions(samples),
         floor=statistics.noise_floor(rounds, baseline),
-        attempts=attempts,
+        launches=len({row["launch"] for row in attempts}),
+        measured_s=float(sum(row["seconds"].get("measure", 0.0) for row in attempts)),
+        span_steps=tuple(sorted({int(row["steps"]) for row in attempts if row["steps"]})),
+        load=max(float(row["load_before"]) for row in attempts),
         arms=arms,
         alpha=alpha,
         margin=margin,
         claims=claims(rounds, arms, baseline, alpha, margin),
-        ranked=pd.DataFrame(),
+        ranked=[],
         drifts=_known({a: drift(rounds, a, baseline) for a in arms if a != baseline}),
         order=_known(
             {
@@ -339,7 +365,8 @@ def _known(effects: dict[str, Effect | None]) -> dict[str, Effect]:
 
 def _ratio(cell: dict[str, Any], comparison: Comparison) -> dict[str, Any]:
     name = cell["implementation"]
-    own = {"baseline": comparison.baseline, "paired": True, "verdict": None}
+    own: dict[str, Any] = {"baseline": comparison.baseline, "paired": True, "verdict": None}
+    own |= dict.fromkeys(_OF_A_CLAIM, float("nan"))
     if name == comparison.baseline and name in comparison.arms:
         return own | {"ratio": 1.0, "ratio_low": 1.0, "ratio_high": 1.0}
     claim = comparison.claims.get(name)
@@ -354,5 +381,5 @@ def _ratio(cell: dict[str, Any], comparison: Comparison) -> dict[str, Any]:
         "verdict": verdict.word,
         "verdict_low": verdict.low,
         "verdict_high": verdict.high,
-        "to_decide_s": comparison.measured_s * max(claim.to_decide - 1, 0.0),
+        "to_decide_s": comparison.seconds_to_decide(claim),
     }

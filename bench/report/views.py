@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
-
-import pandas as pd
 
 from bench import peaks, statistics
 from bench.report import numbers, tables, words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import pandas as pd
 
     from bench.report.scaling import Scaling
     from bench.report.tables import Comparison
@@ -60,9 +61,9 @@ class Ending:
 
 
 def comparison(block: Comparison, manifest: Manifest) -> Table:
-    """The block's times, fastest first."""
+    """The block's times, fastest first. It has at least one."""
     ranked = block.ranked
-    unit = next(iter(ranked["unit"].dropna()), "units")
+    unit = ranked[0]["unit"]
     headings = [
         Figure("Implementation"),
         Figure("Step time", "median, quartiles"),
@@ -75,8 +76,8 @@ def comparison(block: Comparison, manifest: Manifest) -> Table:
         Figure("Achieved", "model FLOP/s"),
         Figure("MFU"),
     ]
-    rows = [_row(cell, block) for cell in ranked.to_dict("records")]
-    return Table(block.place, headings, rows, _facts(block, ranked, manifest))
+    rows = [_row(cell, block) for cell in ranked]
+    return Table(block.place, headings, rows, _facts(block, manifest))
 
 
 def _row(cell: Mapping[Any, Any], block: Comparison) -> Row:
@@ -96,7 +97,7 @@ def _row(cell: Mapping[Any, Any], block: Comparison) -> Row:
         _compile(cell),
         Figure(numbers.bytes_(cell["memory_bytes"])),
         Figure(numbers.si(cell["achieved_flops"], "FLOP/s")),
-        Figure("unknown" if pd.isna(cell["mfu"]) else numbers.percent(cell["mfu"])),
+        Figure("unknown" if math.isnan(cell["mfu"]) else numbers.percent(cell["mfu"])),
     ]
     return Row(cell["implementation"], figures, ", ".join(notes))
 
@@ -111,9 +112,9 @@ def _spread(cell: Mapping[Any, Any], name: str) -> Figure:
 def _ratio(cell: Mapping[Any, Any], block: Comparison) -> Figure:
     if cell["implementation"] == block.baseline:
         return Figure("1")
-    if pd.isna(cell["ratio"]):
+    if math.isnan(cell["ratio"]):
         return Figure(numbers.MISSING, "baseline has no time")
-    if pd.isna(cell["ratio_low"]):
+    if math.isnan(cell["ratio_low"]):
         return Figure(numbers.ratio(cell["ratio"]), "no interval")
     ends = (numbers.ratio(cell[end]) for end in ("ratio_low", "ratio_high"))
     return Figure(numbers.ratio(cell["ratio"]), "\N{EN DASH}".join(ends))
@@ -122,9 +123,9 @@ def _ratio(cell: Mapping[Any, Any], block: Comparison) -> Figure:
 def _verdict(cell: Mapping[Any, Any], block: Comparison) -> Figure:
     if cell["implementation"] == block.baseline:
         return Figure("baseline")
-    if pd.isna(cell["verdict"]):
+    word = cell["verdict"]
+    if word is None:
         return Figure(numbers.MISSING)
-    word = str(cell["verdict"])
     if word != "undecided":
         return Figure(word)
     return Figure(word, words.to_decide(cell["to_decide_s"]) if cell["paired"] else "not paired")
@@ -132,37 +133,41 @@ def _verdict(cell: Mapping[Any, Any], block: Comparison) -> Figure:
 
 def _compile(cell: Mapping[Any, Any]) -> Figure:
     parts = [cell["trace_s"], cell["lower_s"], cell["compile_s"]]
-    if pd.isna(parts).any():
+    if any(map(math.isnan, parts)):
         return Figure(numbers.MISSING)
     cached = " cached" if cell["cache_hits"] > 0 else ""
     each = " + ".join(numbers.seconds(part).partition(numbers.NARROW)[0] for part in parts)
     return Figure(numbers.seconds(sum(parts)), f"{each}{cached}")
 
 
-def _facts(block: Comparison, ranked: pd.DataFrame, manifest: Manifest) -> list[str]:
-    facts = [_floor(block)] if len(ranked) else []
-    if ranked["proof_error"].notna().any():
-        worst = numbers.percent(float(ranked["proof_error"].max()))
+def _facts(block: Comparison, manifest: Manifest) -> list[str]:
+    ranked = block.ranked
+    facts = [_floor(block)]
+    errors = _known(ranked, "proof_error")
+    if errors:
+        worst = numbers.percent(max(errors))
         facts.append(f"Proved with at most {worst} of the allowed error.")
-    flops = ranked["model_flops"].dropna().unique()
-    if len(flops):
-        facts.append(f"Model FLOPs {numbers.si(float(flops[0]), 'FLOP')} a step.")
+    flops = _known(ranked, "model_flops")
+    if flops:
+        facts.append(f"Model FLOPs {numbers.si(flops[0], 'FLOP')} a step.")
     published = peaks.peak(manifest["device_kind"], block.precision)
-    if published and len(ranked):
+    if published:
         facts.append(
             f"Peak {numbers.si(published.flops, 'FLOP/s')} a device ({published.note}; "
             f"{published.source})."
         )
-    if len(ranked):
-        launches = numbers.count(block.attempts["launch"].nunique(), "launch", "launches")
-        rounds = numbers.count(int(ranked["rounds"].max()), "round")
-        steps = block.attempts.loc[block.attempts["steps"] > 0, "steps"].unique()
-        spans = " or ".join(str(s) for s in sorted(steps))
-        facts.append(f"{rounds} of {spans} steps in {launches}.")
-        facts += _effects(block)
+    launches = numbers.count(block.launches, "launch", "launches")
+    rounds = numbers.count(max(cell["rounds"] for cell in ranked), "round")
+    spans = " or ".join(map(str, block.span_steps))
+    facts.append(f"{rounds} of {spans} steps in {launches}.")
+    facts += _effects(block)
     if tables.oversubscribed(manifest, block.devices):
         facts.append("More devices than cores: not a measure of scaling.")
     return facts
+
+
+def _known(cells: list[dict[str, Any]], figure: str) -> list[float]:
+    return [cell[figure] for cell in cells if not math.isnan(cell[figure])]
 
 
 def _effects(block: Comparison) -> list[str]:
@@ -218,7 +223,7 @@ def _point(by_devices: dict[Any, dict[Any, Any]], devices: int) -> Figure:
     share = point["efficiency"]
     return Figure(
         numbers.si(point["step_s"], "s"),
-        numbers.MISSING if pd.isna(share) else f"{numbers.significant(100 * share)} % efficient",
+        numbers.MISSING if math.isnan(share) else f"{numbers.significant(100 * share)} % efficient",
     )
 
 

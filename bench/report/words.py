@@ -68,9 +68,9 @@ class Caveat:
 def summary(comparison: Comparison) -> Summary:
     """Rank the block's arms that ran side by side, and say how sure that is."""
     ranked = comparison.ranked
-    beside = list(ranked.loc[ranked["interleaved"], "implementation"])
-    apart = list(ranked.loc[~ranked["interleaved"], "implementation"])
-    times = dict(zip(ranked["implementation"], ranked["step_s"], strict=True))
+    beside = [cell["implementation"] for cell in ranked if cell["interleaved"]]
+    apart = [cell["implementation"] for cell in ranked if not cell["interleaved"]]
+    times = {cell["implementation"]: cell["step_s"] for cell in ranked}
     text, leaders, undecided = _rank(comparison, beside, times)
     if apart:
         text += f" Not ranked, because measured apart: {listing(apart)}."
@@ -132,8 +132,7 @@ def _undecided(claim: Claim, comparison: Comparison) -> str:
     if ratio.low is None or ratio.high is None:
         return "no interval"
     ends = " to ".join(_signed(end - 1) for end in (ratio.low, ratio.high))
-    more = comparison.measured_s * max(claim.to_decide - 1, 0.0)
-    return f"{ends}; {to_decide(more)}"
+    return f"{ends}; {to_decide(comparison.seconds_to_decide(claim))}"
 
 
 def to_decide(seconds: float) -> str:
@@ -299,7 +298,7 @@ def _order(content: Tables) -> str:
 
 
 def _one_launch(content: Tables) -> str:
-    one = [c for c in content.comparisons if c.claims and len(set(c.attempts["launch"])) == 1]
+    one = [c for c in content.comparisons if c.claims and c.launches == 1]
     if not one:
         return ""
     return (
@@ -313,7 +312,7 @@ def _busy(content: Tables, manifest: Manifest) -> str:
     cores, load = manifest["host"].get("usable_cores"), manifest["host"].get("load")
     if cores is None or load is None:
         return ""
-    loaded = [c.name for c in content.comparisons if (c.attempts["load_before"] > cores).any()]
+    loaded = [c.name for c in content.comparisons if c.load > cores]
     parts = []
     for share, what in (("steal", "other guests of its host"), ("foreign", "other processes")):
         worst = max(

@@ -288,7 +288,7 @@ def coverage(
         interval = ratio.interval()
         return interval is not None and interval[0] <= 1 <= interval[1]
 
-    widths = [math.log(ends[1] / ends[0]) / 2 for o in outcomes if (ends := o.reported.interval())]
+    widths = [o.reported.half_width() for o in outcomes if o.reported.error is not None]
     return Coverage(
         pattern=pattern,
         launches=launches,
