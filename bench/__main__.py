@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import subprocess
@@ -11,7 +10,7 @@ import sysconfig
 import traceback
 import warnings
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import pytest
 import typer
@@ -19,13 +18,11 @@ from pytest_benchmark.logger import PytestBenchmarkWarning
 
 from bench import store
 from bench.engine import PROFILES, REPORTS, find_run
-from bench.matrix import BadInput
+from bench.exits import FAILED, refuse
+from bench.matrix import BadInput, share
 from bench.options import help_text, regress_help_text
 from bench.plugin import CELLS_FILE
 from bench.selftest.command import selftest
-
-FAILED, BAD_INPUT = 3, 4
-"""Exit codes."""
 
 app = typer.Typer(
     help="Which way of writing a distributed JAX train step is fastest here?",
@@ -58,7 +55,7 @@ def regress(context: typer.Context) -> None:
         return
     revision, *options = context.args or [""]
     if not revision or revision.startswith("-"):
-        _refuse("name first what to compare with, as in: python -m bench regress main")
+        refuse("name first what to compare with, as in: python -m bench regress main")
     try:
         code = run_pytest([f"--base-revision={revision}", *options], "bench.regress.plugin")
     except Exception:  # noqa: BLE001 - Python's exit code for it would mean a regression
@@ -99,7 +96,7 @@ def report(
     try:
         page = build(find_run(run))
     except (BadInput, store.StoreError) as error:
-        _refuse(str(error))
+        refuse(str(error))
     typer.echo(f"report: {page.as_posix()}")
 
 
@@ -125,12 +122,12 @@ def compare(
     from bench.compare import build, terminal  # noqa: PLC0415
 
     try:
-        share = None if margin is None else _share("--margin", margin)
+        asked = None if margin is None else share("--margin", margin)
         one, other = find_run(a), find_run(b)
         folder = output or REPORTS / f"compare_{one.resolve().name}_{other.resolve().name}"
-        found = build(one, other, folder, share)
+        found = build(one, other, folder, asked)
     except (BadInput, store.StoreError, OSError) as error:
-        _refuse(str(error))
+        refuse(str(error))
     terminal.show(Console(highlight=False), found)
     typer.echo(f"comparison: {(folder / 'compare.html').as_posix()}")
 
@@ -141,11 +138,11 @@ def tensorboard(
 ) -> None:
     """Show the recorded traces in TensorBoard, on this machine only."""
     if not any(PROFILES.rglob("*.xplane.pb")):
-        _refuse(f"there are no traces in {PROFILES}/; record some: python -m bench run --profile")
+        refuse(f"there are no traces in {PROFILES}/; record some: python -m bench run --profile")
     beside = Path(sysconfig.get_path("scripts")) / "tensorboard"
     program = str(beside) if beside.exists() else shutil.which("tensorboard")
     if program is None:
-        _refuse("tensorboard is not installed; it is part of the extra `profile`")
+        refuse("tensorboard is not installed; it is part of the extra `profile`")
     command = [program, "--logdir", str(PROFILES), "--host", "127.0.0.1", "--port", str(port)]
     try:
         code = subprocess.run(command, check=False).returncode  # noqa: S603
@@ -155,26 +152,6 @@ def tensorboard(
 
 
 app.command()(selftest)
-
-
-def _share(option: str, percent: str) -> float:
-    """A percentage as a share.
-
-    Raises:
-      BadInput: it is not a number above 0 and below 100.
-    """
-    try:
-        share = float(percent) / 100
-    except ValueError:
-        share = math.nan
-    if not 0 < share < 1:
-        raise BadInput([f"{option}: {percent!r} is not a number of percent above 0 and below 100"])
-    return share
-
-
-def _refuse(message: str) -> NoReturn:
-    typer.echo(f"error: {message}", err=True)
-    raise typer.Exit(BAD_INPUT)
 
 
 if __name__ == "__main__":

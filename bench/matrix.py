@@ -38,8 +38,6 @@ REGRESS = "regress"
 
 PROFILE_STEPS = 5
 
-_PERCENT = 100
-
 
 @dataclass(frozen=True)
 class Preset:
@@ -97,6 +95,21 @@ class BadInput(Exception):  # noqa: N818 (it is the user's error, not the progra
     def __init__(self, faults: Sequence[str]) -> None:
         self.faults = tuple(faults)
         super().__init__("\n".join(faults))
+
+
+def share(option: str, percent: str) -> float:
+    """A percentage, as typed, as a share.
+
+    Raises:
+      BadInput: it is not a number above 0 and below 100.
+    """
+    try:
+        found = float(percent) / 100
+    except ValueError:
+        found = math.nan
+    if not 0 < found < 1:
+        raise BadInput([f"{option}: {percent!r} is not a number of percent above 0 and below 100"])
+    return found
 
 
 @dataclass(frozen=True)
@@ -254,11 +267,11 @@ class _Reader:
         return None
 
     def _share(self, option: str, text: str | None) -> float | None:
-        percent = self._positive(option, text, "percent")
-        if percent is None or percent < _PERCENT:
-            return None if percent is None else percent / _PERCENT
-        self.faults.append(f"{option}: {text} percent is not below 100")
-        return None
+        try:
+            return None if text is None else share(option, text)
+        except BadInput as error:
+            self.faults += error.faults
+            return None
 
     def _profile_steps(self) -> int:
         steps = self._whole("--profile-steps", self.options.profile_steps, PROFILE_STEPS)

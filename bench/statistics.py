@@ -149,7 +149,7 @@ class Ratio:
         return math.exp(middle - width), math.exp(middle + width)
 
     def half_width(self, alpha: float = 1 - CONFIDENCE) -> float:
-        """How far the interval reaches from log(value): about a relative difference, or infinite."""
+        """How far the interval reaches from log(value); infinite without an error."""
         if self.error is None or alpha <= 0:
             return math.inf
         return -float(special.stdtrit(self.freedom, alpha / 2)) * self.error

@@ -18,9 +18,10 @@ from test_report import HOSTILE, Structure
 from typer.testing import CliRunner
 
 from bench import store
-from bench.__main__ import BAD_INPUT, app
+from bench.__main__ import app
 from bench.compare import build, changes, page, setting, terminal, views, words
 from bench.compare.changes import Compared
+from bench.exits import BAD_INPUT
 
 PLAN = synthetic.Plan(workloads=("linear-base", "mlp-base"), devices=(1, 2))
 ELSEWHERE = replace(PLAN, seed=9, pace=1.08)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from typing import TYPE_CHECKING
 
 from bench.compare import views, words
-from bench.report.page import TEMPLATES, escape_markdown
+from bench.report.templates import environment
 from bench.report.views import started
 
 if TYPE_CHECKING:
@@ -67,23 +64,9 @@ def content(found: Compared) -> Content:
 
 def html(page: Content) -> str:
     """One file with no links to fetch and no scripts."""
-    style = Markup((TEMPLATES / "style.css").read_text(encoding="utf-8"))  # noqa: S704
-    template = _environment(autoescape=True).get_template("compare.html.j2")
-    return template.render(page=page, style=style)
+    return environment(markdown=False).get_template("compare.html.j2").render(page=page)
 
 
 def markdown(page: Content) -> str:
     """The same in GitHub's Markdown."""
-    return _environment(autoescape=False).get_template("compare.md.j2").render(page=page)
-
-
-def _environment(*, autoescape: bool) -> Environment:
-    escape: dict[str, Any] = {} if autoescape else {"finalize": escape_markdown}
-    return Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=autoescape,  # noqa: S701 - where it is off, `finalize` escapes for Markdown
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        **escape,
-    )
+    return environment(markdown=True).get_template("compare.md.j2").render(page=page)

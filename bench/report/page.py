@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from bench.report import numbers, plots, scaling, views, words
+from bench.report.templates import environment
 
 if TYPE_CHECKING:
     from bench.report.plots import Plot
@@ -24,8 +22,6 @@ FOREST_LINES = 160
 SCALING_LINES = 60
 """Most lines of a subject's forest plot over its panels, and of its scaling plots together. More
 could not be read, take seconds to draw, and the tables hold them all."""
-
-TEMPLATES = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -119,45 +115,12 @@ def content(found: Tables, manifest: Manifest) -> Content:
 
 def html(page: Content) -> str:
     """One file with no links to fetch and no scripts."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    style = Markup((TEMPLATES / "style.css").read_text(encoding="utf-8"))  # noqa: S704
-    return environment.get_template("template.html.j2").render(page=page, style=style)
+    return environment(markdown=False).get_template("template.html.j2").render(page=page)
 
 
 def markdown(page: Content) -> str:
     """The same in GitHub's Markdown; plots are links into plots/."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=False,  # noqa: S701 - `finalize` escapes every value, for Markdown
-        finalize=escape_markdown,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["code"] = _code
-    return environment.get_template("template.md.j2").render(page=page)
-
-
-def escape_markdown(value: Any) -> str:
-    """Text that GitHub's Markdown, also within a table, shows as it is. Lines are joined."""
-    if isinstance(value, Markup):
-        return str(value)
-    text = " ".join(str(value).split())
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    text = re.sub(r"([\\`*\[\]|#~!$])", r"\\\1", text)
-    # An underscore within a word is plain, and names are full of them.
-    return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", text)
-
-
-def _code(value: str) -> Markup:
-    """A code block's line, which cannot end its block."""
-    return Markup("    " + " ".join(value.split()))  # noqa: S704
+    return environment(markdown=True).get_template("template.md.j2").render(page=page)
 
 
 def _subject(

@@ -77,12 +77,20 @@ def _curves(ok: pd.DataFrame, kind: Kind, fixed: str) -> list[Scaling]:
     ok = ok[ok[fixed] % 1 == 0]
     same = ["workload", "size", "precision", "family", fixed]
     curves = []
-    for (workload, size, precision, family, batch), points in _efficiency(ok, kind, same).groupby(
-        same
-    ):
-        if points["devices"].nunique() > 1:
-            points = points[_COLUMNS].reset_index(drop=True)  # noqa: PLW2901
-            curves.append(Scaling(kind, workload, size, precision, family, int(batch), points))
+    for _, points in _efficiency(ok, kind, same).groupby(same):
+        if len(points["devices"].unique()) > 1:
+            first = points.iloc[0]
+            curves.append(
+                Scaling(
+                    kind=kind,
+                    workload=first["workload"],
+                    size=first["size"],
+                    precision=first["precision"],
+                    family=first["family"],
+                    batch=int(first[fixed]),
+                    points=points[_COLUMNS].reset_index(drop=True),
+                )
+            )
     return curves
 
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench.engine import REPORTS
+from bench.exits import refuse
 from bench.selftest.kernel import KernelError
 from bench.selftest.load import PATTERNS
 from bench.selftest.peers import peer_names
 from bench.selftest.session import MANIFEST, Session, Settings
-
-BAD_INPUT = 4
 
 DEFAULTS = Settings()
 
@@ -50,7 +49,7 @@ def selftest(
     if again:
         folder = REPORTS / again if (REPORTS / again).exists() else Path(again)
         if not (folder / MANIFEST).is_file():
-            _refuse(f"{again} is not a self-test in {REPORTS}/")
+            refuse(f"{again} is not a self-test in {REPORTS}/")
         _build(folder)
         return
     peers = tuple(peer or peer_names()) if peer_trials else ()
@@ -61,7 +60,7 @@ def selftest(
     if Path(name).name != name or folder.exists():
         unknown.append(f"--run: {name!r} exists in {REPORTS}/, or is not a plain name")
     if unknown:
-        _refuse("; ".join(unknown))
+        refuse("; ".join(unknown))
     settings = Settings(
         processes, trials, peer_trials, seconds, tuple(load or PATTERNS), peers=peers
     )
@@ -84,7 +83,7 @@ def selftest(
 
             session.run(progress)
     except KernelError as error:
-        _refuse(str(error))
+        refuse(str(error))
     _build(folder)
 
 
@@ -97,8 +96,3 @@ def _build(folder: Path) -> None:
         word = "met   " if target.met else "MISSED"
         typer.echo(f"{word}  {target.promise}: {target.measured}")
     typer.echo(f"self-test: {page.as_posix()}")
-
-
-def _refuse(message: str) -> NoReturn:
-    typer.echo(f"error: {message}", err=True)
-    raise typer.Exit(BAD_INPUT)

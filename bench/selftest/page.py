@@ -8,10 +8,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
-from bench.report.page import TEMPLATES, escape_markdown
+from bench.report.templates import environment
 from bench.selftest import figures, plot, session
 from bench.selftest.figures import Detector, Figures, Rate
 
@@ -65,26 +65,18 @@ def build(folder: Path) -> tuple[Path, Figures]:
     (folder / FIGURES).write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
     if drawn is not None:
         drawn.write(folder)
-    markdown = _environment(markup=False).get_template("page.md.j2")
+    markdown = _environment(markdown=True).get_template("page.md.j2")
     (folder / "report.md").write_text(markdown.render(page=page), encoding="utf-8")
-    style = Markup((TEMPLATES / "style.css").read_text(encoding="utf-8"))  # noqa: S704
     path = folder / "report.html"
-    template = _environment(markup=True).get_template("page.html.j2")
-    path.write_text(template.render(page=page, style=style), encoding="utf-8")
+    html = _environment(markdown=False).get_template("page.html.j2")
+    path.write_text(html.render(page=page), encoding="utf-8")
     return path, found
 
 
-def _environment(*, markup: bool) -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=markup,  # noqa: S701 - `finalize` escapes Markdown
-        finalize=None if markup else escape_markdown,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"rate": rate, "percent": percent}
-    return environment
+def _environment(*, markdown: bool) -> Environment:
+    made = environment(Path(__file__).parent, markdown=markdown)
+    made.filters |= {"rate": rate, "percent": percent}
+    return made
 
 
 def rate(share: Rate | None) -> str:
