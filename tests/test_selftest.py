@@ -166,7 +166,7 @@ def test_a_whole_session(tmp_path: Path) -> None:
         [
             *(sys.executable, "-W", "error", "-m", "bench", "selftest", "--run", "r"),
             *("--processes", "1", "--trials", "2", "--seconds", "0.1", "--peer-trials", "0"),
-            *("--load", "quiet", "--load", "stepping"),
+            *("--load", "quiet", "--load", "stepping", "--report-cells", "1"),
         ],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -188,6 +188,7 @@ def test_a_whole_session(tmp_path: Path) -> None:
         )
         assert 0 < row["inside_s"] < row["wall_s"]
     assert sum(row["kind"] == "overhead" for row in stored) == 2
+    assert [row["cells"] for row in stored if row["kind"] == "report"] == [320]
 
 
 @pytest.mark.parametrize(

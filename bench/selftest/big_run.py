@@ -27,26 +27,28 @@ from bench.rows import (
 ARMS = [f"implementation_{number:02}" for number in range(20)]
 WORKLOADS = ("one", "two")
 DEVICES = (1, 2, 4, 8, 16, 32, 64, 128)
-BATCHES = tuple(128 * (number + 1) for number in range(32))
 ROUNDS = 16
 
 
-def blocks() -> Iterator[Block]:
-    """512 blocks: with 20 arms each, 10,240 cells."""
+def blocks(cells: int) -> Iterator[Block]:
+    """Of at least so many cells, with all of WORKLOADS over all of DEVICES."""
+    batches = -(-cells // (len(WORKLOADS) * len(DEVICES) * len(ARMS)))
     for workload in WORKLOADS:
         for devices in DEVICES:
-            for batch in BATCHES:
-                yield Block(workload, "base", MeshShape.parse(f"data={devices}"), batch, "fp32")
+            for number in range(batches):
+                mesh, batch = MeshShape.parse(f"data={devices}"), 128 * (number + 1)
+                yield Block(workload, "base", mesh, batch, "fp32")
 
 
-def write(reports: Path) -> Path:
-    """Store the run and return its folder."""
+def write(reports: Path, cells: int) -> tuple[Path, int]:
+    """Store a run of at least so many cells; returns its folder and how many there are."""
     directory = store.create(reports, _manifest())
     rng = np.random.default_rng(0)
-    for number, block in enumerate(blocks()):
+    stored = 0
+    for number, block in enumerate(blocks(cells)):
         attempt = f"{number:08}"
         samples = _samples(block, attempt, rng)
-        cells = [_cell(block, attempt, arm) for arm in ARMS]
+        rows = [_cell(block, attempt, arm) for arm in ARMS]
         row: BlockRow = {
             **block_fields(block, attempt, 0),
             "baseline": ARMS[0],
@@ -58,8 +60,9 @@ def write(reports: Path) -> Path:
             "load_before": 0.0,
             "load_after": 0.0,
         }
-        store.append_block(directory, samples, cells, row)
-    return directory
+        store.append_block(directory, samples, rows, row)
+        stored += len(rows)
+    return directory, stored
 
 
 def rebuild(directory: Path) -> tuple[float, int]:

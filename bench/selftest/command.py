@@ -31,6 +31,9 @@ def selftest(
     seconds: Annotated[
         float, typer.Option(min=0.05, help="Measuring time of a pair of programs.")
     ] = DEFAULTS.seconds,
+    report_cells: Annotated[
+        int, typer.Option(min=0, help="Cells of a run whose report is timed; 0: none is.")
+    ] = DEFAULTS.report_cells,
     load: Annotated[
         list[str] | None, typer.Option(help=f"Background load: {', '.join(PATTERNS)}; repeatable.")
     ] = None,
@@ -62,7 +65,7 @@ def selftest(
     if unknown:
         refuse("; ".join(unknown))
     settings = Settings(
-        processes, trials, peer_trials, seconds, tuple(load or PATTERNS), peers=peers
+        processes, trials, peer_trials, seconds, report_cells, tuple(load or PATTERNS), peers
     )
     console = Console(highlight=False)
     session = Session(settings, folder)

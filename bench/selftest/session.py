@@ -60,6 +60,8 @@ class Settings:
     """Trials of each peer under each load, of each slowdown in PEER_SLOWDOWNS."""
     seconds: float = 1.0
     """Measuring time of a pair, both programs together."""
+    report_cells: int = 10_000
+    """Size of the run whose report is timed, at least; 0: none is."""
     patterns: tuple[str, ...] = tuple(PATTERNS)
     peers: tuple[str, ...] = field(default_factory=lambda: tuple(peer_names()))
     seed: int = 0
@@ -185,7 +187,9 @@ class Session:
                             for row in task():
                                 file.write(json.dumps(row) + "\n")
                             file.flush()
-                file.write(json.dumps(report_row(scratch)) + "\n")
+                if self.settings.report_cells:
+                    row = report_row(scratch, self.settings.report_cells)
+                    file.write(json.dumps(row) + "\n")
 
     def _write_manifest(self, base: int) -> None:
         manifest = Manifest(
@@ -262,9 +266,9 @@ class Session:
         }
 
 
-def report_row(folder: Path) -> ReportRow:
+def report_row(folder: Path, cells: int) -> ReportRow:
     """Build the report of a large run, in a process of its own as the command does."""
-    run = big_run.write(folder / "large")
+    run, cells = big_run.write(folder / "large", cells)
     script = f"import sys; {_REBUILD}"
     done = subprocess.run(  # noqa: S603 (our own command)
         [sys.executable, "-c", script, str(run)],
@@ -275,7 +279,6 @@ def report_row(folder: Path) -> ReportRow:
         check=True,
     )
     seconds, size = json.loads(done.stdout)
-    cells = sum(1 for _ in big_run.blocks()) * len(big_run.ARMS)
     return ReportRow(kind="report", cells=cells, seconds=seconds, bytes=size)
 
 
