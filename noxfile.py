@@ -98,9 +98,11 @@ def selftest(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the project's own tests (posargs: options of pytest)."""
-    install(session)
-    session.run(python(session), "-m", "pytest", *session.posargs)
+    """Run the project's own tests (posargs: options of pytest, such as `-n 0 --pdb`)."""
+    install(session, "tests")
+    # A test that is waiting for its worker process leaves a core to another.
+    shared = ("--numprocesses", "auto", "--maxprocesses", "4", "--dist", "worksteal")
+    session.run(python(session), "-m", "pytest", *shared, *session.posargs)
 
 
 @nox.session
@@ -121,7 +123,7 @@ def lock(session: nox.Session) -> None:
     session.run(
         *("uv", "pip", "compile", "pyproject.toml", "--output-file", LOCK, "--quiet"),
         *("--universal", "--python-version", "3.11", "--fork-strategy", "requires-python"),
-        *("--all-extras", "--group", "lint"),
+        *("--all-extras", "--group", "lint", "--group", "tests"),
         *("--no-emit-index-url", "--no-emit-find-links", "--no-header", "--no-annotate"),
         *session.posargs,
         external=session.venv_backend == "none",

@@ -9,3 +9,6 @@ os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 os.environ["NPROC"] = "16"  # spare threads, which collectives need: see bench/environment.py
 # The older way to make devices; jax refuses both together.
 os.environ.pop("XLA_FLAGS", None)
+# Runs that tests start are not themselves part of a distributed session of pytest.
+for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
+    os.environ.pop(name, None)
