@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -177,6 +177,8 @@ class Engine:
         self._argv = argv
         self._cells: list[Mapping[str, Any]] = []
         self._blocks: defaultdict[str, _BlockState] = defaultdict(_BlockState)
+        self._resumed_s = 0.0
+        """Wall time of what a resumed run has stored."""
         if options.resume is not None:
             self.directory = Path(options.resume)
             self._read_stored(self.directory)
@@ -230,7 +232,7 @@ class Engine:
                         return
                     if arms:
                         self._launch(block, arms, programs, monitor)
-            while not monitor.stop():
+            while self._goes_on and not monitor.stop():
                 widest = self._widest(selected, self._left(started))
                 if widest is None:
                     return
@@ -252,18 +254,23 @@ class Engine:
         with self.bases.checked_out() as self._base_files:
             yield
 
+    @property
+    def _goes_on(self) -> bool:
+        """Whether there may be launches beyond `passes`."""
+        return self.plan.budget_s is not None or self.plan.target_ci is not None
+
     def _left(self, started: float) -> float:
-        """Seconds of the budget; without one, none is handed out but for `--target-ci`."""
-        if self.plan.budget_s is not None:
-            return self.plan.budget_s - (time.monotonic() - started)
-        return math.inf if self.plan.target_ci is not None else 0.0
+        """Seconds of the budget; without one, any number."""
+        if self.plan.budget_s is None:
+            return math.inf
+        return self.plan.budget_s - self._resumed_s - (time.monotonic() - started)
 
     def _widest(self, selected: Iterable[Block], left: float) -> Block | None:
         """The block with the widest interval that is not narrow enough and fits what is left."""
         widths: dict[Block, float] = {}
         for block in selected:
             state = self._blocks[block.name]
-            if state.seconds <= left and 0 < state.launches < MAX_LAUNCHES:
+            if state.looks and state.seconds <= left and state.launches < MAX_LAUNCHES:
                 found = self._claims(block, state.samples, state.looks[-1]["alpha"])
                 open_ = [c for c in found.values() if c.ratio.error and not self._enough(c)]
                 if open_:
@@ -311,9 +318,14 @@ class Engine:
             alpha = spending.look(_rounds(samples), last_planned=last)
             return self._claims(block, samples, alpha)
 
+        looked_at: set[str] = set()
+
         def more(rows: list[SampleRow]) -> bool:
+            looked_at.add(rows[0]["attempt"])
+            if len(looked_at) > 1:  # a worker died after a look: what it spent on is lost
+                return True
             found = look(rows, last=False)
-            return not all(self._enough(claim) for claim in found.values())
+            return not found or not all(self._enough(claim) for claim in found.values())
 
         launch = Launch(state.launches, self._proved(block), more)
         monitor.begin(block, launch.number, len(implementations))
@@ -375,6 +387,8 @@ class Engine:
             state = self._blocks[row["block"]]
             state.looks += row["looks"]
             state.launches = max(state.launches, row["launch"] + 1)
+            state.seconds = sum(row["seconds"].values())
+            self._resumed_s += state.seconds
         self._remember(_rows(run.cells))
 
     def _create(self) -> Path:
@@ -469,9 +483,8 @@ def _results(
 
 def _rounds(samples: Iterable[SampleRow]) -> int:
     """Rounds in which arms were side by side."""
-    return len({(row["attempt"], row["round"]) for row in samples if row["arm"] == TWIN}) or len(
-        {(row["attempt"], row["round"]) for row in samples}
-    )
+    turns = Counter((row["attempt"], row["round"]) for row in samples)
+    return sum(count > 1 for count in turns.values())
 
 
 def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -338,7 +338,7 @@ def inflation(values: NDArray[np.float64]) -> float:
     power = float(signs @ signs)
     if not power:
         return 1.0
-    lags = int(len(values) ** (1 / 3))
+    lags = int(math.cbrt(len(values)) + 1e-9)
     correlations = (
         2 * (1 - lag / (lags + 1)) * float(signs[lag:] @ signs[:-lag]) / power
         for lag in range(1, lags + 1)

@@ -237,7 +237,8 @@ class _BlockRun:
             "baseline": baseline if baseline in implementations else implementations[0],
             "proved": [name for name in implementations if name in self.launch.proved],
             "rounds": settings.rounds,
-            "looks": look_rounds(settings.rounds),
+            # One that runs alone has nothing to be compared with.
+            "looks": [] if alone else look_rounds(settings.rounds),
             "seconds": settings.seconds,
             # Every block has its own order of arms, and a run that is repeated has the same.
             "seed": zlib.crc32(f"{self.block.name}/{self.launch.number}".encode()),

@@ -157,11 +157,13 @@ def look_rounds(rounds: int) -> list[int]:
 class AlphaSpending:
     """How much error each look at a block may spend, so that all looks together spend ALPHA.
 
-    Up to the planned number of rounds, a look spends in proportion to the rounds since the one
-    before; the last planned one spends what is left of the plan's share (a spending function, as of
-    Lan and DeMets, Biometrika 70 (1983), linear in the rounds; with Bonferroni's inequality between
-    looks in place of their joint distribution, which is conservative). Later looks spend half of
-    the remainder each.
+    A spending function, as of Lan and DeMets, Biometrika 70 (1983): what all looks up to n rounds
+    have spent depends on n alone, however many looks there were. Up to the planned rounds it grows
+    in proportion to n, up to ALPHA less RESERVE's share of it; the last planned look spends what is
+    left of that. Of the reserve, looks beyond the N rounds of the plan have spent 1 - N / n: twice
+    the rounds may spend half of it, so that more measuring goes on to make verdicts easier. Between
+    looks there is Bonferroni's inequality in place of their joint distribution, which is
+    conservative.
 
     Args:
       planned: rounds of all planned launches together.
@@ -181,22 +183,35 @@ class AlphaSpending:
     def look(self, rounds: int, last_planned: bool) -> float:
         """Spend on a look at the block's first `rounds` rounds.
 
-        A look at what was looked at before is the same look: it may spend more, if anything.
+        A look at as many rounds as the one before is the same look: it may spend more, if anything.
+        A look at fewer spends nothing.
 
         Returns:
           The error that verdicts at this look may have together.
         """
-        left = max(self._share - self.spent, 0.0)
         before = self.looks[-1]["rounds"] if self.looks else 0
-        if last_planned and left > _NOTHING:
-            alpha = left
-        elif rounds == before:
-            alpha = 0.0
-        elif left > _NOTHING:
-            alpha = min(left, self._share * (rounds - before) / self._planned)
-        else:
-            alpha = (ALPHA - self.spent) / 2
-        if self.looks and rounds == before:
-            alpha += self.looks.pop()["alpha"]
+        if rounds < before:
+            return 0.0
+        again = self.looks.pop()["alpha"] if self.looks and rounds == before else 0.0
+        alpha = max(again, self._until(rounds, last_planned) - self.spent)
         self.looks.append(Look(rounds=rounds, alpha=alpha))
         return alpha
+
+    def _until(self, rounds: int, last_planned: bool) -> float:
+        """What all looks up to so many rounds may spend together."""
+        planned = self._rounds_of_plan()
+        if planned is not None and rounds > planned:
+            return self._share + ALPHA * RESERVE * (1 - planned / rounds)
+        return self._share * (1.0 if last_planned else min(rounds / self._planned, 1.0))
+
+    def _rounds_of_plan(self) -> int | None:
+        """Rounds at the look that spent what was left of the plan's share; None before it.
+
+        Launches that end early leave them at fewer than were planned.
+        """
+        spent = 0.0
+        for look in self.looks:
+            spent += look["alpha"]
+            if spent >= self._share - _NOTHING:
+                return look["rounds"]
+        return None

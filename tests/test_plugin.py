@@ -17,6 +17,7 @@ import pytest
 from bench import store
 from bench.environment import ROOT
 from bench.plugin import keyword
+from bench.verdicts import ALPHA
 
 FRONT = Path(__file__).parent / "fakes" / "front.py"
 SMALL = ("--workloads", "mlp", "--meshes", "data=1 data=2", "--rounds", "3")
@@ -279,6 +280,45 @@ def test_an_interrupted_launch_is_made_up_for(front: Front) -> None:
         ("data=2", 0),
         ("data=2", 1),
     ]
+
+
+def test_what_is_stored_is_not_measured_again(front: Front) -> None:
+    """Not even where it is undecided; and with a budget, what was spent is spent."""
+    words = ("--rounds", "16", "--margin", "0.05", "-k", "data=1")
+    front.told(equal=True)("run", *SMALL, "--run", "r", *words)
+    assert len(front.jobs) == 1
+    front("run", "--resume", "r", "-k", "data=1")
+    assert len(front.jobs) == 1
+    words = ("--rounds", "16", "--margin", "0.05", "--budget", "2", "-k", "data=1")
+    front("run", *SMALL, "--run", "spent", *words)
+    before = len(front.jobs)
+    front("run", "--resume", "spent", "-k", "data=1")
+    assert len(front.jobs) == before
+
+
+def test_a_budget_passes_over_blocks_without_times(front: Front) -> None:
+    nothing = dict.fromkeys(("python_loop", "jit_spmd", "pmap"), "unsupported")
+    done = front.told(**nothing)("run", *SMALL, "--run", "r", "--budget", "60")
+    assert done.code == 0, done
+    assert len(front.jobs) == 2
+
+
+def test_one_implementation_alone_has_all_its_rounds(front: Front) -> None:
+    done = front("run", *SMALL, "--run", "r", "--rounds", "20", "-k", "data=1 and pmap")
+    assert done.code == 0
+    assert set(front.stored("r").blocks["rounds"]) == {20}
+
+
+def test_no_look_spends_less_than_nothing(front: Front) -> None:
+    """What did not fit beside the others is measured alone, and compared with nothing."""
+    words = ("--rounds", "40", "--launches", "2", "-k", "data=1")
+    done = front.told(equal=True, jit_spmd="oom")("run", *SMALL, "--run", "r", *words)
+    assert done.code == 0, done
+    assert [job["looks"] for job in front.jobs] == [[16, 32], [], [16, 32], []]
+    looks = [look for row in front.stored("r").blocks["looks"] for look in row]
+    assert [look["rounds"] for look in looks] == [16, 32, 48, 56]
+    assert all(look["alpha"] > 0 for look in looks)
+    assert sum(look["alpha"] for look in looks) == pytest.approx(0.8 * ALPHA)
 
 
 def test_a_budget_goes_where_it_is_needed(front: Front) -> None:

@@ -69,9 +69,27 @@ def test_all_looks_together_spend_no_more_than_there_is() -> None:
     assert all(alpha > 0 for alpha in extra)
     assert spending.spent < ALPHA
     assert [look["alpha"] for look in spending.looks] == [*planned, *extra]
+    # Twice the rounds of the plan may spend half of the reserve.
+    assert sum(extra[:3]) == pytest.approx(0.2 * ALPHA / 2)
     # A resumed run goes on where it stopped.
     again = AlphaSpending(192, spending.looks[:9])
     assert again.look(320, last_planned=False) == extra[1]
+
+
+@pytest.mark.parametrize("arms", [2, 7])
+def test_more_launches_than_planned_make_verdicts_easier(arms: int) -> None:
+    spending = AlphaSpending(planned=3 * 64)
+    widths = {}
+    for launch in range(48):
+        for rounds in (16, 32, 64):
+            last = launch == 2 and rounds == 64
+            alpha = spending.look(64 * launch + rounds, last_planned=last)
+        whole = Ratio(1.0, 0.01 / math.sqrt(launch + 1), 1e6, 64, launch + 1, paired=True)
+        widths[launch + 1] = whole.half_width(alpha / pairs(arms))
+    assert widths[6] < 0.9 * widths[3]
+    assert widths[12] < 0.8 * widths[6]
+    assert widths[48] < 0.6 * widths[12]
+    assert spending.spent < ALPHA
 
 
 def test_what_early_looks_leave_is_there_for_the_last_planned_one() -> None:
