@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,10 @@ JOB = {
     "mesh": "data=2",
     "batch": 8,
     "precision": "fp32",
-    "implementations": ["jit_spmd", "noisy", "wrong", "broken", "elsewhere", "greedy", "hasty"],
+    "implementations": [
+        *("jit_spmd", "noisy", "wrong", "broken", "elsewhere", "greedy", "hasty", "lavish"),
+        "restless",
+    ],
     "baseline": "jit_spmd",
     "proved": [],
     "rounds": 4,
@@ -53,6 +57,35 @@ def build(problem, mesh):
         hashlib.sha256(bytes(1 << 20))  # about a millisecond, without Python's lock
     def step(state, batch):
         background.submit(later)
+        return right.step(state, batch)
+    return dataclasses.replace(right, step=step)
+"""
+OUTSIDE["lavish"] = """
+import dataclasses, jax, jax.numpy as jnp
+from jax.sharding import Mesh
+from implementations import jit_spmd
+from implementations.jit_spmd import why_unsupported
+def build(problem, mesh):
+    used, other = mesh.devices.flat
+    right = jit_spmd.build(problem, Mesh([used], "data"))
+    table = jax.device_put(jnp.ones((500, 500)), other)
+    more = jax.jit(lambda x: x @ x @ x)
+    def step(state, batch):
+        state, loss = right.step(state, batch)
+        more(table)  # some milliseconds on the other device, which nothing waits for
+        return state, loss
+    return dataclasses.replace(right, step=step)
+"""
+OUTSIDE["restless"] = """
+import dataclasses, itertools, jax
+from implementations import jit_spmd
+from implementations.jit_spmd import why_unsupported
+def build(problem, mesh):
+    right = jit_spmd.build(problem, mesh)
+    calls = itertools.count()
+    def step(state, batch):
+        if next(calls) % 8 == 7:
+            jax.jit(lambda x: x + 1)(1.0)  # another function each time
         return right.step(state, batch)
     return dataclasses.replace(right, step=step)
 """
@@ -113,9 +146,28 @@ def test_every_cell_ends_once_with_its_reason(events):
     assert "RuntimeError: no such luck (broken.py:3)" in ends["broken"][1]
     assert ends["wrong"][0] == "wrong"
     assert "the loss is 3 times what it should be" in ends["wrong"][1]
-    assert ends["hasty"][0] == "wrong"
-    assert "returns before its work is done" in ends["hasty"][1]
+    for late in ("hasty", "lavish"):
+        assert ends[late][0] == "wrong"
+        assert "returns before its work is done" in ends[late][1]
+    assert ends["restless"][0] == "wrong"
+    assert re.search(r"compiled [1-9]\d* programs while it was timed", ends["restless"][1])
     assert len(ends) == len(rows(events, "cell"))
+
+
+def test_a_baseline_that_compiles_late_goes_with_its_twin(tmp_path):
+    (tmp_path / "restless.py").write_text(OUTSIDE["restless"])
+    job = JOB | {
+        "implementations": ["restless", "jit_spmd"],
+        "baseline": "restless",
+        "implementation_paths": [str(tmp_path / "restless.py")],
+    }
+    done = run_worker(job)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    (samples,) = [event["rows"] for event in found if event["event"] == "samples"]
+    assert {row["arm"] for row in samples} == {"jit_spmd"}
+    (block,) = [event["row"] for event in found if event["event"] == "block"]
+    assert block["baseline"] == "jit_spmd"
 
 
 def test_only_right_cells_and_the_twin_have_samples(events):
@@ -153,7 +205,9 @@ def test_phases_name_the_arm_they_are_about(events):
     assert ("gate", "broken") in phases
     assert ("compile", "jit_spmd") in phases
     assert ("compile", "wrong") not in phases
-    assert phases[-1] == ("trace", "noisy")
+    assert {phase for phase in phases if phase[0] == "trace"} == {
+        ("trace", "jit_spmd"), ("trace", "noisy"),
+    }  # fmt: skip
 
 
 def test_later_launches_find_programs_and_proofs_of_the_first(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import random
 import sys
 import time
 import traceback
@@ -49,6 +50,9 @@ from bench.worker.memory import largest_program, live_programs
 from bench.worker.tracing import trace
 
 Emit = Callable[[Event], None]
+
+PROGRESS_S = 1.0
+"""Seconds between two reports of how measuring goes on."""
 
 
 def make_mesh(shape: MeshShape) -> Mesh:
@@ -142,8 +146,11 @@ class BlockRun:
         self.checkouts: dict[str, BaseModules] = {}
         """Other revisions that arms come from, by their folder."""
         self.baseline = ""
+        self.chance = random.Random(job["seed"])
         self.steps = 0
         self.rounds = 0
+        self.reported = 0.0
+        """When progress was, on the monotonic clock."""
 
     def run(self) -> None:
         """Prove, compile, measure and trace, emitting events as it goes."""
@@ -158,7 +165,10 @@ class BlockRun:
 
         gate = self.make_gate(workload, problem, mesh)
         if gate is not None:
-            for number, name in enumerate(self.job["implementations"]):
+            # Another order in every launch: where an arm's memory lies depends on what was there
+            # before it, and must not be the same arms' luck each time.
+            names = self.job["implementations"]
+            for number, name in enumerate(self.chance.sample(names, len(names))):
                 self.admit(name, number, problem, mesh, gate)
         samples = self.measure(problem, mesh) if self.arms else []
         if "profile_dir" in self.job:
@@ -247,7 +257,8 @@ class BlockRun:
 
     def measure(self, problem: Problem, mesh: Mesh) -> list[SampleRow]:
         """Time all arms and the baseline's twin; withdraw those that compiled meanwhile."""
-        names = [arm.name for arm in self.arms]
+        arms = {arm.name for arm in self.arms}
+        names = [name for name in self.job["implementations"] if name in arms]
         self.baseline = self.job["baseline"] if self.job["baseline"] in names else names[0]
         if not self.job["alone"]:
             self.phase("compile", self.baseline, len(names), len(names))
@@ -273,9 +284,12 @@ class BlockRun:
         return self.samples(turn for turn in turns if turn["arm"] not in compiled)
 
     def after_round(self, turns: list[Turn]) -> bool:
-        """Report a round, and where a look is due, ask whether to go on."""
+        """Where a look is due, ask whether to go on; report progress, but not so often that whoever
+        listens would take time from the next turn."""
         self.rounds = turns[-1]["round"] + 1
-        self.phase("measure", "", self.rounds, self.job["rounds"])
+        if time.monotonic() > self.reported + PROGRESS_S:
+            self.phase("measure", "", self.rounds, self.job["rounds"])
+            self.reported = time.monotonic()
         if self.rounds not in self.job["looks"]:
             return True
         self.emit(LookEvent(event="look", rows=self.samples(turns)))
@@ -296,6 +310,9 @@ class BlockRun:
                 twin = self.implementations[self.baseline].build(problem, mesh)
                 with remembered_programs(self.programs / self.baseline):
                     self.arms.append(warm_arm(TWIN, twin, twin.state, problem))
+            if self.chance.random() < 0.5:  # noqa: PLR2004 - which copy is the older one is chance
+                original = next(arm for arm in self.arms if arm.name == self.baseline)
+                original.name, self.arms[-1].name = TWIN, self.baseline
         except Exception as error:
             status, reason = failure(error)
             if status != "oom":
