@@ -29,8 +29,16 @@ CONFIDENCE = 0.95
 PROCESS_SD = 0.002
 """Standard deviation of log ratios between worker processes, beyond what their rounds show."""
 
-PROCESS_FREEDOM = 12
-"""How firmly PROCESS_SD is believed: as an estimate of so many degrees of freedom."""
+PROCESS_FREEDOM = 4
+"""How firmly PROCESS_SD is believed: as an estimate of so many degrees of freedom. With the default
+three launches their own spread has a third of the say."""
+
+_FREEDOM_OF_ROUNDS = 2
+"""Times the cube root of its rounds: degrees of freedom of a process's `median_variance`. That of
+order statistics is known no better; tests/test_statistics.py simulates it."""
+
+_FREEDOM_OF_POOLED = 8
+"""As PROCESS_FREEDOM, of the noise of all processes' rounds, as a guess of that of each."""
 
 UNPAIRED_SD = 0.045
 """Standard deviation of log step times between processes that run one after the other.
@@ -40,6 +48,9 @@ against 0.4 % where they took turns."""
 
 UNPAIRED_FREEDOM = 4
 """As PROCESS_FREEDOM, of UNPAIRED_SD. Hosts differ more in this than in anything else."""
+
+_LARGEST_AUTOCORRELATION = 0.9
+"""Of neighbouring rounds. Nearer to 1 so few of them say anything that no factor makes up for it."""
 
 Figure = Literal["throughput", "latency"]
 
@@ -207,34 +218,59 @@ def estimate(
 
     `series` are log ratios, an array a process with one value a round. Process i contributes the
     median m_i of its rounds, with a variance v_i: see `median_variance`. Processes differ by more
-    than their rounds show (memory layout, thread placement), by a standard deviation s of about
-    `process_sd`, which is believed as an estimate of f = `process_freedom` degrees of freedom. So
-    with weights w_i = 1 / (s^2 + v_i) the estimate is the weighted mean of the m_i, with the
-    variance
+    than their rounds show (memory layout, thread placement), with a variance s^2. It is taken to be
+    `process_sd` squared, believed as an estimate of f = `process_freedom` degrees of freedom, and
+    of n processes their own spread counts as much as it has: n - 1,
 
-        c / sum(w_i),   c = (f + Q) / (f + n - 1),   Q = sum(w_i (m_i - mean)^2)
+        s^2 = (f process_sd^2 + (n - 1) max(0, var(m) - mean(v))) / (f + n - 1),
 
-    and f + n - 1 degrees of freedom: Hartung and Knapp's scale (Statistics in Medicine 20 (2001),
-    3875), shrunk towards 1 as variances are in Smyth's moderated t (Statistical Applications in
-    Genetics and Molecular Biology 3 (2004)). One process takes s on trust; the more there are, the
-    more their own spread counts.
+    the moment estimator of DerSimonian and Laird (Controlled Clinical Trials 7 (1986), 177), with
+    equal weights, shrunk as variances are in Smyth's moderated t (Statistical Applications in
+    Genetics and Molecular Biology 3 (2004)). The estimate is the mean of the m_i with weights
+    w_i = 1 / (s^2 + u_i), of variance sum(w_i^2 (s^2 + v_i)) / sum(w_i)^2. A process counts for
+    more where its rounds show less noise, but not by its own v_i alone, which is known so badly
+    that the mean would look surer than it is: u_i is v_i shrunk towards what the noise of all
+    processes' rounds would be in as many rounds as it has. The degrees of freedom are
+    Satterthwaite's for the two parts of the variance: f + n - 1 for what processes add, and for
+    what rounds add those of a median's variance, summed over processes.
     """
     count = sum(len(values) for values in series)
     known = [
-        (median(values), variance)
+        (median(values), variance, len(values))
         for values in series
         if (variance := median_variance(values)) is not None
     ]
     if not known:
         value = math.exp(median(np.concatenate(series)))
         return Ratio(value, None, 0.0, count, len(series), paired=True)
-    medians, variances = np.array(known).T
-    weights = 1 / (process_sd**2 + variances)
-    mean = float(weights @ medians / weights.sum())
-    freedom = process_freedom + len(known) - 1
-    scale = (process_freedom + float(weights @ (medians - mean) ** 2)) / freedom
-    error = math.sqrt(scale / float(weights.sum()))
-    return Ratio(math.exp(mean), error, freedom, count, len(series), paired=True)
+    medians, variances, rounds = np.array(known).T
+    spread_known = process_freedom + len(known) - 1
+    excess = max(0.0, _variance(medians) - float(variances.mean()))
+    between = (process_freedom * process_sd**2 + (len(known) - 1) * excess) / spread_known
+    freedoms = _FREEDOM_OF_ROUNDS * np.cbrt(rounds)
+    pooled = float(freedoms @ (variances * rounds)) / float(freedoms.sum()) / rounds
+    shrunk = (freedoms * variances + _FREEDOM_OF_POOLED * pooled) / (freedoms + _FREEDOM_OF_POOLED)
+    weights = 1 / (between + shrunk)
+    weights /= weights.sum()
+    of_processes, of_rounds = float((weights**2).sum()) * between, float(weights**2 @ variances)
+    return Ratio(
+        math.exp(float(weights @ medians)),
+        error=math.sqrt(of_processes + of_rounds),
+        freedom=_pooled_freedom(of_processes, spread_known, of_rounds, float(freedoms.sum())),
+        rounds=count,
+        launches=len(series),
+        paired=True,
+    )
+
+
+def _variance(values: NDArray[np.float64]) -> float:
+    """Of a sample; 0 of a single value."""
+    return float(values.var(ddof=1)) if len(values) > 1 else 0.0
+
+
+def _pooled_freedom(one: float, one_freedom: float, other: float, other_freedom: float) -> float:
+    """Satterthwaite's degrees of freedom of a sum of two independent estimates of variances."""
+    return (one + other) ** 2 / (one**2 / one_freedom + other**2 / other_freedom)
 
 
 def unpaired(
@@ -330,20 +366,21 @@ def median_variance(values: NDArray[np.float64]) -> float | None:
 def inflation(values: NDArray[np.float64]) -> float:
     """Factor on the variance of a median by the dependence of neighbouring values; at least 1.
 
-    1 + 2 sum_k (1 - k / (b + 1)) r_k, where r_k is the autocorrelation at lag k of the signs of the
-    deviations from the median, which is what a median's variance depends on; b = n^(1/3) lags with
-    Bartlett's weights (Newey and West, Econometrica 55 (1987), 703).
+    The larger of two estimates from the autocorrelations r_k of the signs of the deviations from
+    the median, on whose dependence a median's variance depends. 1 + 2 sum_k (1 - k / (b + 1)) r_k
+    with Bartlett's weights and b = n^(1/3) lags (Newey and West, Econometrica 55 (1987), 703)
+    assumes nothing of how the dependence fades, and misses what fades later than that;
+    (1 + r_1) / (1 - r_1), that of a first-order autoregression, does not.
     """
     signs = np.sign(values - median(values))
     power = float(signs @ signs)
     if not power:
         return 1.0
     lags = int(math.cbrt(len(values)) + 1e-9)
-    correlations = (
-        2 * (1 - lag / (lags + 1)) * float(signs[lag:] @ signs[:-lag]) / power
-        for lag in range(1, lags + 1)
-    )
-    return max(1.0, 1.0 + sum(correlations))
+    found = [float(signs[lag:] @ signs[:-lag]) / power for lag in range(1, lags + 1)]
+    weighted = 1 + 2 * sum((1 - lag / (lags + 1)) * r for lag, r in enumerate(found, start=1))
+    first = min(found[0] * len(values) / (len(values) - 1), _LARGEST_AUTOCORRELATION)
+    return max(1.0, weighted, (1 + first) / (1 - first))
 
 
 def median_interval(

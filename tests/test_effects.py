@@ -8,7 +8,7 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import kendalltau, kruskal, theilslopes
 
-from bench.effects import conditions, drift, kruskal_wallis, order, trend
+from bench.effects import SURE, conditions, drift, kruskal_wallis, order, trend
 from bench.statistics import Rounds
 from bench.worker.order import balanced_orders
 
@@ -77,6 +77,17 @@ def test_groups_are_tested_as_by_scipy(digits: int) -> None:
     rng = np.random.default_rng(5)
     groups = [np.round(rng.standard_normal(n) + 0.3 * n, digits) for n in (3, 4, 5)]
     assert kruskal_wallis(groups) == pytest.approx(kruskal(*groups).pvalue)
+
+
+def test_rounds_that_depend_on_each_other_are_no_drift() -> None:
+    rng = np.random.default_rng(9)
+    sure = 0
+    for _ in range(1000):
+        series = rng.standard_normal(64)
+        for i in range(1, 64):
+            series[i] += 0.4 * series[i - 1]
+        sure += 2 * ndtr(-abs(trend(series)[1])) < SURE
+    assert sure <= 10, "nominally 1; unless dependence is made up for, about 20"
 
 
 def test_chance_is_not_taken_for_an_effect() -> None:

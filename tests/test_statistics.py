@@ -128,28 +128,33 @@ WORLDS = {
 @pytest.mark.parametrize("launches", [1, 3, 6])
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_interval_covers_the_truth_as_often_as_it_says(world: str, launches: int) -> None:
-    """Bootstrap intervals over dependent samples cover 28 to 45 % at a nominal 95 %."""
     rng = np.random.default_rng(len(world) + launches)
-    trials = 400
+    trials = 800
     covered = 0
     for series in WORLDS[world].launches(rng, trials, launches, rounds=32):
         low, high = ends(statistics.estimate(list(series)))
         covered += low <= 1 <= high
-    # Four standard deviations of the count below 94 %: dependence is not quite made up for.
-    assert covered / trials > 0.94 - 4 * math.sqrt(0.94 * 0.06 / trials)
+    # Nominally 0.95. Dependence is not quite made up for; one process has to allow for what others
+    # may differ by, and is too careful where they do not.
+    assert covered / trials > 0.92
+    assert covered / trials < 0.99 or launches == 1 or world == "processes alike"
 
 
 def test_more_launches_learn_that_processes_differ_more_than_thought() -> None:
+    """One process cannot know it, three can tell that something is wrong with what was thought."""
     rng = np.random.default_rng(7)
-    world = World(4 * SD, SD, 0.0, 30)
     trials = 400
-    covered = dict.fromkeys((1, 3, 12), 0)
-    for launches in covered:
-        for series in world.launches(rng, trials, launches, rounds=16):
-            low, high = ends(statistics.estimate(list(series)))
-            covered[launches] += low <= 1 <= high
-    assert covered[1] < covered[3] < covered[12]
-    assert covered[12] / trials > 0.85
+    for times, least in ((2, (0.75, 0.82, 0.88)), (4, (0.40, 0.70, 0.86))):
+        world = World(times * SD, SD, 0.0, 30)
+        found = []
+        for launches in (1, 3, 12):
+            covered = 0
+            for series in world.launches(rng, trials, launches, rounds=16):
+                low, high = ends(statistics.estimate(list(series)))
+                covered += low <= 1 <= high
+            found.append(covered / trials)
+        assert found == sorted(found)
+        assert all(share > at_least for share, at_least in zip(found, least, strict=True)), found
 
 
 def drifted(rng: np.random.Generator, drift: float, world: World, trials: int, launches: int):
@@ -291,6 +296,17 @@ def test_the_order_statistics_are_the_tabled_ones(count: int, lowest: int) -> No
     low, high, confidence = found
     assert (low, high) == (lowest, count - 1 - lowest)
     assert 0.95 <= confidence < 1
+
+
+@pytest.mark.parametrize("rounds", [16, 64])
+def test_how_well_the_variance_of_a_median_is_known(rounds: int) -> None:
+    """The degrees of freedom that `estimate` gives it are those of a chi-squared that varies so."""
+    rng = np.random.default_rng(13)
+    found = np.array(
+        [statistics.median_variance(rng.standard_normal(rounds)) for _ in range(2000)]
+    )
+    freedom = 2 * found.mean() ** 2 / found.var()
+    assert statistics._FREEDOM_OF_ROUNDS * math.cbrt(rounds) == pytest.approx(freedom, rel=0.3)
 
 
 def test_the_variance_of_a_median() -> None:
