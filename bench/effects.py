@@ -92,7 +92,7 @@ def order(rounds: Rounds, by: NDArray[np.float64]) -> Effect | None:
     """Effect of the order of turns on their times.
 
     A turn's log time, less its arm's median in the process and less its round's median, is grouped
-    by `by`, which is `rounds.position` or `rounds.predecessor`. The orders are balanced, so that
+    by `by`, which is `rounds.position` or `rounds.predecessor`. Orders are about balanced, so that
     neither arms nor the other of the two effects are mixed into the groups. The size is the largest
     difference of two groups' medians, the test Kruskal and Wallis's. None where there are too few
     turns.

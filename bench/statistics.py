@@ -41,16 +41,14 @@ _FREEDOM_OF_POOLED = 8
 """As PROCESS_FREEDOM, of the noise of all processes' rounds, as a guess of that of each."""
 
 UNPAIRED_SD = 0.045
-"""Standard deviation of log step times between processes that run one after the other.
-
-Medians of identical programs differed by so much from process to process on a noisy shared host,
-against 0.4 % where they took turns."""
+"""Standard deviation of log step times between processes that run one after the other, as assumed
+of shared hosts: some twenty times that of ratios within a round."""
 
 UNPAIRED_FREEDOM = 4
 """As PROCESS_FREEDOM, of UNPAIRED_SD. Hosts differ more in this than in anything else."""
 
 _LARGEST_AUTOCORRELATION = 0.9
-"""Of neighbouring rounds. Nearer to 1 so few of them say anything that no factor makes up for it."""
+"""Of neighbouring rounds. Nearer to 1, no factor makes up for it."""
 
 Figure = Literal["throughput", "latency"]
 
@@ -69,7 +67,8 @@ class Rounds:
     position: NDArray[np.float64]
     """(rounds, arms): place of the turn in its round, from 0."""
     predecessor: NDArray[np.float64]
-    """(rounds, arms): index in `arms` of who ran just before; NaN for the first of a process."""
+    """(rounds, arms): index in `arms` of who ran just before; NaN for the first of a round, before
+    which the harness itself had its turn."""
 
     @classmethod
     def of(cls, samples: pd.DataFrame) -> Rounds:
@@ -89,13 +88,14 @@ class Rounds:
             return arranged(samples[span].to_numpy(float) / samples[steps].to_numpy(float) / 1e9)
 
         before = pd.Index(names).get_indexer(samples["predecessor"]).astype(float)
+        position = samples["position"].to_numpy(float)
         return cls(
             arms=tuple(names),
             attempt=keys // longest,
             throughput=seconds("throughput_ns", "steps"),
             latency=seconds("latency_ns", "latency_steps"),
-            position=arranged(samples["position"].to_numpy(float)),
-            predecessor=arranged(np.where(before < 0, np.nan, before)),
+            position=arranged(position),
+            predecessor=arranged(np.where((before < 0) | (position == 0), np.nan, before)),
         )
 
     def seconds(self, arm: str, figure: Figure) -> NDArray[np.float64]:
@@ -176,10 +176,6 @@ class Ratio:
         """Upper end of the 95 % interval."""
         interval = self.interval()
         return None if interval is None else interval[1]
-
-    def inverse(self) -> Ratio:
-        """time(other) / time(arm)."""
-        return replace(self, value=1 / self.value)
 
 
 def spread(rounds: Rounds, arm: str, figure: Figure) -> Spread | None:

@@ -98,16 +98,6 @@ def append_block(
     _append(directory / BLOCKS, [block])
 
 
-def completed(directory: Path) -> set[tuple[str, int]]:
-    """Block names and launches that have a block row, and need not be measured again.
-
-    Raises:
-      StoreError: as `load`.
-    """
-    read_manifest(directory)
-    return {(row["block"], int(row["launch"])) for row in _read(directory / BLOCKS)}
-
-
 def read_manifest(directory: Path) -> Manifest:
     """Read `manifest.json`.
 

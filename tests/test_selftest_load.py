@@ -13,7 +13,7 @@ import pytest
 
 from bench.environment import child_environment
 from bench.selftest import load as module
-from bench.selftest.load import PATTERNS, LoadError, duty, load, segments
+from bench.selftest.load import PATTERNS, LoadError, load, segments
 
 COMMAND = (sys.executable, "-m", "bench.selftest.load")
 
@@ -47,7 +47,7 @@ def test_a_seed_gives_the_same_load_again(pattern: str) -> None:
 
 
 def test_quiet_is_quiet() -> None:
-    assert {duty("quiet", at, 0, 2, 0) for at in (0, 0.5, 100)} == {0}
+    assert next(segments("quiet", 0, 2, 0)).duty == 0
 
 
 def test_bursty_burners_burst_by_themselves() -> None:
@@ -61,8 +61,20 @@ def test_bursty_burners_burst_by_themselves() -> None:
 
 
 def test_ramping_rises_and_falls_at_once() -> None:
-    found = [duty("ramping", at, 1, 2, 0) for at in (0, 5.03, 10.03, 15.03, 19.99, 20.05, 30.03)]
-    assert found == pytest.approx([0, 0.225, 0.45, 0.675, 0.9, 0, 0.45], abs=0.005)
+    rises = []
+    whole = 0.0
+    for segment in segments("ramping", 1, 2, 0):
+        if segment.duty == 0:
+            rises.append((whole, []))
+            if len(rises) == 3:
+                break
+        rises[-1][1].append(segment.duty)
+        whole += segment.seconds
+    assert [start for start, _ in rises] == pytest.approx([0, 20, 40])
+    one, other, _ = (duties for _, duties in rises)
+    assert one == other == sorted(one)
+    assert one[-1] == pytest.approx(0.9)
+    assert one[len(one) // 2] == pytest.approx(0.45, abs=0.01)
 
 
 def test_stepping_keeps_a_number_of_cores_busy() -> None:
@@ -81,7 +93,7 @@ def test_stepping_keeps_a_number_of_cores_busy() -> None:
 
 def test_an_unknown_pattern_is_refused() -> None:
     with pytest.raises(ValueError, match="no load pattern 'noisy'; there are: quiet, bursty"):
-        duty("noisy", 0, 0, 1, 0)
+        next(segments("noisy", 0, 1, 0))
     with pytest.raises(ValueError, match="no load pattern 'noisy'"), load("noisy"):
         pass
 

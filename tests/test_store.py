@@ -28,7 +28,9 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert run.samples["throughput_ns"].dtype == "int64"
     assert run.cells["compile_trace_s"].notna().all()
     names = {block.name for block in PLAN.blocks()}
-    assert store.completed(directory) == {(name, 0) for name in names}
+    assert set(zip(run.blocks["block"], run.blocks["launch"], strict=True)) == {
+        (name, 0) for name in names
+    }
 
 
 def test_a_new_run_is_empty_and_has_all_columns(tmp_path: Path) -> None:
@@ -36,7 +38,7 @@ def test_a_new_run_is_empty_and_has_all_columns(tmp_path: Path) -> None:
     assert run.cells.empty
     assert {"status", "memory_total_bytes", "profile"} <= set(run.cells.columns)
     assert {"arm", "latency_ns"} <= set(run.samples.columns)
-    assert store.completed(run.directory) == set()
+    assert run.blocks.empty
 
 
 def test_default_names_are_unique_and_asked_names_exact(tmp_path: Path) -> None:
@@ -68,8 +70,8 @@ def test_every_cut_of_the_last_block_leaves_the_first_alone(tmp_path: Path, file
     # Resuming writes whole lines after the torn one.
     block = next(block for block in PLAN.blocks() if block.name == last)
     store.append_block(directory, *synthetic.attempt(PLAN, block, 0, "all", list(PLAN.ratios)))
-    assert store.completed(directory) == {(first, 0), (last, 0)}
     again = store.load(directory)
+    assert list(again.blocks["block"]) == [first, last]
     assert len(again.cells) == 2 * len(PLAN.ratios)
 
 
@@ -104,7 +106,7 @@ def test_what_is_no_run_is_said_clearly(tmp_path: Path) -> None:
         store.load(tmp_path)
     path.write_text('{"schema": 99}')
     with pytest.raises(store.StoreError, match="schema 99; this version reads schema 2"):
-        store.completed(tmp_path)
+        store.load(tmp_path)
 
 
 def test_a_damaged_whole_line_is_an_error_that_names_it(tmp_path: Path) -> None:

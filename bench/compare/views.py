@@ -11,6 +11,7 @@ from bench.compare import words
 from bench.report import numbers
 from bench.report.views import Figure, Row, Table
 from bench.report.words import STATUS_WORDS
+from bench.statistics import floor_width
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -69,13 +70,22 @@ def _block(one: Comparison, other: Comparison, changes: Sequence[Change], found:
         figures = [made(change) for made in columns.values()]
         rows.append(Row(change.implementation, figures, "baseline" if is_baseline else ""))
     title = f"{one.subject}, {one.place}"
-    return Table(title, [Figure("Implementation"), *columns], rows, [_baseline(one, other)])
+    facts = [_baseline(one, other), _floors(one, other)]
+    return Table(title, [Figure("Implementation"), *columns], rows, facts)
 
 
 def _baseline(one: Comparison, other: Comparison) -> str:
     if one.baseline == other.baseline:
         return f"Baseline in both: {one.baseline}."
     return f"Baselines differ: {one.baseline or 'none'} in A, {other.baseline or 'none'} in B."
+
+
+def _floors(one: Comparison, other: Comparison) -> str:
+    widths = [
+        "unknown" if floor is None else f"up to {numbers.percent(floor_width(floor))}"
+        for floor in (one.floor, other.floor)
+    ]
+    return f"Noise floor of the ratios to the baseline: {widths[0]} in A, {widths[1]} in B."
 
 
 def _times(change: Change) -> Figure:

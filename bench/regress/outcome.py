@@ -66,6 +66,8 @@ class Outcome:
     manifest: Manifest
     launches: int
     """Most that a block had."""
+    floors: dict[str, Ratio | None]
+    """By block, two copies of one program against each other, as head and base are."""
     ended: str = ""
     """Why not everything was measured; empty if everything was."""
 
@@ -120,6 +122,7 @@ def judge(run: Run, ended: str = "") -> Outcome:
         cases=sorted(cases, key=lambda case: (words.index(case.word), case.cell)),
         manifest=run.manifest,
         launches=max((c.launches for c in found.comparisons), default=0),
+        floors={c.name: c.floor for c in found.comparisons if c.ranked},
         ended=ended,
     )
 

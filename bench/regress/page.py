@@ -19,6 +19,7 @@ from rich.text import Text
 from bench.progress import STYLES
 from bench.regress.outcome import FINDINGS, NOT_MEASURED, QUIET, Case, Outcome, Word
 from bench.report import numbers, words
+from bench.statistics import floor_width
 from bench.verdicts import ALPHA
 
 FILE = "regress.md"
@@ -186,6 +187,14 @@ def _reading(outcome: Outcome) -> Iterator[str]:
         f"faster. The chance of any wrong verdict here is at most {100 * ALPHA:g} %. Margin: "
         f"{margin}. Workload, proof and clock are the head's for both."
     )
+    floors = {block: floor_width(floor) for block, floor in outcome.floors.items() if floor}
+    if floors:
+        worst = max(floors, key=lambda block: floors[block])
+        rest = "" if len(floors) == 1 else f" (of {len(floors)} blocks the widest)"
+        yield (
+            "Noise floor: two copies of one program, measured as head and base are, may differ by "
+            f"up to {numbers.percent(floors[worst])} in {code(worst)}{rest}."
+        )
     said = [word for word in FINDINGS if outcome.of(word)]
     yield " ".join(f"*{word.capitalize()}*: {FINDINGS[word]}." for word in said)
 

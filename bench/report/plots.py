@@ -190,23 +190,23 @@ def forest(
 
 
 def timeline(slug: str, rounds: pd.DataFrame) -> Plot:
-    """What the host did over the run: drift of the baselines, and what others used.
+    """What the host did over the run: drift of the baselines, what others used, and frequency.
 
-    `rounds` is `Tables.timeline`.
+    `rounds` is `Tables.timeline`. Frequency has a panel of its own where the system shows it.
     """
+    seconds = rounds.groupby((60 * rounds["minutes"]).astype(int)).mean()
+    clocked = bool(seconds["mhz"].notna().any())
+    heights = (2, 1, 1) if clocked else (2, 1)
     with mpl.rc_context(STYLE | {"svg.hashsalt": slug}):
-        figure = Figure(figsize=(10, 4.2))
-        drift, others = figure.subplots(
-            2, 1, sharex=True, gridspec_kw={"height_ratios": (2, 1), "hspace": 0.35}
+        figure = Figure(figsize=(10, 1.4 + 0.93 * sum(heights)))
+        panels = figure.subplots(
+            len(heights), 1, sharex=True, gridspec_kw={"height_ratios": heights, "hspace": 0.35}
         )
         figure.subplots_adjust(left=0.07, right=0.97, top=0.93, bottom=0.12)
-        rounds = _thinned(rounds)
-        minutes = rounds["minutes"].to_numpy(float)
+        drift, others = panels[:2]
+        shown = _thinned(rounds)
         drift.axhline(1, color=MUTED, linewidth=0.6)
-        drift.plot(
-            minutes, rounds["relative"].to_numpy(float), linestyle="", marker="o", markersize=2.5,
-            color=PALETTE[0], markeredgewidth=0,
-        )  # fmt: skip
+        _dots(drift, shown["minutes"], shown["relative"], PALETTE[0])
         drift.set_yscale("log")
         drift.yaxis.set_major_locator(
             LogLocator(subs=(1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 7.0, 8.0, 9.0))
@@ -214,21 +214,29 @@ def timeline(slug: str, rounds: pd.DataFrame) -> Plot:
         drift.yaxis.set_minor_locator(NullLocator())
         drift.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
         drift.set_title("Step time of the baseline, against its median in the block")
+        seconds = _thinned(seconds)
         for name, label, colour in (
             ("foreign", "other processes", PALETTE[1]),
             ("steal", "other guests (steal)", PALETTE[3]),
         ):
-            others.plot(
-                minutes, rounds[name].to_numpy(float), linestyle="", marker="o", markersize=2.5,
-                color=colour, markeredgewidth=0, label=label,
-            )  # fmt: skip
-        top = float(np.nanmax([0.1, *rounds["foreign"], *rounds["steal"]]))
+            _dots(others, seconds["minutes"], seconds[name].clip(lower=0), colour, label)
+        top = float(np.nanmax([0.1, *seconds["foreign"], *seconds["steal"]]))
         others.set_ylim(-0.03 * top, 1.08 * top)
         others.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:.0f} %"))
-        others.set_title("Share of the cores' time that others had")
+        others.set_title("Share of the cores' time that others had, second by second")
         others.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, fontsize=8)
-        others.set_xlabel("minutes since the first round")
+        if clocked:
+            _dots(panels[2], seconds["minutes"], seconds["mhz"], PALETTE[2])
+            panels[2].set_title("Mean frequency of the cores, MHz")
+        panels[-1].set_xlabel("minutes since the first round")
         return render(figure, slug)
+
+
+def _dots(axes: Axes, x: pd.Series, y: pd.Series, colour: str, label: str = "") -> None:
+    axes.plot(
+        x.to_numpy(float), y.to_numpy(float), linestyle="", marker="o", markersize=2.5,
+        color=colour, markeredgewidth=0, label=label,
+    )  # fmt: skip
 
 
 def _thinned(rounds: pd.DataFrame) -> pd.DataFrame:

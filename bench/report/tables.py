@@ -117,8 +117,10 @@ class Tables:
     comparisons: list[Comparison]
     timeline: pd.DataFrame
     """One row a round, in order of time: `minutes` since the first, `launch`, the baseline's
-    `relative` step time against its median over the block, and the shares of all cores' time that
-    other processes (`foreign`) and other guests (`steal`) had; NaN where nothing is known."""
+    `relative` step time against its median over the block, the shares of all cores' time that
+    other processes (`foreign`) and other guests (`steal`) had, and the cores' mean frequency,
+    `mhz`; NaN where nothing is known. The system counts in ticks of 10 ms, so that a short round's
+    shares are rough, and those of others may come out below 0: they are to be averaged."""
 
 
 def build(run: Run) -> Tables:
@@ -198,6 +200,7 @@ def _timeline(samples: pd.DataFrame, comparisons: list[Comparison]) -> pd.DataFr
         there=("host_cores_s", "sum"),
         foreign=("host_foreign_s", "sum"),
         steal=("host_steal_s", "sum"),
+        mhz=("host_mhz", "mean"),
     )
     there = host["there"].astype(float).where(host["there"] > 0)
     own = samples[samples["arm"] == samples["block"].map(baselines)]
@@ -206,10 +209,11 @@ def _timeline(samples: pd.DataFrame, comparisons: list[Comparison]) -> pd.DataFr
     table = host.assign(
         minutes=(host["at"] - host["at"].min()) / 60,
         relative=pd.Series(relative.to_numpy(), index=pd.MultiIndex.from_frame(own[key])),
-        foreign=(host["foreign"] / there).clip(lower=0),
+        foreign=host["foreign"] / there,
         steal=host["steal"] / there,
+        mhz=host["mhz"].astype(float),
     )
-    columns = ["minutes", "launch", "relative", "foreign", "steal"]
+    columns = ["minutes", "launch", "relative", "foreign", "steal", "mhz"]
     return table.sort_values("at", kind="stable").reset_index()[columns]
 
 

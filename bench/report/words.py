@@ -98,14 +98,16 @@ def _rank(
     if said["same"]:
         within = numbers.percent(comparison.margin)
         sentences.append(f"Within {within}, the same as {listing(said['same'])}.")
-    open_ = [*said["undecided"], *said["slower"]]
-    if open_:
-        each = [f"{name} ({_undecided(found[name], comparison)})" for name in open_]
+    if said["undecided"]:
+        each = [f"{name} ({_undecided(found[name], comparison)})" for name in said["undecided"]]
         sentences.append(f"Undecided against {listing(each)}.")
+    if said["slower"]:
+        # Rare: arms that were not in the same launches are ranked by the baseline of each.
+        sentences.append(f"Where they ran side by side, slower than {listing(said['slower'])}.")
     if named:
         parts = [less(found[name].ratio, _called(name, comparison)) for name in named]
         sentences.append(f"{listing(parts)}.")
-    return " ".join(sentences), [first, *tied], bool(open_)
+    return " ".join(sentences), [first, *tied], bool(said["undecided"] or said["slower"])
 
 
 def _against(comparison: Comparison, first: str, other: str) -> Claim:
@@ -292,8 +294,8 @@ def _order(content: Tables) -> str:
     return (
         f"In {numbers.count(len({c.name for _, _, c in found}), 'block')} a turn's time depends on "
         f"its place in the round or on what ran before it by more than the margin; most by its "
-        f"{by} in {where.name}, {numbers.percent(size)}. The orders are balanced, so that this "
-        "adds noise and favours nobody."
+        f"{by} in {where.name}, {numbers.percent(size)}. Every arm has every place and "
+        "predecessor about equally often, so that this is mostly noise."
     )
 
 
@@ -303,8 +305,8 @@ def _one_launch(content: Tables) -> str:
         return ""
     return (
         f"{numbers.count(len(one), 'block')} ran in one process each. How much another process "
-        f"would differ is taken to be {numbers.percent(PROCESS_SD)} (standard deviation) and not "
-        "measured; --launches 3 measures it."
+        f"would differ is assumed, {numbers.percent(PROCESS_SD)} (standard deviation); "
+        "more launches (--launches 3) show it."
     )
 
 

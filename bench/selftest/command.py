@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -11,11 +13,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench.engine import REPORTS
-from bench.exits import refuse
+from bench.exits import FAILED, refuse
+from bench.matrix import closest
 from bench.selftest.kernel import KernelError
-from bench.selftest.load import PATTERNS
+from bench.selftest.load import PATTERNS, LoadError
 from bench.selftest.peers import peer_names
-from bench.selftest.session import MANIFEST, Session, Settings
+from bench.selftest.session import LAUNCHES, MANIFEST, Session, Settings
 
 DEFAULTS = Settings()
 
@@ -56,14 +59,11 @@ def selftest(
         _build(folder)
         return
     peers = tuple(peer or peer_names()) if peer_trials else ()
-    unknown = [f"--load: unknown {name!r}" for name in load or () if name not in PATTERNS]
-    unknown += [f"--peer: unknown {name!r}" for name in peers if name not in peer_names()]
     name = run or f"selftest_{datetime.now(UTC):%Y-%m-%d_%H%M}"
     folder = REPORTS / name
-    if Path(name).name != name or folder.exists():
-        unknown.append(f"--run: {name!r} exists in {REPORTS}/, or is not a plain name")
-    if unknown:
-        refuse("; ".join(unknown))
+    faults = _faults(processes, load or (), peers, folder, name)
+    if faults:
+        refuse("\n".join(faults))
     settings = Settings(
         processes, trials, peer_trials, seconds, report_cells, tuple(load or PATTERNS), peers
     )
@@ -87,7 +87,29 @@ def selftest(
             session.run(progress)
     except KernelError as error:
         refuse(str(error))
+    except (LoadError, subprocess.SubprocessError) as error:
+        typer.echo(f"error: the self-test ended early: {error}", err=True)
+        raise typer.Exit(FAILED) from error
     _build(folder)
+
+
+def _faults(
+    processes: int, loads: Sequence[str], peers: Sequence[str], folder: Path, name: str
+) -> list[str]:
+    known = (("--load", loads, PATTERNS), ("--peer", peers, peer_names()))
+    faults = [
+        f"{option}: unknown {word!r}; {closest(word, words)}"
+        for option, asked, words in known
+        for word in asked
+        if word not in words
+    ]
+    if processes > LAUNCHES and processes % LAUNCHES:
+        faults.append(f"--processes: {processes} is not a multiple of {LAUNCHES}, a run's launches")
+    if Path(name).name != name:
+        faults.append(f"--run: {name!r} is not a plain name of a folder")
+    elif folder.exists():
+        faults.append(f"--run: {name} exists in {REPORTS}/; choose another name")
+    return faults
 
 
 def _build(folder: Path) -> None:

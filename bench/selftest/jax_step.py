@@ -1,4 +1,4 @@
-"""The planted workload as a jitted JAX step. The one part of the self-test that imports jax."""
+"""The planted workload as a jitted JAX step. Runs in the worker of trials alone."""
 
 from __future__ import annotations
 

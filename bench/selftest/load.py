@@ -90,20 +90,6 @@ def segments(pattern: str, burner: int, burners: int, seed: int) -> Iterator[Seg
             raise ValueError(f"no load pattern {pattern!r}; there are: {', '.join(PATTERNS)}")
 
 
-def duty(pattern: str, at_s: float, burner: int, burners: int, seed: int) -> float:
-    """Part of the time that one burner wants a core, `at_s` seconds after the load has started.
-
-    Raises:
-      ValueError: there is no such pattern.
-    """
-    end = 0.0
-    for segment in segments(pattern, burner, burners, seed):
-        end += segment.seconds
-        if at_s < end:
-            return segment.duty
-    raise AssertionError("segments have no end")
-
-
 @contextlib.contextmanager
 def load(pattern: str, seed: int = 0) -> Iterator[tuple[int, ...]]:
     """Load the usable cores of this machine while the context lasts.

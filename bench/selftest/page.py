@@ -33,6 +33,12 @@ class Page:
     started: str
     plot: Plot | None
 
+    @property
+    def commit(self) -> str:
+        """Of the checkout that measured."""
+        git = self.manifest["git"]
+        return f"{git['commit'] or 'unknown'}{' with uncommitted changes' if git['dirty'] else ''}"
+
     def detector_rows(self, base_only: bool) -> list[Detector]:
         """Of all tools over all loads, or each load's."""
         return [d for d in self.figures.detectors if (d.pattern == figures.ALL) == base_only]

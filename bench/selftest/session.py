@@ -41,6 +41,8 @@ PEER_SLOWDOWNS = (TWIN, "2 % slower", "5 % slower")
 
 STEP_S = 0.001
 ROUNDS = 128
+LAUNCHES = 4
+"""Worker processes of the longer trials."""
 _TIMEOUT_S = 600.0
 _REBUILD = (
     "import json, pathlib; from bench.selftest.big_run import rebuild; "
@@ -145,7 +147,7 @@ class Session:
 
     Args:
       settings: how much to do.
-      folder: is made; what was there stays.
+      folder: is made when it is run.
 
     Raises:
       KernelError: the planted workload cannot be compiled.
@@ -154,7 +156,6 @@ class Session:
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.settings = settings
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
         peers = {name: peer for name, peer in find_peers().items() if name in settings.peers}
         self.unavailable = {
             name: reason for name, peer in peers.items() if (reason := peer.why_unavailable())
@@ -173,6 +174,7 @@ class Session:
             built = kernel.build(scratch / "kernel")
             library = kernel.build_ffi(scratch / "kernel")
             base = built.iterations_for(STEP_S)
+            self.folder.mkdir(parents=True)
             self._write_manifest(base)
             with (self.folder / TRIALS).open("w", encoding="utf-8") as file:
                 for pattern in self.settings.patterns:

@@ -284,8 +284,10 @@ class BlockRun:
         return self.samples(turn for turn in turns if turn["arm"] not in compiled)
 
     def after_round(self, turns: list[Turn]) -> bool:
-        """Where a look is due, ask whether to go on; report progress, but not so often that whoever
-        listens would take time from the next turn."""
+        """Report progress, and where a look is due, ask whether to go on.
+
+        Progress is not reported so often that whoever listens takes time from the next turn.
+        """
         self.rounds = turns[-1]["round"] + 1
         if time.monotonic() > self.reported + PROGRESS_S:
             self.phase("measure", "", self.rounds, self.job["rounds"])
