@@ -30,6 +30,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 PROJECT = nox.project.load_toml("pyproject.toml")
 LOCK = "requirements.lock"
 
+SEVERAL_CORES = ("--numprocesses", "auto", "--maxprocesses", "4", "--dist", "worksteal")
+"""Of the tests, many of which wait for processes of their own."""
+
 
 def install(session: nox.Session, *groups: str, extras: tuple[str, ...] = ()) -> None:
     """Install the project's dependencies, with dependency groups and extras, as locked."""
@@ -89,6 +92,13 @@ def compare(session: nox.Session) -> None:
 
 
 @nox.session
+def inspect(session: nox.Session) -> None:
+    """Show where a cell's arrays lie, and their bytes a device (posargs: the cell's name)."""
+    install(session)
+    session.run(python(session), "-m", "bench", "inspect", *session.posargs)
+
+
+@nox.session
 def tensorboard(session: nox.Session) -> None:
     """Show the traces that `bench -- --profile` recorded, on this machine only."""
     install(session, extras=("profile",))
@@ -106,9 +116,15 @@ def selftest(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the project's own tests (posargs: options of pytest, such as `-n 0 --pdb`)."""
     install(session, "tests")
-    # A test that is waiting for its worker process leaves a core to another.
-    shared = ("--numprocesses", "auto", "--maxprocesses", "4", "--dist", "worksteal")
-    session.run(python(session), "-m", "pytest", *shared, *session.posargs)
+    session.run(python(session), "-m", "pytest", *SEVERAL_CORES, *session.posargs)
+
+
+@nox.session
+def conformance(session: nox.Session) -> None:
+    """Prove every implementation on every workload and mesh it is for (posargs: of pytest)."""
+    install(session, "tests")
+    words = ("tests/test_implementations.py", "--slow", *SEVERAL_CORES)
+    session.run(python(session), "-m", "pytest", *words, *session.posargs)
 
 
 @nox.session

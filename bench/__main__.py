@@ -17,6 +17,7 @@ import typer
 from pytest_benchmark.logger import PytestBenchmarkWarning
 
 from bench import store
+from bench.catalogue import CatalogueError
 from bench.engine import PROFILES, REPORTS, find_run
 from bench.exits import FAILED, refuse
 from bench.matrix import BadInput, share
@@ -130,6 +131,34 @@ def compare(
         refuse(str(error))
     terminal.show(Console(highlight=False), found)
     typer.echo(f"comparison: {(folder / 'compare.html').as_posix()}")
+
+
+@app.command()
+def inspect(
+    cell: Annotated[
+        str,
+        typer.Argument(metavar="CELL", help="Name of a cell, as --dry-run and reports show it."),
+    ],
+    implementation_path: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="As of `run`; repeatable.")
+    ] = None,
+    workload_path: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="As of `run`; repeatable.")
+    ] = None,
+) -> None:
+    """Show where a cell's arrays lie: the mesh, every parameter, and bytes on each device."""
+    from rich.console import Console  # noqa: PLC0415 (other commands need not wait for these)
+
+    from bench import inspection  # noqa: PLC0415
+
+    try:
+        found = inspection.inspect(cell, implementation_path or (), workload_path or ())
+    except BadInput as error:
+        refuse(str(error))
+    except (CatalogueError, inspection.InspectionError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(FAILED) from error
+    inspection.show(Console(highlight=False), found)
 
 
 @app.command()

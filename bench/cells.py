@@ -6,8 +6,10 @@ one global batch and one set of options. Implementations are compared within a b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bench.mesh import MeshShape
 
@@ -16,6 +18,54 @@ PRECISIONS = ("fp32", "bf16")
 
 STATUSES = ("ok", "wrong", "unsupported", "oom", "timeout", "crashed")
 """How a cell ends. Only an `ok` cell has a time; every other one has a reason."""
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """What a step may be asked to do in another way, without becoming another step."""
+
+    precision: str = "fp32"
+    """Of the forward and backward pass; parameters, reductions and update are float32."""
+    microbatches: int = 1
+    """Parts that the batch is computed in, one after the other, for one update."""
+    remat: bool = False
+    """Whether the backward pass computes activations again instead of keeping them."""
+    clip_norm: float | None = None
+    """Largest global norm of the gradients, beside what the workload's optimizer does."""
+
+    @classmethod
+    def parse(cls, text: str) -> StepOptions:
+        """Read what `str` writes: `fp32`, `bf16,microbatches=4,remat,clip=1`.
+
+        Raises:
+          ValueError: a part is none of these.
+        """
+        precision, *others = text.split(",")
+        found: dict[str, Any] = {}
+        for part in others:
+            name, _, value = part.partition("=")
+            if name == "microbatches" and value.isascii() and value.isdigit():
+                found["microbatches"] = int(value)
+            elif part == "remat":
+                found["remat"] = True
+            elif name == "clip" and re.fullmatch(r"[\d.]+(e-?\d+)?", value):
+                found["clip_norm"] = float(value)
+            else:
+                raise ValueError(
+                    f"options {text!r}: {part!r} is unknown; write PRECISION[,microbatches=N]"
+                    "[,remat][,clip=NORM]"
+                )
+        return cls(precision, **found)
+
+    def __str__(self) -> str:
+        parts = [self.precision]
+        if self.microbatches > 1:
+            parts.append(f"microbatches={self.microbatches}")
+        if self.remat:
+            parts.append("remat")
+        if self.clip_norm is not None:
+            parts.append(f"clip={self.clip_norm:g}")
+        return ",".join(parts)
 
 
 @dataclass(frozen=True)
@@ -29,13 +79,12 @@ class Block:
     mesh: MeshShape
     batch: int
     """Global batch: samples a step over all devices."""
-    precision: str
-    """Precision of the forward and backward pass; parameters and update are float32."""
+    options: StepOptions
 
     @property
     def name(self) -> str:
-        """`gpt2-nano/data=2/b16/fp32`."""
-        return f"{self.workload}-{self.size}/{self.mesh}/b{self.batch}/{self.precision}"
+        """`gpt2-nano/data=2/b16/fp32`, with what else is asked of the step: `fp32,remat`."""
+        return f"{self.workload}-{self.size}/{self.mesh}/b{self.batch}/{self.options}"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from bench.cells import PRECISIONS, Block, Cell
+from bench.cells import PRECISIONS, Block, Cell, StepOptions
 from bench.mesh import AXES, MeshShape
 from bench.options import PRESETS, Options
 from bench.protocol import Catalogue, ImplementationEntry, WorkloadEntry
@@ -151,7 +151,7 @@ class Plan:
             "implementations": list(self.implementations),
             "meshes": _unique(str(block.mesh) for block in self.blocks),
             "batch_sizes": _unique(block.batch for block in self.blocks),
-            "precision": _unique(block.precision for block in self.blocks),
+            "options": _unique(str(block.options) for block in self.blocks),
             "scaling": self.scaling,
             "baseline": self.baseline,
             "launches": self.launches,
@@ -212,17 +212,14 @@ class _Reader:
         workloads = self._workloads(preset)
         meshes = self._meshes()
         scaling = self._choice("--scaling", self.options.scaling or preset.scaling, SCALINGS)
-        precisions = [
-            self._choice("--precision", text, PRECISIONS)
-            for text in self.options.precision or preset.precisions
-        ]
         batches = [self._whole("--batch-sizes", text) for text in _unique(self.options.batch_sizes)]
+        asked = self._step_options(preset)
         blocks: dict[Block, None] = {}
         for workload, size in workloads:
             chosen = batches or self._default_batches(f"{workload}-{size}", preset, meshes)
-            for precision in _unique(precisions):
+            for options in asked:
                 for batch, mesh in _batches(chosen, meshes, scaling):
-                    blocks[Block(workload, size, mesh, batch, precision)] = None
+                    blocks[Block(workload, size, mesh, batch, options)] = None
         self._check_batches(blocks)
         return Plan(
             preset=name,
@@ -239,6 +236,21 @@ class _Reader:
             profile_steps=self._profile_steps(),
             timeout_s=self._positive("--timeout", self.options.timeout, "seconds"),
         )
+
+    def _step_options(self, preset: Preset) -> list[StepOptions]:
+        precisions = [
+            self._choice("--precision", text, PRECISIONS)
+            for text in self.options.precision or preset.precisions
+        ]
+        counts = [
+            self._whole("--microbatches", text) for text in self.options.microbatches or ("1",)
+        ]
+        clip_norm = self._positive("--clip-norm", self.options.clip_norm, "gradient norm")
+        return [
+            StepOptions(precision, count, self.options.remat, clip_norm)
+            for precision in _unique(precisions)
+            for count in _unique(counts)
+        ]
 
     def _choice(self, option: str, text: str, known: Sequence[str]) -> str:
         if text in known:
@@ -405,6 +417,11 @@ class _Reader:
                     f"--batch-sizes: {batch} cannot be split over the {shards} batch shards of "
                     f"{mesh}; near ones that can: {', '.join(map(str, near))}"
                 )
+        for block in blocks:
+            shard, count = block.batch // block.mesh.batch_shards, block.options.microbatches
+            if shard % count:
+                fault = f"--microbatches: {count} do not divide a device's batch of {shard}"
+                self.faults.append(f"{fault}, in {block.name}")
 
 
 def name_of(path: str) -> str:

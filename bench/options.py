@@ -80,6 +80,9 @@ class Options:
     meshes: tuple[str, ...] = ()
     batch_sizes: tuple[str, ...] = ()
     precision: tuple[str, ...] = ()
+    microbatches: tuple[str, ...] = ()
+    remat: bool = False
+    clip_norm: str | None = None
     devices: str | None = None
     scaling: str | None = None
     launches: str | None = None
@@ -157,6 +160,20 @@ _OPTIONS: dict[str, _Argument] = {
         "metavar": "NAME",
         "nargs": "+",
         "help": "of the forward and backward pass: fp32, bf16",
+    },
+    "microbatches": {
+        "metavar": "N",
+        "nargs": "+",
+        "help": "parts that a batch is computed in, one after the other, for one update "
+        "(default: 1); a pipeline needs as many as it has stages",
+    },
+    "remat": {
+        "action": "store_true",
+        "help": "compute activations again in the backward pass instead of keeping them",
+    },
+    "clip_norm": {
+        "metavar": "NORM",
+        "help": "clip gradients to this global norm, beside what the workload's optimizer does",
     },
     "devices": {
         "metavar": "N",

@@ -223,7 +223,7 @@ class Front:
             "mesh": str(cell.block.mesh),
             "devices": cell.block.mesh.size,
             "batch": cell.block.batch,
-            "precision": cell.block.precision,
+            "options": str(cell.block.options),
             "implementation": cell.implementation,
             "status": result.status,
             **result.extra,

@@ -28,6 +28,15 @@ class BaseFile(TypedDict):
     """The checkout whose modules these take the place of."""
 
 
+class JobOptions(TypedDict):
+    """The fields of bench.cells.StepOptions."""
+
+    precision: str
+    microbatches: int
+    remat: bool
+    clip_norm: float | None
+
+
 class Job(TypedDict):
     """One block to prove and measure in one worker process."""
 
@@ -37,7 +46,7 @@ class Job(TypedDict):
     size: str
     mesh: str
     batch: int
-    precision: str
+    options: JobOptions
     implementations: list[str]
     baseline: str
     """Arm that ratios are taken against; if it ends other than ok, the worker takes the first
@@ -111,6 +120,54 @@ class BlockEvent(TypedDict):
 
 
 Event = PhaseEvent | CellEvent | LookEvent | SamplesEvent | BlockEvent
+
+
+class InspectionRequest(TypedDict):
+    """One cell whose arrays are to be looked at."""
+
+    workload: str
+    size: str
+    mesh: str
+    batch: int
+    options: JobOptions
+    implementation: str
+    implementation_paths: list[str]
+    workload_paths: list[str]
+
+
+class ArrayPart(TypedDict):
+    """Which devices hold one part of an array."""
+
+    index: list[list[int]]
+    """First and last but one of each dimension."""
+    devices: list[int]
+
+
+class ArrayLayout(TypedDict):
+    """Where a parameter lies."""
+
+    path: str
+    shape: list[int]
+    dtype: str
+    bytes: int
+    """Of the whole array, once."""
+    device_bytes: int
+    """Most that a device holds of it."""
+    parts: list[ArrayPart]
+
+
+class Inspection(TypedDict):
+    """Where a cell's arrays lie."""
+
+    axes: list[list[str | int]]
+    """Names and sizes of the mesh's axes, outermost first."""
+    devices: list[list[int]]
+    """Ids of the mesh's devices; the last axis goes across."""
+    unsupported: str
+    """Why there is nothing else; empty if there is."""
+    parameters: list[ArrayLayout]
+    device_bytes: dict[str, dict[str, int]]
+    """Of `parameters`, the whole `state` and a `batch`: bytes by device id."""
 
 
 class CatalogueRequest(TypedDict):

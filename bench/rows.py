@@ -12,7 +12,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.cells import Block
 
-SCHEMA = 2
+SCHEMA = 3
 TWIN = "twin"
 """Arm name of the second copy of a block's baseline (the A/A twin)."""
 
@@ -84,6 +84,8 @@ class BlockFields(TypedDict):
     devices: int
     batch: int
     precision: str
+    options: str
+    """The precision, and what else is asked of the step: `fp32,microbatches=4,remat,clip=1`."""
 
 
 def block_fields(block: Block, attempt: str, launch: int) -> BlockFields:
@@ -97,7 +99,8 @@ def block_fields(block: Block, attempt: str, launch: int) -> BlockFields:
         mesh=str(block.mesh),
         devices=block.mesh.size,
         batch=block.batch,
-        precision=block.precision,
+        precision=block.options.precision,
+        options=str(block.options),
     )
 
 
@@ -155,6 +158,8 @@ class CellRow(BlockFields):
     units_per_step: NotRequired[int]
     interleaved: NotRequired[bool]
     """False where the cell had to run in a worker of its own (it did not fit beside the others)."""
+    bubble: NotRequired[float]
+    """Share of a step in which a device has nothing to do, as a pipeline's schedule has it."""
     profile: NotRequired[str]
     """TensorBoard run name under profiles/."""
 

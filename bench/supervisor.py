@@ -20,7 +20,7 @@ import uuid
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Self, cast
@@ -28,7 +28,7 @@ from typing import IO, Any, Self, cast
 from bench.cells import Block, Cell
 from bench.environment import worker_cores, worker_environment
 from bench.host import load_average
-from bench.protocol import ENOUGH, MORE, BaseFile, Job, PhaseEvent
+from bench.protocol import ENOUGH, MORE, BaseFile, Job, JobOptions, PhaseEvent
 from bench.rows import BlockRow, CellRow, SampleRow, Status, block_fields
 from bench.verdicts import look_rounds
 
@@ -232,7 +232,7 @@ class _BlockRun:
             "size": self.block.size,
             "mesh": str(self.block.mesh),
             "batch": self.block.batch,
-            "precision": self.block.precision,
+            "options": cast("JobOptions", asdict(self.block.options)),
             "implementations": implementations,
             "baseline": baseline if baseline in implementations else implementations[0],
             "proved": [name for name in implementations if name in self.launch.proved],

@@ -2,7 +2,8 @@
 
 The batch is split over `data`, parameters and optimizer state are replicated, and the function is
 written as if for one device. XLA's partitioner sees that the gradients of replicated parameters
-sum over the split batch, and inserts an all-reduce of them (4 bytes a parameter, and the loss).
+sum over the split batch, and inserts an all-reduce of them (4 bytes a parameter, and the loss);
+with microbatches one for each, since it does not move it out of the scan.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from bench.contract import Batch, Problem, TrainStep
 from bench.placement import (
     create_data_parallel_sharding,
     place_batch_on_shards,
-    replicate,
+    place_model_state_on_shards,
     unknown_axes,
 )
 
@@ -35,12 +36,12 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     @partial(jax.jit, donate_argnums=0, out_shardings=NamedSharding(mesh, P()))
     def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
         params, opt_state = state
-        loss, grads = jax.value_and_grad(loss_fn)(params, batch)
+        loss, grads = problem.over_microbatches(jax.value_and_grad(loss_fn))(params, batch)
         updates, opt_state = problem.optimizer.update(grads, opt_state, params)
         return (optax.apply_updates(params, updates), opt_state), loss
 
     return TrainStep(
-        state=replicate((params, problem.optimizer.init(params)), mesh),
+        state=place_model_state_on_shards((params, problem.optimizer.init(params)), mesh),
         place=lambda batch: place_batch_on_shards(batch, batch_sharding),
         step=step,
         params=lambda state: state[0],

@@ -2,8 +2,9 @@
 
 Model and optimizer are objects that the step changes in place. The batch is split over `data`,
 their variables are replicated, and XLA's partitioner inserts the all-reduce of the gradients
-(4 bytes a parameter, and the loss), as for jax.jit. What differs is dispatch: nnx.jit walks both
-objects in Python at every call, to hand their variables to jax.jit and to write them back.
+(4 bytes a parameter, and the loss; with microbatches for each), as for jax.jit. What differs is
+dispatch: nnx.jit walks both objects in Python at every call, to hand their variables to jax.jit and
+to write them back.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from typing import Any
 import jax
 from flax import nnx
 from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, Problem, TrainStep
 from bench.placement import (
     create_data_parallel_sharding,
     place_batch_on_shards,
-    replicate,
+    place_nnx_state_on_shards,
     unknown_axes,
 )
 
@@ -30,14 +32,14 @@ def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
     batch_sharding = create_data_parallel_sharding(mesh, "data")
-    model = problem.make_model()
+    model = problem.model()
     optimizer = nnx.Optimizer(model, problem.optimizer, wrt=nnx.Param)
     for stateful in (model, optimizer):
-        nnx.update(stateful, replicate(nnx.state(stateful), mesh))
+        nnx.update(stateful, place_nnx_state_on_shards(nnx.state(stateful), mesh, [(..., P())]))
 
     @partial(nnx.jit, donate_argnums=(0, 1))
     def train_step(model: nnx.Module, optimizer: nnx.Optimizer[Any], batch: Batch) -> jax.Array:
-        loss, grads = nnx.value_and_grad(problem.loss)(model, batch)
+        loss, grads = problem.over_microbatches(nnx.value_and_grad(problem.loss))(model, batch)
         optimizer.update(model, grads)
         return loss
 

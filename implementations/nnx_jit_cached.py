@@ -14,12 +14,13 @@ from typing import Any
 import jax
 from flax import nnx
 from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, Problem, TrainStep
 from bench.placement import (
     create_data_parallel_sharding,
     place_batch_on_shards,
-    replicate,
+    place_nnx_state_on_shards,
     unknown_axes,
 )
 
@@ -30,14 +31,14 @@ def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
     batch_sharding = create_data_parallel_sharding(mesh, "data")
-    model = problem.make_model()
+    model = problem.model()
     optimizer = nnx.Optimizer(model, problem.optimizer, wrt=nnx.Param)
     for stateful in (model, optimizer):
-        nnx.update(stateful, replicate(nnx.state(stateful), mesh))
+        nnx.update(stateful, place_nnx_state_on_shards(nnx.state(stateful), mesh, [(..., P())]))
 
     @partial(nnx.jit, donate_argnums=(0, 1))
     def train_step(model: nnx.Module, optimizer: nnx.Optimizer[Any], batch: Batch) -> jax.Array:
-        loss, grads = nnx.value_and_grad(problem.loss)(model, batch)
+        loss, grads = problem.over_microbatches(nnx.value_and_grad(problem.loss))(model, batch)
         optimizer.update(model, grads)
         return loss
 

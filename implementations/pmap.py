@@ -17,7 +17,12 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, Params, Problem, TrainStep
-from bench.placement import create_data_parallel_sharding, place_batch_on_shards, unknown_axes
+from bench.placement import (
+    create_data_parallel_sharding,
+    place_batch_on_shards,
+    reduce_gradient_tree,
+    unknown_axes,
+)
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
@@ -32,7 +37,8 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     @partial(jax.pmap, axis_name="data", devices=devices, donate_argnums=0, out_axes=(0, None))
     def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
         params, opt_state = state
-        loss, grads = jax.lax.pmean(jax.value_and_grad(loss_fn)(params, batch), "data")
+        value_and_grad = problem.over_microbatches(jax.value_and_grad(loss_fn))
+        loss, grads = reduce_gradient_tree(value_and_grad(params, batch), "mean", "data")
         updates, opt_state = problem.optimizer.update(grads, opt_state, params)
         return (optax.apply_updates(params, updates), opt_state), loss
 

@@ -28,7 +28,7 @@ def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
     devices = list(mesh.devices.flat)
     params, loss_fn = problem.functional()
-    shard_step = jax.jit(jax.value_and_grad(loss_fn))
+    shard_step = jax.jit(problem.over_microbatches(jax.value_and_grad(loss_fn)))
 
     @partial(jax.jit, donate_argnums=0)
     def update(state: tuple[Params, Any], results: list[Any]) -> tuple[Any, jax.Array]:

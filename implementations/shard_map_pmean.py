@@ -23,7 +23,8 @@ from bench.contract import Batch, Problem, TrainStep
 from bench.placement import (
     create_data_parallel_sharding,
     place_batch_on_shards,
-    replicate,
+    place_model_state_on_shards,
+    reduce_gradient_tree,
     unknown_axes,
 )
 
@@ -41,12 +42,13 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
         params, opt_state = state
         own_params = jax.lax.pcast(params, "data", to="varying")
-        loss, grads = jax.lax.pmean(jax.value_and_grad(loss_fn)(own_params, batch), "data")
+        value_and_grad = problem.over_microbatches(jax.value_and_grad(loss_fn))
+        loss, grads = reduce_gradient_tree(value_and_grad(own_params, batch), "mean", "data")
         updates, opt_state = problem.optimizer.update(grads, opt_state, params)
         return (optax.apply_updates(params, updates), opt_state), loss
 
     return TrainStep(
-        state=replicate((params, problem.optimizer.init(params)), mesh),
+        state=place_model_state_on_shards((params, problem.optimizer.init(params)), mesh),
         place=lambda batch: place_batch_on_shards(batch, batch_sharding),
         step=step,
         params=lambda state: state[0],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 os.environ["NPROC"] = "16"  # spare threads, which collectives need: see bench/environment.py
@@ -12,3 +14,15 @@ os.environ.pop("XLA_FLAGS", None)
 # Runs that tests start are not themselves part of a distributed session of pytest.
 for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
     os.environ.pop(name, None)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="also run what is marked slow")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--slow"):
+        skip = pytest.mark.skip(reason="slow: nox -s conformance runs it")
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(skip)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bench import store
-from bench.cells import Block, Cell
+from bench.cells import Block, Cell, StepOptions
 from bench.mesh import MeshShape
 from bench.rows import (
     SCHEMA,
@@ -84,7 +84,7 @@ class Plan:
                 for scaling in self.batches:
                     batch = 64 if scaling == "strong" else 64 * devices
                     mesh = MeshShape.parse(f"data={devices}")
-                    seen[Block(name, size, mesh, batch, "fp32")] = None
+                    seen[Block(name, size, mesh, batch, StepOptions())] = None
         yield from seen
 
 

@@ -16,7 +16,9 @@ BENCH = sorted((ROOT / "bench").rglob("*.py"))
 IMPLEMENTATIONS = sorted(
     path for path in (ROOT / "implementations").glob("*.py") if path.stem != "__init__"
 )
-JAX_SIDE = {"contract", "placement", "worker", "workloads"}
+SHARED = {"contract", "placement", "clipping", "layers", "logical_axes", "pipelines"}
+"""What implementations and workloads may use."""
+JAX_SIDE = {*SHARED, "worker", "workloads"}
 """The parts of bench that run in a worker process, where jax is."""
 JAX_SIDE_FILES = {"bench/selftest/jax_step.py", "bench/selftest/trials.py"}
 """As above, in parts that also have another side."""
@@ -54,7 +56,7 @@ def test_implementations_import_the_contract_and_jax_only(path: Path) -> None:
     for module in imported(path):
         inside = module.split(".")
         if inside[0] == "bench":
-            assert inside[1:2] in (["contract"], ["placement"], []), module
+            assert not inside[1:] or inside[1] in SHARED, module
         else:
             assert inside[0] in allowed, module
 

@@ -16,7 +16,11 @@ from jax.sharding import PartitionSpec as P
 
 from bench.contract import Problem, TrainStep
 from bench.mesh import MeshShape
-from bench.placement import create_data_parallel_sharding, place_batch_on_shards, replicate
+from bench.placement import (
+    create_data_parallel_sharding,
+    place_batch_on_shards,
+    place_model_state_on_shards,
+)
 from bench.worker.block import make_mesh
 from bench.worker.gate import OWN, SGD, Gate, WrongStepError, find_drift, rounding
 from bench.workloads import linear, mlp
@@ -64,7 +68,7 @@ def data_parallel(step_of, *, check_vma=True):
             check_vma=check_vma,
         )
         return TrainStep(
-            state=replicate((params, problem.optimizer.init(params)), mesh),
+            state=place_model_state_on_shards((params, problem.optimizer.init(params)), mesh),
             place=partial(place_batch_on_shards, sharding=sharding),
             step=jax.jit(step),
             params=lambda state: state[0],

@@ -5,17 +5,23 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
+from bench.cells import StepOptions
+from bench.clipping import clip_by_global_norm
 from bench.mesh import MeshShape
 from bench.worker.block import make_mesh
 from bench.worker.discover import implementation_files, load, workload_files
 from bench.worker.gate import Gate
+from bench.workloads import gpt2
 from implementations.python_loop import distributed_train_step
 
 IMPLEMENTATIONS = {name: load(path) for name, path in implementation_files([]).items()}
@@ -24,8 +30,90 @@ BATCH = 8
 every_implementation = pytest.mark.parametrize("name", IMPLEMENTATIONS)
 
 
-def tiny_problem(workload, precision):
-    return workload.problem(next(iter(workload.SIZES.values()))(), BATCH, precision)
+PLAIN = StepOptions()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A block that an implementation is proved in."""
+
+    workload: str
+    mesh: str
+    options: StepOptions = PLAIN
+    config: Any = None
+    """The smallest size if None."""
+
+    def __str__(self) -> str:
+        return f"{self.workload}-{self.mesh}-{self.options}"
+
+
+DEEP = gpt2.Config(layers=4, heads=2, width=16, context=16, vocabulary=256)
+"""For pipelines."""
+
+KINDS = {
+    "data parallel": {
+        *("python_loop", "pmap", "jit_spmd", "nnx_jit", "nnx_jit_cached", "explicit_sharding"),
+        *("shard_map_pmean", "shard_map_psum", "shard_map_in_backward", "shard_map_bucketed"),
+        "zero1",
+    },
+    "fully sharded": {"fsdp_spmd", "fsdp_shard_map"},
+    "tensor parallel": {
+        *("tensor_parallel_spmd", "tensor_parallel_spmd_activations", "tensor_parallel_shard_map"),
+    },
+    "pipeline": {"pipeline_gpipe", "pipeline_interleaved"},
+}
+
+CASES = {
+    "data parallel": [
+        Case("linear", "data=1"),
+        Case("mlp", "data=8"),
+        Case("mlp", "data=2", StepOptions("bf16")),
+        Case("mlp", "data=2", StepOptions(microbatches=2, remat=True, clip_norm=0.1)),
+        Case("vae", "data=4"),
+        Case("gpt2", "data=2"),
+    ],
+    "fully sharded": [
+        Case("linear", "data=1"),
+        Case("mlp", "data=8"),
+        Case("mlp", "data=2,fsdp=4"),
+        Case("mlp", "fsdp=2", StepOptions("bf16")),
+        Case("mlp", "data=2,fsdp=2", StepOptions(microbatches=2, remat=True, clip_norm=0.1)),
+        Case("vae", "fsdp=4"),
+        Case("gpt2", "fsdp=2"),
+    ],
+    "tensor parallel": [
+        Case("mlp", "data=8,model=1"),
+        Case("mlp", "data=4,model=2"),
+        Case("mlp", "data=2,model=4"),
+        Case("mlp", "data=1,model=8"),
+        Case("mlp", "data=2,model=2", StepOptions("bf16")),
+        Case("mlp", "data=2,model=2", StepOptions(microbatches=2, remat=True, clip_norm=0.1)),
+        Case("vae", "data=2,model=4"),
+        Case("gpt2", "data=2,model=2"),
+    ],
+    "pipeline": [
+        Case("gpt2", "data=2,pipe=2", StepOptions(microbatches=4), DEEP),
+        Case("gpt2", "data=2,model=2,pipe=2", StepOptions(microbatches=2), DEEP),
+        Case("gpt2", "data=1,pipe=2", StepOptions("bf16", 2, remat=True, clip_norm=0.1), DEEP),
+    ],
+}
+
+
+def tiny_problem(case, precision):
+    workload = WORKLOADS[case.workload]
+    config = case.config or next(iter(workload.SIZES.values()))()
+    problem = workload.problem(config, BATCH, precision, case.options.remat)
+    if case.options.clip_norm is not None:
+        clipped = optax.chain(clip_by_global_norm(case.options.clip_norm), problem.optimizer)
+        problem = replace(problem, optimizer=clipped)
+    return replace(problem, microbatches=case.options.microbatches)
+
+
+def block_of(case):
+    problem = tiny_problem(case, case.options.precision)
+    # As a worker does: drawing parameters takes longer than copying them.
+    problem = replace(problem, start=jax.device_get(problem.draw()))
+    return problem, make_mesh(MeshShape.parse(case.mesh))
 
 
 @pytest.fixture(scope="module")
@@ -34,68 +122,100 @@ def gates(tmp_path_factory):
     made = {}
     folder = tmp_path_factory.mktemp("programs")
 
-    def gate(workload_name, devices, precision):
-        key = workload_name, devices, precision
-        if key not in made:
-            workload = WORKLOADS[workload_name]
+    def gate(case):
+        if case not in made:
             with jax.enable_x64(True):
-                exact = tiny_problem(workload, "fp64")
-            mesh = make_mesh(MeshShape.parse(f"data={devices}"))
-            problem = tiny_problem(workload, precision)
-            made[key] = problem, mesh, Gate(problem, exact, mesh, devices, precision, folder)
-        return made[key]
+                exact = tiny_problem(case, "fp64")
+            problem, mesh = block_of(case)
+            shards = MeshShape.parse(case.mesh).batch_shards
+            proof = Gate(problem, exact, mesh, shards, case.options.precision, folder)
+            made[case] = problem, mesh, proof
+        return made[case]
 
     return gate
 
 
-@every_implementation
+ALWAYS = {
+    *("mlp-data=8-fp32", "mlp-data=2,fsdp=4-fp32", "mlp-data=2,model=4-fp32"),
+    "gpt2-data=2,pipe=2-fp32,microbatches=4",
+}
+"""Proved in every run of the tests, for every implementation; the others in `nox -s conformance`,
+but for FIRST."""
+
+FIRST = {
+    *(("jit_spmd", "gpt2-data=2-fp32"), ("fsdp_shard_map", "vae-fsdp=4-fp32")),
+    ("shard_map_pmean", "mlp-data=2-fp32,microbatches=2,remat,clip=0.1"),
+    ("fsdp_shard_map", "mlp-data=2,fsdp=2-fp32,microbatches=2,remat,clip=0.1"),
+    ("tensor_parallel_shard_map", "mlp-data=2,model=2-fp32,microbatches=2,remat,clip=0.1"),
+    ("tensor_parallel_shard_map", "gpt2-data=2,model=2-fp32"),
+}
+
+
+def marks(name, case):
+    return () if str(case) in ALWAYS or (name, str(case)) in FIRST else (pytest.mark.slow,)
+
+
+def test_every_implementation_is_of_one_kind():
+    assert sorted(name for names in KINDS.values() for name in names) == sorted(IMPLEMENTATIONS)
+
+
 @pytest.mark.parametrize(
-    ("workload", "devices", "precision"),
+    ("name", "case"),
     [
-        ("linear", 1, "fp32"),
-        ("mlp", 8, "fp32"),
-        ("mlp", 2, "bf16"),
-        ("gpt2", 2, "fp32"),
+        pytest.param(name, case, id=f"{case}-{name}", marks=marks(name, case))
+        for kind, names in KINDS.items()
+        for case in CASES[kind]
+        for name in sorted(names)
     ],
 )
-def test_passes_the_gate(gates, name, workload, devices, precision):
-    problem, mesh, gate = gates(workload, devices, precision)
+def test_passes_the_gate(gates, name, case):
+    problem, mesh, gate = gates(case)
     implementation = IMPLEMENTATIONS[name]
     assert implementation.why_unsupported(problem, mesh) is None
     gate.prove_exact(implementation)
     gate.prove_timed(implementation.build(problem, mesh))
 
 
-@every_implementation
-def test_donates_its_state(gates, name):
-    problem, mesh, _ = gates("mlp", 2, "fp32")
-    train_step = IMPLEMENTATIONS[name].build(problem, mesh)
-    before = [x for x in jax.tree.leaves(train_step.state) if isinstance(x, jax.Array)]
-    state, loss = train_step.step(train_step.state, train_step.place(problem.batch(0)))
-    jax.block_until_ready((state, loss))
-    assert before
-    assert all(leaf.is_deleted() for leaf in before)
+def kind_of(name):
+    return next(kind for kind, names in KINDS.items() if name in names)
+
+
+def case_of(name):
+    """A small block that the implementation can run."""
+    return {
+        "data parallel": Case("mlp", "data=2"),
+        "fully sharded": Case("mlp", "data=2"),
+        "tensor parallel": Case("mlp", "data=2,model=2"),
+        "pipeline": Case("gpt2", "data=2,pipe=2", StepOptions(microbatches=4), DEEP),
+    }[kind_of(name)]
 
 
 @every_implementation
-def test_two_builds_share_nothing(gates, name):
+def test_donates_its_state_and_shares_nothing_with_another_build(name):
     """Stepping one must not delete or move the other's state: the A/A twin relies on it."""
-    problem, mesh, _ = gates("mlp", 2, "fp32")
+    problem, mesh = block_of(case_of(name))
     one, two = (IMPLEMENTATIONS[name].build(problem, mesh) for _ in range(2))
     start = jax.device_get(two.params(two.state))
-    one.step(one.state, one.place(problem.batch(0)))
-    after = jax.device_get(two.params(two.state))
-    jax.tree.map(np.testing.assert_array_equal, start, after)
+    before = [x for x in jax.tree.leaves(one.state) if isinstance(x, jax.Array)]
+    jax.block_until_ready(one.step(one.state, one.place(problem.batch(0)))[1])
+    assert before
+    assert all(leaf.is_deleted() for leaf in before)
+    jax.tree.map(np.testing.assert_array_equal, start, jax.device_get(two.params(two.state)))
 
 
 @every_implementation
-def test_says_why_it_cannot_use_a_mesh_it_does_not_know(gates, name):
-    problem, _, _ = gates("mlp", 2, "fp32")
-    reason = IMPLEMENTATIONS[name].why_unsupported(
-        problem, make_mesh(MeshShape.parse("data=2,pipe=4"))
-    )
+def test_says_why_it_cannot_use_a_mesh_it_does_not_know(name):
+    problem, _ = block_of(Case("mlp", "data=2"))
+    meshes = {
+        "data parallel": "data=2,pipe=4",
+        "fully sharded": "data=2,fsdp=2,pipe=2",
+        "tensor parallel": "data=2,model=2,pipe=2",
+        "pipeline": "data=2,pipe=2,fsdp=2",
+    }
+    mesh = make_mesh(MeshShape.parse(meshes[kind_of(name)]))
+    reason = IMPLEMENTATIONS[name].why_unsupported(problem, mesh)
     assert reason is not None
-    assert "pipe" in reason
+    assert "this mesh has pipe" in reason or "this mesh has fsdp" in reason
 
 
 @every_implementation
@@ -105,13 +225,13 @@ def test_reads_like_a_page(name):
     assert len(source.splitlines()) <= 150
     assert docstring
     assert len(docstring.splitlines()[0]) <= 100
-    moves = ("all-reduce", "psum", "pmean", "copy of the parameters")
+    moves = ("all-reduce", "psum", "pmean", "copy of the parameters", "reduce-scatter")
     assert any(word in docstring for word in moves), "what is communicated?"
 
 
 @every_implementation
-def test_a_mesh_without_its_axis_is_unsupported_not_a_crash(gates, name):
-    problem, _, _ = gates("mlp", 2, "fp32")
+def test_a_mesh_without_its_axis_is_unsupported_not_a_crash(name):
+    problem, _ = block_of(Case("mlp", "data=2"))
     reason = IMPLEMENTATIONS[name].why_unsupported(problem, make_mesh(MeshShape.parse("model=2")))
     assert reason is not None
     assert "no data" in reason
@@ -121,7 +241,7 @@ def test_the_readmes_example_passes_the_gate(gates, tmp_path):
     readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     (tmp_path / "my_step.py").write_text(example)
-    problem, mesh, gate = gates("mlp", 2, "bf16")
+    problem, mesh, gate = gates(Case("mlp", "data=2", StepOptions("bf16")))
     implementation = load(tmp_path / "my_step.py")
     assert implementation.why_unsupported(problem, mesh) is None
     gate.prove_exact(implementation)

@@ -481,7 +481,7 @@ import jax
 import optax
 
 from bench.contract import TrainStep
-from bench.placement import replicate
+from bench.placement import place_model_state_on_shards
 from steps.gradients import loss_and_gradients
 
 
@@ -500,7 +500,7 @@ def build(problem, mesh):
         return (optax.apply_updates(params, updates), opt_state), loss
 
     return TrainStep(
-        state=replicate((params, problem.optimizer.init(params)), mesh),
+        state=place_model_state_on_shards((params, problem.optimizer.init(params)), mesh),
         place=lambda batch: jax.device_put(batch),
         step=step,
         params=lambda state: state[0],

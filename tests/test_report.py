@@ -230,7 +230,7 @@ def test_curves_do_not_mix_meshes() -> None:
     meshes = ["data=1", "data=2", "data=2,model=2", "data=4,model=2", "data=4", "model=4"]
     cells = pd.DataFrame(
         [
-            {"implementation": "x", "workload": "w", "size": "s", "precision": "fp32",
+            {"implementation": "x", "workload": "w", "size": "s", "options": "fp32",
              "mesh": mesh, "devices": MeshShape.parse(mesh).size, "batch": 8,
              "status": "ok", "step_s": 1.0, "step_q1_s": 1.0, "step_q3_s": 1.0,
              "units_per_s": 1.0, "unit": "samples", "oversubscribed": False}

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from bench import supervisor
-from bench.cells import Block
+from bench.cells import Block, StepOptions
 from bench.environment import ROOT, worker_cores, worker_environment
 from bench.mesh import MeshShape
 from bench.supervisor import Attempt, Launch, Settings, run_block
 
 ARMS = ["A", "B", "C"]
-BLOCK = Block("mlp", "tiny", MeshShape.parse("data=2"), 8, "fp32")
+BLOCK = Block("mlp", "tiny", MeshShape.parse("data=2"), 8, StepOptions())
 
 
 FIRST = Launch()

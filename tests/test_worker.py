@@ -22,7 +22,7 @@ JOB = {
     "size": "tiny",
     "mesh": "data=2",
     "batch": 8,
-    "precision": "fp32",
+    "options": {"precision": "fp32", "microbatches": 1, "remat": False, "clip_norm": None},
     "implementations": [
         *("jit_spmd", "noisy", "wrong", "broken", "elsewhere", "greedy", "hasty", "lavish"),
         "restless",
@@ -84,7 +84,7 @@ def build(problem, mesh):
     right = jit_spmd.build(problem, mesh)
     calls = itertools.count()
     def step(state, batch):
-        if next(calls) % 8 == 7:
+        if next(calls) % 64 == 63:
             jax.jit(lambda x: x + 1)(1.0)  # another function each time
         return right.step(state, batch)
     return dataclasses.replace(right, step=step)
@@ -284,5 +284,5 @@ def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):
     assert implementations["half"]["summary"] == "Half."
     assert implementations["python_loop"]["error"] == ""
     workloads = {entry["name"]: entry for entry in answer["workloads"]}
-    assert workloads["gpt2"]["sizes"] == ["tiny", "nano", "124m"]
+    assert workloads["gpt2"]["sizes"] == ["tiny", "nano", "deep", "124m"]
     assert workloads["gpt2"]["default"] == "nano"

@@ -259,7 +259,7 @@ def _parts(cell: dict[str, Any]) -> list[str]:
     return [
         f"implementation {cell['implementation']}",
         f"workload {cell['workload']}-{cell['size']}",
-        f"precision {cell['precision']}",
+        f"options {cell['options']}",
         f"mesh {cell['mesh']}",
         f"batch {cell['batch']}",
         f"block {cell['block']}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Subject:
-    """A workload at one size and precision."""
+    """A workload at one size, with one set of options."""
 
     name: str
     anchor: str
@@ -133,7 +134,7 @@ def _subject(
     implementations: list[str],
 ) -> Subject:
     first = blocks[0]
-    anchor = f"{first.workload}-{first.size}-{first.precision}"
+    anchor = re.sub(r"[^\w-]", "-", f"{first.workload}-{first.size}-{first.options}")
     timed = [b for b in blocks if b.ranked]
     compared = [b for b in blocks if _has_ratios(b)]
     most = max((len(b.ranked) for b in compared), default=1)

@@ -20,7 +20,8 @@ class Scaling:
     kind: Kind
     workload: str
     size: str
-    precision: str
+    options: str
+    """The precision, and what else is asked of the step."""
     family: str
     """The mesh with its first axis open: `data=N,model=2`."""
     batch: int
@@ -33,12 +34,12 @@ class Scaling:
     @property
     def subject(self) -> str:
         """`gpt2-nano, fp32`."""
-        return f"{self.workload}-{self.size}, {self.precision}"
+        return f"{self.workload}-{self.size}, {self.options}"
 
     @property
     def slug(self) -> str:
         """A file name without its ending."""
-        words = (self.kind, self.workload, self.size, self.precision, self.family, f"b{self.batch}")
+        words = (self.kind, self.workload, self.size, self.options, self.family, f"b{self.batch}")
         return "-".join(words).replace("=", "").replace(",", "-")
 
     @property
@@ -64,7 +65,7 @@ def find(cells: pd.DataFrame) -> list[Scaling]:
     ok = ok.sort_values(["implementation", "devices"])
     curves = [*_curves(ok, "strong", "batch"), *_curves(ok, "weak", "each")]
     # Both kinds of a subject together.
-    return sorted(curves, key=lambda c: (c.workload, c.size, c.precision))
+    return sorted(curves, key=lambda c: (c.workload, c.size, c.options))
 
 
 def _family(mesh: str) -> str:
@@ -75,7 +76,7 @@ def _family(mesh: str) -> str:
 def _curves(ok: pd.DataFrame, kind: Kind, fixed: str) -> list[Scaling]:
     """All curves of a kind; `fixed` is the column that stays the same along one."""
     ok = ok[ok[fixed] % 1 == 0]
-    same = ["workload", "size", "precision", "family", fixed]
+    same = ["workload", "size", "options", "family", fixed]
     curves = []
     for _, points in _efficiency(ok, kind, same).groupby(same):
         if len(points["devices"].unique()) > 1:
@@ -85,7 +86,7 @@ def _curves(ok: pd.DataFrame, kind: Kind, fixed: str) -> list[Scaling]:
                     kind=kind,
                     workload=first["workload"],
                     size=first["size"],
-                    precision=first["precision"],
+                    options=first["options"],
                     family=first["family"],
                     batch=int(first[fixed]),
                     points=points[_COLUMNS].reset_index(drop=True),

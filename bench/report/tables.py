@@ -35,7 +35,7 @@ _OF_A_CLAIM = (
 )
 """Figures of a cell that is compared with a baseline."""
 
-BLOCK_ORDER = ["workload", "size", "precision", "devices", "mesh", "batch"]
+BLOCK_ORDER = ["workload", "size", "options", "devices", "mesh", "batch"]
 """Blocks are listed by these columns."""
 
 
@@ -47,6 +47,8 @@ class Comparison:
     workload: str
     size: str
     precision: str
+    options: str
+    """The precision, and what else is asked of the step."""
     mesh: str
     batch: int
     devices: int
@@ -92,7 +94,7 @@ class Comparison:
     @property
     def subject(self) -> str:
         """`gpt2-nano, fp32`: what scaling and summaries group by."""
-        return f"{self.workload}-{self.size}, {self.precision}"
+        return f"{self.workload}-{self.size}, {self.options}"
 
     @property
     def place(self) -> str:
@@ -109,7 +111,8 @@ class Tables:
     `reason`, `interleaved`, `oversubscribed`, `failed_launches`, `rounds`, seconds a step
     (`step_s`, `step_q1_s`, `step_q3_s`, and the same of `latency`), `unit`, `units_per_s`,
     `trace_s`, `lower_s`, `compile_s`, `cache_hits`, `memory_bytes`, the proof's
-    largest error as a share of what was allowed (`proof_error`), FLOPs (`model_flops` a step,
+    largest error as a share of what was allowed (`proof_error`), what a pipeline's schedule leaves
+    idle as a share of the step (`bubble`), FLOPs (`model_flops` a step,
     `achieved_flops` a second, `mfu` as a share), `baseline`, `ratio`, `ratio_low`, `ratio_high`,
     `paired`, `launches`, `verdict`, `verdict_low`, `verdict_high`, `to_decide_s` (more measuring
     time that would probably decide it), `profile`. NaN or None where there is no figure; no times
@@ -232,7 +235,7 @@ def _identity(rows: list[dict[str, Any]], manifest: Manifest) -> dict[str, Any]:
     cell: dict[str, Any] = {
         key: first[key]
         for key in ("cell", "block", "workload", "size", "mesh", "devices", "batch", "precision",
-                    "implementation", "status", "reason")
+                    "options", "implementation", "status", "reason")
     }  # fmt: skip
     return cell | {
         "interleaved": bool(first["interleaved"] is not False),
@@ -250,6 +253,7 @@ def _identity(rows: list[dict[str, Any]], manifest: Manifest) -> dict[str, Any]:
         "cache_hits": _number(first["compile_cache_hits"]),
         "memory_bytes": _number(first["memory_total_bytes"]),
         "model_flops": _number(first["model_flops"]),
+        "bubble": _number(first["bubble"]),
         "proof_error": _proof_error(first["proof"]),
         "profile": first["profile"] if isinstance(first["profile"], str) else None,
     }
@@ -337,6 +341,7 @@ def _comparison(
         workload=first["workload"],
         size=first["size"],
         precision=first["precision"],
+        options=first["options"],
         mesh=str(MeshShape.parse(first["mesh"])),
         batch=int(first["batch"]),
         devices=int(first["devices"]),

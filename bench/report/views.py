@@ -86,6 +86,8 @@ def _row(cell: Mapping[Any, Any], block: Comparison) -> Row:
         notes.append("baseline")
     if not cell["interleaved"]:
         notes.append("measured apart")
+    if cell["bubble"] > 0:
+        notes.append(f"bubble {numbers.percent(cell['bubble'])} by its schedule")
     if cell["profile"]:
         notes.append(f"profile {cell['profile']}")
     figures = [

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from bench import store
-from bench.cells import Block, Cell
+from bench.cells import Block, Cell, StepOptions
 from bench.mesh import MeshShape
 from bench.rows import (
     SCHEMA,
@@ -37,7 +37,7 @@ def blocks(cells: int) -> Iterator[Block]:
         for devices in DEVICES:
             for number in range(batches):
                 mesh, batch = MeshShape.parse(f"data={devices}"), 128 * (number + 1)
-                yield Block(workload, "base", mesh, batch, "fp32")
+                yield Block(workload, "base", mesh, batch, StepOptions())
 
 
 def write(reports: Path, cells: int) -> tuple[Path, int]:
@@ -116,6 +116,7 @@ def _cell(block: Block, attempt: str, arm: str) -> CellRow:
         "unit": "samples",
         "units_per_step": block.batch,
         "interleaved": True,
+        "bubble": 0.0,
     }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from typing import Any, cast
 import jax
 from jax.sharding import AxisType, Mesh
 
-from bench.cells import Block, Cell
+from bench.cells import Block, Cell, StepOptions
 from bench.contract import Implementation, Problem, TrainStep, Workload
 from bench.mesh import MeshShape
 from bench.protocol import (
@@ -44,9 +44,10 @@ from bench.worker.bases import BaseModules
 from bench.worker.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
 from bench.worker.compilation import CompilationLog, remembered_programs
 from bench.worker.completion import check_completion
-from bench.worker.discover import implementation_files, load, workload_files
-from bench.worker.gate import Gate, WrongStepError, with_start
+from bench.worker.discover import implementation_files, load
+from bench.worker.gate import Gate, WrongStepError
 from bench.worker.memory import largest_program, live_programs
+from bench.worker.problems import load_workload, make_problem
 from bench.worker.tracing import trace
 
 Emit = Callable[[Event], None]
@@ -138,7 +139,8 @@ class BlockRun:
         self.stopwatch = Stopwatch()
         self.started_at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         shape = MeshShape.parse(job["mesh"])
-        self.block = Block(job["workload"], job["size"], shape, job["batch"], job["precision"])
+        options = StepOptions(**job["options"])
+        self.block = Block(job["workload"], job["size"], shape, job["batch"], options)
         self.fields = block_fields(self.block, job["attempt"], job["launch"])
         self.rows: dict[str, CellRow] = {}
         self.arms: list[Arm] = []
@@ -156,11 +158,10 @@ class BlockRun:
         """Prove, compile, measure and trace, emitting events as it goes."""
         self.phase("start")
         mesh = make_mesh(self.block.mesh)
-        workload = cast(
-            "Workload", load(workload_files(self.job["workload_paths"])[self.block.workload])
-        )
-        problem = self.problem(workload, self.block.precision)
-        problem = with_start(problem, jax.device_get(problem.functional()[0]))
+        workload = load_workload(self.block, self.job["workload_paths"])
+        problem = make_problem(workload, self.block, self.block.options.precision)
+        # Drawn once, and handed to every implementation: drawing takes longer than copying.
+        problem = replace(problem, start=jax.device_get(problem.draw()))
         self.stopwatch.lap("start")
 
         gate = self.make_gate(workload, problem, mesh)
@@ -184,20 +185,15 @@ class BlockRun:
         """Say what begins now."""
         self.emit(PhaseEvent(event="phase", phase=phase, arm=arm, done=done, of=of))
 
-    def problem(self, workload: Workload, precision: str) -> Problem:
-        """The block's workload at a precision."""
-        config = workload.SIZES[self.block.size]()
-        return workload.problem(config, self.block.batch, precision)
-
     def make_gate(self, workload: Workload, problem: Problem, mesh: Mesh) -> Gate | None:
         """The truth for the block's cells; if it cannot be had, none of them has a proof."""
         self.phase("truth")
         try:
             with jax.enable_x64(True):
-                exact = self.problem(workload, "fp64")
+                exact = make_problem(workload, self.block, "fp64")
             shards = self.block.mesh.batch_shards
             programs = self.programs / "proof"
-            return Gate(problem, exact, mesh, shards, self.block.precision, programs)
+            return Gate(problem, exact, mesh, shards, self.block.options.precision, programs)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the cells' reason
             status, reason = failure(error)
             for name in self.job["implementations"]:
@@ -233,6 +229,7 @@ class BlockRun:
             row["proof"] = [*checks, timed_check]
             row["compile"] = first_call.compile
             row["memory"] = first_call.memory
+            row["bubble"] = train_step.bubble
             self.rows[name] = row
         except Exception as error:  # noqa: BLE001 - a user's file may raise anything
             self.fail(name, problem, *failure(error))

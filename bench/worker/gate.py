@@ -32,7 +32,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax import nnx
 from jax.sharding import Mesh
 
 from bench.contract import Batch, Implementation, Params, Problem, TrainStep
@@ -78,16 +77,6 @@ def exact_arithmetic(programs: Path) -> Iterator[None]:
             yield
     finally:
         jax.config.update("jax_disable_most_optimizations", before)
-
-
-def with_start(problem: Problem, start: Params) -> Problem:
-    """The problem with these initial parameters (host arrays), instead of drawing its own.
-
-    They are the same at every call anyway, but drawing them takes longer than copying them, and
-    in another dtype other values would be drawn.
-    """
-    graphdef, _ = nnx.split(problem.make_model(), nnx.Param)
-    return replace(problem, make_model=lambda: nnx.merge(graphdef, jax.tree.map(jnp.array, start)))
 
 
 def widened(tree: Any) -> Any:
@@ -289,7 +278,8 @@ class Gate:
         self.timed_eps = rounding(precision, platform)
         self.timed_batches = [timed.batch(index) for index in range(STEPS)]
         with exact_arithmetic(self.programs):
-            own = with_start(exact, widened(timed.functional()[0]))
+            # The timed problem's: in another dtype other values would be drawn.
+            own = replace(exact, start=widened(timed.draw()))
             self.problems = {SGD: replace(own, optimizer=optax.sgd(LEARNING_RATE)), OWN: own}
             self.exact_batches = [widened(batch) for batch in self.timed_batches]
             self.truth = {

@@ -45,8 +45,12 @@ def squared_error(model: Any, batch: Any) -> jax.Array:
     return jnp.mean((model(inputs) - targets) ** 2)
 
 
-def problem(config: Config, batch_size: int, precision: str) -> Problem:
-    """Inputs (batch, features_in), targets (batch, features_out)."""
+def problem(config: Config, batch_size: int, precision: str, remat: bool = False) -> Problem:
+    """Inputs (batch, features_in), targets (batch, features_out).
+
+    One layer has nothing to compute again: `remat` changes nothing.
+    """
+    del remat
     dtypes = PRECISIONS[precision]
     planted = np.random.default_rng(0).normal(size=(config.features_in, config.features_out))
 

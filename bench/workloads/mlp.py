@@ -15,7 +15,8 @@ import numpy as np
 import optax
 from flax import nnx
 
-from bench.contract import PRECISIONS, Precision, Problem
+from bench.contract import PRECISIONS, WHOLE, AxisNames, ModelAxis, Precision, Problem
+from bench.layers import RowLinear
 
 
 @dataclass(frozen=True)
@@ -40,19 +41,57 @@ DEFAULT_SIZE = "base"
 
 
 class MLP(nnx.Module):
-    """Linear layers with ReLU between them: (batch, widths[0]) to (batch, widths[-1])."""
+    """Linear layers with ReLU between them: (batch, widths[0]) to (batch, widths[-1]).
 
-    def __init__(self, widths: tuple[int, ...], dtypes: Precision, rngs: nnx.Rngs) -> None:
-        self.layers = nnx.List(
-            nnx.Linear(wide, out, dtype=dtypes.compute, param_dtype=dtypes.params, rngs=rngs)
-            for wide, out in pairwise(widths)
-        )
+    Widths between two layers are divided in pairs: the first, third ... layer has the columns, the
+    one after it the rows. A last layer without a partner is not divided.
+    """
+
+    def __init__(
+        self,
+        widths: tuple[int, ...],
+        dtypes: Precision,
+        rngs: nnx.Rngs,
+        *,
+        axis: ModelAxis = WHOLE,
+        remat: bool = False,
+    ) -> None:
+        self.remat = remat
+        self.layers = nnx.List()
+        for number, (wide, out) in enumerate(pairwise(widths)):
+            if number % 2:
+                rows = (axis.part(wide),)
+                self.layers.append(RowLinear(rows, out, dtypes=dtypes, rngs=rngs, axis=axis))
+            else:
+                columns = axis.part(out) if number < len(widths) - 2 else out
+                self.layers.append(
+                    nnx.Linear(
+                        wide, columns, dtype=dtypes.compute, param_dtype=dtypes.params, rngs=rngs
+                    )
+                )
 
     def __call__(self, x: jax.Array) -> jax.Array:
+        call = nnx.remat(_layer_and_relu) if self.remat else _layer_and_relu
         *hidden, last = self.layers
         for layer in hidden:
-            x = nnx.relu(layer(x))
+            x = call(layer, x)
         return last(x)
+
+
+def _layer_and_relu(layer: Any, x: jax.Array) -> jax.Array:
+    return nnx.relu(layer(x))
+
+
+def axis_names(widths: tuple[int, ...]) -> dict[str, AxisNames]:
+    """As MLP divides its layers."""
+    names: dict[str, AxisNames] = {}
+    for number in range(len(widths) - 1):
+        if number % 2:
+            names[f"layers/{number}/product/kernel"] = ("mlp", "embed")
+        elif number < len(widths) - 2:
+            names[f"layers/{number}/kernel"] = ("embed", "mlp")
+            names[f"layers/{number}/bias"] = ("mlp",)
+    return names
 
 
 def squared_error(model: Any, batch: Any) -> jax.Array:
@@ -61,7 +100,7 @@ def squared_error(model: Any, batch: Any) -> jax.Array:
     return jnp.mean((model(inputs).astype(targets.dtype) - targets) ** 2)
 
 
-def problem(config: Config, batch_size: int, precision: str) -> Problem:
+def problem(config: Config, batch_size: int, precision: str, remat: bool = False) -> Problem:
     """Inputs (batch, widths[0]), targets (batch, widths[-1])."""
     dtypes = PRECISIONS[precision]
     widths = config.widths
@@ -73,7 +112,9 @@ def problem(config: Config, batch_size: int, precision: str) -> Problem:
 
     products = [wide * out for wide, out in pairwise(widths)]
     return Problem(
-        make_model=lambda: MLP(widths, dtypes, nnx.Rngs(0)),
+        make_model=lambda: MLP(widths, dtypes, nnx.Rngs(0), remat=remat),
+        make_part=lambda axis: MLP(widths, dtypes, nnx.Rngs(0), axis=axis, remat=remat),
+        axis_names=axis_names(widths),
         loss=squared_error,
         optimizer=optax.adamw(1e-3),
         batch=batch,

@@ -19,17 +19,19 @@ from pathlib import Path
 BEHAVIOUR = json.loads(os.environ.get("FAKE_WORKER", "{}"))
 JOB = json.loads(sys.stdin.readline())
 ARMS = JOB["implementations"]
-BLOCK = "{workload}-{size}/{mesh}/b{batch}/{precision}".format(**JOB)
+OPTIONS = JOB["options"]["precision"]
+if JOB["options"]["microbatches"] > 1:
+    OPTIONS += f",microbatches={JOB['options']['microbatches']}"
+BLOCK = "{workload}-{size}/{mesh}/b{batch}/".format(**JOB) + OPTIONS
 DEVICES = 1
 for part in JOB["mesh"].split(","):
     DEVICES *= int(part.partition("=")[2])
 COMMON = {
     "block": BLOCK,
     "devices": DEVICES,
-    **{
-        key: JOB[key]
-        for key in ("attempt", "launch", "workload", "size", "mesh", "batch", "precision")
-    },
+    **{key: JOB[key] for key in ("attempt", "launch", "workload", "size", "mesh", "batch")},
+    "precision": JOB["options"]["precision"],
+    "options": OPTIONS,
 }
 
 

@@ -1,0 +1,141 @@
+"""From names of dimensions to shardings: one table of rules says what goes over which mesh axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bench.contract import AxisNames, Params, Problem
+
+Rules = tuple[tuple[str, str | None], ...]
+"""Pairs of a logical axis and the mesh axis it is divided over, None for not at all."""
+
+TENSOR_PARALLEL: Rules = (
+    ("batch", "data"),
+    ("embed", None),
+    ("mlp", "model"),
+    ("heads", "model"),
+    ("vocab", "model"),
+)
+"""Of two layers in a row the columns of the first and the rows of the second, as Megatron divides
+them (Shoeybi et al. 2019, https://arxiv.org/abs/1909.08053)."""
+
+
+def path_of(path: Any) -> str:
+    """A leaf's path as text: `blocks/0/up/kernel`."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def axis_names(problem: Problem, params: Params) -> Params:
+    """What each parameter's dimensions are, in a tree like the parameters.
+
+    Raises:
+      ValueError: names are given for no parameter, or not one for each dimension of it.
+    """
+    used = set()
+
+    def names_of(path: Any, leaf: Any) -> AxisNames:
+        name = path_of(path)
+        for ending, names in problem.axis_names.items():
+            if name == ending or name.endswith(f"/{ending}"):
+                used.add(ending)
+                if len(names) != len(leaf.shape):
+                    raise ValueError(f"{ending} is {names}, but {name} has shape {leaf.shape}")
+                return names
+        return (None,) * len(leaf.shape)
+
+    tree = jax.tree_util.tree_map_with_path(names_of, params)
+    unused = sorted(set(problem.axis_names) - used)
+    if unused:
+        raise ValueError(f"no parameter's path ends in {', '.join(unused)}")
+    return tree
+
+
+def partition_specs(problem: Problem, params: Params, rules: Rules, mesh: Mesh) -> Params:
+    """How each parameter is divided by the rules, in a tree like the parameters.
+
+    A dimension that its rule's mesh axis does not divide evenly, such as GPT-2's vocabulary of
+    50,257, is not divided.
+
+    Args:
+      problem: names the dimensions.
+      params: the parameters, or their shapes.
+      rules: which mesh axis each name goes over. Names without a rule are not divided.
+      mesh: its axes may be fewer than the rules name.
+    """
+    axis_of = {name: axis for name, axis in rules if axis in mesh.shape}
+
+    def spec(names: AxisNames, leaf: Any) -> P:
+        axes = [axis_of.get(name or "") for name in names]
+        return P(
+            *(
+                axis if axis and size % mesh.shape[axis] == 0 else None
+                for axis, size in zip(axes, leaf.shape, strict=True)
+            )
+        )
+
+    names = axis_names(problem, params)
+    return jax.tree.map(spec, names, params, is_leaf=lambda x: isinstance(x, tuple))
+
+
+def undivided(problem: Problem, params: Params, rules: Rules, mesh: Mesh, *must: str) -> str | None:
+    """Why parameters cannot be divided by the rules as far as they must be; None if they can.
+
+    Args:
+      problem: names the dimensions.
+      params: the parameters, or their shapes.
+      rules: which mesh axis each name goes over.
+      mesh: where they are to be divided.
+      must: names of which there has to be one at least, and that have to be divided evenly.
+    """
+    axis_of: Mapping[str, str | None] = dict(rules)
+    names = jax.tree.leaves(axis_names(problem, params), is_leaf=lambda x: isinstance(x, tuple))
+    found = [
+        (name, size)
+        for own, leaf in zip(names, jax.tree.leaves(params), strict=True)
+        for name, size in zip(own, leaf.shape, strict=True)
+        if name in must
+    ]
+    if not found:
+        return f"the model has no dimension that is {' or '.join(must)}, so none can be divided"
+    for name, size in found:
+        axis = axis_of[name]
+        parts = mesh.shape.get(axis, 1)
+        if size % parts:
+            return f"{size} {name} do not divide by {axis}={parts}"
+    return None
+
+
+_constraint: ContextVar[Callable[[jax.Array, AxisNames], jax.Array]] = ContextVar(
+    "constraint", default=lambda x, _: x
+)
+
+
+def constrain(x: jax.Array, names: AxisNames) -> jax.Array:
+    """Where a strategy asks for it, hold activations to how their dimensions are divided.
+
+    Models call this; what it does is up to who traces them: see `constrained_activations`.
+    """
+    return _constraint.get()(x, names)
+
+
+@contextmanager
+def constrained_activations(rules: Rules, mesh: Mesh) -> Iterator[None]:
+    """While a model is traced in here, its activations are divided by the rules."""
+    axis_of = {name: axis for name, axis in rules if axis in mesh.shape}
+
+    def by_rules(x: jax.Array, names: AxisNames) -> jax.Array:
+        spec = P(*(axis_of.get(name or "") for name in names))
+        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+
+    token = _constraint.set(by_rules)
+    try:
+        yield
+    finally:
+        _constraint.reset(token)

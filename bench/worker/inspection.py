@@ -1,0 +1,92 @@
+"""Prints, as JSON, where a cell's arrays lie. Runs in a process of its own, on the cell's mesh."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from typing import Any, cast
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from bench.cells import Block, StepOptions
+from bench.contract import Implementation
+from bench.logical_axes import path_of
+from bench.mesh import MeshShape
+from bench.protocol import ArrayLayout, Inspection, InspectionRequest
+from bench.worker.block import make_mesh
+from bench.worker.discover import implementation_files, load
+from bench.worker.problems import load_workload, make_problem
+
+
+def inspect(request: InspectionRequest) -> Inspection:
+    """Build the cell's step and look at its state and a batch; nothing is run."""
+    shape = MeshShape.parse(request["mesh"])
+    options = StepOptions(**request["options"])
+    block = Block(request["workload"], request["size"], shape, request["batch"], options)
+    mesh = make_mesh(shape)
+    problem = make_problem(
+        load_workload(block, request["workload_paths"]), block, options.precision
+    )
+    file = implementation_files(request["implementation_paths"])[request["implementation"]]
+    implementation = cast("Implementation", load(file))
+    found = Inspection(
+        axes=[[name, size] for name, size in shape.axes],
+        devices=[[int(device.id) for device in row] for row in _rows(mesh)],
+        unsupported=implementation.why_unsupported(problem, mesh) or "",
+        parameters=[],
+        device_bytes={},
+    )
+    if found["unsupported"]:
+        return found
+    step = implementation.build(problem, mesh)
+    params = step.params(step.state)
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    found["parameters"] = [layout(path_of(path), leaf) for path, leaf in leaves]
+    found["device_bytes"] = {
+        "parameters": device_bytes(params),
+        "state": device_bytes(step.state),
+        "batch": device_bytes(step.place(problem.batch(0))),
+    }
+    return found
+
+
+def layout(path: str, array: jax.Array) -> ArrayLayout:
+    """Which device has which part of an array."""
+    parts: dict[tuple[tuple[int, int], ...], list[int]] = {}
+    for shard in array.addressable_shards:
+        ranges = zip(shard.index, array.shape, strict=True)
+        index = tuple((part.start or 0, part.stop or size) for part, size in ranges)
+        parts.setdefault(index, []).append(int(shard.device.id))
+    return ArrayLayout(
+        path=path,
+        shape=list(array.shape),
+        dtype=str(array.dtype),
+        bytes=int(array.nbytes),
+        device_bytes=max(int(shard.data.nbytes) for shard in array.addressable_shards),
+        parts=[{"index": [list(r) for r in index], "devices": ids} for index, ids in parts.items()],
+    )
+
+
+def device_bytes(tree: Any) -> dict[str, int]:
+    """Bytes of a tree's arrays on each device, by its id."""
+    total: Counter[str] = Counter()
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, jax.Array):
+            for shard in leaf.addressable_shards:
+                total[str(shard.device.id)] += int(shard.data.nbytes)
+    return dict(total)
+
+
+def _rows(mesh: Mesh) -> np.ndarray:
+    """The mesh's devices with its last axis across."""
+    return mesh.devices.reshape(-1, mesh.devices.shape[-1])
+
+
+if __name__ == "__main__":
+    request = cast("InspectionRequest", json.load(sys.stdin))
+    answer = sys.stdout
+    sys.stdout = sys.stderr  # whatever the files print is not the answer
+    json.dump(inspect(request), answer)

@@ -1,0 +1,55 @@
+"""jax.jit with explicit axes: shardings are part of the arrays' types, checked while tracing.
+
+What jit_spmd leaves to XLA's partitioner is decided by JAX's own rules here: every operation's
+result has a sharding that follows from its inputs', and one that does not follow is an error
+instead of a guess. The batch is split over `data`, the state replicated; the gradients of
+replicated parameters sum over the split batch, which takes an all-reduce of them (4 bytes a
+parameter, and the loss), with microbatches one for each.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import optax
+from jax.sharding import AxisType, Mesh
+
+from bench.contract import Batch, Problem, TrainStep
+from bench.placement import (
+    create_data_parallel_sharding,
+    place_batch_on_shards,
+    place_model_state_on_shards,
+    unknown_axes,
+)
+
+
+def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
+    return unknown_axes(mesh, "data")
+
+
+def build(problem: Problem, mesh: Mesh) -> TrainStep:
+    params, loss_fn = problem.functional()
+    explicit = Mesh(
+        mesh.devices, mesh.axis_names, axis_types=(AxisType.Explicit,) * mesh.devices.ndim
+    )
+    batch_sharding = create_data_parallel_sharding(explicit, "data")
+
+    @partial(jax.jit, donate_argnums=0)
+    def train_step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
+        params, opt_state = state
+        loss, grads = problem.over_microbatches(jax.value_and_grad(loss_fn))(params, batch)
+        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), loss
+
+    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
+        with jax.set_mesh(explicit):
+            return train_step(state, batch)
+
+    return TrainStep(
+        state=place_model_state_on_shards((params, problem.optimizer.init(params)), explicit),
+        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
+        step=step,
+        params=lambda state: state[0],
+    )

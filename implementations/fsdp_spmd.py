@@ -1,0 +1,60 @@
+"""FSDP by annotation: state sharded, parameters gathered for use, by the compiler.
+
+Every parameter and what the optimizer keeps of it is divided along its largest dimension over
+`fsdp` (over `data`, where a mesh has no `fsdp`); the batch is split over `data` and `fsdp`. A
+constraint inside the loss asks for whole parameters, for which XLA's partitioner inserts an
+all-gather of each; by the output's sharding, each device keeps its shard of the gradients and
+updates its shard of the state. Where the backend has the pass for it (GPU, TPU), gradients are
+reduce-scattered; XLA:CPU all-reduces them and each device takes its part.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import optax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bench.contract import Batch, Params, Problem, TrainStep
+from bench.placement import (
+    batch_axes,
+    create_data_parallel_sharding,
+    create_sharded_state,
+    fsdp_specs,
+    place_batch_on_shards,
+    unknown_axes,
+)
+
+
+def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
+    return unknown_axes(mesh, *(batch_axes(mesh) or ("data",)))
+
+
+def build(problem: Problem, mesh: Mesh) -> TrainStep:
+    loss_fn = problem.loss_function()
+    batch_sharding = create_data_parallel_sharding(mesh, batch_axes(mesh))
+    replicated = NamedSharding(mesh, P())
+    state = create_sharded_state(problem, mesh, fsdp_specs(problem, mesh))
+    shardings = jax.tree.map(lambda x: x.sharding, state)
+
+    def loss_of_shards(params: Params, batch: Batch) -> jax.Array:
+        return loss_fn(jax.lax.with_sharding_constraint(params, replicated), batch)
+
+    @partial(jax.jit, donate_argnums=0, out_shardings=(shardings, replicated))
+    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
+        params, opt_state = state
+        value_and_grad = problem.over_microbatches(jax.value_and_grad(loss_of_shards))
+        loss, grads = value_and_grad(params, batch)
+        grads = jax.lax.with_sharding_constraint(grads, shardings[0])
+        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), loss
+
+    return TrainStep(
+        state=state,
+        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
+        step=step,
+        params=lambda state: state[0],
+    )

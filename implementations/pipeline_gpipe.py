@@ -1,0 +1,97 @@
+"""GPipe: runs of blocks on the stages of `pipe`, microbatches handed on by ppermute.
+
+Every device of `pipe` holds an equal run of the model's blocks. A scan over ticks lets each stage
+work on the microbatch that the one before has finished, and hand it on (ppermute of its
+activations); with S stages and M microbatches it takes M + S - 1 ticks, in S - 1 of which a stage
+has nothing to do: the bubble is (S - 1) / (M + S - 1). jax.grad runs the same schedule backwards
+(Huang et al. 2019, https://arxiv.org/abs/1811.06965). What leaves the last stage is scattered over
+all of them (psum_scatter), so that each computes the loss of its share of the microbatches.
+
+The batch is split over `data` as well, and blocks over `model` as by tensor_parallel_shard_map.
+Gradients are all-reduced over `data`, and those of parameters beside the blocks over `pipe` too.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from bench.contract import Batch, ModelAxis, Params, Problem, TrainStep
+from bench.pipelines import from_stages, stage_specs, to_stages, why_no_pipeline
+from bench.placement import (
+    create_data_parallel_sharding,
+    create_sharded_state,
+    place_batch_on_shards,
+)
+
+
+def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
+    return why_no_pipeline(problem, mesh)
+
+
+def build(problem: Problem, mesh: Mesh) -> TrainStep:
+    stages, count = mesh.shape["pipe"], problem.microbatches
+    axis = ModelAxis("model", mesh.shape["model"]) if "model" in mesh.shape else ModelAxis()
+    chain = problem.stages(axis)
+    batch_sharding = create_data_parallel_sharding(mesh, "data")
+    specs = stage_specs(problem, mesh)
+    state = create_sharded_state(problem, mesh, specs, partial(to_stages, stages=stages))
+    state_specs = jax.tree.map(lambda x: x.sharding.spec, state)
+
+    def run_stage(blocks: Params, x: jax.Array) -> jax.Array:
+        x, _ = jax.lax.scan(lambda x, block: (chain.block(block, x), None), x, blocks)
+        return x
+
+    def share_of_loss(params: tuple[Params, Params], batch: Batch) -> jax.Array:
+        """This device's part of the mean over all devices."""
+        ends, blocks = params
+        blocks = jax.tree.map(lambda x: x[0, 0], blocks)
+        stage = jax.lax.axis_index("pipe")
+        parts = jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), batch)
+        entering = jax.vmap(partial(chain.first, ends))(parts)
+
+        def tick(x: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
+            x = jnp.where(stage == 0, entering[jnp.minimum(number, count - 1)], x)
+            busy = (number >= stage) & (number < stage + count)
+            x = jax.lax.cond(busy, partial(run_stage, blocks), lambda x: x, x)
+            handed_on = jax.lax.ppermute(x, "pipe", [(i, i + 1) for i in range(stages - 1)])
+            return handed_on, x
+
+        nothing = jnp.zeros_like(entering[0])
+        _, left = jax.lax.scan(tick, nothing, jnp.arange(count + stages - 1))
+        finished = jnp.where(stage == stages - 1, left[stages - 1 :], 0)
+        own = jax.lax.psum_scatter(finished, "pipe", scatter_dimension=0, tiled=True)
+        own_parts = jax.tree.map(
+            lambda x: jax.lax.dynamic_slice_in_dim(x, stage * len(own), len(own)), parts
+        )
+        losses = jax.vmap(partial(chain.last, ends))(own, own_parts)
+        return losses.sum() / count / jax.lax.axis_size("data")
+
+    @partial(jax.jit, donate_argnums=0)
+    @partial(
+        jax.shard_map, mesh=mesh, in_specs=(state_specs, P("data")), out_specs=(state_specs, P())
+    )
+    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
+        params, opt_state = state
+        # Parameters become each device's own over the axes that their gradients are summed over.
+        own_ends = jax.lax.pcast(params[0], ("data", "pipe"), to="varying")
+        own_blocks = jax.lax.pcast(params[1], "data", to="varying")
+        loss, grads = jax.value_and_grad(share_of_loss)((own_ends, own_blocks), batch)
+        loss, of_ends = jax.lax.psum((loss, grads[0]), ("data", "pipe"))
+        grads = of_ends, jax.lax.psum(grads[1], "data")
+        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), loss
+
+    return TrainStep(
+        state=state,
+        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
+        step=step,
+        params=jax.jit(lambda state: from_stages(*state[0])),
+        bubble=(stages - 1) / (count + stages - 1),
+    )

@@ -1,0 +1,106 @@
+"""Interleaved pipeline: every stage holds several short runs of blocks, for a smaller bubble.
+
+As pipeline_gpipe, but a microbatch goes round the stages of `pipe` CHUNKS times, through another
+run of blocks each time (Narayanan et al. 2021, https://arxiv.org/abs/2104.04473): what the last
+stage hands on, the first takes up again. Ticks are CHUNKS times as short, and as before S - 1 of
+them find a stage with nothing to do: the bubble is (S - 1) / (CHUNKS M + S - 1) of M microbatches.
+The price is CHUNKS times as many ppermutes of activations.
+
+The batch is split over `data` as well, and blocks over `model` as by tensor_parallel_shard_map.
+Gradients are all-reduced over `data`, and those of parameters beside the blocks over `pipe` too.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from bench.contract import Batch, ModelAxis, Params, Problem, TrainStep
+from bench.pipelines import from_stages, stage_specs, to_stages, why_no_pipeline
+from bench.placement import (
+    create_data_parallel_sharding,
+    create_sharded_state,
+    place_batch_on_shards,
+)
+
+CHUNKS = 2
+
+
+def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
+    return why_no_pipeline(problem, mesh, CHUNKS)
+
+
+def build(problem: Problem, mesh: Mesh) -> TrainStep:
+    stages, count = mesh.shape["pipe"], problem.microbatches
+    axis = ModelAxis("model", mesh.shape["model"]) if "model" in mesh.shape else ModelAxis()
+    chain = problem.stages(axis)
+    batch_sharding = create_data_parallel_sharding(mesh, "data")
+    specs = stage_specs(problem, mesh)
+    arrange = partial(to_stages, stages=stages, chunks=CHUNKS)
+    state = create_sharded_state(problem, mesh, specs, arrange)
+    state_specs = jax.tree.map(lambda x: x.sharding.spec, state)
+
+    def run_stage(blocks: Params, x: jax.Array) -> jax.Array:
+        x, _ = jax.lax.scan(lambda x, block: (chain.block(block, x), None), x, blocks)
+        return x
+
+    def share_of_loss(params: tuple[Params, Params], batch: Batch) -> jax.Array:
+        """This device's part of the mean over all devices."""
+        ends, blocks = params
+        stage = jax.lax.axis_index("pipe")
+        parts = jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), batch)
+        entering = jax.vmap(partial(chain.first, ends))(parts)
+
+        def tick(x: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
+            # A stage's turns: groups of as many microbatches as stages go round CHUNKS times each.
+            turn = number - stage
+            chunk = turn % (CHUNKS * stages) // stages
+            part = turn // (CHUNKS * stages) * stages + turn % stages
+            enters = (stage == 0) & (chunk == 0)
+            x = jnp.where(enters, entering[jnp.clip(part, 0, count - 1)], x)
+            run = jax.tree.map(lambda x: x[0, chunk], blocks)
+            busy = (turn >= 0) & (turn < CHUNKS * count)
+            x = jax.lax.cond(busy, partial(run_stage, run), lambda x: x, x)
+            handed_on = jax.lax.ppermute(x, "pipe", [(i, (i + 1) % stages) for i in range(stages)])
+            return handed_on, x
+
+        nothing = jnp.zeros_like(entering[0])
+        _, left = jax.lax.scan(tick, nothing, jnp.arange(CHUNKS * count + stages - 1))
+        groups = left[stages - 1 :].reshape(-1, CHUNKS, stages, *left.shape[1:])
+        done = groups[:, -1].reshape(count, *left.shape[1:])
+        finished = jnp.where(stage == stages - 1, done, 0)
+        own = jax.lax.psum_scatter(finished, "pipe", scatter_dimension=0, tiled=True)
+        own_parts = jax.tree.map(
+            lambda x: jax.lax.dynamic_slice_in_dim(x, stage * len(own), len(own)), parts
+        )
+        losses = jax.vmap(partial(chain.last, ends))(own, own_parts)
+        return losses.sum() / count / jax.lax.axis_size("data")
+
+    @partial(jax.jit, donate_argnums=0)
+    @partial(
+        jax.shard_map, mesh=mesh, in_specs=(state_specs, P("data")), out_specs=(state_specs, P())
+    )
+    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
+        params, opt_state = state
+        # Parameters become each device's own over the axes that their gradients are summed over.
+        own_ends = jax.lax.pcast(params[0], ("data", "pipe"), to="varying")
+        own_blocks = jax.lax.pcast(params[1], "data", to="varying")
+        loss, grads = jax.value_and_grad(share_of_loss)((own_ends, own_blocks), batch)
+        loss, of_ends = jax.lax.psum((loss, grads[0]), ("data", "pipe"))
+        grads = of_ends, jax.lax.psum(grads[1], "data")
+        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), loss
+
+    return TrainStep(
+        state=state,
+        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
+        step=step,
+        params=jax.jit(lambda state: from_stages(*state[0])),
+        bubble=(stages - 1) / (CHUNKS * count + stages - 1),
+    )

@@ -1,0 +1,54 @@
+"""jax.shard_map, gradients reduced inside the backward pass, one parameter after the other.
+
+The parameters are known to be the same on all devices (jax.shard_map checks it), so the transpose
+of using them on every device's own data is a sum over the devices: jax.grad inserts a psum for
+each parameter where its gradient is made, beside which the rest of the backward pass may go on.
+What is left to do is to divide by the number of devices. As much is communicated as by one
+all-reduce of everything (4 bytes a parameter, and the loss), in as many all-reduces as there are
+parameters; XLA may combine them again, as it does on CPU.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import optax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from bench.contract import Batch, Problem, TrainStep
+from bench.placement import (
+    create_data_parallel_sharding,
+    place_batch_on_shards,
+    place_model_state_on_shards,
+    reduce_gradients_across_devices,
+    unknown_axes,
+)
+
+
+def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
+    return unknown_axes(mesh, "data")
+
+
+def build(problem: Problem, mesh: Mesh) -> TrainStep:
+    params, loss_fn = problem.functional()
+    batch_sharding = create_data_parallel_sharding(mesh, "data")
+
+    @partial(jax.jit, donate_argnums=0)
+    @partial(jax.shard_map, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())
+    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
+        params, opt_state = state
+        loss, grads = problem.over_microbatches(jax.value_and_grad(loss_fn))(params, batch)
+        grads = reduce_gradients_across_devices(grads, "mean", "data")
+        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
+        new_state = optax.apply_updates(params, updates), opt_state
+        return new_state, jax.lax.pmean(loss, "data")
+
+    return TrainStep(
+        state=place_model_state_on_shards((params, problem.optimizer.init(params)), mesh),
+        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
+        step=step,
+        params=lambda state: state[0],
+    )

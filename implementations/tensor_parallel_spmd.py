@@ -1,0 +1,57 @@
+"""Tensor parallelism by annotation: a table of rules divides parameters, the compiler the work.
+
+Each parameter's dimensions have names (`embed`, `mlp`, `heads`, `vocab`), and a table of rules says
+which go over `model`: of two layers in a row, the columns of the first and the rows of the second,
+as Megatron divides them (Shoeybi et al. 2019). The batch is split over `data`. From this
+XLA's partitioner derives how activations are divided, and where all-reduces are needed: over
+`model` for activations, about two a block forward and two backward (4 bytes a value), and over
+`data` for the gradients of each device's shard of the parameters.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import optax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bench.contract import Batch, Problem, TrainStep
+from bench.logical_axes import TENSOR_PARALLEL, partition_specs, undivided
+from bench.placement import (
+    create_data_parallel_sharding,
+    create_sharded_state,
+    place_batch_on_shards,
+    shapes_of_params,
+    unknown_axes,
+)
+
+
+def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
+    return unknown_axes(mesh, "data", "model") or undivided(
+        problem, shapes_of_params(problem), TENSOR_PARALLEL, mesh, "mlp", "heads"
+    )
+
+
+def build(problem: Problem, mesh: Mesh) -> TrainStep:
+    loss_fn = problem.loss_function()
+    batch_sharding = create_data_parallel_sharding(mesh, "data")
+    specs = partition_specs(problem, shapes_of_params(problem), TENSOR_PARALLEL, mesh)
+    state = create_sharded_state(problem, mesh, specs)
+    shardings = jax.tree.map(lambda x: x.sharding, state)
+
+    @partial(jax.jit, donate_argnums=0, out_shardings=(shardings, NamedSharding(mesh, P())))
+    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
+        params, opt_state = state
+        loss, grads = problem.over_microbatches(jax.value_and_grad(loss_fn))(params, batch)
+        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), loss
+
+    return TrainStep(
+        state=state,
+        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
+        step=step,
+        params=lambda state: state[0],
+    )

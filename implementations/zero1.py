@@ -1,0 +1,87 @@
+"""ZeRO-1: optimizer state sharded, parameters replicated; reduce-scatter and all-gather.
+
+Where an all-reduce would leave every device with all gradients and the whole update to make, each
+device gets the sum of its share of them by a reduce-scatter (psum_scatter), makes that share of
+the update with its share of the optimizer's state, and the new parameters are all-gathered: half
+of an all-reduce each (4 bytes a parameter), and an Nth of the optimizer's memory and time. Arrays
+of which no dimension divides by the devices are updated by all, after an all-reduce.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import optax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bench.contract import Batch, Params, Problem, TrainStep
+from bench.placement import (
+    create_data_parallel_sharding,
+    create_sharded_state,
+    fsdp_specs,
+    place_batch_on_shards,
+    unknown_axes,
+)
+
+
+def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
+    return unknown_axes(mesh, "data")
+
+
+def build(problem: Problem, mesh: Mesh) -> TrainStep:
+    loss_fn = problem.loss_function()
+    batch_sharding = create_data_parallel_sharding(mesh, "data")
+    replicated = NamedSharding(mesh, P())
+    specs = fsdp_specs(problem, mesh)
+    params, opt_state = create_sharded_state(problem, mesh, specs)
+    opt_specs = jax.tree.map(lambda x: x.sharding.spec, opt_state)
+    shards = mesh.shape["data"]
+
+    def share_of_loss(params: Params, batch: Batch) -> jax.Array:
+        return loss_fn(params, batch) / shards
+
+    def scatter_sum(gradient: jax.Array, spec: P) -> jax.Array:
+        if "data" not in spec:
+            return jax.lax.psum(gradient, "data")
+        dimension = spec.index("data")
+        return jax.lax.psum_scatter(gradient, "data", scatter_dimension=dimension, tiled=True)
+
+    def own_shard(whole: jax.Array, spec: P) -> jax.Array:
+        if "data" not in spec:
+            return whole
+        dimension = spec.index("data")
+        size = whole.shape[dimension] // shards
+        start = jax.lax.axis_index("data") * size
+        return jax.lax.dynamic_slice_in_dim(whole, start, size, dimension)
+
+    @partial(
+        jax.shard_map,
+        mesh=mesh,
+        in_specs=(P(), opt_specs, P("data")),
+        out_specs=(specs, opt_specs, P()),
+    )
+    def update_shards(params: Params, opt_state: Any, batch: Batch) -> tuple[Any, Any, jax.Array]:
+        own_params = jax.lax.pcast(params, "data", to="varying")
+        value_and_grad = problem.over_microbatches(jax.value_and_grad(share_of_loss))
+        loss, grads = value_and_grad(own_params, batch)
+        grads = jax.tree.map(scatter_sum, grads, specs)
+        param_shards = jax.tree.map(own_shard, params, specs)
+        updates, opt_state = problem.optimizer.update(grads, opt_state, param_shards)
+        return optax.apply_updates(param_shards, updates), opt_state, jax.lax.psum(loss, "data")
+
+    @partial(jax.jit, donate_argnums=0)
+    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
+        param_shards, opt_state, loss = update_shards(*state, batch)
+        # What asks for whole parameters makes the partitioner all-gather them.
+        params = jax.lax.with_sharding_constraint(param_shards, replicated)
+        return (params, opt_state), loss
+
+    return TrainStep(
+        state=(jax.jit(lambda x: x, out_shardings=replicated)(params), opt_state),
+        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
+        step=step,
+        params=lambda state: state[0],
+    )
