@@ -61,8 +61,8 @@ PRESET_TABLE = {
         precisions=("fp32",),
         scaling="strong",
         launches=1,
-        rounds=16,
-        seconds=2.5,
+        rounds=32,
+        seconds=8.0,
     ),
     "standard": Preset(
         workloads=("linear", "mlp", "gpt2-nano"),
