@@ -200,7 +200,10 @@ def _zeros(like: jax.ShapeDtypeStruct) -> jax.Array:
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
-    """A model as a chain: what comes before its equal blocks, the blocks, and what comes after."""
+    """A model as a chain: what comes before its equal blocks, the blocks, and what comes after.
+
+    The parameters hold those of the blocks under `blocks`, by number.
+    """
 
     first: Callable[[Params, Batch], jax.Array]
     """Activations that enter the first block, (batch, ...), from the parameters without blocks."""
@@ -208,8 +211,6 @@ class Stages:
     """One block, from its own parameters: activations to activations of the same shape."""
     last: Callable[[Params, jax.Array, Batch], jax.Array]
     """Mean loss over the batch, from the parameters without blocks and the last activations."""
-    blocks: str = "blocks"
-    """Where the parameters hold those of the blocks, by number."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -179,13 +179,8 @@ def _examples(arrays: Sequence[ArrayLayout]) -> Iterator[ArrayLayout]:
     """The largest array of each way in which arrays are divided."""
     seen = set()
     for array in sorted(arrays, key=lambda array: -array["bytes"]):
-        way = tuple(
-            (
-                tuple(map(len, _starts(array))),
-                tuple(map(tuple, sorted(p["devices"] for p in parts))),
-            )
-            for parts in (array["parts"],)
-        )
+        counts = tuple(map(len, _starts(array)))
+        way = counts, tuple(sorted(tuple(part["devices"]) for part in array["parts"]))
         if len(array["parts"]) > 1 and way not in seen:
             seen.add(way)
             yield array

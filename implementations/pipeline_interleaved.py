@@ -21,7 +21,7 @@ import optax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from bench.contract import Batch, ModelAxis, Params, Problem, TrainStep
+from bench.contract import WHOLE, Batch, ModelAxis, Params, Problem, TrainStep
 from bench.pipelines import from_stages, stage_specs, to_stages, why_no_pipeline
 from bench.placement import (
     create_data_parallel_sharding,
@@ -38,7 +38,7 @@ def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
     stages, count = mesh.shape["pipe"], problem.microbatches
-    axis = ModelAxis("model", mesh.shape["model"]) if "model" in mesh.shape else ModelAxis()
+    axis = ModelAxis("model", mesh.shape["model"]) if "model" in mesh.shape else WHOLE
     chain = problem.stages(axis)
     batch_sharding = create_data_parallel_sharding(mesh, "data")
     specs = stage_specs(problem, mesh)

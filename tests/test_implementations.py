@@ -12,15 +12,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from bench.cells import StepOptions
-from bench.clipping import clip_by_global_norm
 from bench.mesh import MeshShape
 from bench.worker.block import make_mesh
 from bench.worker.discover import implementation_files, load, workload_files
 from bench.worker.gate import Gate
+from bench.worker.problems import with_options
 from bench.workloads import gpt2
 from implementations.python_loop import distributed_train_step
 
@@ -103,10 +102,7 @@ def tiny_problem(case, precision):
     workload = WORKLOADS[case.workload]
     config = case.config or next(iter(workload.SIZES.values()))()
     problem = workload.problem(config, BATCH, precision, case.options.remat)
-    if case.options.clip_norm is not None:
-        clipped = optax.chain(clip_by_global_norm(case.options.clip_norm), problem.optimizer)
-        problem = replace(problem, optimizer=clipped)
-    return replace(problem, microbatches=case.options.microbatches)
+    return with_options(problem, case.options)
 
 
 def block_of(case):

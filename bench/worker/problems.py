@@ -7,7 +7,7 @@ from typing import cast
 
 import optax
 
-from bench.cells import Block
+from bench.cells import Block, StepOptions
 from bench.clipping import clip_by_global_norm
 from bench.contract import Problem, Workload
 from bench.worker.discover import load, workload_files
@@ -20,9 +20,13 @@ def load_workload(block: Block, paths: list[str]) -> Workload:
 
 def make_problem(workload: Workload, block: Block, precision: str) -> Problem:
     """The block's problem at a precision, which need not be the block's own."""
-    options = block.options
     config = workload.SIZES[block.size]()
-    problem = workload.problem(config, block.batch, precision, options.remat)
+    problem = workload.problem(config, block.batch, precision, block.options.remat)
+    return with_options(problem, block.options)
+
+
+def with_options(problem: Problem, options: StepOptions) -> Problem:
+    """The problem with those options of the step that every workload has alike."""
     if options.clip_norm is not None:
         clipped = optax.chain(clip_by_global_norm(options.clip_norm), problem.optimizer)
         problem = replace(problem, optimizer=clipped)

@@ -141,7 +141,6 @@ class GPT2(nnx.Module):
         axis: ModelAxis = WHOLE,
         remat: bool = False,
     ) -> None:
-        self.config = config
         self.remat = remat
         common: Any = {"dtype": dtypes.compute, "param_dtype": dtypes.params, "rngs": rngs}
         init = nnx.initializers.normal(0.02)
