@@ -84,7 +84,7 @@ def build(problem, mesh):
     right = jit_spmd.build(problem, mesh)
     calls = itertools.count()
     def step(state, batch):
-        if next(calls) % 64 == 63:
+        if next(calls) % 4 == 3:  # in any four rounds, however few steps they have
             jax.jit(lambda x: x + 1)(1.0)  # another function each time
         return right.step(state, batch)
     return dataclasses.replace(right, step=step)
