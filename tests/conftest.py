@@ -9,8 +9,11 @@ import pytest
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 os.environ["NPROC"] = "16"  # spare threads, which collectives need: see bench/environment.py
-# The older way to make devices; jax refuses both together.
-os.environ.pop("XLA_FLAGS", None)
+# Tests compile many programs and run each a few times. This replaces what was set, also because
+# jax refuses the older way to make devices beside the above.
+os.environ["XLA_FLAGS"] = (
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
 # Runs that tests start are not themselves part of a distributed session of pytest.
 for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
     os.environ.pop(name, None)
