@@ -17,6 +17,7 @@ import pytest
 from bench.cells import StepOptions
 from bench.mesh import MeshShape
 from bench.worker.block import make_mesh
+from bench.worker.compilation import remembered_programs
 from bench.worker.discover import implementation_files, load, workload_files
 from bench.worker.gate import Gate
 from bench.worker.problems import with_options
@@ -113,13 +114,16 @@ def block_of(case):
 
 
 @pytest.fixture(scope="module")
-def gates(request, tmp_path_factory):
+def programs(request, tmp_path_factory):
+    """Where compiled programs are found again, by all of pytest-xdist's processes."""
+    folder = tmp_path_factory.getbasetemp()
+    return (folder.parent if hasattr(request.config, "workerinput") else folder) / "programs"
+
+
+@pytest.fixture(scope="module")
+def gates(programs):
     """A block's gate, made once."""
     made = {}
-    folder = tmp_path_factory.getbasetemp()
-    if hasattr(request.config, "workerinput"):
-        folder = folder.parent  # processes of pytest-xdist share their compiled proofs
-    folder = folder / "programs"
 
     def gate(case):
         if case not in made:
@@ -127,7 +131,7 @@ def gates(request, tmp_path_factory):
                 exact = tiny_problem(case, "fp64")
             problem, mesh = block_of(case)
             shards = MeshShape.parse(case.mesh).batch_shards
-            proof = Gate(problem, exact, mesh, shards, case.options.precision, folder)
+            proof = Gate(problem, exact, mesh, shards, case.options.precision, programs)
             made[case] = problem, mesh, proof
         return made[case]
 
@@ -167,12 +171,13 @@ def test_every_implementation_is_of_one_kind():
         for name in sorted(names)
     ],
 )
-def test_passes_the_gate(gates, name, case):
+def test_passes_the_gate(gates, programs, name, case):
     problem, mesh, gate = gates(case)
     implementation = IMPLEMENTATIONS[name]
     assert implementation.why_unsupported(problem, mesh) is None
     gate.prove_exact(implementation)
-    gate.prove_timed(implementation.build(problem, mesh))
+    with remembered_programs(programs):
+        gate.prove_timed(implementation.build(problem, mesh))
 
 
 def kind_of(name):
@@ -190,13 +195,14 @@ def case_of(name):
 
 
 @every_implementation
-def test_donates_its_state_and_shares_nothing_with_another_build(name):
+def test_donates_its_state_and_shares_nothing_with_another_build(programs, name):
     """Stepping one must not delete or move the other's state: the A/A twin relies on it."""
     problem, mesh = block_of(case_of(name))
-    one, two = (IMPLEMENTATIONS[name].build(problem, mesh) for _ in range(2))
-    start = jax.device_get(two.params(two.state))
-    before = [x for x in jax.tree.leaves(one.state) if isinstance(x, jax.Array)]
-    jax.block_until_ready(one.step(one.state, one.place(problem.batch(0)))[1])
+    with remembered_programs(programs):
+        one, two = (IMPLEMENTATIONS[name].build(problem, mesh) for _ in range(2))
+        start = jax.device_get(two.params(two.state))
+        before = [x for x in jax.tree.leaves(one.state) if isinstance(x, jax.Array)]
+        jax.block_until_ready(one.step(one.state, one.place(problem.batch(0)))[1])
     assert before
     assert all(leaf.is_deleted() for leaf in before)
     jax.tree.map(np.testing.assert_array_equal, start, jax.device_get(two.params(two.state)))

@@ -248,7 +248,6 @@ def test_the_worker_asks_whether_its_rounds_are_enough():
     job |= {"rounds": 8, "looks": [2, 4]}
     for answers, rounds, looks in (
         ("more\nenough\n", 4, [2, 4]),
-        ("more\nmore\n", 8, [2, 4]),
         ("", 2, [2]),  # whoever asked for it is gone
     ):
         done = run_worker(job, answers)
