@@ -32,10 +32,12 @@ class StepOptions:
     """Whether the backward pass computes activations again instead of keeping them."""
     clip_norm: float | None = None
     """Largest global norm of the gradients, beside what the workload's optimizer does."""
+    variant: str = ""
+    """Name of the environment of its worker, if it is another than usual: see bench.variants."""
 
     @classmethod
     def parse(cls, text: str) -> StepOptions:
-        """Read what `str` writes: `fp32`, `bf16,microbatches=4,remat,clip=1`.
+        """Read what `str` writes: `fp32`, `bf16,microbatches=4,remat,clip=1,variant=NAME`.
 
         Raises:
           ValueError: a part is none of these.
@@ -50,10 +52,12 @@ class StepOptions:
                 found["remat"] = True
             elif name == "clip" and re.fullmatch(r"[\d.]+(e-?\d+)?", value):
                 found["clip_norm"] = float(value)
+            elif name == "variant" and value:
+                found["variant"] = value
             else:
                 raise ValueError(
                     f"options {text!r}: {part!r} is unknown; write PRECISION[,microbatches=N]"
-                    "[,remat][,clip=NORM]"
+                    "[,remat][,clip=NORM][,variant=NAME]"
                 )
         return cls(precision, **found)
 
@@ -65,6 +69,8 @@ class StepOptions:
             parts.append("remat")
         if self.clip_norm is not None:
             parts.append(f"clip={self.clip_norm:g}")
+        if self.variant:
+            parts.append(f"variant={self.variant}")
         return ",".join(parts)
 
 

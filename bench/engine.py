@@ -434,6 +434,7 @@ class Engine:
             rounds=plan.rounds,
             seconds=plan.seconds,
             timeout_s=plan.timeout_s,
+            variants={variant.name: variant for variant in plan.variants},
             implementation_paths=_absolute(options.implementation_path),
             workload_paths=_absolute(options.workload_path),
             base_files=self._base_files,

@@ -15,6 +15,7 @@ from bench.cells import PRECISIONS, Block, Cell, StepOptions
 from bench.mesh import AXES, MeshShape
 from bench.options import PRESETS, Options
 from bench.protocol import Catalogue, ImplementationEntry, WorkloadEntry
+from bench.variants import Variant
 from bench.verdicts import MARGIN
 
 T = TypeVar("T")
@@ -119,6 +120,8 @@ class Plan:
     preset: str
     blocks: tuple[Block, ...]
     implementations: tuple[str, ...]
+    variants: tuple[Variant, ...]
+    """Other environments that every block is measured in as well."""
     baseline: str
     scaling: str
     launches: int
@@ -152,6 +155,7 @@ class Plan:
             "meshes": _unique(str(block.mesh) for block in self.blocks),
             "batch_sizes": _unique(block.batch for block in self.blocks),
             "options": _unique(str(block.options) for block in self.blocks),
+            "variants": {variant.name: str(variant) for variant in self.variants},
             "scaling": self.scaling,
             "baseline": self.baseline,
             "launches": self.launches,
@@ -213,7 +217,8 @@ class _Reader:
         meshes = self._meshes()
         scaling = self._choice("--scaling", self.options.scaling or preset.scaling, SCALINGS)
         batches = [self._whole("--batch-sizes", text) for text in _unique(self.options.batch_sizes)]
-        asked = self._step_options(preset)
+        variants = self._variants()
+        asked = self._step_options(preset, variants)
         blocks: dict[Block, None] = {}
         for workload, size in workloads:
             chosen = batches or self._default_batches(f"{workload}-{size}", preset, meshes)
@@ -225,6 +230,7 @@ class _Reader:
             preset=name,
             blocks=tuple(blocks),
             implementations=tuple(implementations),
+            variants=tuple(variants),
             baseline=baseline,
             scaling=scaling,
             launches=self._whole("--launches", self.options.launches, preset.launches),
@@ -237,7 +243,20 @@ class _Reader:
             timeout_s=self._positive("--timeout", self.options.timeout, "seconds"),
         )
 
-    def _step_options(self, preset: Preset) -> list[StepOptions]:
+    def _variants(self) -> list[Variant]:
+        found: dict[str, Variant] = {}
+        for text in self.options.variant:
+            try:
+                variant = Variant.parse(text)
+            except ValueError as error:
+                self.faults.append(f"--variant: {error}")
+                continue
+            if variant.name in found:
+                self.faults.append(f"--variant: there are two of the name {variant.name!r}")
+            found[variant.name] = variant
+        return list(found.values())
+
+    def _step_options(self, preset: Preset, variants: Sequence[Variant]) -> list[StepOptions]:
         precisions = [
             self._choice("--precision", text, PRECISIONS)
             for text in self.options.precision or preset.precisions
@@ -247,9 +266,10 @@ class _Reader:
         ]
         clip_norm = self._positive("--clip-norm", self.options.clip_norm, "gradient norm")
         return [
-            StepOptions(precision, count, self.options.remat, clip_norm)
+            StepOptions(precision, count, self.options.remat, clip_norm, variant)
             for precision in _unique(precisions)
             for count in _unique(counts)
+            for variant in ("", *(variant.name for variant in variants))
         ]
 
     def _choice(self, option: str, text: str, known: Sequence[str]) -> str:

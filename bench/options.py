@@ -83,6 +83,7 @@ class Options:
     microbatches: tuple[str, ...] = ()
     remat: bool = False
     clip_norm: str | None = None
+    variant: tuple[str, ...] = ()
     devices: str | None = None
     scaling: str | None = None
     launches: str | None = None
@@ -174,6 +175,12 @@ _OPTIONS: dict[str, _Argument] = {
     "clip_norm": {
         "metavar": "NORM",
         "help": "clip gradients to this global norm, beside what the workload's optimizer does",
+    },
+    "variant": {
+        "metavar": "NAME=VARIABLE=VALUE",
+        "action": "append",
+        "help": "measure everything also in workers with this environment, for instance "
+        '"lhs=XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true"; repeatable',
     },
     "devices": {
         "metavar": "N",

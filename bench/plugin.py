@@ -337,12 +337,12 @@ def _cell_name(item: pytest.Item) -> str:
 
 
 def keyword(text: str) -> str:
-    """A form of `data=2,model=4` that pytest's -k can read, with every size delimited.
+    """A form of `data=2,model=4` that pytest's -k can read, with every value delimited.
 
     The same is done to the expression and to the names of the cells, so that `data=1` is found in
     `data=1,model=2` and not in `data=16`.
     """
-    return re.sub(r"(\w+)=(\d+),?", r":\1.\2:", text)
+    return re.sub(r"(\w+)=([\w.+-]+),?", r":\1.\2:", text)
 
 
 def _keyword_expression(expression: str) -> str:

@@ -35,6 +35,7 @@ class JobOptions(TypedDict):
     microbatches: int
     remat: bool
     clip_norm: float | None
+    variant: str
 
 
 class Job(TypedDict):

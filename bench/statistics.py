@@ -298,6 +298,25 @@ def unpaired(
     return replace(found, paired=False)
 
 
+def apart(
+    above: Sequence[NDArray[np.float64]], below: Sequence[NDArray[np.float64]]
+) -> Ratio | None:
+    """Ratio of step times of two blocks of one run, whose launches take turns.
+
+    Args:
+      above: log seconds a step in one block, an array a worker process with one value a round.
+      below: the same in the other block.
+
+    Nothing happened side by side, but processes of both are of the same hour, in random order: what
+    they differ by, assumed as UNPAIRED_SD and corrected by their own spread, averages out over
+    them, unlike between runs (`unpaired`). None where either has no samples.
+    """
+    if not above or not below:
+        return None
+    means = (estimate(series, UNPAIRED_SD, UNPAIRED_FREEDOM) for series in (above, below))
+    return replace(quotient(*means, shared=UNPAIRED_FREEDOM), paired=False)
+
+
 def _of_its_hour(series: Sequence[NDArray[np.float64]]) -> Ratio:
     """Seconds a step in a run, with the error of `unpaired`."""
     mean = estimate(series, UNPAIRED_SD, UNPAIRED_FREEDOM)

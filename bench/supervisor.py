@@ -30,6 +30,7 @@ from bench.environment import worker_cores, worker_environment
 from bench.host import load_average
 from bench.protocol import ENOUGH, MORE, BaseFile, Job, JobOptions, PhaseEvent
 from bench.rows import BlockRow, CellRow, SampleRow, Status, block_fields
+from bench.variants import Variant
 from bench.verdicts import look_rounds
 
 COMMAND: tuple[str, ...] = (sys.executable, "-m", "bench.worker")
@@ -60,6 +61,8 @@ class Settings:
     timeout_s: float | None = None
     """Most time of one worker process."""
     silence_s: float = SILENCE_S
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+    """Other environments, by name."""
     implementation_paths: tuple[str, ...] = ()
     workload_paths: tuple[str, ...] = ()
     base_files: Mapping[str, BaseFile] = field(default_factory=dict)
@@ -262,6 +265,9 @@ class _BlockRun:
         report = _Report()
         platform, devices = self.settings.platform, self.block.mesh.size
         environment = worker_environment(platform, devices)
+        variant = self.settings.variants.get(self.block.options.variant)
+        if variant is not None:
+            environment = variant.applied(environment)
         job = json.dumps(self._job(attempt, implementations, alone=alone))
         with _Worker(environment, job, worker_cores(platform, devices)) as worker:
             limit = self.settings.timeout_s

@@ -67,6 +67,8 @@ class Plan:
     """By how much the host makes every time longer."""
     endings: dict[tuple[str, int], tuple[Status, str]] = field(default_factory=dict)
     """How a cell ends other than ok, by implementation and devices (0: any)."""
+    variants: dict[str, float] = field(default_factory=lambda: {"": 1.0})
+    """By how much each environment makes every time longer, by name."""
     alone: frozenset[str] = frozenset()
     """Implementations that are measured in a worker of their own."""
     platform: str = "cpu"
@@ -84,7 +86,9 @@ class Plan:
                 for scaling in self.batches:
                     batch = 64 if scaling == "strong" else 64 * devices
                     mesh = MeshShape.parse(f"data={devices}")
-                    seen[Block(name, size, mesh, batch, StepOptions())] = None
+                    for variant in self.variants:
+                        options = StepOptions(variant=variant)
+                        seen[Block(name, size, mesh, batch, options)] = None
         yield from seen
 
 
@@ -146,6 +150,7 @@ def attempt(
             arm = str(arms[index])
             ratio = plan.ratios[baseline if arm == TWIN else arm]
             seconds = base_seconds(plan, block) * ratio * plan.pace
+            seconds *= plan.variants[block.options.variant]
             seconds *= np.exp(shared + plan.noise * rng.standard_normal())
             samples.append(
                 {

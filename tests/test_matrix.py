@@ -5,6 +5,7 @@ import argparse
 import pytest
 
 from bench.catalogue import path_faults
+from bench.cells import StepOptions
 from bench.environment import ROOT
 from bench.matrix import PRESET_TABLE, REGRESS, BadInput, Plan, make_plan
 from bench.options import (
@@ -179,6 +180,16 @@ def test_all_faults_are_reported_at_once() -> None:
     ):
         assert sum(part in fault for fault in found) == 1, part
     assert len(found) == 14
+
+
+def test_variants_measure_every_block_again() -> None:
+    made = plan(workloads=("mlp",), meshes=("data=1",), variant=("lhs=XLA_FLAGS=--a --b=1",))
+    assert [str(block.options) for block in made.blocks] == ["fp32", "fp32,variant=lhs"]
+    assert made.config["variants"] == {"lhs": "XLA_FLAGS=--a --b=1"}
+    assert StepOptions.parse("fp32,variant=lhs") == made.blocks[1].options
+    found = faults(variant=("x", "one=A=1", "one=A=2", "two=NPROC=3"))
+    assert [fault.partition(":")[0] for fault in found] == ["--variant"] * 3
+    assert "there are two of the name 'one'" in found[1]
 
 
 def test_a_batch_that_does_not_divide_names_near_ones() -> None:

@@ -297,6 +297,18 @@ def test_what_is_stored_is_not_measured_again(front: Front) -> None:
     assert len(front.jobs) == before
 
 
+def test_variants_have_workers_of_their_own(front: Front) -> None:
+    front.environment["XLA_FLAGS"] = "--first"
+    words = ("--variant", "v=XLA_FLAGS=--second --third=1", "-k", "data=1")
+    done = front("run", *SMALL, "--run", "r", *words)
+    assert done.code == 0, done
+    flags = {job["options"]["variant"]: job["xla_flags"] for job in front.jobs}
+    assert flags == {"": "--first", "v": "--first --second --third=1"}
+    assert set(front.stored("r").cells["options"]) == {"fp32", "fp32,variant=v"}
+    front("run", "--resume", "r", "-k", "data=2 and variant=v")
+    assert front.jobs[-1]["xla_flags"] == "--first --second --third=1", "also when resumed"
+
+
 def test_a_budget_passes_over_blocks_without_times(front: Front) -> None:
     nothing = dict.fromkeys(("python_loop", "jit_spmd", "pmap"), "unsupported")
     done = front.told(**nothing)("run", *SMALL, "--run", "r", "--budget", "60")

@@ -18,7 +18,7 @@ import synthetic
 
 from bench import report, store
 from bench.mesh import MeshShape
-from bench.report import numbers, page, scaling, tables, views, words
+from bench.report import numbers, page, scaling, tables, variants, views, words
 
 if TYPE_CHECKING:
     from bench.report.tables import Tables
@@ -161,6 +161,20 @@ def test_equals_are_not_ranked(tmp_path: Path) -> None:
     assert re.search("Within 2.0.%, the same as (same|jit_spmd).", verdict.text)
     assert "the fastest are the same within the margin" in words.headline([verdict])
     assert words.decisions(built.cells) == "Against the baselines: 1 same, 1 slower."
+
+
+def test_a_variant_is_compared_with_the_usual_environment(tmp_path: Path) -> None:
+    built, _ = small(tmp_path, variants={"": 1.0, "slow": 1.5}, launches=5, shared_noise=0.002)
+    effects = variants.find(built.comparisons)
+    assert {effect.implementation for effect in effects} == set(SMALL.ratios)
+    for effect in effects:
+        assert effect.block.options == "fp32,variant=slow"
+        assert not effect.ratio.paired
+        assert effect.ratio.low < 1.5 < effect.ratio.high
+        assert effect.verdict.word == "slower"
+    text = page.markdown(page.content(built, synthetic.manifest(SMALL)))
+    assert text.count("### Against the usual environment") == 1
+    assert re.search(r"\| jit_spmd \| 1\.[45]\d+ \(1\.\d+\S1\.\d+, slower\)", text)
 
 
 def test_what_is_undecided_has_a_price(tmp_path: Path) -> None:

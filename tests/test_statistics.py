@@ -225,6 +225,28 @@ def test_a_large_unpaired_difference_is_found() -> None:
     assert found.launches == 3
 
 
+@pytest.mark.parametrize(("launches", "drift"), [(2, 1.0), (3, 1.0), (5, 0.2), (5, 2.0)])
+def test_blocks_of_one_run_are_compared_by_their_launches(launches: int, drift: float) -> None:
+    """Processes of both are of one hour: what each differs by is its own."""
+    rng = np.random.default_rng(launches)
+    each = World(drift * statistics.UNPAIRED_SD, 0.01, 0.0, 30)
+    trials, covered, widths = 300, 0, []
+    for _ in range(trials):
+        (one,), (other,) = (drifted(rng, 0.0, each, 1, launches) for _ in range(2))
+        found = statistics.apart(list(one), list(other))
+        between_runs = statistics.unpaired(list(one), list(other))
+        assert found is not None
+        assert between_runs is not None
+        assert not found.paired
+        assert found.error < between_runs.error
+        low, high = ends(found)
+        covered += low <= 1 <= high
+        widths.append(math.log(high / low) / 2)
+    # The assumption gives way to what is seen, but not at once.
+    assert covered / trials > (0.93 if drift <= 1 else 0.88)
+    assert np.median(widths) < 4 * statistics.UNPAIRED_SD * max(1, drift) / math.sqrt(launches)
+
+
 def test_what_has_no_samples_or_few_is_unpaired_without_an_interval() -> None:
     series = [np.zeros(16)]
     assert statistics.unpaired(series, []) is None

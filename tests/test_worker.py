@@ -22,7 +22,13 @@ JOB = {
     "size": "tiny",
     "mesh": "data=2",
     "batch": 8,
-    "options": {"precision": "fp32", "microbatches": 1, "remat": False, "clip_norm": None},
+    "options": {
+        "precision": "fp32",
+        "microbatches": 1,
+        "remat": False,
+        "clip_norm": None,
+        "variant": "",
+    },
     "implementations": [
         *("jit_spmd", "noisy", "wrong", "broken", "elsewhere", "greedy", "hasty", "lavish"),
         "restless",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from bench.report import numbers, plots, scaling, views, words
+from bench.report import numbers, plots, scaling, variants, views, words
 from bench.report.templates import environment
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ class Subject:
     ratios: Chart | None
     left_out: str
     """What is not drawn; empty if everything is."""
+    variant: Table | None
+    """What this environment changes; None where it is the usual one."""
     blocks: list[Table]
 
 
@@ -92,8 +94,10 @@ def content(found: Tables, manifest: Manifest) -> Content:
     for comparison in found.comparisons:
         groups.setdefault(comparison.subject, []).append(comparison)
     curves = scaling.find(cells)
+    changed = variants.find(found.comparisons)
     subjects = [
-        _subject(name, blocks, [c for c in curves if c.subject == name], found=found,
+        _subject(name, blocks, [c for c in curves if c.subject == name],
+                 [e for e in changed if e.block.subject == name], found=found,
                  manifest=manifest, implementations=implementations)
         for name, blocks in groups.items()
     ]  # fmt: skip
@@ -128,6 +132,7 @@ def _subject(
     name: str,
     blocks: list[Comparison],
     curves: list[scaling.Scaling],
+    changed: list[variants.Effect],
     *,
     found: Tables,
     manifest: Manifest,
@@ -163,6 +168,7 @@ def _subject(
         ],
         ratios=ratios,
         left_out=_left_out(len(curves) - len(plotted), len(compared) - len(drawn)),
+        variant=views.variant(changed) if changed else None,
         blocks=[views.comparison(b, manifest) for b in timed],
     )
 

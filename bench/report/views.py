@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from bench.report.scaling import Scaling
     from bench.report.tables import Comparison
+    from bench.report.variants import Effect
     from bench.rows import Manifest
 
 
@@ -207,6 +208,33 @@ def _floor(block: Comparison) -> str:
     return f"{text}, 95 % interval {numbers.interval(block.floor)}, so up to {width}."
 
 
+def variant(effects: list[Effect]) -> Table:
+    """What a variant changes: step times over those in the usual environment."""
+    places = list(dict.fromkeys(effect.block.place for effect in effects))
+    by_name: dict[str, dict[str, Effect]] = {}
+    for effect in effects:
+        by_name.setdefault(effect.implementation, {})[effect.block.place] = effect
+    rows = [
+        Row(name, [_changed(of_place.get(place)) for place in places])
+        for name, of_place in sorted(by_name.items())
+    ]
+    fact = (
+        "Step time over that in the usual environment, which is measured in other processes, so "
+        "that intervals are wider; more launches narrow them."
+    )
+    headings = [Figure("Implementation"), *map(Figure, places)]
+    return Table("Against the usual environment", headings, rows, [fact])
+
+
+def _changed(effect: Effect | None) -> Figure:
+    if effect is None:
+        return Figure(numbers.MISSING)
+    if effect.ratio.low is None:
+        return Figure(numbers.ratio(effect.ratio.value), "no interval")
+    interval = numbers.interval(effect.ratio)
+    return Figure(numbers.ratio(effect.ratio.value), f"{interval}, {effect.verdict.word}")
+
+
 def curve(scaling: Scaling) -> Table:
     """The numbers behind a scaling plot: step time, and efficiency below it."""
     devices = sorted(scaling.points["devices"].unique())
@@ -256,6 +284,7 @@ def environment(manifest: Manifest) -> list[tuple[str, str]]:
     if manifest["platform"] == "cpu":
         device = "virtual CPU devices, as many as each mesh has"
     commit = git.get("commit") or "unknown"
+    variants = manifest["config"].get("variants", {})
     known = [
         ("Started", started(manifest)),
         ("Command", command(manifest)),
@@ -269,6 +298,7 @@ def environment(manifest: Manifest) -> list[tuple[str, str]]:
         ("Load at start", None if host.get("load") is None else f"{host['load']:.2f}"),
         ("Versions", ", ".join(f"{k} {v}" for k, v in manifest["versions"].items())),
         ("Environment", " ".join(f"{k}={v}" for k, v in manifest["environment"].items()) or "-"),
+        *((f"Variant {name}", text) for name, text in variants.items()),
         ("Commit", f"{commit}{' with uncommitted changes' if git.get('dirty') else ''}"),
     ]
     return [(name, str(value)) for name, value in known if value is not None]

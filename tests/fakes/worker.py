@@ -3,7 +3,7 @@
 {"B": "segv"}        what happens in the gate of an arm; see `act`
 {"equal": true}      all arms are equally fast
 {"times": {"B": 2}}  so many times the step time that an arm would have
-{"log": FILE}        every job is appended to it, a line each
+{"log": FILE}        every job is appended to it, a line each, with its XLA_FLAGS
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ ARMS = JOB["implementations"]
 OPTIONS = JOB["options"]["precision"]
 if JOB["options"]["microbatches"] > 1:
     OPTIONS += f",microbatches={JOB['options']['microbatches']}"
+if JOB["options"]["variant"]:
+    OPTIONS += f",variant={JOB['options']['variant']}"
 BLOCK = "{workload}-{size}/{mesh}/b{batch}/".format(**JOB) + OPTIONS
 DEVICES = 1
 for part in JOB["mesh"].split(","):
@@ -94,7 +96,7 @@ def act(arm: str, behaviour: str) -> tuple[str, str]:
 
 if "log" in BEHAVIOUR:
     with Path(BEHAVIOUR["log"]).open("a") as log:
-        log.write(json.dumps(JOB) + "\n")
+        log.write(json.dumps(JOB | {"xla_flags": os.environ.get("XLA_FLAGS", "")}) + "\n")
 if "start" in BEHAVIOUR:
     act("", BEHAVIOUR["start"])
 phase("start")

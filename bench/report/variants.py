@@ -1,0 +1,61 @@
+"""Blocks in another environment, against the same blocks in the usual one.
+
+They are not measured side by side, as environments are those of processes. But launches of all
+blocks take turns in random order, so that their means may be compared: `statistics.apart`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from bench import statistics
+from bench.cells import StepOptions
+from bench.verdicts import ALPHA, Verdict, decide
+
+if TYPE_CHECKING:
+    from bench.report.tables import Comparison
+    from bench.statistics import Ratio
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a variant does to one cell."""
+
+    block: Comparison
+    implementation: str
+    ratio: Ratio
+    """Step time in the variant over that in the usual environment."""
+    verdict: Verdict
+
+
+def find(comparisons: Sequence[Comparison]) -> list[Effect]:
+    """Every cell that has a time in a variant and in the usual environment.
+
+    At most ALPHA of runs contain a wrong verdict among them.
+    """
+    found = list(_ratios(comparisons))
+    alpha = ALPHA / max(1, len(found))
+    return [
+        Effect(block, arm, ratio, decide(ratio, alpha, block.margin)) for block, arm, ratio in found
+    ]
+
+
+def _ratios(comparisons: Sequence[Comparison]) -> Iterator[tuple[Comparison, str, Ratio]]:
+    blocks = {_key(block, block.options): block for block in comparisons}
+    for block in comparisons:
+        options = StepOptions.parse(block.options)
+        usual = blocks.get(_key(block, str(replace(options, variant=""))))
+        if not options.variant or usual is None:
+            continue
+        for arm in block.arms:
+            if arm in usual.arms:
+                series = (one.rounds.log_seconds(arm) for one in (block, usual))
+                ratio = statistics.apart(*series)
+                if ratio is not None:
+                    yield block, arm, ratio
+
+
+def _key(block: Comparison, options: str) -> tuple[str, ...]:
+    return block.workload, block.size, block.mesh, str(block.batch), options
