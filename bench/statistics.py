@@ -313,8 +313,8 @@ def apart(
     """
     if not above or not below:
         return None
-    means = (estimate(series, UNPAIRED_SD, UNPAIRED_FREEDOM) for series in (above, below))
-    return replace(quotient(*means, shared=UNPAIRED_FREEDOM), paired=False)
+    one, other = (estimate(series, UNPAIRED_SD, UNPAIRED_FREEDOM) for series in (above, below))
+    return replace(quotient(one, other, UNPAIRED_FREEDOM), paired=False)
 
 
 def _of_its_hour(series: Sequence[NDArray[np.float64]]) -> Ratio:

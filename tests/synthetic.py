@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, field
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -67,6 +68,8 @@ class Plan:
     """By how much the host makes every time longer."""
     endings: dict[tuple[str, int], tuple[Status, str]] = field(default_factory=dict)
     """How a cell ends other than ok, by implementation and devices (0: any)."""
+    stages: int = 0
+    """Of a pipeline whose blocks take 2, 4 and 8 microbatches of one size; 0 where it is none."""
     variants: dict[str, float] = field(default_factory=lambda: {"": 1.0})
     """By how much each environment makes every time longer, by name."""
     alone: frozenset[str] = frozenset()
@@ -86,9 +89,11 @@ class Plan:
                 for scaling in self.batches:
                     batch = 64 if scaling == "strong" else 64 * devices
                     mesh = MeshShape.parse(f"data={devices}")
-                    for variant in self.variants:
-                        options = StepOptions(variant=variant)
-                        seen[Block(name, size, mesh, batch, options)] = None
+                    for variant, count in product(
+                        self.variants, (2, 4, 8) if self.stages else (1,)
+                    ):
+                        options = StepOptions(microbatches=count, variant=variant)
+                        seen[Block(name, size, mesh, batch * count, options)] = None
         yield from seen
 
 
@@ -187,6 +192,8 @@ def attempt(
 
 def base_seconds(plan: Plan, block: Block) -> float:
     """True seconds a step of the baseline: Amdahl's law with 8 % serial work and 40 us dispatch."""
+    if plan.stages:
+        return 1e-3 * (block.options.microbatches + plan.stages - 1)
     flops = _flops(plan, block) / plan.flops_scale
     devices = min(block.mesh.size, plan.usable_cores)
     return flops / 5e10 * (0.08 + 0.92 / devices) + 40e-6 * block.mesh.size
@@ -222,6 +229,9 @@ def _cell(plan: Plan, block: Block, launch: int, tag: str, name: str, *, alone: 
         row["unit"] = "tokens" if block.workload == "gpt2" else "samples"
         row["units_per_step"] = block.batch * (64 if block.workload == "gpt2" else 1)
         row["interleaved"] = not alone
+        if plan.stages:
+            count = block.options.microbatches
+            row["bubble"] = (plan.stages - 1) / (count + plan.stages - 1)
         check: ProofCheck = {
             "name": "fp64 sgd",
             "loss_error": 1e-8,

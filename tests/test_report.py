@@ -177,6 +177,20 @@ def test_a_variant_is_compared_with_the_usual_environment(tmp_path: Path) -> Non
     assert re.search(r"\| jit_spmd \| 1\.[45]\d+ \(1\.\d+\S1\.\d+, slower\)", text)
 
 
+def test_a_pipelines_bubble_is_measured(tmp_path: Path) -> None:
+    """From blocks of 2, 4 and 8 microbatches of one size, whose steps take so many ticks and 2."""
+    built, _ = small(tmp_path, stages=3, launches=3, shared_noise=0.002)
+    cells = built.cells[built.cells["implementation"] == "pmap"].set_index("options")
+    for count, bubble in ((2, 2 / 4), (4, 2 / 6)):
+        cell = cells.loc[f"fp32,microbatches={count}"]
+        assert cell["bubble"] == bubble
+        assert cell["idle_low"] < bubble < cell["idle_high"]
+        assert cell["idle"] == pytest.approx(bubble, abs=0.05)
+    assert cells.loc["fp32,microbatches=8", "idle":"idle_high"].isna().all(), "nothing is longer"
+    text = page.markdown(page.content(built, synthetic.manifest(SMALL)))
+    assert re.search(r"bubble 50.0 % by its schedule, measured with the update \d+", text)
+
+
 def test_what_is_undecided_has_a_price(tmp_path: Path) -> None:
     built, _ = small(tmp_path, ratios={"jit_spmd": 1.0, "close": 1.01}, noise=0.05)
     summary = words.summary(built.comparisons[0])

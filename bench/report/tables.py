@@ -17,12 +17,13 @@ from bench import peaks, statistics
 from bench.cells import decisive
 from bench.effects import Conditions, Effect, conditions, drift, order
 from bench.mesh import MeshShape
-from bench.report import numbers
+from bench.report import bubbles, numbers
 from bench.rows import TWIN
 from bench.statistics import Ratio, Rounds
 from bench.verdicts import MARGIN, Claim, claims
 
 if TYPE_CHECKING:
+    from bench.report.bubbles import Idle
     from bench.rows import Manifest
     from bench.store import Run
 
@@ -112,7 +113,8 @@ class Tables:
     (`step_s`, `step_q1_s`, `step_q3_s`, and the same of `latency`), `unit`, `units_per_s`,
     `trace_s`, `lower_s`, `compile_s`, `cache_hits`, `memory_bytes`, the proof's
     largest error as a share of what was allowed (`proof_error`), what a pipeline's schedule leaves
-    idle as a share of the step (`bubble`), FLOPs (`model_flops` a step,
+    idle as a share of the step (`bubble`), and what was measured not to be spent on microbatches
+    (`idle`, `idle_low`, `idle_high`: see bench.report.bubbles), FLOPs (`model_flops` a step,
     `achieved_flops` a second, `mfu` as a share), `baseline`, `ratio`, `ratio_low`, `ratio_high`,
     `paired`, `launches`, `verdict`, `verdict_low`, `verdict_high`, `to_decide_s` (more measuring
     time that would probably decide it), `profile`. NaN or None where there is no figure; no times
@@ -154,6 +156,9 @@ def build(run: Run) -> Tables:
             cell.update(_ratio(cell, comparison))
         comparison.ranked.extend(sorted(right, key=_rank))
         comparisons.append(comparison)
+    idle = bubbles.measure(comparisons)
+    for cell in cells:
+        cell.update(_idle(idle.get((cell["block"], cell["implementation"]))))
     table = pd.DataFrame(cells)
     if cells:
         order = [*BLOCK_ORDER, "implementation"]
@@ -269,6 +274,13 @@ def _proof_error(checks: Any) -> float:
         for part in ("loss", "update")
     ]
     return float(max(shares))
+
+
+def _idle(found: Idle | None) -> dict[str, float]:
+    ends = ("idle", "idle_low", "idle_high")
+    if found is None:
+        return dict.fromkeys(ends, float("nan"))
+    return dict(zip(ends, (found.value, found.low, found.high), strict=True))
 
 
 def _number(value: float | None) -> float:

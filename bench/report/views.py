@@ -88,7 +88,7 @@ def _row(cell: Mapping[Any, Any], block: Comparison) -> Row:
     if not cell["interleaved"]:
         notes.append("measured apart")
     if cell["bubble"] > 0:
-        notes.append(f"bubble {numbers.percent(cell['bubble'])} by its schedule")
+        notes.append(_bubble(cell))
     if cell["profile"]:
         notes.append(f"profile {cell['profile']}")
     figures = [
@@ -103,6 +103,18 @@ def _row(cell: Mapping[Any, Any], block: Comparison) -> Row:
         Figure("unknown" if math.isnan(cell["mfu"]) else numbers.percent(cell["mfu"])),
     ]
     return Row(cell["implementation"], figures, ", ".join(notes))
+
+
+def _bubble(cell: Mapping[Any, Any]) -> str:
+    """By the schedule, and as measured, where it was."""
+    text = f"bubble {numbers.percent(cell['bubble'])} by its schedule"
+    if math.isnan(cell["idle"]):
+        return text
+    measured = numbers.percent(cell["idle"])
+    if not math.isnan(cell["idle_low"]):
+        low, high = (numbers.percent(cell[end]) for end in ("idle_low", "idle_high"))
+        measured += f" ({low} to {high})"
+    return f"{text}, measured with the update {measured}"
 
 
 def _spread(cell: Mapping[Any, Any], name: str) -> Figure:
