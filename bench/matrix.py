@@ -53,6 +53,8 @@ class Preset:
     launches: int
     rounds: int
     seconds: float
+    past_cores: bool
+    """Whether default meshes of virtual devices have more of them than there are cores."""
 
 
 PRESET_TABLE = {
@@ -64,6 +66,7 @@ PRESET_TABLE = {
         launches=1,
         rounds=32,
         seconds=8.0,
+        past_cores=False,
     ),
     "standard": Preset(
         workloads=("linear", "mlp", "gpt2-nano"),
@@ -73,6 +76,7 @@ PRESET_TABLE = {
         launches=3,
         rounds=64,
         seconds=8.0,
+        past_cores=True,
     ),
     "full": Preset(
         workloads=(),
@@ -82,6 +86,7 @@ PRESET_TABLE = {
         launches=5,
         rounds=128,
         seconds=30.0,
+        past_cores=True,
     ),
 }
 
@@ -214,7 +219,7 @@ class _Reader:
         implementations = self._implementations()
         baseline = self._baseline(implementations)
         workloads = self._workloads(preset)
-        meshes = self._meshes()
+        meshes = self._meshes(preset)
         scaling = self._choice("--scaling", self.options.scaling or preset.scaling, SCALINGS)
         batches = [self._whole("--batch-sizes", text) for text in _unique(self.options.batch_sizes)]
         variants = self._variants()
@@ -394,9 +399,12 @@ class _Reader:
             self.faults.append(f"--devices: there are {count}, not {limit}")
         return limit
 
-    def _meshes(self) -> list[MeshShape]:
+    def _meshes(self, preset: Preset) -> list[MeshShape]:
         limit = self._limit()
         if not self.options.meshes:
+            virtual = self.catalogue["platform"] == "cpu"
+            if virtual and not preset.past_cores and self.options.devices is None:
+                limit = min(limit, max(2, self.catalogue["usable_cores"]))
             sizes = [2**power for power in range(limit.bit_length())]
             return [MeshShape((("data", size),)) for size in _unique([*sizes, limit])]
         meshes = []

@@ -149,7 +149,7 @@ _OPTIONS: dict[str, _Argument] = {
         "metavar": "MESH",
         "nargs": "+",
         "help": "meshes, for instance data=1 data=4,model=2 "
-        "(default: data=1,2,4 ... up to the devices)",
+        "(default: data=1,2,4 ... up to the devices; on CPU, quick has none with more than cores)",
     },
     "batch_sizes": {
         "metavar": "N",

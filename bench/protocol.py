@@ -209,6 +209,7 @@ class Catalogue(TypedDict):
     device_count: int
     """Devices of an accelerator. Without one, 1: CPU devices are virtual and made to measure."""
     device_memory_bytes: int | None
+    usable_cores: int
     versions: dict[str, str]
     implementations: list[ImplementationEntry]
     workloads: list[WorkloadEntry]

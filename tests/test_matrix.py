@@ -182,6 +182,18 @@ def test_all_faults_are_reported_at_once() -> None:
     assert len(found) == 14
 
 
+def test_quick_has_no_more_virtual_devices_than_cores() -> None:
+    def sizes(cores: int, **options) -> list[int]:
+        made = make_plan(Options(workloads=("mlp",), **options), catalogue(cores=cores))
+        return [block.mesh.size for block in made.blocks if block.batch == made.blocks[0].batch]
+
+    assert sizes(1) == [1, 2], "a mesh of one device alone would be no comparison"
+    assert sizes(3) == [1, 2, 3]
+    assert sizes(64) == [1, 2, 4, 8]
+    assert sizes(2, devices="4") == [1, 2, 4], "unless they are asked for"
+    assert sizes(2, preset="full", precision=("fp32",), scaling="strong") == [1, 2, 4, 8]
+
+
 def test_variants_measure_every_block_again() -> None:
     made = plan(workloads=("mlp",), meshes=("data=1",), variant=("lhs=XLA_FLAGS=--a --b=1",))
     assert [str(block.options) for block in made.blocks] == ["fp32", "fp32,variant=lhs"]

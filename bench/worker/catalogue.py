@@ -15,6 +15,7 @@ from typing import cast
 
 import jax
 
+from bench.host import usable_cores
 from bench.protocol import Catalogue, CatalogueRequest, ImplementationEntry, WorkloadEntry
 from bench.worker.discover import implementation_files, load, workload_files
 
@@ -29,6 +30,7 @@ def catalogue(request: CatalogueRequest) -> Catalogue:
         device_kind=device.device_kind,
         device_count=1 if device.platform == "cpu" else jax.device_count(),
         device_memory_bytes=memory,
+        usable_cores=usable_cores(),
         versions={"python": platform.python_version()} | {name: version(name) for name in packages},
         implementations=[
             implementation_entry(name, path)

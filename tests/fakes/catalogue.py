@@ -16,13 +16,16 @@ def workload(name: str, sizes: list[str]) -> dict[str, object]:
     return {**implementation(name), "sizes": sizes, "default": sizes[-1]}
 
 
-def catalogue(platform: str = "cpu", devices: int = 1, request: dict | None = None) -> dict:
+def catalogue(
+    platform: str = "cpu", devices: int = 1, request: dict | None = None, cores: int = 8
+) -> dict:
     request = request or {"implementation_paths": [], "workload_paths": []}
     return {
         "platform": platform,
         "device_kind": platform,
         "device_count": devices,
         "device_memory_bytes": None,
+        "usable_cores": cores,
         "versions": {"python": "3", "jax": "0"},
         "implementations": [
             *(implementation(name) for name in ("jit_spmd", "pmap", "python_loop")),
