@@ -191,6 +191,16 @@ def test_a_pipelines_bubble_is_measured(tmp_path: Path) -> None:
     assert re.search(r"bubble 50.0 % by its schedule, measured with the update \d+", text)
 
 
+def test_of_many_undecided_the_nearest_are_named(tmp_path: Path) -> None:
+    ratios = {"jit_spmd": 1.0} | {f"other{number}": 1 + number / 500 for number in range(1, 9)}
+    built, _ = small(tmp_path, ratios=ratios, noise=0.05)
+    summary = words.summary(built.comparisons[0])
+    assert len(summary.leaders) == 9
+    text = r"Undecided against 8 others \(.* would decide\): the nearest are \w+ \(.*\) and \w+ \("
+    assert re.search(text, summary.text)
+    assert summary.text.count(" to ") == 2
+
+
 def test_what_is_undecided_has_a_price(tmp_path: Path) -> None:
     built, _ = small(tmp_path, ratios={"jit_spmd": 1.0, "close": 1.01}, noise=0.05)
     summary = words.summary(built.comparisons[0])
@@ -443,6 +453,7 @@ def test_other_numbers() -> None:
         numbers.percent(0.1234): "12.3 %",
         numbers.percent(-0.0042): "\N{MINUS SIGN}0.42 %",
         numbers.seconds(250.0): "4 min 10 s",
+        numbers.seconds(7471.0): "2 h 5 min",
         numbers.seconds(0.081): "0.08 s",
         numbers.range_si(0.00095, 0.00105, "s"): "0.950\N{EN DASH}1.05 ms",
         numbers.range_si(0.0, 0.0, "s"): "0\N{EN DASH}0 s",

@@ -56,9 +56,12 @@ def bytes_(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Wall time of a phase: `0.12 s`, `75 s`, `4 min 10 s`."""
+    """Wall time of a phase: `0.12 s`, `75 s`, `4 min 10 s`, `2 h 5 min`."""
     if value is None or not math.isfinite(value):
         return MISSING
+    if value >= 7200:  # noqa: PLR2004
+        hours, rest = divmod(round(value / 60), 60)
+        return f"{hours}{NARROW}h {rest}{NARROW}min"
     if value >= 120:  # noqa: PLR2004
         minutes, rest = divmod(round(value), 60)
         return f"{minutes}{NARROW}min {rest}{NARROW}s"

@@ -13,7 +13,7 @@ from bench.statistics import PROCESS_SD
 from bench.verdicts import decide
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pandas as pd
 
@@ -38,6 +38,10 @@ WORDS = ("faster", "same", "slower", "undecided")
 
 LONG_S = 86400.0
 """Beyond a day of measuring, how long exactly is of no use."""
+
+DETAILED = 2
+"""So many of the arms that the fastest is not told from are named with their intervals, if there
+are more; the others are in the block's table."""
 
 BUSY_SHARE = 0.05
 """Share of the cores' time from which on others on the host are worth a word."""
@@ -99,8 +103,7 @@ def _rank(
         within = numbers.percent(comparison.margin)
         sentences.append(f"Within {within}, the same as {listing(said['same'])}.")
     if said["undecided"]:
-        each = [f"{name} ({_undecided(found[name], comparison)})" for name in said["undecided"]]
-        sentences.append(f"Undecided against {listing(each)}.")
+        sentences.append(_all_undecided({n: found[n] for n in said["undecided"]}, comparison))
     if said["slower"]:
         # Rare: arms that were not in the same launches are ranked by the baseline of each.
         sentences.append(f"Where they ran side by side, slower than {listing(said['slower'])}.")
@@ -127,6 +130,16 @@ def less(ratio: Ratio, than: str) -> str:
     if ratio.low is None or ratio.high is None:
         return f"{text} (no interval)"
     return f"{text} ({numbers.percent(1 - ratio.high)} to {numbers.percent(1 - ratio.low)})"
+
+
+def _all_undecided(found: Mapping[str, Claim], comparison: Comparison) -> str:
+    """Those that the fastest is not told from, the nearest first; of many, only these in detail."""
+    each = [f"{name} ({_undecided(claim, comparison)})" for name, claim in found.items()]
+    if len(each) <= DETAILED + 1:
+        return f"Undecided against {listing(each)}."
+    longest = max(map(comparison.seconds_to_decide, found.values()))
+    nearest = f"the nearest are {listing(each[:DETAILED])}"
+    return f"Undecided against {len(each)} others ({to_decide(longest)}): {nearest}."
 
 
 def _undecided(claim: Claim, comparison: Comparison) -> str:
