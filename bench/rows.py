@@ -126,6 +126,32 @@ class MemoryBytes(TypedDict):
     """Outputs that reuse donated arguments."""
 
 
+class Communication(TypedDict):
+    """What a step's programs communicate in one way, as compiled."""
+
+    kind: str
+    """all-reduce, all-gather, reduce-scatter, all-to-all or collective-permute."""
+    axes: list[str]
+    """Of the mesh, along which it goes; empty if its groups are of another form."""
+    members: int
+    """Devices that communicate with one another."""
+    dtypes: list[str]
+    """As HLO names them: f32, bf16."""
+    count: int
+    """Collectives a step, loops included."""
+    payload_bytes: int
+    """Of all of them, on one device: what goes in, and what comes out of an all-gather."""
+    wire_bytes: float
+    """What a device sends for them with a ring algorithm."""
+
+
+class CompilersCost(TypedDict):
+    """XLA's own count of a step over all devices. The body of a loop counts once."""
+
+    flops: float
+    accessed_bytes: float
+
+
 class ProofCheck(TypedDict):
     """One trajectory of the gate, compared with the right one."""
 
@@ -151,6 +177,9 @@ class CellRow(BlockFields):
     compile: NotRequired[CompileTimes]
     memory: NotRequired[MemoryBytes | None]
     """None where the backend gives no figures."""
+    communication: NotRequired[list[Communication] | None]
+    """None where the programs could not be read."""
+    cost: NotRequired[CompilersCost | None]
     model_flops: NotRequired[float]
     """FLOPs of one step over all devices, by the workload's formula."""
     unit: NotRequired[str]

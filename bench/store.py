@@ -23,6 +23,7 @@ from bench.rows import (
     SCHEMA,
     BlockRow,
     CellRow,
+    CompilersCost,
     CompileTimes,
     HostSlot,
     Manifest,
@@ -40,7 +41,7 @@ CELLS = "cells.jsonl"
 BLOCKS = "blocks.jsonl"
 
 _NESTED: dict[type, dict[str, type]] = {
-    CellRow: {"compile": CompileTimes, "memory": MemoryBytes},
+    CellRow: {"compile": CompileTimes, "memory": MemoryBytes, "cost": CompilersCost},
     SampleRow: {"host": HostSlot},
 }
 """Keys that become columns of their own: `compile_trace_s`, `memory_total_bytes` ..."""

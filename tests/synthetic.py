@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, field
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from bench.rows import (
     TWIN,
     BlockRow,
     CellRow,
+    Communication,
     Look,
     Manifest,
     ProofCheck,
@@ -225,6 +226,18 @@ def _cell(plan: Plan, block: Block, launch: int, tag: str, name: str, *, alone: 
             "temporary_bytes": 1_400_000,
             "alias_bytes": 2_000_000,
         }
+        row["communication"] = []
+        if block.mesh.size > 1 and name != "python_loop":
+            reduced: Communication = {
+                "kind": "all-reduce", "axes": ["data"], "members": block.mesh.size,
+                "dtypes": ["f32"], "count": 2, "payload_bytes": 4_000_000, "wire_bytes": 6e6,
+            }  # fmt: skip
+            scattered = cast("Communication", {
+                **reduced, "kind": "reduce-scatter", "axes": [], "dtypes": ["bf16", "f32"],
+                "count": 1, "wire_bytes": 1e6,
+            })  # fmt: skip
+            row["communication"] = [reduced, scattered] if name == "pmap" else [reduced]
+        row["cost"] = {"flops": 1.5 * _flops(plan, block), "accessed_bytes": 1e6}
         row["model_flops"] = _flops(plan, block)
         row["unit"] = "tokens" if block.workload == "gpt2" else "samples"
         row["units_per_step"] = block.batch * (64 if block.workload == "gpt2" else 1)

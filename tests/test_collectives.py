@@ -14,7 +14,7 @@ from bench.placement import shapes_of_params
 from bench.worker.block import make_mesh
 from bench.worker.collectives import collectives, parse_groups
 from bench.worker.discover import implementation_files, load
-from bench.worker.memory import live_programs
+from bench.worker.programs import live_programs
 from bench.workloads import gpt2, mlp
 
 

@@ -201,6 +201,28 @@ def test_of_many_undecided_the_nearest_are_named(tmp_path: Path) -> None:
     assert summary.text.count(" to ") == 2
 
 
+def test_what_a_step_communicates_is_shown(tmp_path: Path) -> None:
+    ratios = dict.fromkeys(("jit_spmd", "pmap", "python_loop"), 1.0)
+    built, _ = small(tmp_path, ratios=ratios, devices=(1, 2))
+    table = views.communication(built.comparisons)
+    assert [heading.main for heading in table.headings[1:]] == ["data=2, batch 64"], "not data=1"
+    figures = {row.name: row.figures[0] for row in table.rows}
+    shown = {
+        name: (figure.main.replace(numbers.NARROW, " "), figure.note)
+        for name, figure in figures.items()
+    }
+    assert shown == {
+        "jit_spmd": ("5.72 MiB", "2 all-reduces over data"),
+        "pmap": ("6.68 MiB", "2 all-reduces over data, 1 reduce-scatter (bf16) among 2 devices"),
+        "python_loop": ("no collective", ""),
+    }
+    cell = built.cells.set_index("cell").loc["mlp-base/data=2/b64/fp32/pmap"]
+    assert cell["wire_bytes"] == 7e6
+    assert cell["compiled_flops"] == 1.5 * cell["model_flops"]
+    alone, _ = small(tmp_path / "alone", ratios=ratios, devices=(1,))
+    assert views.communication(alone.comparisons) is None
+
+
 def test_what_is_undecided_has_a_price(tmp_path: Path) -> None:
     built, _ = small(tmp_path, ratios={"jit_spmd": 1.0, "close": 1.01}, noise=0.05)
     summary = words.summary(built.comparisons[0])

@@ -153,6 +153,10 @@ def rows(events, kind):
 def test_every_cell_ends_once_with_its_reason(events):
     ends = {row["implementation"]: (row["status"], row["reason"]) for row in rows(events, "cell")}
     assert ends["jit_spmd"] == ends["noisy"] == ("ok", "")
+    (right,) = (row for row in rows(events, "cell") if row["implementation"] == "jit_spmd")
+    (reduced,) = right["communication"]
+    assert (reduced["kind"], reduced["axes"], reduced["count"]) == ("all-reduce", ["data"], 1)
+    assert right["cost"]["flops"] > 0
     assert ends["elsewhere"] == ("unsupported", "only on Mars")
     assert ends["greedy"] == ("oom", "RESOURCE_EXHAUSTED: 1 EiB")
     assert ends["broken"][0] == "crashed"

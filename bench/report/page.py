@@ -54,6 +54,8 @@ class Subject:
     """What is not drawn; empty if everything is."""
     variant: Table | None
     """What this environment changes; None where it is the usual one."""
+    communication: Table | None
+    """None where all meshes have one device, or nothing is known."""
     blocks: list[Table]
 
 
@@ -169,6 +171,7 @@ def _subject(
         ratios=ratios,
         left_out=_left_out(len(curves) - len(plotted), len(compared) - len(drawn)),
         variant=views.variant(changed) if changed else None,
+        communication=views.communication(timed),
         blocks=[views.comparison(b, manifest) for b in timed],
     )
 

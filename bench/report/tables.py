@@ -111,7 +111,9 @@ class Tables:
     """One row a cell. Columns: what bench.rows.CellRow identifies a cell by, then `status`,
     `reason`, `interleaved`, `oversubscribed`, `failed_launches`, `rounds`, seconds a step
     (`step_s`, `step_q1_s`, `step_q3_s`, and the same of `latency`), `unit`, `units_per_s`,
-    `trace_s`, `lower_s`, `compile_s`, `cache_hits`, `memory_bytes`, the proof's
+    `trace_s`, `lower_s`, `compile_s`, `cache_hits`, `memory_bytes`, what its programs communicate
+    (`communication`, rows of bench.rows.Communication; `wire_bytes` that a device sends in all),
+    XLA's own count (`compiled_flops`, `accessed_bytes`, over all devices), the proof's
     largest error as a share of what was allowed (`proof_error`), what a pipeline's schedule leaves
     idle as a share of the step (`bubble`), and what was measured not to be spent on microbatches
     (`idle`, `idle_low`, `idle_high`: see bench.report.bubbles), FLOPs (`model_flops` a step,
@@ -257,6 +259,10 @@ def _identity(rows: list[dict[str, Any]], manifest: Manifest) -> dict[str, Any]:
         "compile_s": _number(first["compile_compile_s"]),
         "cache_hits": _number(first["compile_cache_hits"]),
         "memory_bytes": _number(first["memory_total_bytes"]),
+        "communication": _listed(first["communication"]),
+        "wire_bytes": _wire_bytes(first["communication"]),
+        "compiled_flops": _number(first["cost_flops"]),
+        "accessed_bytes": _number(first["cost_accessed_bytes"]),
         "model_flops": _number(first["model_flops"]),
         "bubble": _number(first["bubble"]),
         "proof_error": _proof_error(first["proof"]),
@@ -281,6 +287,16 @@ def _idle(found: Idle | None) -> dict[str, float]:
     if found is None:
         return dict.fromkeys(ends, float("nan"))
     return dict(zip(ends, (found.value, found.low, found.high), strict=True))
+
+
+def _listed(rows: Any) -> list[dict[str, Any]] | None:
+    return rows if isinstance(rows, list) else None
+
+
+def _wire_bytes(rows: Any) -> float:
+    """Of all collectives; NaN where nothing is known."""
+    listed = _listed(rows)
+    return float("nan") if listed is None else float(sum(row["wire_bytes"] for row in listed))
 
 
 def _number(value: float | None) -> float:

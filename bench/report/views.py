@@ -220,6 +220,51 @@ def _floor(block: Comparison) -> str:
     return f"{text}, 95 % interval {numbers.interval(block.floor)}, so up to {width}."
 
 
+def communication(blocks: list[Comparison]) -> Table | None:
+    """What every implementation communicates on every mesh; None where there is nothing to say."""
+    known = {
+        block.place: {
+            cell["implementation"]: cell
+            for cell in block.ranked
+            if cell["communication"] is not None
+        }
+        for block in blocks
+        if block.devices > 1
+    }
+    places = [place for place, cells in known.items() if cells]
+    if not places:
+        return None
+    names = sorted({name for cells in known.values() for name in cells})
+    rows = [
+        Row(name, [_communicated(known[place].get(name)) for place in places]) for name in names
+    ]
+    fact = (
+        "Bytes that a device sends in a step, with a ring algorithm, and in how many collectives, "
+        "as compiled; copies that the host makes between devices are not among them."
+    )
+    headings = [Figure("Implementation"), *map(Figure, places)]
+    return Table("What a step communicates", headings, rows, [fact])
+
+
+def _communicated(cell: Mapping[Any, Any] | None) -> Figure:
+    if cell is None:
+        return Figure(numbers.MISSING)
+    if not cell["communication"]:
+        return Figure("no collective")
+    each = ", ".join(_collectives(row) for row in cell["communication"])
+    return Figure(numbers.bytes_(cell["wire_bytes"]), each)
+
+
+def _collectives(row: Mapping[str, Any]) -> str:
+    """`2 all-gathers over fsdp`, with the dtypes where they are not float32."""
+    text = numbers.count(row["count"], row["kind"])
+    others = [dtype for dtype in row["dtypes"] if dtype != "f32"]
+    text += f" ({', '.join(others)})" if others else ""
+    if row["axes"]:
+        return f"{text} over {' and '.join(row['axes'])}"
+    return f"{text} among {row['members']} devices"
+
+
 def variant(effects: list[Effect]) -> Table:
     """What a variant changes: step times over those in the usual environment."""
     places = list(dict.fromkeys(effect.block.place for effect in effects))

@@ -7,7 +7,7 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,8 +33,8 @@ from bench.rows import (
     TWIN,
     BlockRow,
     CellRow,
+    Communication,
     CompileTimes,
-    MemoryBytes,
     SampleRow,
     Status,
     Turn,
@@ -46,8 +46,9 @@ from bench.worker.compilation import CompilationLog, remembered_programs
 from bench.worker.completion import check_completion
 from bench.worker.discover import implementation_files, load
 from bench.worker.gate import Gate, WrongStepError
-from bench.worker.memory import largest_program, live_programs
+from bench.worker.memory import largest_program
 from bench.worker.problems import load_workload, make_problem
+from bench.worker.programs import communication, compilers_cost, live_programs, new_programs
 from bench.worker.tracing import trace
 
 Emit = Callable[[Event], None]
@@ -106,7 +107,8 @@ class FirstCall:
         self._step = step
         self._called = False
         self.compile: CompileTimes
-        self.memory: MemoryBytes | None
+        self.programs: list[Any]
+        """What came alive."""
 
     def __call__(self, state: Any, batch: Any) -> tuple[Any, jax.Array]:
         """The step, observed the first time."""
@@ -117,7 +119,7 @@ class FirstCall:
         with CompilationLog() as log:
             state, loss = self._step(state, batch)
         self.compile = log.times()
-        self.memory = largest_program(live_programs(), before)
+        self.programs = new_programs(live_programs(), before)
         return state, loss
 
 
@@ -228,7 +230,9 @@ class BlockRun:
             row = self.row(name, problem, "ok", "")
             row["proof"] = [*checks, timed_check]
             row["compile"] = first_call.compile
-            row["memory"] = first_call.memory
+            row["memory"] = largest_program(first_call.programs)
+            row["communication"] = read_communication(first_call.programs, mesh)
+            row["cost"] = compilers_cost(first_call.programs)
             row["bubble"] = train_step.bubble
             self.rows[name] = row
         except Exception as error:  # noqa: BLE001 - a user's file may raise anything
@@ -365,6 +369,15 @@ class BlockRun:
             load_before=0.0,
             load_after=0.0,
         )
+
+
+def read_communication(programs: Sequence[Any], mesh: Mesh) -> list[Communication] | None:
+    """What a step communicates; None where that cannot be read, which must not cost its time."""
+    try:
+        return communication(programs, mesh)
+    except ValueError:
+        traceback.print_exc()
+        return None
 
 
 def warm_arm(name: str, train_step: TrainStep, state: Any, problem: Problem) -> Arm:

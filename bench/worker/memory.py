@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -9,22 +10,16 @@ import jax
 from bench.rows import MemoryBytes
 
 
-def live_programs() -> list[Any]:
-    """The executables now alive in this process."""
-    return list(jax.devices()[0].client.live_executables())
-
-
-def largest_program(programs: list[Any], known: list[Any]) -> MemoryBytes | None:
-    """Planned memory of the largest of `programs` that are not among `known`.
+def largest_program(programs: Sequence[Any]) -> MemoryBytes | None:
+    """Planned memory of the largest of the programs.
 
     A step of several programs runs them one after the other on a device, so the largest is what
     the device must hold; state that another program keeps meanwhile is not in it.
 
     Returns:
-      None if there are no new programs or the backend gives no figures.
+      None if there are no programs or the backend gives no figures.
     """
-    old = {id(program) for program in known}
-    plans = [memory_bytes(program) for program in programs if id(program) not in old]
+    plans = map(memory_bytes, programs)
     return max((plan for plan in plans if plan), key=lambda plan: plan["total_bytes"], default=None)
 
 

@@ -1,0 +1,107 @@
+"""The programs that a step compiled, read without running them: communication, FLOPs, bytes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from bench.rows import Communication, CompilersCost
+from bench.worker.collectives import Collective, collectives
+
+
+def live_programs() -> list[Any]:
+    """The executables now alive in this process."""
+    return list(jax.devices()[0].client.live_executables())
+
+
+def new_programs(programs: Sequence[Any], known: Sequence[Any]) -> list[Any]:
+    """Those that are not among the known."""
+    old = {id(program) for program in known}
+    return [program for program in programs if id(program) not in old]
+
+
+def communication(programs: Sequence[Any], mesh: Mesh) -> list[Communication]:
+    """What a step's programs communicate, those of a kind over the same axes together.
+
+    Raises:
+      ValueError: a program's groups are written in a way that is not known.
+    """
+    found: dict[tuple[Any, ...], Communication] = {}
+    for program in programs:
+        for one in collectives(program, mesh.size):
+            members = len(one.groups[0])
+            axes = axes_of(one, mesh)
+            row = found.setdefault(
+                (one.kind, axes, members, one.dtypes),
+                Communication(
+                    kind=one.kind,
+                    axes=list(axes),
+                    members=members,
+                    dtypes=list(one.dtypes),
+                    count=0,
+                    payload_bytes=0,
+                    wire_bytes=0.0,
+                ),
+            )
+            row["count"] += one.count
+            row["payload_bytes"] += one.count * one.bytes
+            row["wire_bytes"] += one.count * wire_bytes(one.kind, one.bytes, members)
+    return list(found.values())
+
+
+def wire_bytes(kind: str, payload: int, members: int) -> float:
+    """Bytes that a device sends, with a ring algorithm.
+
+    An all-reduce is a reduce-scatter and an all-gather, in each of which a device sends n - 1 of n
+    parts (Patarasuk and Yuan, Journal of Parallel and Distributed Computing 69 (2009), 117; the
+    factors are those of nccl-tests' bus bandwidth).
+    """
+    share = (members - 1) / members
+    return payload * {"all-reduce": 2 * share, "collective-permute": 1.0}.get(kind, share)
+
+
+def axes_of(collective: Collective, mesh: Mesh) -> tuple[str, ...]:
+    """Axes of the mesh along which it communicates; empty if its groups are of another form.
+
+    A collective-permute is along an axis if each of its pairs is.
+    """
+    places = np.arange(mesh.size).reshape(tuple(mesh.shape.values()))
+    names = list(mesh.shape)
+    for count in range(1, len(names) + 1):
+        for along in itertools.combinations(names, count):
+            across = [name for name in names if name not in along]
+            order = [names.index(name) for name in (*across, *along)]
+            members = math.prod(mesh.shape[name] for name in along)
+            groups = [set(row) for row in places.transpose(order).reshape(-1, members).tolist()]
+            if collective.kind == "collective-permute":
+                matches = all(
+                    any({*pair} <= group for group in groups) for pair in collective.groups
+                )
+            else:
+                matches = sorted(map(sorted, collective.groups)) == sorted(map(sorted, groups))
+            if matches:
+                return along
+    return ()
+
+
+def compilers_cost(programs: Sequence[Any]) -> CompilersCost | None:
+    """XLA's own count of a step's work over all devices; None where the backend gives none.
+
+    It counts the body of a loop once, however often it runs.
+    """
+    flops = moved = 0.0
+    for program in programs:
+        try:
+            cost = program.cost_analysis()
+        except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError):
+            return None
+        devices = len(program.local_devices())
+        flops += devices * max(0.0, cost.get("flops", 0.0))
+        moved += devices * max(0.0, cost.get("bytes accessed", 0.0))
+    return CompilersCost(flops=flops, accessed_bytes=moved) if programs else None
