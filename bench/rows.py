@@ -182,6 +182,9 @@ class CellRow(BlockFields):
     cost: NotRequired[CompilersCost | None]
     model_flops: NotRequired[float]
     """FLOPs of one step over all devices, by the workload's formula."""
+    traced_flops: NotRequired[float | None]
+    """FLOPs of the matrix products and convolutions in the step's jaxpr, over all devices. None
+    where it cannot be traced as a whole."""
     unit: NotRequired[str]
     """What the workload counts: `samples` or `tokens`."""
     units_per_step: NotRequired[int]

@@ -237,6 +237,7 @@ def _cell(plan: Plan, block: Block, launch: int, tag: str, name: str, *, alone: 
                 "count": 1, "wire_bytes": 1e6,
             })  # fmt: skip
             row["communication"] = [reduced, scattered] if name == "pmap" else [reduced]
+        row["traced_flops"] = None if name == "nnx_jit" else _flops(plan, block)
         row["cost"] = {"flops": 1.5 * _flops(plan, block), "accessed_bytes": 1e6}
         row["model_flops"] = _flops(plan, block)
         row["unit"] = "tokens" if block.workload == "gpt2" else "samples"

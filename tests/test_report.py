@@ -223,6 +223,17 @@ def test_what_a_step_communicates_is_shown(tmp_path: Path) -> None:
     assert views.communication(alone.comparisons) is None
 
 
+def test_work_is_told_in_the_models_flops(tmp_path: Path) -> None:
+    built, _ = small(tmp_path, ratios={"jit_spmd": 1.0, "nnx_jit": 1.0})
+    table = views.work(built.comparisons[0])
+    shown = {row.name: [figure.main for figure in row.figures[:2]] for row in table.rows}
+    times = f"{numbers.NARROW}{numbers.TIMES}"
+    assert shown == {
+        "jit_spmd": [f"1.00{times}", f"1.50{times}"],
+        "nnx_jit": [numbers.MISSING, f"1.50{times}"],
+    }
+
+
 def test_what_is_undecided_has_a_price(tmp_path: Path) -> None:
     built, _ = small(tmp_path, ratios={"jit_spmd": 1.0, "close": 1.01}, noise=0.05)
     summary = words.summary(built.comparisons[0])

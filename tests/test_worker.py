@@ -157,6 +157,7 @@ def test_every_cell_ends_once_with_its_reason(events):
     (reduced,) = right["communication"]
     assert (reduced["kind"], reduced["axes"], reduced["count"]) == ("all-reduce", ["data"], 1)
     assert right["cost"]["flops"] > 0
+    assert right["traced_flops"] == right["model_flops"]
     assert ends["elsewhere"] == ("unsupported", "only on Mars")
     assert ends["greedy"] == ("oom", "RESOURCE_EXHAUSTED: 1 EiB")
     assert ends["broken"][0] == "crashed"

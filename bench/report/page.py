@@ -56,7 +56,8 @@ class Subject:
     """What this environment changes; None where it is the usual one."""
     communication: Table | None
     """None where all meshes have one device, or nothing is known."""
-    blocks: list[Table]
+    blocks: list[tuple[Table, Table]]
+    """Of each: what was measured, and what can be told without running."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ def _subject(
         left_out=_left_out(len(curves) - len(plotted), len(compared) - len(drawn)),
         variant=views.variant(changed) if changed else None,
         communication=views.communication(timed),
-        blocks=[views.comparison(b, manifest) for b in timed],
+        blocks=[(views.comparison(b, manifest), views.work(b)) for b in timed],
     )
 
 

@@ -111,16 +111,17 @@ class Tables:
     """One row a cell. Columns: what bench.rows.CellRow identifies a cell by, then `status`,
     `reason`, `interleaved`, `oversubscribed`, `failed_launches`, `rounds`, seconds a step
     (`step_s`, `step_q1_s`, `step_q3_s`, and the same of `latency`), `unit`, `units_per_s`,
-    `trace_s`, `lower_s`, `compile_s`, `cache_hits`, `memory_bytes`, what its programs communicate
-    (`communication`, rows of bench.rows.Communication; `wire_bytes` that a device sends in all),
-    XLA's own count (`compiled_flops`, `accessed_bytes`, over all devices), the proof's
-    largest error as a share of what was allowed (`proof_error`), what a pipeline's schedule leaves
-    idle as a share of the step (`bubble`), and what was measured not to be spent on microbatches
-    (`idle`, `idle_low`, `idle_high`: see bench.report.bubbles), FLOPs (`model_flops` a step,
-    `achieved_flops` a second, `mfu` as a share), `baseline`, `ratio`, `ratio_low`, `ratio_high`,
-    `paired`, `launches`, `verdict`, `verdict_low`, `verdict_high`, `to_decide_s` (more measuring
-    time that would probably decide it), `profile`. NaN or None where there is no figure; no times
-    unless status is `ok`."""
+    `trace_s`, `lower_s`, `compile_s`, `cache_hits`, `memory_bytes` and its parts
+    (`argument_bytes`, `output_bytes`, `temporary_bytes`, `alias_bytes`), what its programs
+    communicate (`communication`, rows of bench.rows.Communication; `wire_bytes` that a device sends
+    in all), the proof's largest error as a share of what was allowed (`proof_error`), what a
+    pipeline's schedule leaves idle as a share of the step (`bubble`) and what was measured not to
+    be spent on microbatches (`idle`, `idle_low`, `idle_high`: see bench.report.bubbles), FLOPs of a
+    step over all devices (`model_flops`, `traced_flops`, `compiled_flops`) and bytes
+    (`accessed_bytes`), `achieved_flops` a second, `mfu` as a share, `baseline`, `ratio`,
+    `ratio_low`, `ratio_high`, `paired`, `launches`, `verdict`, `verdict_low`, `verdict_high`,
+    `to_decide_s` (more measuring time that would probably decide it), `profile`. NaN or None where
+    there is no figure; no times unless status is `ok`."""
     comparisons: list[Comparison]
     timeline: pd.DataFrame
     """One row a round, in order of time: `minutes` since the first, `launch`, the baseline's
@@ -261,6 +262,11 @@ def _identity(rows: list[dict[str, Any]], manifest: Manifest) -> dict[str, Any]:
         "memory_bytes": _number(first["memory_total_bytes"]),
         "communication": _listed(first["communication"]),
         "wire_bytes": _wire_bytes(first["communication"]),
+        **{
+            f"{part}_bytes": _number(first[f"memory_{part}_bytes"])
+            for part in ("argument", "output", "temporary", "alias")
+        },
+        "traced_flops": _number(first["traced_flops"]),
         "compiled_flops": _number(first["cost_flops"]),
         "accessed_bytes": _number(first["cost_accessed_bytes"]),
         "model_flops": _number(first["model_flops"]),

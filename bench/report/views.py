@@ -81,6 +81,49 @@ def comparison(block: Comparison, manifest: Manifest) -> Table:
     return Table(block.place, headings, rows, _facts(block, manifest))
 
 
+def work(block: Comparison) -> Table:
+    """What each of the block's steps computes and keeps, without running it."""
+    headings = [
+        Figure("Implementation"),
+        Figure("Traced FLOPs", "over the model's"),
+        Figure("Compiled FLOPs", "over the model's"),
+        Figure("Accessed", "of all devices"),
+        Figure("Intensity", "compiled FLOPs a byte"),
+        Figure("Arguments", "a device"),
+        Figure("Outputs", "reused arguments"),
+        Figure("Temporaries", "a device"),
+    ]
+    rows = [Row(cell["implementation"], _work(cell)) for cell in block.ranked]
+    fact = (
+        "Traced: the matrix products of the step's jaxpr, on all devices and with its loops. It is "
+        "above the model's where activations are computed again, where several devices compute "
+        "the same, and in the ticks of a pipeline's bubble. Compiled: XLA's own count, which has "
+        "functions of single elements too, and counts the body of a loop once."
+    )
+    return Table(f"Work and memory, {block.place}", headings, rows, [fact])
+
+
+def _work(cell: Mapping[Any, Any]) -> list[Figure]:
+    model = cell["model_flops"]
+    flops = [
+        Figure(
+            numbers.MISSING
+            if math.isnan(cell[count])
+            else f"{numbers.significant(cell[count] / model)}{numbers.NARROW}{numbers.TIMES}"
+        )
+        for count in ("traced_flops", "compiled_flops")
+    ]
+    intensity = cell["compiled_flops"] / cell["accessed_bytes"] if cell["accessed_bytes"] else 0.0
+    return [
+        *flops,
+        Figure(numbers.bytes_(cell["accessed_bytes"])),
+        Figure(numbers.MISSING if math.isnan(intensity) else numbers.significant(intensity)),
+        Figure(numbers.bytes_(cell["argument_bytes"])),
+        Figure(numbers.bytes_(cell["output_bytes"]), numbers.bytes_(cell["alias_bytes"])),
+        Figure(numbers.bytes_(cell["temporary_bytes"])),
+    ]
+
+
 def _row(cell: Mapping[Any, Any], block: Comparison) -> Row:
     notes = []
     if cell["implementation"] == block.baseline:

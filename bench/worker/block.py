@@ -49,6 +49,7 @@ from bench.worker.gate import Gate, WrongStepError
 from bench.worker.memory import largest_program
 from bench.worker.problems import load_workload, make_problem
 from bench.worker.programs import communication, compilers_cost, live_programs, new_programs
+from bench.worker.traced_flops import traced_flops
 from bench.worker.tracing import trace
 
 Emit = Callable[[Event], None]
@@ -233,6 +234,9 @@ class BlockRun:
             row["memory"] = largest_program(first_call.programs)
             row["communication"] = read_communication(first_call.programs, mesh)
             row["cost"] = compilers_cost(first_call.programs)
+            if name not in self.job["proved"]:
+                batch = train_step.place(problem.batch(0))
+                row["traced_flops"] = read_traced_flops(train_step, state, batch)
             row["bubble"] = train_step.bubble
             self.rows[name] = row
         except Exception as error:  # noqa: BLE001 - a user's file may raise anything
@@ -377,6 +381,15 @@ def read_communication(programs: Sequence[Any], mesh: Mesh) -> list[Communicatio
         return communication(programs, mesh)
     except ValueError:
         traceback.print_exc()
+        return None
+
+
+def read_traced_flops(train_step: TrainStep, state: Any, batch: Any) -> float | None:
+    """FLOPs of the step's jaxpr; None if it has none as a whole, whatever the reason."""
+    try:
+        return traced_flops(train_step.step, state, batch)
+    except Exception as error:  # noqa: BLE001 - a figure beside the time, which must not cost it
+        print(f"the step's FLOPs are not known: {error}", file=sys.stderr)  # noqa: T201
         return None
 
 
