@@ -227,6 +227,9 @@ class TrainStep:
     params: Callable[[Any], Params]
     """The parameters in a state, in the layout of `Problem.functional`. Not timed. Where they are
     replicated, the replicas stay as they are, one a device: the gate compares them bit by bit."""
+    held: Callable[[Any], Params] | None = None
+    """The parameters as a state holds them, where `params` arranges them in another way. Nothing is
+    computed: this is for looking at where they lie."""
     bubble: float = 0.0
     """Share of a step in which a device has nothing to do, as a pipeline's schedule has it."""
 

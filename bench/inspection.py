@@ -83,6 +83,8 @@ def _options(name: str, implementations: Sequence[str], workloads: Sequence[str]
         step = StepOptions.parse(text)
     except ValueError as error:
         raise BadInput([str(error)]) from error
+    if step.variant:
+        raise BadInput([f"{name!r}: a variant does not change where arrays lie; leave it out"])
     return Options(
         workloads=(workload,),
         implementations=(implementation,),
@@ -99,15 +101,18 @@ def _options(name: str, implementations: Sequence[str], workloads: Sequence[str]
 
 
 def _ask(request: InspectionRequest, platform: str, cell: Cell) -> Inspection:
-    done = subprocess.run(  # noqa: S603 (our own command)
-        COMMAND,
-        input=json.dumps(request),
-        capture_output=True,
-        text=True,
-        env=worker_environment(platform, cell.block.mesh.size),
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    try:
+        done = subprocess.run(  # noqa: S603 (our own command)
+            COMMAND,
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            env=worker_environment(platform, cell.block.mesh.size),
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise InspectionError(f"{cell.name} was not built within {TIMEOUT_S:.0f} s") from error
     if done.returncode:
         tail = "\n".join(f"  {line}" for line in done.stderr.strip().splitlines()[-10:])
         raise InspectionError(f"{cell.name} cannot be built. Its last lines:\n{tail}")
@@ -228,8 +233,6 @@ def _totals(found: Inspection) -> Table:
         params, state, batch = (
             sizes[name].get(device, 0) for name in ("parameters", "state", "batch")
         )
-        # The gate may see parameters in another layout than the state holds them in.
-        others = max(state - params, 0)
-        row = (params, others, batch, state + batch)
+        row = (params, state - params, batch, state + batch)
         table.add_row(device, *map(numbers.bytes_, row))
     return table

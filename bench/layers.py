@@ -12,6 +12,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import WHOLE, ModelAxis, Precision
+from bench.logical_axes import constrain
 
 LECUN_NORMAL = nnx.initializers.lecun_normal()
 """What nnx.Linear starts from."""
@@ -50,7 +51,8 @@ class RowLinear(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """This device's share of the inputs (..., *inputs) to all outputs (..., outputs)."""
         total = self.model_axis.total(self.product(x))
-        return total + self.bias[...].astype(total.dtype)
+        y = total + self.bias[...].astype(total.dtype)
+        return constrain(y, ("batch", *(None,) * (y.ndim - 2), "embed"))
 
 
 def lookup(table: nnx.Embed, rows: jax.Array) -> jax.Array:

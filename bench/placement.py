@@ -65,7 +65,7 @@ def place_batch_on_shards(batch: Any, sharding: NamedSharding) -> Any:
     Raises:
       ValueError: a leaf is a scalar, or its leading dimension does not divide by the shards.
     """
-    axes = sharding.spec[0]
+    axes = sharding.spec[0] if sharding.spec else None
     names = (axes,) if isinstance(axes, str) else tuple(axes or ())
     shards = 1
     for name in names:
@@ -98,7 +98,8 @@ def place_model_state_on_shards(
         counts; arrays in which none is found are replicated.
 
     Raises:
-      ValueError: `param_sharding` is another word, or an expression is in no path.
+      ValueError: `param_sharding` is another word, or an expression divides nothing: it is in no
+        path, or earlier ones are in all of its paths.
     """
     if isinstance(param_sharding, str):
         if param_sharding != "replicate":
@@ -122,6 +123,11 @@ def place_model_state_on_shards(
     unused = [expression for expression in rules if expression not in used]
     if unused:
         paths = [path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(state)]
+        taken = [name for name in unused if any(re.search(name, path) for path in paths)]
+        if taken:
+            raise ValueError(
+                f"earlier expressions hold for every path that {', '.join(taken)} is in"
+            )
         raise ValueError(f"no path holds {', '.join(unused)}; there are: {', '.join(paths)}")
     copy = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree), out_shardings=shardings)
     return copy(state)
@@ -140,7 +146,8 @@ def place_nnx_state_on_shards(
         through is replicated.
 
     Raises:
-      ValueError: a filter lets nothing through.
+      ValueError: a filter divides nothing: it lets nothing through, or nothing that earlier ones
+        do not.
     """
     filters = [(nnx.filterlib.to_predicate(kind), spec) for kind, spec in filter_sharding]
     used = set()
@@ -156,6 +163,8 @@ def place_nnx_state_on_shards(
     shardings = [sharding(path, variable) for path, variable in flat]
     for number, (kind, _) in enumerate(filter_sharding):
         if number not in used:
+            if any(filters[number][0](path, variable) for path, variable in flat):
+                raise ValueError(f"earlier filters let through all that {kind!r} does")
             raise ValueError(f"the filter {kind!r} lets no variable of the state through")
     arrays, structure = jax.tree.flatten(state)
     copy = jax.jit(lambda leaves: [jnp.copy(leaf) for leaf in leaves], out_shardings=shardings)
@@ -220,13 +229,16 @@ def shapes_of_params(problem: Problem) -> Params:
     return jax.eval_shape(problem.draw)
 
 
-def fsdp_specs(problem: Problem, mesh: Mesh) -> Params:
-    """How FSDP divides each parameter: along its largest dimension that divides evenly.
+def shard_axis(mesh: Mesh) -> str:
+    """The axis that FSDP divides parameters over: `fsdp`, or `data` where `fsdp` has no devices."""
+    return "fsdp" if mesh.shape.get("fsdp", 1) > 1 or "data" not in mesh.shape else "data"
 
-    Over `fsdp`, or `data` where the mesh has no `fsdp`; a parameter of which no dimension divides
-    is not divided.
+
+def fsdp_specs(problem: Problem, mesh: Mesh, axis: str) -> Params:
+    """How each parameter is divided over an axis: along its largest dimension that divides evenly.
+
+    A parameter of which no dimension does is not divided.
     """
-    axis = batch_axes(mesh)[-1]
 
     def spec(leaf: jax.ShapeDtypeStruct) -> P:
         fitting = [d for d, size in enumerate(leaf.shape) if size % mesh.shape[axis] == 0]

@@ -47,6 +47,8 @@ class Variant:
         variables = {
             variable: value.strip() for variable, value in zip(parts[::2], parts[1::2], strict=True)
         }
+        if len(variables) < len(parts) // 2:
+            raise ValueError(f"{name!r} sets a variable twice; give its values together")
         own = sorted(OWN & variables.keys())
         if own:
             raise ValueError(f"{name!r} sets {', '.join(own)}, which makes the mesh's devices")

@@ -2,11 +2,11 @@
 
 Every parameter and what the optimizer keeps of it is divided along its largest dimension over
 `fsdp` (over `data`, where a mesh has no `fsdp`); the batch is split over `data` and `fsdp`. Each
-parameter is all-gathered where the loss uses it (4 bytes of each), and a policy of jax.checkpoint
-asks for that again in the backward pass, so that it need not be kept (XLA:CPU keeps it all the
-same). The transpose of all_gather is psum_scatter: its gradient comes out reduce-scattered. Arrays
-that do not divide are replicated, and their gradients all-reduced; so are those of shards over
-`data`, where a mesh has it beside `fsdp`.
+parameter is all-gathered where the loss uses it (4 bytes of each), and again where the backward
+pass does: a policy of jax.checkpoint lets no whole parameter be kept in between (the XLA of jax
+0.10 keeps it on CPU all the same). The transpose of all_gather is psum_scatter: its gradient comes
+out reduce-scattered, for every microbatch. Arrays that do not divide are replicated, and their
+gradients all-reduced; so are those of shards over `data`, where a mesh has it beside `fsdp`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 
 import jax
 import optax
-from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -28,10 +27,12 @@ from bench.placement import (
     create_sharded_state,
     fsdp_specs,
     place_batch_on_shards,
+    shard_axis,
     unknown_axes,
 )
 
-WHOLE = "whole parameter"
+NOT_KEPT = {"all_gather", "convert_element_type", "transpose", "reshape"}
+"""What makes a parameter whole, and other forms of a whole one."""
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
@@ -41,27 +42,29 @@ def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
     loss_fn = problem.loss_function()
     axes = batch_axes(mesh)
-    shard_axis = axes[-1]
-    shards_of_batch = math.prod(mesh.shape[axis] for axis in axes)
+    axis = shard_axis(mesh)
+    shards_of_batch = math.prod(mesh.shape[name] for name in axes)
     batch_sharding = create_data_parallel_sharding(mesh, axes)
-    specs = fsdp_specs(problem, mesh)
+    specs = fsdp_specs(problem, mesh, axis)
     state = create_sharded_state(problem, mesh, specs)
     state_specs = jax.tree.map(lambda x: x.sharding.spec, state)
 
     def gather(shard: jax.Array, spec: P) -> jax.Array:
-        if shard_axis not in spec:
+        if axis not in spec:
             return shard
-        whole = jax.lax.all_gather(shard, shard_axis, axis=spec.index(shard_axis), tiled=True)
-        return checkpoint_name(whole, WHOLE)
+        return jax.lax.all_gather(shard, axis, axis=spec.index(axis), tiled=True)
 
-    @partial(jax.checkpoint, policy=jax.checkpoint_policies.save_anything_except_these_names(WHOLE))
+    def keep(primitive: Any, *_: Any, **__: Any) -> bool:
+        return primitive.name not in NOT_KEPT
+
+    @partial(jax.checkpoint, policy=keep)
     def share_of_loss(shards: Params, batch: Batch) -> jax.Array:
         """This device's part of the mean over all devices: the parts' gradients add up."""
         return loss_fn(jax.tree.map(gather, shards, specs), batch) / shards_of_batch
 
     def left(spec: P) -> tuple[str, ...]:
         """The axes over which gradients still have to be summed."""
-        return tuple(axis for axis in axes if axis not in spec)
+        return tuple(name for name in axes if name not in spec)
 
     @partial(jax.jit, donate_argnums=0)
     @partial(

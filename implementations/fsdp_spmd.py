@@ -5,7 +5,7 @@ Every parameter and what the optimizer keeps of it is divided along its largest 
 constraint inside the loss asks for whole parameters, for which XLA's partitioner inserts an
 all-gather of each; by the output's sharding, each device keeps its shard of the gradients and
 updates its shard of the state. Where the backend has the pass for it (GPU, TPU), gradients are
-reduce-scattered; XLA:CPU all-reduces them and each device takes its part.
+reduce-scattered; XLA:CPU all-reduces them and each device takes its part; for every microbatch.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from bench.placement import (
     create_sharded_state,
     fsdp_specs,
     place_batch_on_shards,
+    shard_axis,
     unknown_axes,
 )
 
@@ -37,7 +38,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     loss_fn = problem.loss_function()
     batch_sharding = create_data_parallel_sharding(mesh, batch_axes(mesh))
     replicated = NamedSharding(mesh, P())
-    state = create_sharded_state(problem, mesh, fsdp_specs(problem, mesh))
+    state = create_sharded_state(problem, mesh, fsdp_specs(problem, mesh, shard_axis(mesh)))
     shardings = jax.tree.map(lambda x: x.sharding, state)
 
     def loss_of_shards(params: Params, batch: Batch) -> jax.Array:

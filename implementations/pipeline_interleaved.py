@@ -102,5 +102,6 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         place=lambda batch: place_batch_on_shards(batch, batch_sharding),
         step=step,
         params=jax.jit(lambda state: from_stages(*state[0])),
+        held=lambda state: {**state[0][0], "blocks": state[0][1]},
         bubble=(stages - 1) / (CHUNKS * count + stages - 1),
     )

@@ -1,10 +1,12 @@
 """jax.shard_map with bucketed all-reduces: gradients are reduced in parts, last layers first.
 
 One all-reduce of all gradients can begin only when the last of them is made. Here they are reduced
-in buckets of up to BUCKET_BYTES, in the order in which the backward pass makes them (the reverse of
-the parameters'), so that most of the communication may go on beside it, as in PyTorch's DDP (Li et
-al. 2020, https://arxiv.org/abs/2006.15704). As much is communicated (4 bytes a parameter, and the
-loss). Barriers keep XLA from combining the buckets again (that of jax 0.10 drops them on CPU).
+in buckets of up to BUCKET_BYTES, in the order in which the backward pass makes them, so that most
+of the communication may go on beside it, as in PyTorch's DDP (Li et al. 2020,
+https://arxiv.org/abs/2006.15704). As much is communicated (4 bytes a parameter, and the loss).
+Barriers keep XLA from combining the buckets again (that of jax 0.10 drops them on CPU). Of several
+microbatches all gradients are ready together, when the last is done, and nothing is left beside
+which to reduce them.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import optax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from bench.contract import Batch, Params, Problem, TrainStep
+from bench.contract import Batch, LossFn, Params, Problem, TrainStep
 from bench.placement import (
     create_data_parallel_sharding,
     place_batch_on_shards,
@@ -42,7 +44,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         params, opt_state = state
         own_params = jax.lax.pcast(params, "data", to="varying")
         loss, grads = problem.over_microbatches(jax.value_and_grad(loss_fn))(own_params, batch)
-        grads = mean_in_buckets(grads)
+        grads = mean_in_buckets(grads, backward_order(loss_fn, own_params, batch))
         updates, opt_state = problem.optimizer.update(grads, opt_state, params)
         new_state = optax.apply_updates(params, updates), opt_state
         return new_state, jax.lax.pmean(loss, "data")
@@ -55,23 +57,35 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     )
 
 
-def mean_in_buckets(gradients: Params) -> Params:
+def backward_order(loss_fn: LossFn, params: Params, batch: Batch) -> list[int]:
+    """Indices of the parameters' leaves, those first whose gradients are traced first."""
+    traced = jax.make_jaxpr(jax.grad(loss_fn))(params, batch).jaxpr
+    made = {id(out): number for number, step in enumerate(traced.eqns) for out in step.outvars}
+    return sorted(
+        range(len(traced.outvars)), key=lambda leaf: made.get(id(traced.outvars[leaf]), 0)
+    )
+
+
+def mean_in_buckets(gradients: Params, order: list[int]) -> Params:
     """The mean over `data`, a bucket after the other: each waits for the one before."""
     leaves, structure = jax.tree.flatten(gradients)
     reduced: dict[int, jax.Array] = {}
-    for bucket in buckets([leaf.nbytes for leaf in leaves]):
+    last = None
+    for bucket in buckets(order, [leaf.nbytes for leaf in leaves]):
         own = [leaves[index] for index in bucket]
-        if reduced:
-            own, _ = jax.lax.optimization_barrier((own, reduced[min(reduced)]))
-        reduced |= zip(bucket, jax.lax.pmean(own, "data"), strict=True)
+        if last is not None:
+            own, _ = jax.lax.optimization_barrier((own, last))
+        means = jax.lax.pmean(own, "data")
+        reduced |= zip(bucket, means, strict=True)
+        last = means[-1]
     return jax.tree.unflatten(structure, [reduced[index] for index in range(len(leaves))])
 
 
-def buckets(sizes: list[int]) -> list[list[int]]:
-    """Indices of arrays of these sizes in bytes, from the last, in parts of up to BUCKET_BYTES."""
+def buckets(order: list[int], sizes: list[int]) -> list[list[int]]:
+    """Parts of the order, each of arrays of up to BUCKET_BYTES together."""
     parts: list[list[int]] = []
     filled = BUCKET_BYTES
-    for index in reversed(range(len(sizes))):
+    for index in order:
         if filled + sizes[index] > BUCKET_BYTES:
             parts.append([])
             filled = 0

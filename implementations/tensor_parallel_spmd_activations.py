@@ -2,11 +2,12 @@
 
 Each parameter's dimensions have names (`embed`, `mlp`, `heads`, `vocab`), and a table of rules says
 which go over `model`: of two layers in a row, the columns of the first and the rows of the second,
-as Megatron divides them (Shoeybi et al. 2019). The batch is split over `data`. Between
-layers, `with_sharding_constraint` holds activations to be split over `data` and whole along
-`embed`, where the partitioner might choose otherwise. It inserts the all-reduces over `model` for
-activations, two a block forward and two backward (4 bytes a value), and over `data` for the
-gradients of each device's shard of the parameters.
+as Megatron divides them (Shoeybi et al. 2019). The batch is split over `data`. After each such
+pair, `with_sharding_constraint` holds activations to be split over `data` and whole along `embed`,
+where the partitioner might choose otherwise (for these models, that of XLA:CPU does not: what is
+communicated is tensor_parallel_spmd's). It inserts the all-reduces over `model` for activations,
+two a block forward and two backward (4 bytes a value), and over `data` for the gradients of each
+device's shard of the parameters.
 """
 
 from __future__ import annotations

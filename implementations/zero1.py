@@ -35,7 +35,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     loss_fn = problem.loss_function()
     batch_sharding = create_data_parallel_sharding(mesh, "data")
     replicated = NamedSharding(mesh, P())
-    specs = fsdp_specs(problem, mesh)
+    specs = fsdp_specs(problem, mesh, "data")
     params, opt_state = create_sharded_state(problem, mesh, specs)
     opt_specs = jax.tree.map(lambda x: x.sharding.spec, opt_state)
     shards = mesh.shape["data"]

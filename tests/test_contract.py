@@ -88,7 +88,7 @@ def test_state_is_made_sharded(start):
     drawn = jax.device_get(problem.draw())
     if start:
         problem = replace(problem, start=drawn)
-    params, opt_state = create_sharded_state(problem, mesh, fsdp_specs(problem, mesh))
+    params, opt_state = create_sharded_state(problem, mesh, fsdp_specs(problem, mesh, "fsdp"))
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), jax.device_get(params), drawn)
     shards = [leaf.addressable_shards[0].data.size for leaf in jax.tree.leaves((params, opt_state))]
     whole = sum(leaf.size for leaf in jax.tree.leaves(drawn))
@@ -99,7 +99,9 @@ def test_state_is_made_sharded(start):
 def test_a_device_never_holds_the_whole_model_while_it_is_drawn():
     mesh = make_mesh(MeshShape.parse("fsdp=8"))
     problem = mlp.problem(mlp.base(), 8, "fp32")
-    shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), fsdp_specs(problem, mesh))
+    shardings = jax.tree.map(
+        lambda spec: NamedSharding(mesh, spec), fsdp_specs(problem, mesh, "fsdp")
+    )
     memory = jax.jit(problem.draw, out_shardings=shardings).lower().compile().memory_analysis()
     whole = sum(4 * leaf.size for leaf in jax.tree.leaves(shapes_of_params(problem)))
     used = memory.output_size_in_bytes + memory.temp_size_in_bytes

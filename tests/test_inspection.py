@@ -50,6 +50,17 @@ def test_totals_are_those_of_the_parts(found):
     assert set(found["device_bytes"]["batch"].values()) == {4 * 17 * 4}
 
 
+def test_a_pipelines_stages_are_told_as_they_are_held():
+    name = "gpt2-deep/data=1,pipe=2/b8/fp32,microbatches=2/pipeline_gpipe"
+    found = inspection.inspect(name)
+    blocks = [array for array in found["parameters"] if array["path"].startswith("blocks/")]
+    assert blocks
+    assert {len(array["parts"]) for array in blocks} == {2}
+    for device, size in found["device_bytes"]["parameters"].items():
+        assert size == sum(array["device_bytes"] for array in found["parameters"])
+        assert found["device_bytes"]["state"][device] == pytest.approx(3 * size, abs=64)
+
+
 def test_it_is_drawn(found):
     text = shown(found)
     assert "Mesh data=2, model=2: device ids, model across" in text
@@ -68,6 +79,7 @@ def test_what_is_unsupported_says_why():
     [
         ("nonsense", "'nonsense' is not a cell; cells are named like gpt2-nano/"),
         ("mlp-tiny/data=2/b8/fp32,fast/jit_spmd", "'fast' is unknown; write PRECISION"),
+        ("mlp-tiny/data=2/b8/fp32,variant=x/jit_spmd", "a variant does not change where"),
         ("mlp-tiny/date=2/b8/fp32/jit_spmd", "unknown axis 'date'"),
         ("mpl-tiny/data=2/b8/fp32/jit_spdm", "did you mean jit_spmd"),
         ("mlp-tiny/data=2/b9/fp32/jit_spmd", "9 cannot be split over the 2 batch shards"),

@@ -97,8 +97,9 @@ def work(block: Comparison) -> Table:
     fact = (
         "Traced: the matrix products of the step's jaxpr, on all devices and with its loops. It is "
         "above the model's where activations are computed again, where several devices compute "
-        "the same, and in the ticks of a pipeline's bubble. Compiled: XLA's own count, which has "
-        "functions of single elements too, and counts the body of a loop once."
+        "the same, and by the ticks of a pipeline's bubble, in which nothing is done. Compiled: "
+        "XLA's own count, which has functions of single elements too, and counts the body of a "
+        "loop once."
     )
     return Table(f"Work and memory, {block.place}", headings, rows, [fact])
 

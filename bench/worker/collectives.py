@@ -46,7 +46,8 @@ class Collective:
     """Places in the mesh, in the order of `mesh.devices.flat`, that communicate with one another;
     pairs of source and target for a collective-permute."""
     count: int
-    """How often a step runs it, loops included. A branch counts as if it were always taken."""
+    """How often a step runs it, loops included. A branch counts as if it were always taken, and a
+    loop whose length the compiler does not know as one of length 1."""
     origin: str
     """Where in the traced program it is from: HLO's `op_name`."""
 
@@ -59,7 +60,7 @@ def collectives(executable: Any, devices: int) -> list[Collective]:
       devices: of the mesh that it runs on.
 
     Raises:
-      ValueError: groups are written in a way that is not known.
+      ValueError: groups or dtypes are written in a way that is not known.
     """
     return [
         _read(instruction, count, devices)
@@ -117,6 +118,9 @@ def _read(instruction: Any, count: int, devices: int) -> Collective:
     attribute = "source_target_pairs" if kind == "collective-permute" else "replica_groups"
     found = re.search(rf"\b{attribute}=(.*?)(?:, (?!device_ids)[a-z_]+=|$)", text)
     groups = parse_groups(found[1] if found else "{}", devices)
+    unknown = sorted({dtype for dtype, _ in arrays} - _BYTES.keys())
+    if unknown:
+        raise ValueError(f"the size of {', '.join(unknown)} is not known")
     size = sum(math.prod(shape) * _BYTES[dtype] for dtype, shape in arrays)
     origin = re.search(r'op_name="([^"]*)"', text)
     return Collective(

@@ -42,7 +42,7 @@ def inspect(request: InspectionRequest) -> Inspection:
     if found["unsupported"]:
         return found
     step = implementation.build(problem, mesh)
-    params = step.params(step.state)
+    params = (step.held or step.params)(step.state)
     leaves = jax.tree_util.tree_leaves_with_path(params)
     found["parameters"] = [layout(path_of(path), leaf) for path, leaf in leaves]
     found["device_bytes"] = {

@@ -15,8 +15,9 @@ def traced_flops(step: Callable[..., Any], *arguments: Any) -> float:
 
     A product of (m, k) and (k, n) matrices has 2 m k n; of a convolution, every output element has
     2 for each element of the kernel that it is made of. Additions and functions of single elements
-    are not counted. Of a branch, the largest side counts; a loop whose length is unknown while it
-    is traced counts once.
+    are not counted. Of a branch, the largest side counts, as if it were always taken: in a
+    pipeline's idle ticks too, where nothing is computed. A loop whose length is unknown while it is
+    traced counts once.
 
     Raises:
       Exception: whatever the step raises when it is traced. One that is no JAX program as a whole,
