@@ -123,7 +123,8 @@ def tests(session: nox.Session) -> None:
 def conformance(session: nox.Session) -> None:
     """Prove every implementation on every workload and mesh it is for (posargs: of pytest)."""
     install(session, "tests")
-    words = ("tests/test_implementations.py", "--slow", *SEVERAL_CORES)
+    files = ("tests/test_implementations.py", "tests/test_collectives.py")
+    words = (*files, "--slow", *SEVERAL_CORES)
     session.run(python(session), "-m", "pytest", *words, *session.posargs)
 
 

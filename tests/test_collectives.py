@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
@@ -249,6 +251,17 @@ def test_fsdp_by_annotation_gathers_parameters_and_on_cpu_all_reduces_gradients(
     assert found.of("all-reduce", 4) == [found.parameter_bytes + 4]
 
 
+def groups(mesh, *axes):
+    """Places in the mesh that communicate along these axes."""
+    shape = MeshShape.parse(mesh).axes
+    names = [name for name, _ in shape]
+    places = np.arange(8)[: math.prod(size for _, size in shape)].reshape([n for _, n in shape])
+    order = [names.index(name) for name in names if name not in axes]
+    order += [names.index(name) for name in axes]
+    members = math.prod(size for name, size in shape if name in axes)
+    return tuple(map(tuple, places.transpose(order).reshape(-1, members).tolist()))
+
+
 @pytest.mark.parametrize(
     ("name", "layers"),
     [
@@ -257,29 +270,57 @@ def test_fsdp_by_annotation_gathers_parameters_and_on_cpu_all_reduces_gradients(
         ("tensor_parallel_spmd_activations", 1),
     ],
 )
-def test_tensor_parallelism_is_megatrons(name, layers):
+@pytest.mark.parametrize(
+    ("data", "model"),
+    [
+        (2, 2),
+        *(
+            pytest.param(*sizes, marks=pytest.mark.slow)
+            for sizes in ((8, 1), (4, 2), (2, 4), (1, 8))
+        ),
+    ],
+)
+def test_tensor_parallelism_is_megatrons(name, layers, data, model):
     """Two all-reduces of activations a block forward, two backward; one each for the vocabulary."""
-    config = gpt2.Config(layers, heads=2, width=16, context=16, vocabulary=256)
-    found = run(name, gpt2.problem(config, 8, "fp32"), "data=2,model=2")
-    model, data = ((0, 1), (2, 3)), ((0, 2), (1, 3))
-    activations = 4 * (8 // 2) * 16 * 16
-    large = [size for size in found.over("all-reduce", model) if size >= activations]
-    # One all-reduce backward takes the loss's numbers a token along.
-    assert large == [activations] * (4 * layers + 1) + [activations + 4 * (8 // 2) * 16]
-    assert len(found.over("all-reduce", data)) == 1
-    if name == "tensor_parallel_shard_map":
-        (gradients,) = found.over("all-reduce", data)
-        assert found.parameter_bytes / 2 < gradients < 0.6 * found.parameter_bytes
+    config = gpt2.Config(layers, heads=8, width=16, context=16, vocabulary=256)
+    mesh = f"data={data},model={model}"
+    found = run(name, gpt2.problem(config, 8, "fp32"), mesh)
+    activations = 4 * (8 // data) * 16 * 16
+    large = [c for c in found.over("all-reduce", groups(mesh, "model")) if c >= activations]
+    if model > 1:
+        # The last of them backward may take the loss's numbers a token along.
+        *most, last = large
+        assert most == [activations] * (4 * layers + 1)
+        assert last in (activations, activations + 4 * (8 // data) * 16)
+    if data > 1:
+        (gradients,) = found.over("all-reduce", groups(mesh, "data"))
+        if name == "tensor_parallel_shard_map":
+            whole = found.parameter_bytes
+            assert whole / model <= gradients < whole / model + 0.2 * whole
 
 
 @pytest.mark.parametrize(("name", "ticks"), [("pipeline_gpipe", 5), ("pipeline_interleaved", 9)])
-def test_pipelines_hand_on_a_microbatch_a_tick(name, ticks):
+@pytest.mark.parametrize(
+    "mesh",
+    ["data=2,pipe=2", pytest.param("data=2,model=2,pipe=2", marks=pytest.mark.slow)],
+)
+def test_pipelines_hand_on_a_microbatch_a_tick(name, ticks, mesh):
     """Four microbatches on two stages, forward and backward."""
     config = gpt2.Config(layers=4, heads=2, width=16, context=16, vocabulary=256)
     problem = replace(gpt2.problem(config, 8, "fp32"), microbatches=4)
-    found = run(name, problem, "data=2,pipe=2")
+    found = run(name, problem, mesh)
     activations = 4 * (8 // 2 // 4) * 16 * 16
     assert found.of("collective-permute") == [activations] * 2 * ticks
     # What leaves the last stage is scattered over the stages, and its gradient gathered.
-    assert found.over("reduce-scatter", ((0, 1), (2, 3))) == [4 * activations]
-    assert found.over("all-gather", ((0, 1), (2, 3))) == [4 * activations]
+    assert found.over("reduce-scatter", groups(mesh, "pipe")) == [4 * activations]
+    assert found.over("all-gather", groups(mesh, "pipe")) == [4 * activations]
+    # Gradients of what is beside the blocks, and the loss, are summed over `pipe` as well.
+    ends = sum(
+        4 * leaf.size
+        for path, leaf in jax.tree_util.tree_leaves_with_path(shapes_of_params(problem))
+        if not path_of(path).startswith("blocks/")
+    )
+    of_ends = sum(found.over("all-reduce", groups(mesh, "data", "pipe")))
+    assert 0.5 * ends <= of_ends <= ends + 4, "half of them, where `model` divides the vocabulary"
+    blocks = sum(found.over("all-reduce", groups(mesh, "data")))
+    assert 0 < blocks <= (found.parameter_bytes - ends) / 2

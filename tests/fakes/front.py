@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,8 @@ def build(directory: Path) -> Path:
     return page
 
 
+# Shells start background jobs with it ignored, and tests may run in one.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 HERE = Path(__file__).parent
 bench.catalogue.COMMAND = (sys.executable, str(HERE / "catalogue.py"))
 bench.supervisor.COMMAND = (sys.executable, str(HERE / "worker.py"))
