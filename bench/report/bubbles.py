@@ -28,8 +28,6 @@ class Idle:
     low: float
     high: float
     """The ends are NaN where there is no interval."""
-    microbatches: int
-    """Of the cell that this one was held against."""
 
 
 def measure(comparisons: Sequence[Comparison]) -> dict[tuple[str, str], Idle]:
@@ -60,4 +58,4 @@ def _idle(arm: str, few: int, many: int, blocks: dict[int, Comparison]) -> Idle 
         1 - (end - 1) * few / (many - few) if end else math.nan
         for end in (ratio.value, ratio.high, ratio.low)
     )
-    return Idle(value, low, high, many)
+    return Idle(value, low, high)

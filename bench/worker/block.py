@@ -235,8 +235,7 @@ class BlockRun:
             row["communication"] = read_communication(first_call.programs, mesh)
             row["cost"] = compilers_cost(first_call.programs)
             if name not in self.job["proved"]:
-                batch = train_step.place(problem.batch(0))
-                row["traced_flops"] = read_traced_flops(train_step, state, batch)
+                row["traced_flops"] = read_traced_flops(arm)
             row["bubble"] = train_step.bubble
             self.rows[name] = row
         except Exception as error:  # noqa: BLE001 - a user's file may raise anything
@@ -384,10 +383,10 @@ def read_communication(programs: Sequence[Any], mesh: Mesh) -> list[Communicatio
         return None
 
 
-def read_traced_flops(train_step: TrainStep, state: Any, batch: Any) -> float | None:
+def read_traced_flops(arm: Arm) -> float | None:
     """FLOPs of the step's jaxpr; None if it has none as a whole, whatever the reason."""
     try:
-        return traced_flops(train_step.step, state, batch)
+        return traced_flops(arm.step, arm.state, arm.batch)
     except Exception as error:  # noqa: BLE001 - a figure beside the time, which must not cost it
         print(f"the step's FLOPs are not known: {error}", file=sys.stderr)  # noqa: T201
         return None

@@ -16,25 +16,18 @@ import sys
 import time
 from pathlib import Path
 
+from bench.cells import Block, StepOptions
+from bench.mesh import MeshShape
+from bench.rows import block_fields
+
 BEHAVIOUR = json.loads(os.environ.get("FAKE_WORKER", "{}"))
 JOB = json.loads(sys.stdin.readline())
 ARMS = JOB["implementations"]
-OPTIONS = JOB["options"]["precision"]
-if JOB["options"]["microbatches"] > 1:
-    OPTIONS += f",microbatches={JOB['options']['microbatches']}"
-if JOB["options"]["variant"]:
-    OPTIONS += f",variant={JOB['options']['variant']}"
-BLOCK = "{workload}-{size}/{mesh}/b{batch}/".format(**JOB) + OPTIONS
-DEVICES = 1
-for part in JOB["mesh"].split(","):
-    DEVICES *= int(part.partition("=")[2])
-COMMON = {
-    "block": BLOCK,
-    "devices": DEVICES,
-    **{key: JOB[key] for key in ("attempt", "launch", "workload", "size", "mesh", "batch")},
-    "precision": JOB["options"]["precision"],
-    "options": OPTIONS,
-}
+MESH, OPTIONS = MeshShape.parse(JOB["mesh"]), StepOptions(**JOB["options"])
+COMMON = block_fields(
+    Block(JOB["workload"], JOB["size"], MESH, JOB["batch"], OPTIONS), JOB["attempt"], JOB["launch"]
+)
+BLOCK = COMMON["block"]
 
 
 def say(**event) -> None:
