@@ -1,7 +1,8 @@
-"""What pipelines share: which devices hold which blocks, and why a model cannot be a pipeline."""
+"""What pipelines share: which devices hold which blocks, and what comes around a schedule."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from bench.contract import Params, Problem
+from bench.contract import WHOLE, Batch, ModelAxis, Params, Problem, Stages
 from bench.logical_axes import TENSOR_PARALLEL, partition_specs, undivided
 from bench.placement import shapes_of_params, unknown_axes
 
@@ -90,3 +91,40 @@ def stage_specs(problem: Problem, mesh: Mesh) -> tuple[Params, Params]:
     ends = {name: own for name, own in specs.items() if name != BLOCKS}
     first = next(iter(specs[BLOCKS].values()))
     return ends, jax.tree.map(lambda spec: P("pipe", None, None, *spec), first)
+
+
+def chain_on(problem: Problem, mesh: Mesh) -> Stages:
+    """The model as a chain, its blocks divided over `model` where the mesh has it."""
+    axis = ModelAxis("model", mesh.shape["model"]) if "model" in mesh.shape else WHOLE
+    return problem.stages(axis)
+
+
+def run_blocks(chain: Stages, blocks: Params, x: jax.Array) -> jax.Array:
+    """A run of blocks, whose parameters are stacked: (length, ...)."""
+    x, _ = jax.lax.scan(lambda x, block: (chain.block(block, x), None), x, blocks)
+    return x
+
+
+def into_microbatches(batch: Batch, count: int) -> Batch:
+    """A device's batch (size, ...) as (count, size / count, ...)."""
+    return jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), batch)
+
+
+def losses_over_stages(chain: Stages, ends: Params, left: jax.Array, parts: Batch) -> jax.Array:
+    """The sum of the losses of this stage's share of the microbatches.
+
+    What has left the last stage is scattered over all of them (psum_scatter over `pipe`).
+
+    Args:
+      chain: the model.
+      ends: its parameters beside the blocks.
+      left: what leaves the last block, (microbatches, ...); on other stages, anything.
+      parts: the batch, as `into_microbatches` makes it.
+    """
+    stage = jax.lax.axis_index("pipe")
+    finished = jnp.where(stage == jax.lax.axis_size("pipe") - 1, left, 0)
+    own = jax.lax.psum_scatter(finished, "pipe", scatter_dimension=0, tiled=True)
+    own_parts = jax.tree.map(
+        lambda x: jax.lax.dynamic_slice_in_dim(x, stage * len(own), len(own)), parts
+    )
+    return jax.vmap(partial(chain.last, ends))(own, own_parts).sum()

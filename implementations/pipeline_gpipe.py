@@ -22,8 +22,17 @@ import optax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from bench.contract import WHOLE, Batch, ModelAxis, Params, Problem, TrainStep
-from bench.pipelines import from_stages, stage_specs, to_stages, why_no_pipeline
+from bench.contract import Batch, Params, Problem, TrainStep
+from bench.pipelines import (
+    chain_on,
+    from_stages,
+    into_microbatches,
+    losses_over_stages,
+    run_blocks,
+    stage_specs,
+    to_stages,
+    why_no_pipeline,
+)
 from bench.placement import (
     create_data_parallel_sharding,
     create_sharded_state,
@@ -37,41 +46,31 @@ def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
     stages, count = mesh.shape["pipe"], problem.microbatches
-    axis = ModelAxis("model", mesh.shape["model"]) if "model" in mesh.shape else WHOLE
-    chain = problem.stages(axis)
+    chain = chain_on(problem, mesh)
     batch_sharding = create_data_parallel_sharding(mesh, "data")
     specs = stage_specs(problem, mesh)
     state = create_sharded_state(problem, mesh, specs, partial(to_stages, stages=stages))
     state_specs = jax.tree.map(lambda x: x.sharding.spec, state)
-
-    def run_stage(blocks: Params, x: jax.Array) -> jax.Array:
-        x, _ = jax.lax.scan(lambda x, block: (chain.block(block, x), None), x, blocks)
-        return x
 
     def share_of_loss(params: tuple[Params, Params], batch: Batch) -> jax.Array:
         """This device's part of the mean over all devices."""
         ends, blocks = params
         blocks = jax.tree.map(lambda x: x[0, 0], blocks)
         stage = jax.lax.axis_index("pipe")
-        parts = jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), batch)
+        parts = into_microbatches(batch, count)
         entering = jax.vmap(partial(chain.first, ends))(parts)
 
         def tick(x: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
             x = jnp.where(stage == 0, entering[jnp.minimum(number, count - 1)], x)
             busy = (number >= stage) & (number < stage + count)
-            x = jax.lax.cond(busy, partial(run_stage, blocks), lambda x: x, x)
+            x = jax.lax.cond(busy, partial(run_blocks, chain, blocks), lambda x: x, x)
             handed_on = jax.lax.ppermute(x, "pipe", [(i, i + 1) for i in range(stages - 1)])
             return handed_on, x
 
         nothing = jnp.zeros_like(entering[0])
         _, left = jax.lax.scan(tick, nothing, jnp.arange(count + stages - 1))
-        finished = jnp.where(stage == stages - 1, left[stages - 1 :], 0)
-        own = jax.lax.psum_scatter(finished, "pipe", scatter_dimension=0, tiled=True)
-        own_parts = jax.tree.map(
-            lambda x: jax.lax.dynamic_slice_in_dim(x, stage * len(own), len(own)), parts
-        )
-        losses = jax.vmap(partial(chain.last, ends))(own, own_parts)
-        return losses.sum() / count / jax.lax.axis_size("data")
+        losses = losses_over_stages(chain, ends, left[stages - 1 :], parts)
+        return losses / count / jax.lax.axis_size("data")
 
     @partial(jax.jit, donate_argnums=0)
     @partial(
