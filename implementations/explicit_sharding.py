@@ -4,7 +4,8 @@ What jit_spmd leaves to XLA's partitioner is decided by JAX's own rules here: ev
 result has a sharding that follows from its inputs', and one that does not follow is an error
 instead of a guess. The batch is split over `data`, the state replicated; the gradients of
 replicated parameters sum over the split batch, which takes an all-reduce of them (4 bytes a
-parameter, and the loss), with microbatches one for each.
+parameter, and the loss), with microbatches one for each, and on CPU one for each use of a
+parameter.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ Every parameter and what the optimizer keeps of it is divided along its largest 
 constraint inside the loss asks for whole parameters, for which XLA's partitioner inserts an
 all-gather of each; by the output's sharding, each device keeps its shard of the gradients and
 updates its shard of the state. Where the backend has the pass for it (GPU, TPU), gradients are
-reduce-scattered; XLA:CPU all-reduces them and each device takes its part; for every microbatch.
+reduce-scattered; XLA:CPU all-reduces them, for every microbatch and every use of a parameter (tied
+embeddings have two), and each device takes its part.
 """
 
 from __future__ import annotations

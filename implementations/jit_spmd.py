@@ -3,7 +3,9 @@
 The batch is split over `data`, parameters and optimizer state are replicated, and the function is
 written as if for one device. XLA's partitioner sees that the gradients of replicated parameters
 sum over the split batch, and inserts an all-reduce of them (4 bytes a parameter, and the loss);
-with microbatches one for each, since it does not move it out of the scan.
+with microbatches one for each, since it does not move it out of the scan. It reduces the gradient
+of each use of a parameter: XLA:CPU does not add those of tied embeddings first, so that the table
+is all-reduced twice.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Model and optimizer are objects that the step changes in place. The batch is split over `data`,
 their variables are replicated, and XLA's partitioner inserts the all-reduce of the gradients
-(4 bytes a parameter, and the loss; with microbatches for each), as for jax.jit. What differs is
-dispatch: nnx.jit walks both objects in Python at every call, to hand their variables to jax.jit and
-to write them back.
+(4 bytes a parameter, and the loss; with microbatches for each, and on CPU for each use of a
+parameter), as for jax.jit. What differs is dispatch: nnx.jit walks both objects in Python at every
+call, to hand their variables to jax.jit and to write them back.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ each parameter where its gradient is made, beside which the rest of the backward
 What is left to do is to divide by the number of devices. As much is communicated as by one
 all-reduce of everything (4 bytes a parameter, and the loss), in as many all-reduces as there are
 parameters; XLA may combine them again, as it does on CPU. Of several microbatches each has a
-backward pass, so that each is reduced, and as often more is communicated.
+backward pass, so that each is reduced, and as often more is communicated. A parameter that is used
+twice (tied embeddings) has two gradients, each of which is reduced.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from bench.worker.block import make_mesh
 from bench.worker.collectives import collectives, parse_groups
 from bench.worker.discover import implementation_files, load
 from bench.worker.programs import live_programs, new_programs
-from bench.workloads import gpt2, mlp
+from bench.workloads import gpt2, mlp, vae
 
 
 @pytest.mark.parametrize(
@@ -130,10 +130,21 @@ def small_mlp(precision="fp32", microbatches=1):
     return replace(mlp.problem(mlp.tiny(), 8, precision), microbatches=microbatches)
 
 
-REPLICATED = (
-    *("pmap", "jit_spmd", "nnx_jit", "nnx_jit_cached", "explicit_sharding"),
-    *("shard_map_pmean", "shard_map_psum", "shard_map_in_backward"),
-)
+def small_gpt2(*, layers=2, heads=8, remat=False, microbatches=1):
+    config = gpt2.Config(layers, heads=heads, width=16, context=16, vocabulary=256)
+    return replace(gpt2.problem(config, 8, "fp32", remat), microbatches=microbatches)
+
+
+JOINS_AGAIN = jax.__version__.startswith("0.10.")
+"""Its XLA drops barriers on CPU, and joins what they keep apart: buckets, and what is done again."""
+
+TOKEN_TABLE = 4 * 256 * 16
+"""Bytes of small_gpt2's largest parameter, which is used twice: as input and as output."""
+
+USED_TWICE = ("jit_spmd", "nnx_jit", "nnx_jit_cached", "explicit_sharding", "shard_map_in_backward")
+"""Where on CPU the gradient of each use of a parameter is all-reduced before the two are added."""
+
+REPLICATED = ("pmap", "shard_map_pmean", "shard_map_psum", *USED_TWICE)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -142,6 +153,21 @@ def test_data_parallelism_is_one_all_reduce_of_gradients_and_loss(name, precisio
     found = run(name, small_mlp(precision), "data=4")
     assert found.kinds == {"all-reduce"}
     assert found.of("all-reduce", 4) == [found.parameter_bytes + 4]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "mesh"), [("vae", "data=8"), ("gpt2", "data=2"), ("gpt2 remat", "data=8")]
+)
+@pytest.mark.parametrize("name", [*REPLICATED, "shard_map_bucketed"])
+def test_data_parallelism_reduces_every_models_gradients(name, model, mesh):
+    if model == "vae":
+        found = run(name, vae.problem(vae.tiny(), 8, "fp32"), mesh)
+    else:
+        found = run(name, small_gpt2(remat=model == "gpt2 remat"), mesh)
+    twice = TOKEN_TABLE if model != "vae" and name in USED_TWICE else 0
+    assert found.kinds == {"all-reduce"}
+    assert sum(found.of("all-reduce")) == found.parameter_bytes + twice + 4
 
 
 @pytest.mark.parametrize(
@@ -205,16 +231,12 @@ def test_buckets_are_reduced_apart(monkeypatch):
     found = run("shard_map_bucketed", small_mlp(), "data=4")
     sizes = found.of("all-reduce", 4)
     assert sum(sizes) == found.parameter_bytes + 4
-    if jax.__version__.startswith("0.10."):
-        assert len(sizes) == 1, "its XLA drops barriers on CPU, and combines the buckets again"
-    else:
-        assert len(sizes) >= 3
+    assert len(sizes) == 1 if JOINS_AGAIN else len(sizes) >= 3
 
 
 def test_buckets_are_in_the_order_of_the_backward_pass():
     """Gradients of GPT-2's first layers are made last, wherever their names stand."""
-    config = gpt2.Config(layers=2, heads=2, width=16, context=16, vocabulary=256)
-    problem = gpt2.problem(config, 8, "fp32")
+    problem = small_gpt2(heads=2)
     params, loss_fn = problem.functional()
     paths = [path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     order = IMPLEMENTATIONS["shard_map_bucketed"].backward_order(loss_fn, params, problem.batch(0))
@@ -233,22 +255,49 @@ def test_zero1_scatters_gradients_and_gathers_parameters():
     assert found.of("all-reduce") == [4], "the loss"
 
 
-def test_fsdp_by_hand_never_all_reduces_whole_gradients():
-    found = run("fsdp_shard_map", small_mlp(), "data=2,fsdp=2")
-    fsdp, data = ((0, 1), (2, 3)), ((0, 2), (1, 3))
-    # The XLA of jax 0.10 joins the gathers of both passes on CPU.
-    again = 0 if jax.__version__.startswith("0.10.") else gathered_again(small_mlp())
+@pytest.mark.parametrize(
+    "mesh", ["data=2,fsdp=2", pytest.param("data=2,fsdp=4", marks=pytest.mark.slow)]
+)
+def test_fsdp_by_hand_never_all_reduces_whole_gradients(mesh):
+    found = run("fsdp_shard_map", small_mlp(), mesh)
+    fsdp, data = groups(mesh, "fsdp"), groups(mesh, "data")
+    again = 0 if JOINS_AGAIN else gathered_again(small_mlp())
     assert sum(found.over("all-gather", fsdp)) == found.parameter_bytes + again
     assert sum(found.over("reduce-scatter", fsdp)) == found.parameter_bytes
     # Shards of gradients over `data`, and the loss over all.
-    assert found.over("all-reduce", data) == [found.parameter_bytes // 2]
-    assert found.of("all-reduce", 4) == [4]
+    assert found.over("all-reduce", data) == [found.parameter_bytes // len(fsdp[0])]
+    assert found.over("all-reduce", groups(mesh, "data", "fsdp")) == [4]
 
 
-def test_fsdp_by_annotation_gathers_parameters_and_on_cpu_all_reduces_gradients():
-    found = run("fsdp_spmd", small_mlp("bf16"), "fsdp=4")
-    assert sum(found.of("all-gather", 4)) == found.parameter_bytes
-    assert found.of("all-reduce", 4) == [found.parameter_bytes + 4]
+@pytest.mark.parametrize("mesh", ["fsdp=4", pytest.param("data=2,fsdp=4", marks=pytest.mark.slow)])
+def test_fsdp_by_annotation_gathers_parameters_and_on_cpu_all_reduces_gradients(mesh):
+    found = run("fsdp_spmd", small_mlp("bf16"), mesh)
+    assert found.over("all-gather", groups(mesh, "fsdp")) == found.of("all-gather")
+    assert sum(found.of("all-gather")) == found.parameter_bytes
+    over_all = groups(mesh, *(name for name, _ in MeshShape.parse(mesh).axes))
+    assert found.over("all-reduce", over_all) == [found.parameter_bytes + 4]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("name", ["zero1", "fsdp_shard_map", "fsdp_spmd"])
+def test_sharded_states_of_gpt2_are_gathered_and_scattered(name, remat):
+    """Rematerialization changes none of it: whole parameters are not kept anyway."""
+    mesh = "data=4" if name == "zero1" else "data=2,fsdp=4"
+    found = run(name, small_gpt2(remat=remat), mesh)
+    gathered = sum(found.of("all-gather")) / found.parameter_bytes
+    scattered = sum(found.of("reduce-scatter")) / found.parameter_bytes
+    if name == "fsdp_spmd":
+        assert (gathered, scattered) == (1, 0)
+        whole = [size for size in found.of("all-reduce", 8) if size > TOKEN_TABLE]
+        assert whole == [found.parameter_bytes + TOKEN_TABLE + 4]
+    elif name == "zero1":
+        assert gathered == scattered
+        assert 0.95 < scattered <= 1, "all but what does not divide"
+    else:
+        assert 1 <= gathered <= 2
+        assert scattered == 1
+        assert max(found.of("all-reduce")) <= found.parameter_bytes / 4
 
 
 def groups(mesh, *axes):
@@ -271,26 +320,29 @@ def groups(mesh, *axes):
     ],
 )
 @pytest.mark.parametrize(
-    ("data", "model"),
+    ("data", "model", "remat"),
     [
-        (2, 2),
+        (2, 2, False),
         *(
-            pytest.param(*sizes, marks=pytest.mark.slow)
+            pytest.param(*sizes, False, marks=pytest.mark.slow)
             for sizes in ((8, 1), (4, 2), (2, 4), (1, 8))
         ),
+        pytest.param(2, 2, True, marks=pytest.mark.slow),
     ],
 )
-def test_tensor_parallelism_is_megatrons(name, layers, data, model):
-    """Two all-reduces of activations a block forward, two backward; one each for the vocabulary."""
-    config = gpt2.Config(layers, heads=8, width=16, context=16, vocabulary=256)
+def test_tensor_parallelism_is_megatrons(name, layers, data, model, remat):
+    """Two all-reduces of activations a block forward, two backward; one each for the vocabulary.
+
+    Rematerialization repeats the first of a block's two; nothing needs the second again.
+    """
     mesh = f"data={data},model={model}"
-    found = run(name, gpt2.problem(config, 8, "fp32"), mesh)
+    found = run(name, small_gpt2(layers=layers, remat=remat), mesh)
     activations = 4 * (8 // data) * 16 * 16
     large = [c for c in found.over("all-reduce", groups(mesh, "model")) if c >= activations]
     if model > 1:
         # The last of them backward may take the loss's numbers a token along.
         *most, last = large
-        assert most == [activations] * (4 * layers + 1)
+        assert most == [activations] * ((5 if remat and not JOINS_AGAIN else 4) * layers + 1)
         assert last in (activations, activations + 4 * (8 // data) * 16)
     if data > 1:
         (gradients,) = found.over("all-reduce", groups(mesh, "data"))
@@ -306,8 +358,7 @@ def test_tensor_parallelism_is_megatrons(name, layers, data, model):
 )
 def test_pipelines_hand_on_a_microbatch_a_tick(name, ticks, mesh):
     """Four microbatches on two stages, forward and backward."""
-    config = gpt2.Config(layers=4, heads=2, width=16, context=16, vocabulary=256)
-    problem = replace(gpt2.problem(config, 8, "fp32"), microbatches=4)
+    problem = small_gpt2(layers=4, heads=2, microbatches=4)
     found = run(name, problem, mesh)
     activations = 4 * (8 // 2 // 4) * 16 * 16
     assert found.of("collective-permute") == [activations] * 2 * ticks
