@@ -340,9 +340,10 @@ def test_tensor_parallelism_is_megatrons(name, layers, data, model, remat):
     activations = 4 * (8 // data) * 16 * 16
     large = [c for c in found.over("all-reduce", groups(mesh, "model")) if c >= activations]
     if model > 1:
-        assert len(large) == (5 if remat and not JOINS_AGAIN else 4) * layers + 2
-        # XLA may let the loss's numbers a token go along with one.
-        assert set(large) <= {activations, activations + 4 * (8 // data) * 16}
+        # XLA may combine two of them, and lets the loss's numbers a token go along with one.
+        count = (5 if remat else 4) * layers + 2
+        assert count * activations <= sum(large) <= count * activations + 4 * (8 // data) * 16
+        assert remat or len(large) == count
     if data > 1:
         (gradients,) = found.over("all-reduce", groups(mesh, "data"))
         if name == "tensor_parallel_shard_map":
