@@ -28,7 +28,7 @@ from bench.matrix import BadInput, Plan, closest
 from bench.options import Options
 from bench.protocol import BaseFile, Catalogue, PhaseEvent
 from bench.regress.bases import Bases
-from bench.rows import SCHEMA, TWIN, Look, Manifest, SampleRow, Status
+from bench.rows import SCHEMA, TWIN, BlockRow, Look, Manifest, SampleRow, Status
 from bench.statistics import Rounds
 from bench.supervisor import Launch, Settings, run_block
 from bench.verdicts import AlphaSpending, Claim, claims, compare
@@ -346,9 +346,8 @@ class Engine:
         state.looks = spending.looks
         for number, attempt in enumerate(attempts):
             looks = [] if number else spending.looks[looked:]
-            store.append_block(
-                directory, attempt.samples, attempt.cells, {**attempt.block, "looks": looks}
-            )
+            row: BlockRow = {**attempt.block, "looks": looks}
+            store.append_block(directory, attempt.samples, attempt.cells, row, attempt.traces)
             self._remember(attempt.cells)
         statuses = [row["status"] for attempt in attempts for row in attempt.cells]
         monitor.end(block, launch.number, statuses, found)

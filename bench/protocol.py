@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Literal, NotRequired, TypedDict
 
-from bench.rows import BlockRow, CellRow, SampleRow
+from bench.rows import BlockRow, CellRow, SampleRow, TraceRow
 
 MORE = "more"
 ENOUGH = "enough"
@@ -113,6 +113,13 @@ class SamplesEvent(TypedDict):
     rows: list[SampleRow]
 
 
+class TraceEvent(TypedDict):
+    """What a cell's trace showed."""
+
+    event: Literal["trace"]
+    row: TraceRow
+
+
 class BlockEvent(TypedDict):
     """The block is complete. The supervisor adds the host's load."""
 
@@ -120,7 +127,7 @@ class BlockEvent(TypedDict):
     row: BlockRow
 
 
-Event = PhaseEvent | CellEvent | LookEvent | SamplesEvent | BlockEvent
+Event = PhaseEvent | CellEvent | LookEvent | SamplesEvent | TraceEvent | BlockEvent
 
 
 class InspectionRequest(TypedDict):

@@ -1,9 +1,9 @@
 """The rows a run stores: the one interface between measuring and reporting. Imports no jax.
 
-A run is a folder `reports/<run>/` with a `manifest.json` and three append-only files of JSON
-lines. A block's samples are appended first, then its cells, then its one block row: a block
-without a block row was cut off, and readers ignore what it left. Times carry their unit in
-their name; `_ns` are integers, `_s` are floats, `_bytes` are integers.
+A run is a folder `reports/<run>/` with a `manifest.json` and append-only files of JSON lines. A
+block's samples and what its traces showed are appended first, then its cells, then its one block
+row: a block without a block row was cut off, and readers ignore what it left. Times carry their
+unit in their name; `_ns` are integers (means of them floats), `_s` floats, `_bytes` integers.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from bench.cells import Block
 SCHEMA = 3
 TWIN = "twin"
 """Arm name of the second copy of a block's baseline (the A/A twin)."""
+
+Category = Literal["matmul", "elementwise", "layout", "collective", "control"]
+"""What an operation is for: `layout` only arranges data, `control` runs other operations."""
 
 Status = Literal["ok", "wrong", "unsupported", "oom", "timeout", "crashed"]
 
@@ -194,6 +197,67 @@ class CellRow(BlockFields):
     """Share of a step in which a device has nothing to do, as a pipeline's schedule has it."""
     profile: NotRequired[str]
     """TensorBoard run name under profiles/."""
+
+
+class StepParts(TypedDict):
+    """Where one traced step's time went on one device; the parts but `overlap_ns` add up to it."""
+
+    step: int
+    device: int
+    """Place in the mesh, in the order of `mesh.devices.flat`."""
+    total_ns: int
+    dispatch_ns: int
+    """The device had nothing to do until the host launched its next program."""
+    compute_ns: int
+    wait_ns: int
+    """In a collective that not all of its group had arrived at."""
+    move_ns: int
+    """In a collective, after that."""
+    idle_ns: int
+    overlap_ns: int
+    """Of `compute_ns`, while a collective went on as well."""
+
+
+class OpTime(TypedDict):
+    """An operation's part of a traced step: means over devices and over the steps looked at."""
+
+    module: str
+    op: str
+    """Its HLO instruction."""
+    opcode: str
+    category: Category
+    phase: str
+    """`forward`, `backward`, `recomputed` or `update`."""
+    source: str
+    """Innermost source line that it is from; empty if unknown."""
+    shapes: list[str]
+    """Of what it makes: `f32[256,1024]`."""
+    transposes: bool
+    """Whether it moves elements to another layout, alone or beside computing."""
+    count: float
+    """Runs a step and device."""
+    compute_ns: float
+    """Of a control operation: idle time while it ran."""
+    wait_ns: float
+    move_ns: float
+
+
+class TraceRow(BlockFields):
+    """`traces.jsonl`: what the trace of one cell showed."""
+
+    cell: str
+    implementation: str
+    profile: str
+    """TensorBoard run name under profiles/."""
+    host: str
+    """What TensorBoard calls the process that was traced."""
+    steps: list[StepParts]
+    """Of every traced step and device."""
+    counted: list[int]
+    """Steps whose means `ops` are: the middle half by length."""
+    ops: list[OpTime]
+    cores: int | None
+    """Cores that the process might use, where its devices are made of them; else None."""
 
 
 class Look(TypedDict):

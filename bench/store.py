@@ -29,6 +29,7 @@ from bench.rows import (
     Manifest,
     MemoryBytes,
     SampleRow,
+    TraceRow,
 )
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
 CELLS = "cells.jsonl"
+TRACES = "traces.jsonl"
 BLOCKS = "blocks.jsonl"
 
 _NESTED: dict[type, dict[str, type]] = {
@@ -66,6 +68,8 @@ class Run:
     cells: pd.DataFrame
     """The last row of each cell in each launch."""
     blocks: pd.DataFrame
+    traces: list[TraceRow]
+    """What traces showed, the last of each cell."""
 
 
 def create(reports: Path, manifest: Manifest) -> Path:
@@ -91,10 +95,16 @@ def create(reports: Path, manifest: Manifest) -> Path:
 
 
 def append_block(
-    directory: Path, samples: Sequence[SampleRow], cells: Sequence[CellRow], block: BlockRow
+    directory: Path,
+    samples: Sequence[SampleRow],
+    cells: Sequence[CellRow],
+    block: BlockRow,
+    traces: Sequence[TraceRow] = (),
 ) -> None:
     """Store one attempt. Each file is synced before the next is touched, the block row last."""
     _append(directory / SAMPLES, samples)
+    if traces:
+        _append(directory / TRACES, traces)
     _append(directory / CELLS, cells)
     _append(directory / BLOCKS, [block])
 
@@ -132,12 +142,14 @@ def load(directory: Path) -> Run:
         return [dict(r) for r in rows if (r["block"], r["launch"], r["attempt"]) in attempts]
 
     cells = _frame(whole(_read(directory / CELLS)), CellRow)
+    traces = {row["cell"]: row for row in whole(_read(directory / TRACES))}
     return Run(
         directory=directory,
         manifest=manifest,
         samples=_samples(directory / SAMPLES, blocks),
         cells=cells.drop_duplicates(["cell", "launch"], keep="last", ignore_index=True),
         blocks=blocks,
+        traces=cast("list[TraceRow]", list(traces.values())),
     )
 
 

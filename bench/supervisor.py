@@ -29,7 +29,7 @@ from bench.cells import Block, Cell
 from bench.environment import worker_cores, worker_environment
 from bench.host import load_average
 from bench.protocol import ENOUGH, MORE, BaseFile, Job, JobOptions, PhaseEvent
-from bench.rows import BlockRow, CellRow, SampleRow, Status, block_fields
+from bench.rows import BlockRow, CellRow, SampleRow, Status, TraceRow, block_fields
 from bench.variants import Variant
 from bench.verdicts import look_rounds
 
@@ -92,6 +92,7 @@ class Attempt:
     samples: tuple[SampleRow, ...]
     cells: tuple[CellRow, ...]
     block: BlockRow
+    traces: tuple[TraceRow, ...]
 
 
 @dataclass
@@ -102,6 +103,7 @@ class _Report:
     arm: str = ""
     cells: dict[str, CellRow] = field(default_factory=dict)
     samples: list[SampleRow] = field(default_factory=list)
+    traces: list[TraceRow] = field(default_factory=list)
     block: BlockRow | None = None
     status: Status = "ok"
     """`ok` where the worker finished; else how the cell it is blamed on ended."""
@@ -196,7 +198,7 @@ class _BlockRun:
         """Rows of earlier, cut-off workers join the attempt that is stored."""
         cells = {**report.cells, **ended}
         rows = [cast("CellRow", {**row, "attempt": block["attempt"]}) for row in cells.values()]
-        return Attempt(tuple(report.samples), tuple(rows), block)
+        return Attempt(tuple(report.samples), tuple(rows), block, tuple(report.traces))
 
     def _row(self, attempt: str, name: str, status: Status, reason: str) -> CellRow:
         return {
@@ -308,6 +310,8 @@ class _BlockRun:
                 report.cells[event["row"]["implementation"]] = event["row"]
             case "samples":
                 report.samples = event["rows"]
+            case "trace":
+                report.traces.append(event["row"])
             case "block":
                 report.block = event["row"]
 

@@ -28,6 +28,7 @@ from bench.protocol import (
     Phase,
     PhaseEvent,
     SamplesEvent,
+    TraceEvent,
 )
 from bench.rows import (
     TWIN,
@@ -47,10 +48,11 @@ from bench.worker.completion import check_completion
 from bench.worker.discover import implementation_files, load
 from bench.worker.gate import Gate, WrongStepError
 from bench.worker.memory import largest_program
+from bench.worker.operations import Operations
 from bench.worker.problems import load_workload, make_problem
 from bench.worker.programs import communication, compilers_cost, live_programs, new_programs
 from bench.worker.traced_flops import traced_flops
-from bench.worker.tracing import trace
+from bench.worker.tracing import read_trace, trace, trace_row
 
 Emit = Callable[[Event], None]
 
@@ -148,6 +150,8 @@ class BlockRun:
         self.rows: dict[str, CellRow] = {}
         self.arms: list[Arm] = []
         self.implementations: dict[str, Implementation] = {}
+        self.step_programs: dict[str, list[Any]] = {}
+        """What each arm's step compiled."""
         self.checkouts: dict[str, BaseModules] = {}
         """Other revisions that arms come from, by their folder."""
         self.baseline = ""
@@ -176,7 +180,7 @@ class BlockRun:
                 self.admit(name, number, problem, mesh, gate)
         samples = self.measure(problem, mesh) if self.arms else []
         if "profile_dir" in self.job:
-            self.trace(Path(self.job["profile_dir"]))
+            self.trace(Path(self.job["profile_dir"]), mesh)
 
         self.emit(SamplesEvent(event="samples", rows=samples))
         for row in self.rows.values():
@@ -228,6 +232,7 @@ class BlockRun:
                 arm = warm_arm(name, train_step, state, problem)
             self.arms.append(arm)
             self.implementations[name] = implementation
+            self.step_programs[name] = first_call.programs
             row = self.row(name, problem, "ok", "")
             row["proof"] = [*checks, timed_check]
             row["compile"] = first_call.compile
@@ -325,17 +330,23 @@ class BlockRun:
                 raise
             print(f"no twin of {self.baseline}: {reason}", file=sys.stderr)  # noqa: T201
 
-    def trace(self, logdir: Path) -> None:
-        """One TensorBoard run for each cell that is ok."""
+    def trace(self, logdir: Path, mesh: Mesh) -> None:
+        """One TensorBoard run for each cell that is ok, and what it shows."""
         timed = [
             arm for arm in self.arms if arm.name != TWIN and self.rows[arm.name]["status"] == "ok"
         ]
+        places = {device.id: place for place, device in enumerate(mesh.devices.flat)}
         for number, arm in enumerate(timed):
             self.phase("trace", arm.name, number, len(timed))
-            run = f"{self.job['profile_run']}/{self.rows[arm.name]['cell']}"
+            row = self.rows[arm.name]
+            run = f"{self.job['profile_run']}/{row['cell']}"
             try:
-                trace(arm, logdir, run, self.job["profile_steps"])
-                self.rows[arm.name]["profile"] = run
+                path = trace(arm, logdir, run, self.job["profile_steps"])
+                row["profile"] = run
+                operations = Operations(self.step_programs[arm.name], mesh.size)
+                shown = read_trace(path, operations, places)
+                stored = trace_row(self.fields, arm.name, row["cell"], run, shown)
+                self.emit(TraceEvent(event="trace", row=stored))
             except Exception:  # noqa: BLE001 - a profiler's fault must not cost the samples
                 traceback.print_exc()
         self.stopwatch.lap("trace")

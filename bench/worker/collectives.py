@@ -1,26 +1,18 @@
-"""What a compiled program communicates, from its HLO: kind, bytes, groups, and how often.
-
-Computations, opcodes and operands come from the structured API of the module; what that does not
-show (shapes, groups, called computations, trip counts) from the text of the one instruction it
-belongs to.
-"""
+"""What a compiled program communicates, from its HLO: kind, bytes, groups, and how often."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from bench.worker import hlo
+
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
-_CALLED = re.compile(
-    r"\b(?:to_apply|calls|body|condition|true_computation|false_computation)=%([\w.-]+)"
-)
-_ARRAY = re.compile(r"\b([a-z]+\d+\w*|pred)\[([\d,]*)\]")
 _BYTES = {
     **dict.fromkeys(("pred", "s8", "u8", "f8e4m3fn", "f8e5m2"), 1),
     **dict.fromkeys(("s16", "u16", "f16", "bf16"), 2),
@@ -28,8 +20,6 @@ _BYTES = {
     **dict.fromkeys(("s64", "u64", "f64", "c64"), 8),
     "c128": 16,
 }
-_BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
-_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 
 
 @dataclass(frozen=True)
@@ -65,83 +55,46 @@ def collectives(executable: Any, devices: int) -> list[Collective]:
     return [
         _read(instruction, count, devices)
         for module in executable.hlo_modules()
-        for instruction, count in _instructions(module)
+        for instruction, count in hlo.instructions(module)
         if _kind(instruction) is not None
     ]
 
 
-def _opcode(instruction: Any) -> str:
-    """`kAllReduceStart` -> `all-reduce-start`."""
-    return re.sub(r"(?<!^)([A-Z])", r"-\1", instruction.opcode.name.removeprefix("k")).lower()
-
-
 def _kind(instruction: Any) -> str | None:
     """Its kind, if it communicates; of an asynchronous pair only the start does."""
-    opcode = _opcode(instruction).removesuffix("-start")
+    opcode = hlo.opcode(instruction).removesuffix("-start")
     return opcode if opcode in KINDS else None
 
 
-def _instructions(module: Any) -> Iterator[tuple[Any, int]]:
-    """Every instruction of a module, with how often a run of it runs the instruction."""
-    computations = {computation.name: computation for computation in module.computations()}
-    calls = {name: list(_calls(own)) for name, own in computations.items()}
-    called = {name for own in calls.values() for name, _ in own}
-    counts = dict.fromkeys(computations, 0)
-    for entry in computations.keys() - called:
-        counts[entry] = 1
-    # Callees come before their callers in a module.
-    for name in reversed(list(computations)):
-        for callee, times in calls[name]:
-            counts[callee] += counts[name] * times
-    for name, computation in computations.items():
-        for instruction in computation.instructions():
-            yield instruction, counts[name]
-
-
-def _calls(computation: Any) -> Iterator[tuple[str, int]]:
-    """Names of the computations that one calls, and how often it does."""
-    for instruction in computation.instructions():
-        text = instruction.to_string()
-        trips = _TRIPS.search(text)
-        times = int(trips[1]) if trips else 1
-        for name in _CALLED.findall(text):
-            yield name, times
-        for branches in _BRANCHES.findall(text):
-            for name in re.findall(r"%([\w.-]+)", branches):
-                yield name, times
-
-
 def _read(instruction: Any, count: int, devices: int) -> Collective:
-    text = instruction.to_string()
     kind = _kind(instruction) or ""
-    arrays = [array for operand in instruction.operands() for array in _arrays(operand)]
-    attribute = "source_target_pairs" if kind == "collective-permute" else "replica_groups"
-    found = re.search(rf"\b{attribute}=(.*?)(?:, (?!device_ids)[a-z_]+=|$)", text)
-    groups = parse_groups(found[1] if found else "{}", devices)
+    arrays = [array for operand in instruction.operands() for array in hlo.arrays(operand)]
+    groups = groups_of(instruction, devices)
     unknown = sorted({dtype for dtype, _ in arrays} - _BYTES.keys())
     if unknown:
         raise ValueError(f"the size of {', '.join(unknown)} is not known")
     size = sum(math.prod(shape) * _BYTES[dtype] for dtype, shape in arrays)
-    origin = re.search(r'op_name="([^"]*)"', text)
     return Collective(
         kind=kind,
         dtypes=tuple(sorted({dtype for dtype, _ in arrays})),
         bytes=size * len(groups[0]) if kind == "all-gather" else size,
         groups=groups,
         count=count,
-        origin=origin[1] if origin else "",
+        origin=hlo.op_name(instruction),
     )
 
 
-def _arrays(instruction: Any) -> Iterator[tuple[str, list[int]]]:
-    """Dtype and shape of what an instruction makes, of each part of a tuple.
+def groups_of(instruction: Any, devices: int) -> tuple[tuple[int, ...], ...]:
+    """An instruction's groups of devices; a collective-permute's pairs of source and target.
 
-    From its text, `%name = (f32[4,2]{1,0}, s32[]) opcode(...)`: not every version of jaxlib shows
-    shapes otherwise.
+    Raises:
+      ValueError: they are written in a way that is not known.
     """
-    made = instruction.to_string().partition(" = ")[2].partition(f" {_opcode(instruction)}(")[0]
-    for dtype, shape in _ARRAY.findall(made):
-        yield dtype, [int(size) for size in shape.split(",") if size]
+    found = re.search(
+        r"\b(?:replica_groups|source_target_pairs)=(.*?)(?:, (?!device_ids)[a-z_]+=|$)",
+        instruction.to_string(),
+    )
+    return parse_groups(found[1] if found else "{}", devices)
 
 
 def parse_groups(text: str, devices: int) -> tuple[tuple[int, ...], ...]:

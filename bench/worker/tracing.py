@@ -2,24 +2,151 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
+from bench.rows import BlockFields, OpTime, StepParts, TraceRow
+from bench.worker import xspace
+from bench.worker.breakdown import DeviceStep, OpShare, device_step, known, middle_half
 from bench.worker.clock import Arm
+from bench.worker.operations import Operation, Operations
+
+HOST = "process_0"
+"""Name of the traced process in TensorBoard. The profiler's own is the host's name, which two
+processes of a host share, and which is nobody's business where a trace is shown."""
 
 
-def trace(arm: Arm, logdir: Path, run: str, steps: int) -> None:
+class Shown(NamedTuple):
+    """Where the time of a trace's steps went."""
+
+    steps: list[StepParts]
+    counted: list[int]
+    """Steps to look at."""
+    ops: list[OpTime]
+    """Their means."""
+
+
+def trace(arm: Arm, logdir: Path, run: str, steps: int) -> Path:
     """Record `steps` steps, each waited for, as the TensorBoard run named `run`.
 
-    TensorBoard lists a trace under <folders>/<session>, so the run's last part is the session.
+    TensorBoard lists `<folders>/plugins/profile/<session>` as <folders>/<session>, so the run's
+    last part is the session.
+
+    Returns:
+      The trace's file.
     """
     folder, _, session = run.rpartition("/")
     options: Any = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # most of a trace's size, and none of its device time
     options.session_id = session
-    with jax.profiler.trace(str(logdir / folder), profiler_options=options):
-        for number in range(steps):
-            with jax.profiler.StepTraceAnnotation(arm.name, step_num=number):
-                arm.run(1)
+    logdir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=logdir) as draft:
+        with jax.profiler.trace(draft, profiler_options=options):
+            for number in range(steps):
+                with jax.profiler.StepTraceAnnotation(arm.name, step_num=number):
+                    arm.run(1)
+        (recorded,) = Path(draft).rglob("*.xplane.pb")
+        path = logdir / folder / "plugins/profile" / session / f"{HOST}.xplane.pb"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        recorded.replace(path)
+    return path
+
+
+def read_trace(path: Path, operations: Operations, places: Mapping[int, int]) -> Shown:
+    """Read where the time went.
+
+    Args:
+      path: of the trace.
+      operations: of the step's programs.
+      places: of devices in the mesh, by their ordinal in the trace.
+
+    Raises:
+      ValueError: the file is no trace, or no operation of the programs is in it.
+    """
+    recording = xspace.read(path.read_bytes())
+    found: list[list[DeviceStep]] = []
+    for start, end in recording.steps:
+        events = [event for event in recording.events if start <= event.start < end]
+        ours = known(events, operations, places)
+        found.append(
+            [
+                device_step((start, end), [one for one in ours if one.event.device == ordinal])
+                for ordinal in places
+            ]
+        )
+    if not any(device.operations for step in found for device in step):
+        raise ValueError(f"{path.name}: no operation of the step's programs is in the trace")
+    parts = [
+        _parts(number, place, device)
+        for number, step in enumerate(found)
+        for place, device in zip(places.values(), step, strict=True)
+    ]
+    counted = middle_half(recording.steps)
+    return Shown(parts, counted, _ops([device for number in counted for device in found[number]]))
+
+
+def trace_row(fields: BlockFields, arm: str, cell: str, profile: str, shown: Shown) -> TraceRow:
+    """What the trace of a cell showed, as it is stored."""
+    return TraceRow(
+        **fields,
+        cell=cell,
+        implementation=arm,
+        profile=profile,
+        host=HOST,
+        steps=shown.steps,
+        counted=shown.counted,
+        ops=shown.ops,
+        cores=len(os.sched_getaffinity(0)) if jax.devices()[0].platform == "cpu" else None,
+    )
+
+
+def _parts(step: int, place: int, device: DeviceStep) -> StepParts:
+    total, dispatch, compute, wait, move, idle, overlap = map(round, astuple(device.share))
+    return StepParts(
+        step=step,
+        device=place,
+        total_ns=total,
+        dispatch_ns=dispatch,
+        compute_ns=compute,
+        wait_ns=wait,
+        move_ns=move,
+        idle_ns=idle,
+        overlap_ns=overlap,
+    )
+
+
+def _ops(devices: Sequence[DeviceStep]) -> list[OpTime]:
+    """Means over device steps, in the order in which operations first ran."""
+    sums: defaultdict[Operation, OpShare] = defaultdict(OpShare)
+    for device in devices:
+        for operation, share in device.operations.items():
+            total = sums[operation]
+            total.count += share.count
+            total.compute += share.compute
+            total.wait += share.wait
+            total.move += share.move
+    n = len(devices)
+    return [
+        OpTime(
+            module=operation.module,
+            op=operation.name,
+            opcode=operation.opcode,
+            category=operation.category,
+            phase=operation.phase,
+            source=operation.source,
+            shapes=list(operation.shapes),
+            transposes=operation.transposes,
+            count=total.count / n,
+            compute_ns=round(total.compute / n, 1),
+            wait_ns=round(total.wait / n, 1),
+            move_ns=round(total.move / n, 1),
+        )
+        for operation, total in sums.items()
+    ]

@@ -1,0 +1,125 @@
+"""How to read a compiled program's HLO: instructions, what they call, what they make, and whence.
+
+Computations, opcodes and operands come from the structured API of the module; what that does not
+show (shapes, called computations, trip counts, metadata) from the text of the one instruction it
+belongs to, and source lines from the tables at the head of the module's text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+_CALLED = re.compile(
+    r"\b(?:to_apply|calls|body|condition|true_computation|false_computation)=%([\w.-]+)"
+)
+_BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_ARRAY = re.compile(r"\b([a-z]+\d+\w*|pred)\[([\d,]*)\]")
+
+
+def opcode(instruction: Any) -> str:
+    """`kAllReduceStart` -> `all-reduce-start`."""
+    return re.sub(r"(?<!^)([A-Z])", r"-\1", instruction.opcode.name.removeprefix("k")).lower()
+
+
+def op_name(instruction: Any) -> str:
+    """Where in the traced program it is from; empty if nothing is known."""
+    found = re.search(r'op_name="([^"]*)"', instruction.to_string())
+    return found[1] if found else ""
+
+
+def arrays(instruction: Any) -> Iterator[tuple[str, list[int]]]:
+    """Dtype and shape of what an instruction makes, of each part of a tuple.
+
+    From its text, `%name = (f32[4,2]{1,0}, s32[]) opcode(...)`: not every version of jaxlib shows
+    shapes otherwise.
+    """
+    made = instruction.to_string().partition(" = ")[2].partition(f" {opcode(instruction)}(")[0]
+    for dtype, shape in _ARRAY.findall(made):
+        yield dtype, [int(size) for size in shape.split(",") if size]
+
+
+def called(instruction: Any) -> Iterator[tuple[str, int]]:
+    """Names of the computations that an instruction calls, and how often it does.
+
+    A branch counts as if it were always taken, and a loop whose length the compiler does not know
+    as one of length 1.
+    """
+    text = instruction.to_string()
+    trips = _TRIPS.search(text)
+    times = int(trips[1]) if trips else 1
+    for name in _CALLED.findall(text):
+        yield name, times
+    for branches in _BRANCHES.findall(text):
+        for name in re.findall(r"%([\w.-]+)", branches):
+            yield name, times
+
+
+def instructions(module: Any) -> Iterator[tuple[Any, int]]:
+    """Every instruction of a module, with how often a run of it runs the instruction."""
+    computations = {computation.name: computation for computation in module.computations()}
+    calls = {
+        name: [call for instruction in own.instructions() for call in called(instruction)]
+        for name, own in computations.items()
+    }
+    counts = dict.fromkeys(computations, 0)
+    for entry in computations.keys() - {name for own in calls.values() for name, _ in own}:
+        counts[entry] = 1
+    # Callees come before their callers in a module.
+    for name in reversed(list(computations)):
+        for callee, times in calls[name]:
+            counts[callee] += counts[name] * times
+    for name, computation in computations.items():
+        for instruction in computation.instructions():
+            yield instruction, counts[name]
+
+
+class Sources:
+    """Source lines of a module's instructions.
+
+    XLA prints them as tables at the head of a module (`FileNames`, `FunctionNames`,
+    `FileLocations`, `StackFrames`), to which an instruction's `stack_frame_id` points; older
+    versions print `source_file` and `source_line` with the instruction.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self._text = module.to_string()
+
+    def of(self, instruction: Any) -> str:
+        """`optax/_src/transform.py:283`: the innermost line that it is from; empty if unknown."""
+        text = instruction.to_string()
+        if frame := re.search(r"stack_frame_id=(\d+)", text):
+            return self._frames.get(int(frame[1]), "")
+        line = re.search(r'source_file="([^"]*)"(?: source_line=(\d+))?', text)
+        return f"{short_path(line[1])}:{line[2] or 0}" if line else ""
+
+    @cached_property
+    def _frames(self) -> dict[int, str]:
+        files = dict(self._table("FileNames", r'"(.*)"'))
+        locations = {
+            number: f"{short_path(files.get(file, ''))}:{line}"
+            for number, file, line in self._table(
+                "FileLocations", r"\{file_name_id=(\d+).*? line=(\d+).*"
+            )
+        }
+        frames = self._table("StackFrames", r"\{file_location_id=(\d+).*")
+        return {int(number): locations.get(location, "") for number, location in frames}
+
+    def _table(self, title: str, form: str) -> list[Any]:
+        """A table's lines, up to an empty one: each line's number and what the form captures."""
+        lines = re.search(rf"^{title}\n((?:.+\n)+)", self._text, re.MULTILINE)
+        return re.findall(rf"^(\d+) {form}$", lines[1], re.MULTILINE) if lines else []
+
+
+def short_path(path: str) -> str:
+    """A source file's path from its package or from the repository on; else its name alone."""
+    for marker in ("site-packages/", "dist-packages/"):
+        if marker in path:
+            return path.rpartition(marker)[2]
+    for folder in ("implementations", "bench"):
+        if f"/{folder}/" in path:
+            return f"{folder}/{path.rpartition(f'/{folder}/')[2]}"
+    return path.rpartition("/")[2]

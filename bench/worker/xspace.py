@@ -1,0 +1,177 @@
+"""What a profiler's trace says happened: steps, and the operations of each device.
+
+One reader for three layouts of planes. On CPU all operations are on threads of `/host:CPU`, and say
+their device and launch themselves. On GPU every device has a plane with a line a stream, on TPU one
+with the lines `XLA Ops` and `Async XLA Ops`. Steps are annotations on the host everywhere; each is
+waited for, so that what runs during a step is the step's.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from jax.profiler import ProfileData
+
+_DEVICE = re.compile(r"/device:(?:GPU|TPU):(\d+)")
+_TPU_LINES = ("XLA Ops", "Async XLA Ops")
+_EXECUTE = "ThunkExecutor::Execute"
+_REGION = "ThreadpoolListener::StartRegion"
+_END = "end: "
+
+
+@dataclass(frozen=True)
+class Event:
+    """One run of one operation on one device. Times are nanoseconds on one clock of the host."""
+
+    device: int
+    """Its ordinal in the process."""
+    module: str
+    op: str
+    launch: int
+    """Run of a program that it belongs to; 0 where the platform does not say."""
+    start: int
+    end: int
+    """When its result was there, also where a thread only started it and others did it."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A trace."""
+
+    steps: list[tuple[int, int]]
+    """Start and end of each annotated step, in order."""
+    events: list[Event]
+    """By time of their start."""
+
+
+def read(serialized: bytes) -> Recording:
+    """Read a serialized XSpace, the content of a `.xplane.pb`.
+
+    Raises:
+      ValueError: it is none.
+    """
+    try:
+        data = ProfileData.from_serialized_xspace(serialized)
+    except RuntimeError as error:
+        raise ValueError(f"no profiler's trace: {error}") from error
+    with warnings.catch_warnings():
+        # The types of jaxlib's binding have no __module__, which Python 3.12 and later deprecates.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        planes = list(data.planes)
+        host = next((plane for plane in planes if plane.name.startswith("/host:CPU")), None)
+        events = [event for plane in planes for event in _of_device(plane)]
+        if host is None:
+            return Recording([], sorted(events, key=lambda event: event.start))
+        threads = [_Thread.of(line) for line in host.lines]
+    if not events:
+        events = list(_of_threads(threads))
+    steps = sorted(step for thread in threads for step in thread.steps)
+    return Recording(steps, sorted(events, key=lambda event: event.start))
+
+
+def _of_device(plane: Any) -> Iterator[Event]:
+    """Operations on an accelerator's own plane."""
+    device = _DEVICE.fullmatch(plane.name)
+    if not device:
+        return
+    for line in plane.lines:
+        if not (line.name.startswith("Stream") or line.name in _TPU_LINES):
+            continue
+        for event in line.events:
+            stats = dict(event.stats)
+            op = stats.get("hlo_op") or _named(event.name)
+            if op:
+                yield Event(
+                    device=int(device[1]),
+                    module=str(stats.get("hlo_module", "")),
+                    op=str(op),
+                    launch=int(stats.get("run_id", 0)),
+                    start=int(event.start_ns),
+                    end=int(event.end_ns),
+                )
+
+
+def _named(name: str) -> str:
+    """The operation of an event that is named by its instruction's text, as on TPU."""
+    found = re.match(r"%([\w.-]+) = ", name)
+    return found[1] if found else ""
+
+
+@dataclass
+class _Thread:
+    """What one thread of the host recorded."""
+
+    steps: list[tuple[int, int]] = field(default_factory=list)
+    started: list[tuple[int, Event]] = field(default_factory=list)
+    """Events as the thread saw them, with the number that their completion refers to."""
+    completed: list[tuple[int, int]] = field(default_factory=list)
+    """Numbers of operations whose completion this thread noted, and when."""
+    regions: list[int] = field(default_factory=list)
+    """When the thread began a task of its pool."""
+    executes: list[int] = field(default_factory=list)
+    """When it began to run what depended on an operation."""
+
+    @classmethod
+    def of(cls, line: Any) -> _Thread:
+        thread = cls()
+        for event in line.events:
+            name, start = event.name, int(event.start_ns)
+            if name == _REGION:
+                thread.regions.append(start)
+            elif name == _EXECUTE:
+                thread.executes.append(start)
+            elif name.startswith(_END):
+                thread.completed.append((int(dict(event.stats)["_c"]), start))
+            elif "::" not in name:
+                thread._add(start, int(event.end_ns), dict(event.stats))
+        thread.regions.sort()
+        thread.executes.sort()
+        return thread
+
+    def _add(self, start: int, end: int, stats: dict[str, Any]) -> None:
+        if "step_num" in stats:
+            self.steps.append((start, end))
+        elif "hlo_op" in stats:
+            event = Event(
+                device=int(stats.get("device_ordinal", 0)),
+                module=str(stats.get("hlo_module", "")),
+                op=str(stats["hlo_op"]),
+                launch=int(stats.get("run_id", 0)),
+                start=start,
+                end=end,
+            )
+            self.started.append((int(stats.get("_p", 0)), event))
+
+    def finished(self, noted: int, since: int) -> int:
+        """When an operation was done whose completion the thread noted then.
+
+        What waited for the operation may run first, within the same task and before the note.
+        """
+        task = self.regions[bisect_right(self.regions, noted) - 1 :][:1]
+        earliest = max([since, *(start for start in task if start <= noted)])
+        return min([noted, *self.executes[bisect_left(self.executes, earliest) :][:1]])
+
+
+def _of_threads(threads: list[_Thread]) -> Iterator[Event]:
+    """Operations of XLA:CPU.
+
+    An operation's event covers the thread that started it. What it handed to other threads (a
+    matrix product's parts, for instance) is done when the last of them notes `end: <operation>`.
+    """
+    notes: defaultdict[int, list[tuple[_Thread, int]]] = defaultdict(list)
+    for thread in threads:
+        for number, noted in thread.completed:
+            notes[number].append((thread, noted))
+    for thread in threads:
+        for number, event in thread.started:
+            end = event.end
+            for other, noted in notes.get(number, []):
+                since = event.end if other is thread else 0
+                end = max(end, other.finished(noted, since))
+            yield Event(event.device, event.module, event.op, event.launch, event.start, end)
