@@ -99,6 +99,13 @@ def inspect(session: nox.Session) -> None:
 
 
 @nox.session
+def explain(session: nox.Session) -> None:
+    """Say why one traced cell is slower than another (posargs: the cells' names)."""
+    install(session)
+    session.run(python(session), "-m", "bench", "explain", *session.posargs)
+
+
+@nox.session
 def tensorboard(session: nox.Session) -> None:
     """Show the traces that `bench -- --profile` recorded, on this machine only."""
     install(session, extras=("profile",))

@@ -162,6 +162,31 @@ def inspect(
 
 
 @app.command()
+def explain(
+    a: Annotated[str, typer.Argument(metavar="CELL_A", help="Name of a cell, as in reports.")],
+    b: Annotated[str, typer.Argument(metavar="CELL_B", help="Cell that it is compared with.")],
+    run: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Name or folder of a stored run (default: the newest with traces of both).",
+        ),
+    ] = None,
+) -> None:
+    """Say why a step of CELL_A takes longer or shorter than one of CELL_B, from their traces."""
+    from rich.console import Console  # noqa: PLC0415 (other commands need not wait for these)
+
+    from bench.explain import command  # noqa: PLC0415
+
+    try:
+        found, path = command.explain(a, b, run)
+    except (BadInput, store.StoreError) as error:
+        refuse(str(error))
+    command.show(Console(highlight=False), found)
+    typer.echo(f"causes: {path.as_posix()}")
+
+
+@app.command()
 def tensorboard(
     port: Annotated[int, typer.Option(help="Port of the page.")] = 6006,
 ) -> None:

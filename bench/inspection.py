@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bench import numbers
 from bench.catalogue import path_faults, read_catalogue
 from bench.cells import Cell, StepOptions
 from bench.environment import worker_environment
 from bench.matrix import BadInput, make_plan
 from bench.options import Options
 from bench.protocol import ArrayLayout, Inspection, InspectionRequest, JobOptions
-from bench.report import numbers
 
 COMMAND = (sys.executable, "-m", "bench.worker.inspection")
 TIMEOUT_S = 600.0

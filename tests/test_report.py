@@ -16,9 +16,9 @@ import pandas as pd
 import pytest
 import synthetic
 
-from bench import report, store
+from bench import numbers, report, store
 from bench.mesh import MeshShape
-from bench.report import numbers, page, scaling, tables, variants, views, words
+from bench.report import page, scaling, tables, variants, views, words
 
 if TYPE_CHECKING:
     from bench.report.tables import Tables

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from bench.report import numbers
+from bench import numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from bench import numbers
 from bench.compare import views, words
-from bench.report import numbers
 from bench.report.views import started
 
 if TYPE_CHECKING:

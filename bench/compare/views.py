@@ -7,8 +7,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bench import numbers
 from bench.compare import words
-from bench.report import numbers
 from bench.report.views import Figure, Row, Table
 from bench.report.words import STATUS_WORDS
 from bench.statistics import floor_width

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from bench.report import numbers
+from bench import numbers
 from bench.report.words import WORDS, Caveat, listing
 from bench.statistics import UNPAIRED_SD
 

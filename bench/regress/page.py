@@ -16,9 +16,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bench import numbers
 from bench.progress import STYLES
 from bench.regress.outcome import FINDINGS, NOT_MEASURED, QUIET, Case, Outcome, Word
-from bench.report import numbers, words
+from bench.report import words
 from bench.statistics import floor_width
 from bench.verdicts import ALPHA
 

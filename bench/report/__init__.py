@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bench import store
-from bench.report import page, tables
+from bench.report import page, tables, traces
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +19,8 @@ def build(run_dir: Path) -> Path:
     """Write the report of a run into its folder and return the path of `report.html`.
 
     Beside it: `report.md`, `plots/`, and the tables `cells`, `samples` and `blocks` as CSV and
-    Parquet. Reads stored rows alone, so it can be repeated; the same rows give the same bytes.
+    Parquet; with traces also `trace_steps`, `trace_operations` and `causes`. Reads stored rows
+    alone, so it can be repeated; the same rows give the same bytes.
 
     Raises:
       StoreError: the folder is not a readable run.
@@ -29,6 +30,11 @@ def build(run_dir: Path) -> Path:
     store.export(found.cells, run_dir, "cells")
     store.export(run.samples, run_dir, "samples")
     store.export(run.blocks, run_dir, "blocks")
+    if found.traces:
+        rows = found.traces.values()
+        store.export(traces.steps_frame(rows), run_dir, "trace_steps")
+        store.export(traces.operations_frame(rows), run_dir, "trace_operations")
+        store.export(traces.causes_frame(found.comparisons, found.traces), run_dir, "causes")
     content = page.content(found, run.manifest)
     plots = run_dir / "plots"
     plots.mkdir(exist_ok=True)

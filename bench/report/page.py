@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from bench.report import numbers, plots, scaling, variants, views, words
+from bench import numbers
+from bench.report import plots, scaling, traces, variants, views, words
 from bench.report.templates import environment
 
 if TYPE_CHECKING:
@@ -42,6 +43,17 @@ class Chart:
 
 
 @dataclass(frozen=True)
+class Block:
+    """A block's tables."""
+
+    measured: Table
+    breakdown: Table | None
+    """What traces showed; None without any."""
+    work: Table
+    """What can be told without running."""
+
+
+@dataclass(frozen=True)
 class Subject:
     """A workload at one size, with one set of options."""
 
@@ -56,8 +68,7 @@ class Subject:
     """What this environment changes; None where it is the usual one."""
     communication: Table | None
     """None where all meshes have one device, or nothing is known."""
-    blocks: list[tuple[Table, Table]]
-    """Of each: what was measured, and what can be told without running."""
+    blocks: list[Block]
 
 
 @dataclass(frozen=True)
@@ -173,7 +184,10 @@ def _subject(
         left_out=_left_out(len(curves) - len(plotted), len(compared) - len(drawn)),
         variant=views.variant(changed) if changed else None,
         communication=views.communication(timed),
-        blocks=[(views.comparison(b, manifest), views.work(b)) for b in timed],
+        blocks=[
+            Block(views.comparison(b, manifest), traces.breakdown(b, found.traces), views.work(b))
+            for b in timed
+        ],
     )
 
 

@@ -15,8 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from bench import statistics
-from bench.report import numbers
+from bench import numbers, statistics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

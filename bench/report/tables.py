@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 
-from bench import peaks, statistics
+from bench import numbers, peaks, statistics
 from bench.cells import decisive
 from bench.effects import Conditions, Effect, conditions, drift, order
 from bench.mesh import MeshShape
-from bench.report import bubbles, numbers
+from bench.report import bubbles
 from bench.rows import TWIN
 from bench.statistics import Ratio, Rounds
 from bench.verdicts import MARGIN, Claim, claims
 
 if TYPE_CHECKING:
     from bench.report.bubbles import Idle
-    from bench.rows import Manifest
+    from bench.rows import Manifest, TraceRow
     from bench.store import Run
 
 IMPLAUSIBLE = "implausible"
@@ -123,6 +123,8 @@ class Tables:
     `to_decide_s` (more measuring time that would probably decide it), `profile`. NaN or None where
     there is no figure; no times unless status is `ok`."""
     comparisons: list[Comparison]
+    traces: dict[str, TraceRow]
+    """What traces showed, by cell."""
     timeline: pd.DataFrame
     """One row a round, in order of time: `minutes` since the first, `launch`, the baseline's
     `relative` step time against its median over the block, the shares of all cores' time that
@@ -166,7 +168,8 @@ def build(run: Run) -> Tables:
     if cells:
         order = [*BLOCK_ORDER, "implementation"]
         table = table.sort_values(order, kind="stable", ignore_index=True)
-    return Tables(table, comparisons, _timeline(run.samples, comparisons))
+    traces = {row["cell"]: row for row in run.traces}
+    return Tables(table, comparisons, traces, _timeline(run.samples, comparisons))
 
 
 def _attempts(blocks: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from bench import peaks, statistics
-from bench.report import numbers, tables, words
+from bench import numbers, peaks, statistics
+from bench.report import tables, words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +38,8 @@ class Row:
     figures: list[Figure]
     note: str = ""
     """Below the name."""
+    trace: str = ""
+    """Address of its trace in TensorBoard."""
 
 
 @dataclass(frozen=True)

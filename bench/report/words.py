@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench import peaks, statistics
-from bench.report import numbers, tables
+from bench import numbers, peaks, statistics
+from bench.report import tables
 from bench.report.tables import IMPLAUSIBLE
 from bench.statistics import PROCESS_SD
 from bench.verdicts import decide

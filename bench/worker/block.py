@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import random
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -42,6 +44,7 @@ from bench.rows import (
     block_fields,
 )
 from bench.worker.bases import BaseModules
+from bench.worker.breakdown import DeviceStep
 from bench.worker.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
 from bench.worker.compilation import CompilationLog, remembered_programs
 from bench.worker.completion import check_completion
@@ -52,7 +55,7 @@ from bench.worker.operations import Operations
 from bench.worker.problems import load_workload, make_problem
 from bench.worker.programs import communication, compilers_cost, live_programs, new_programs
 from bench.worker.traced_flops import traced_flops
-from bench.worker.tracing import read_trace, trace, trace_row
+from bench.worker.tracing import PASSES, read_steps, record, summarize, trace_row
 
 Emit = Callable[[Event], None]
 
@@ -336,19 +339,27 @@ class BlockRun:
             arm for arm in self.arms if arm.name != TWIN and self.rows[arm.name]["status"] == "ok"
         ]
         places = {device.id: place for place, device in enumerate(mesh.devices.flat)}
-        for number, arm in enumerate(timed):
-            self.phase("trace", arm.name, number, len(timed))
-            row = self.rows[arm.name]
-            run = f"{self.job['profile_run']}/{row['cell']}"
+        found: dict[str, list[list[DeviceStep]]] = {arm.name: [] for arm in timed}
+        failed: set[str] = set()
+        for number, (turn, arm) in enumerate(itertools.product(range(PASSES), timed)):
+            self.phase("trace", arm.name, number, PASSES * len(timed))
+            if arm.name in failed:
+                continue
+            cell = f"{self.job['profile_run']}/{self.rows[arm.name]['cell']}"
+            operations = Operations(self.step_programs[arm.name], mesh.size)
             try:
-                path = trace(arm, logdir, run, self.job["profile_steps"])
-                row["profile"] = run
-                operations = Operations(self.step_programs[arm.name], mesh.size)
-                shown = read_trace(path, operations, places)
-                stored = trace_row(self.fields, arm.name, row["cell"], run, shown)
-                self.emit(TraceEvent(event="trace", row=stored))
+                # TensorBoard shows one of the passes.
+                with tempfile.TemporaryDirectory() if turn else nullcontext(str(logdir)) as folder:
+                    path = record(arm, Path(folder), cell, self.job["profile_steps"])
+                    found[arm.name] += read_steps(path, operations, places)
+                self.rows[arm.name]["profile"] = cell
             except Exception:  # noqa: BLE001 - a profiler's fault must not cost the samples
+                failed.add(arm.name)
                 traceback.print_exc()
+        for name, steps in found.items():
+            if steps:
+                row = trace_row(self.fields, self.rows[name], summarize(steps))
+                self.emit(TraceEvent(event="trace", row=row))
         self.stopwatch.lap("trace")
 
     def fail(self, name: str, problem: Problem, status: Status, reason: str) -> None:

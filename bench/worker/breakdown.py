@@ -186,13 +186,12 @@ class _Gaps:
         return (before.module, before.launch) != (after.module, after.launch)
 
 
-def middle_half(steps: Sequence[tuple[int, int]]) -> list[int]:
+def middle_half(lengths: Sequence[float]) -> list[int]:
     """Which steps to look at: those of median length, without the quarters at both ends.
 
     The first traced steps are longer than the rest, and any may be interrupted. Parts of the same
     steps add up, which medians of parts would not.
     """
-    order = sorted(range(len(steps)), key=lambda number: steps[number][1] - steps[number][0])
-    cut = (len(order) - 1) // 4 if len(order) > 2 else 0  # noqa: PLR2004 - of two, none is middle
-    cut = max(cut, 1 if len(order) > 2 else 0)  # noqa: PLR2004
+    order = sorted(range(len(lengths)), key=lambda number: lengths[number])
+    cut = (len(order) + 1) // 4
     return sorted(order[cut : len(order) - cut])

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from bench.rows import BlockFields, OpTime, StepParts, TraceRow
+from bench.rows import BlockFields, CellRow, OpTime, StepParts, TraceRow
 from bench.worker import xspace
 from bench.worker.breakdown import DeviceStep, OpShare, device_step, known, middle_half
 from bench.worker.clock import Arm
@@ -23,8 +23,12 @@ HOST = "process_0"
 processes of a host share, and which is nobody's business where a trace is shown."""
 
 
+PASSES = 4
+"""How often each arm is traced, by turns, so that what the host does meanwhile meets them all."""
+
+
 class Shown(NamedTuple):
-    """Where the time of a trace's steps went."""
+    """Where the time of traced steps went."""
 
     steps: list[StepParts]
     counted: list[int]
@@ -33,11 +37,11 @@ class Shown(NamedTuple):
     """Their means."""
 
 
-def trace(arm: Arm, logdir: Path, run: str, steps: int) -> Path:
+def record(arm: Arm, logdir: Path, run: str, steps: int) -> Path:
     """Record `steps` steps, each waited for, as the TensorBoard run named `run`.
 
     TensorBoard lists `<folders>/plugins/profile/<session>` as <folders>/<session>, so the run's
-    last part is the session.
+    last part is the session. A run that was there is replaced.
 
     Returns:
       The trace's file.
@@ -59,11 +63,13 @@ def trace(arm: Arm, logdir: Path, run: str, steps: int) -> Path:
     return path
 
 
-def read_trace(path: Path, operations: Operations, places: Mapping[int, int]) -> Shown:
-    """Read where the time went.
+def read_steps(
+    path: Path, operations: Operations, places: Mapping[int, int]
+) -> list[list[DeviceStep]]:
+    """Read where the time of each step went, on each device.
 
     Args:
-      path: of the trace.
+      path: of a trace.
       operations: of the step's programs.
       places: of devices in the mesh, by their ordinal in the trace.
 
@@ -71,7 +77,7 @@ def read_trace(path: Path, operations: Operations, places: Mapping[int, int]) ->
       ValueError: the file is no trace, or no operation of the programs is in it.
     """
     recording = xspace.read(path.read_bytes())
-    found: list[list[DeviceStep]] = []
+    found = []
     for start, end in recording.steps:
         events = [event for event in recording.events if start <= event.start < end]
         ours = known(events, operations, places)
@@ -83,22 +89,27 @@ def read_trace(path: Path, operations: Operations, places: Mapping[int, int]) ->
         )
     if not any(device.operations for step in found for device in step):
         raise ValueError(f"{path.name}: no operation of the step's programs is in the trace")
+    return found
+
+
+def summarize(steps: Sequence[Sequence[DeviceStep]]) -> Shown:
+    """Put together what steps spent, on devices in the order of the mesh."""
+    counted = middle_half([step[0].share.total for step in steps])
     parts = [
         _parts(number, place, device)
-        for number, step in enumerate(found)
-        for place, device in zip(places.values(), step, strict=True)
+        for number, step in enumerate(steps)
+        for place, device in enumerate(step)
     ]
-    counted = middle_half(recording.steps)
-    return Shown(parts, counted, _ops([device for number in counted for device in found[number]]))
+    return Shown(parts, counted, _ops([device for number in counted for device in steps[number]]))
 
 
-def trace_row(fields: BlockFields, arm: str, cell: str, profile: str, shown: Shown) -> TraceRow:
+def trace_row(fields: BlockFields, row: CellRow, shown: Shown) -> TraceRow:
     """What the trace of a cell showed, as it is stored."""
     return TraceRow(
         **fields,
-        cell=cell,
-        implementation=arm,
-        profile=profile,
+        cell=row["cell"],
+        implementation=row["implementation"],
+        profile=row.get("profile", ""),
         host=HOST,
         steps=shown.steps,
         counted=shown.counted,

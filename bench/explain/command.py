@@ -1,0 +1,174 @@
+"""`python -m bench explain CELL_A CELL_B`: why A's step takes another time. Imports no jax."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from bench import numbers, store
+from bench.engine import REPORTS, find_run
+from bench.explain.attribution import Attribution, attribute
+from bench.explain.table import cause_rows
+from bench.explain.words import called, milliseconds, only_one_transposes, sentence
+from bench.matrix import BadInput
+from bench.report import tables
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from bench.explain.attribution import Cause
+    from bench.rows import TraceRow
+    from bench.store import Run
+
+_WORTH_A_ROW = 0.01
+"""Share of the difference below which causes are summed up in one row."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why two cells of a stored run differ."""
+
+    run: str
+    a: str
+    b: str
+    attribution: Attribution
+    timed_ratio: float
+    """Latency of A over that of B: like a traced step, one that is waited for."""
+
+    @property
+    def sentence(self) -> str:
+        """The answer."""
+        block, _, one = self.a.rpartition("/")
+        other_block, _, other = self.b.rpartition("/")
+        names = (one, other) if block == other_block else (self.a, self.b)
+        return sentence(*names, self.attribution, self.timed_ratio)
+
+
+def explain(a: str, b: str, run: str | None = None) -> tuple[Explanation, Path]:
+    """Compare what the traces of two cells showed; writes the causes as CSV and Parquet.
+
+    Args:
+      a: name of a cell, such as `mlp-base/data=2/b512/fp32/jit_spmd`.
+      b: name of another.
+      run: name or folder of a stored run; the newest that has traces of both if absent.
+
+    Returns:
+      The explanation, and the CSV file: `explain_<a>_<b>.csv` in the run's folder.
+
+    Raises:
+      BadInput: there is no such run, or it has no trace or no time of a cell.
+      StoreError: the run cannot be read.
+    """
+    if a == b:
+        raise BadInput(["name two different cells"])
+    found = store.load(find_run(run)) if run else _newest(a, b)
+    traces = {row["cell"]: row for row in found.traces}
+    faults = [_no_trace(name, found, traces) for name in (a, b) if name not in traces]
+    if faults:
+        raise BadInput(faults)
+    latency = tables.build(found).cells.set_index("cell")["latency_s"]
+    timed_ratio = float(latency[a] / latency[b])
+    if not math.isfinite(timed_ratio):
+        raise BadInput([f"{a if math.isnan(latency[a]) else b} has no time in {found.directory}"])
+    explanation = Explanation(
+        found.directory.name, a, b, attribute(traces[a], traces[b]), timed_ratio
+    )
+    name = "_".join(["explain", *(re.sub(r"[^\w.,=-]", "-", cell) for cell in (a, b))])
+    rows = cause_rows(a, b, explanation.attribution, timed_ratio)
+    store.export(pd.DataFrame(rows), found.directory, name)
+    return explanation, found.directory / f"{name}.csv"
+
+
+def _newest(a: str, b: str) -> Run:
+    """The newest stored run with traces of both cells."""
+    folders = [path.parent for path in REPORTS.glob(f"*/{store.TRACES}")]
+    folders.sort(key=lambda folder: (folder / store.TRACES).stat().st_mtime, reverse=True)
+    known: dict[str, None] = {}
+    for folder in folders:
+        try:
+            run = store.load(folder)
+        except store.StoreError:  # of another version, perhaps; the next may do
+            continue
+        cells = [row["cell"] for row in run.traces]
+        if {a, b} <= set(cells):
+            return run
+        known |= dict.fromkeys(cells)
+    if not known:
+        raise BadInput([f"no run in {REPORTS}/ has traces; record some: nox -s bench -- --profile"])
+    missing = [name for name in (a, b) if name not in known]
+    if not missing:
+        raise BadInput([f"no run in {REPORTS}/ has traces of both; cells of one run share an hour"])
+    listed = ", ".join(sorted(known))
+    raise BadInput(
+        [f"no run in {REPORTS}/ has a trace of {name}; there are {listed}" for name in missing]
+    )
+
+
+def _no_trace(name: str, run: Run, traces: dict[str, TraceRow]) -> str:
+    if name in set(run.cells["cell"]):
+        return f"{name} has no trace in {run.directory}; record it with --profile"
+    return f"there is no cell {name} in {run.directory}; with traces: {', '.join(sorted(traces))}"
+
+
+def show(console: Console, found: Explanation) -> None:
+    """Print the sentence and the table of causes."""
+    console.print(Text(found.sentence))
+    attribution = found.attribution
+    gap = attribution.traced_a - attribution.traced_b
+    table = Table(box=box.SIMPLE, caption=_caption(found), caption_justify="left")
+    table.add_column("What")
+    table.add_column("Where", overflow="fold")
+    for heading in ("A", "B", "A - B", "of it"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    rest: list[Cause] = []
+    for cause in attribution.causes:
+        if cause.key.category != "idle" and abs(cause.difference) < _WORTH_A_ROW * abs(gap):
+            rest.append(cause)
+            continue
+        figures = _figures(cause.a.seconds, cause.b.seconds, gap)
+        table.add_row(_what(cause), Text(cause.key.source), *figures)
+    if rest:
+        a, b = sum(one.a.seconds for one in rest), sum(one.b.seconds for one in rest)
+        table.add_row(f"{len(rest)} others", "", *_figures(a, b, gap))
+    whole = _figures(attribution.traced_a, attribution.traced_b, gap)
+    table.add_row("step, as traced", "", *whole, style="bold")
+    console.print(table)
+
+
+def _what(cause: Cause) -> Text:
+    text = Text(called(cause.key))
+    if cause.key.category not in {"collective", "control"}:
+        text.append(f" {' '.join(cause.key.sizes)}", style="dim")
+    side = only_one_transposes(cause)
+    if side:
+        text.append(f" (transposes in {side.upper()} only)", style="yellow")
+    elif bool(cause.a.ops) != bool(cause.b.ops):
+        text.append(f" (in {'A' if cause.a.ops else 'B'} only)")
+    return text
+
+
+def _figures(a: float, b: float, gap: float) -> list[str]:
+    """Seconds of both, their difference, and its share of the whole difference."""
+    return [
+        numbers.si(a, "s") if a else numbers.MISSING,
+        numbers.si(b, "s") if b else numbers.MISSING,
+        milliseconds(a - b),
+        numbers.percent((a - b) / gap) if gap else numbers.MISSING,
+    ]
+
+
+def _caption(found: Explanation) -> str:
+    attribution = found.attribution
+    traced, timed = (numbers.percent(share) for share in (attribution.gap, found.timed_ratio - 1))
+    return (
+        f"A is {found.a}, B is {found.b}, of the run {found.run}. Seconds a step and device, as "
+        f"traced, where A takes {traced} more than B; {timed} without a profiler."
+    )

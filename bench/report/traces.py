@@ -1,0 +1,161 @@
+"""Where traced steps spend their time, and why one takes longer: tables from stored rows."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pandas as pd
+
+from bench import numbers
+from bench.explain.attribution import Attribution, attribute, means, oversubscription, stragglers
+from bench.explain.table import cause_rows
+from bench.explain.words import sentence
+from bench.report.views import Figure, Row, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from bench.report.tables import Comparison
+    from bench.rows import TraceRow
+
+TENSORBOARD = "http://localhost:6006"
+"""Where `nox -s tensorboard` serves traces unless told otherwise."""
+
+
+def breakdown(block: Comparison, traces: Mapping[str, TraceRow]) -> Table | None:
+    """Where the steps of a block's cells spend their time; None where none was traced.
+
+    Args:
+      block: the comparison.
+      traces: by cell.
+    """
+    rows = [
+        _row(cell, traces[cell["cell"]], _why(cell, block, traces))
+        for cell in block.ranked
+        if cell["cell"] in traces
+    ]
+    if not rows:
+        return None
+    headings = [
+        Figure("Implementation"),
+        Figure("Traced step", "waited for"),
+        Figure("Dispatch", "nothing launched yet"),
+        Figure("Matrix products"),
+        Figure("Elementwise", "and reductions"),
+        Figure("Layout", "copies"),
+        Figure("Waiting", "in collectives"),
+        Figure("Moving data", "in collectives"),
+        Figure("Idle"),
+        Figure("Overlap", "collective beside compute"),
+        Figure("Slowest device", "computing, over the mean"),
+        Figure("Why", "against the baseline"),
+    ]
+    meaning = (
+        "Means over devices and over the traced steps of median length. The parts but the overlap "
+        "add up to the step."
+    )
+    facts = [meaning]
+    factors = [
+        oversubscription(traces[row["cell"]]) for row in block.ranked if row["cell"] in traces
+    ]
+    shared = max((factor for factor in factors if factor is not None), default=0.0)
+    if shared > 1:
+        facts.append(
+            f"Devices worked {numbers.significant(shared)} times as long as the cores could: "
+            "part of it is waiting for a core."
+        )
+    return Table(f"Where a step's time goes, {block.place}", headings, rows, facts)
+
+
+def _row(cell: Mapping[Any, Any], trace: TraceRow, why: str) -> Row:
+    found = means(trace)
+    computing = {
+        category: sum(op["compute_ns"] for op in trace["ops"] if op["category"] == category) / 1e9
+        for category in ("matmul", "elementwise", "layout")
+    }
+    parts = [
+        found["dispatch"], *computing.values(), found["wait"], found["move"], found["idle"]
+    ]  # fmt: skip
+    return Row(
+        cell["implementation"],
+        [
+            Figure(numbers.si(found["total"], "s")),
+            *(_share(seconds, found["total"]) for seconds in parts),
+            _share(found["overlap"], found["total"]),
+            _slowest(trace),
+            Figure(why or numbers.MISSING),
+        ],
+        trace=trace_viewer(trace),
+    )
+
+
+def _share(seconds: float, whole: float) -> Figure:
+    if not seconds:
+        return Figure(numbers.MISSING)
+    return Figure(numbers.si(seconds, "s"), numbers.percent(seconds / whole))
+
+
+def _slowest(trace: TraceRow) -> Figure:
+    seconds = stragglers(trace)
+    if len(seconds) == 1:
+        return Figure(numbers.MISSING)
+    place = max(seconds, key=lambda device: seconds[device])
+    mean = sum(seconds.values()) / len(seconds)
+    return Figure(str(place), f"+{numbers.percent(seconds[place] / mean - 1)}" if mean else "")
+
+
+def _why(cell: Mapping[Any, Any], block: Comparison, traces: Mapping[str, TraceRow]) -> str:
+    """Why a cell beyond the margin is faster or slower than its baseline."""
+    if cell["verdict"] not in {"faster", "slower"}:
+        return "baseline" if cell["implementation"] == block.baseline else ""
+    pair = against_baseline(cell, block, traces)
+    if pair is None:
+        return ""
+    found, timed = pair
+    return sentence(cell["implementation"], block.baseline, found, timed)
+
+
+def against_baseline(
+    cell: Mapping[Any, Any], block: Comparison, traces: Mapping[str, TraceRow]
+) -> tuple[Attribution, float] | None:
+    """A cell's attribution against its baseline, and the timed ratio; None where either lacks."""
+    base = next((c for c in block.ranked if c["implementation"] == block.baseline), None)
+    if base is None or base is cell or not {cell["cell"], base["cell"]} <= traces.keys():
+        return None
+    timed = cell["latency_s"] / base["latency_s"]
+    if not math.isfinite(timed):
+        return None
+    return attribute(traces[cell["cell"]], traces[base["cell"]]), timed
+
+
+def trace_viewer(trace: TraceRow) -> str:
+    """Address of a cell's trace in TensorBoard."""
+    run = quote(trace["profile"], safe="")
+    return f"{TENSORBOARD}/?run={run}&tag=trace_viewer@&host={quote(trace['host'])}#profile"
+
+
+def steps_frame(traces: Iterable[TraceRow]) -> pd.DataFrame:
+    """One row a traced step and device, with whether it is among the steps looked at."""
+    return pd.DataFrame(
+        {"cell": row["cell"], **step, "counted": step["step"] in row["counted"]}
+        for row in traces
+        for step in row["steps"]
+    )
+
+
+def operations_frame(traces: Iterable[TraceRow]) -> pd.DataFrame:
+    """One row an operation of a cell."""
+    return pd.DataFrame({"cell": row["cell"], **op} for row in traces for op in row["ops"])
+
+
+def causes_frame(blocks: Iterable[Comparison], traces: Mapping[str, TraceRow]) -> pd.DataFrame:
+    """One row a cause of a difference between a cell and its baseline."""
+    return pd.DataFrame(
+        row
+        for block in blocks
+        for cell in block.ranked
+        if (pair := against_baseline(cell, block, traces)) is not None
+        for row in cause_rows(cell["cell"], f"{block.name}/{block.baseline}", *pair)
+    )
