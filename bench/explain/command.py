@@ -17,7 +17,7 @@ from bench import numbers, store
 from bench.engine import REPORTS, find_run
 from bench.explain.attribution import Attribution, attribute
 from bench.explain.table import cause_rows
-from bench.explain.words import called, milliseconds, only_one_transposes, sentence
+from bench.explain.words import called, milliseconds, only_one_transposes, reason
 from bench.matrix import BadInput
 from bench.report import tables
 
@@ -49,7 +49,7 @@ class Explanation:
         block, _, one = self.a.rpartition("/")
         other_block, _, other = self.b.rpartition("/")
         names = (one, other) if block == other_block else (self.a, self.b)
-        return sentence(*names, self.attribution, self.timed_ratio)
+        return reason(*names, self.attribution, self.timed_ratio).sentence
 
 
 def explain(a: str, b: str, run: str | None = None) -> tuple[Explanation, Path]:

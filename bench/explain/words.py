@@ -1,9 +1,10 @@
-"""An attribution in one sentence."""
+"""An attribution in words."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from bench import numbers
@@ -28,7 +29,7 @@ _MOST = 3
 """Causes that a sentence names, of those in its direction."""
 
 _TOLD = 0.05
-"""Share of the difference that is worth naming."""
+"""Share of the difference that is worth naming; in the other direction, twice that."""
 
 
 class Theme(NamedTuple):
@@ -42,8 +43,19 @@ class Theme(NamedTuple):
     """`a` or `b` where only its operations move elements to another layout."""
 
 
-def sentence(a: str, b: str, found: Attribution, timed_ratio: float) -> str:
-    """Why a step of A takes longer or shorter than one of B.
+@dataclass(frozen=True)
+class Reason:
+    """Why a step of one cell takes another time than one of another."""
+
+    sentence: str
+    main: str = ""
+    """The main cause, in a few words; empty if the traces do not show the difference."""
+    seconds: float = 0.0
+    """What the main cause takes longer in A."""
+
+
+def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
+    """Put an attribution into words.
 
     Args:
       a: what A is called.
@@ -54,25 +66,25 @@ def sentence(a: str, b: str, found: Attribution, timed_ratio: float) -> str:
     share = found.explained(timed_ratio)
     more = "more" if timed_ratio > 1 else "less"
     start = f"{a} takes {numbers.percent(abs(timed_ratio - 1))} {more} time than {b}"
-    if not share:
-        return f"{start}; its trace does not show why ({_signed_percent(found.gap)} as traced)."
     gap = found.traced_a - found.traced_b
-    themes = sorted(_themes(found.causes).items(), key=lambda item: -abs(_sum(item[1])))
-    named = [(theme, causes) for theme, causes in themes if theme.category != "idle"]
-    along = [
-        _phrase(a, b, theme, causes)
-        for theme, causes in named
-        if _sum(causes) / gap >= _TOLD
-    ][:_MOST]  # fmt: skip
-    against = [
-        _phrase(a, b, theme, causes)
-        for theme, causes in named
-        if _sum(causes) / gap <= -2 * _TOLD
-    ][:1]  # fmt: skip
-    text = f"{start}: {'; '.join(along)}" if along else start
+    themes = [
+        (theme, causes)
+        for theme, causes in _themes(found.causes).items()
+        if theme.category != "idle"
+    ]
+    themes.sort(key=lambda item: -_sum(item[1]) / gap)
+    along = [item for item in themes if _sum(item[1]) / gap >= _TOLD][:_MOST]
+    against = [item for item in themes if _sum(item[1]) / gap <= -2 * _TOLD][-1:]
+    if not share or not along:
+        traced = f"{'+' if found.gap > 0 else ''}{numbers.percent(found.gap)} as traced"
+        return Reason(f"{start}; the traces do not show why ({traced}).")
+    text = f"{start}: {'; '.join(_phrase(a, b, *item) for item in along)}"
     if against:
-        text += f"; against that {against[0]}"
-    return f"{text}. This explains {numbers.percent(share)} of the difference."
+        text += f"; against that {_phrase(a, b, *against[0])}"
+    text += f". This explains {numbers.percent(share)} of the difference."
+    theme, causes = along[0]
+    main = called(causes[0].key) + (", transposing" if theme.transposes else "")
+    return Reason(text, main, _sum(causes))
 
 
 def called(key: Key) -> str:
@@ -86,10 +98,6 @@ def milliseconds(seconds: float) -> str:
     """A difference, with its sign."""
     sign = "+" if seconds > 0 else ""
     return f"{sign}{numbers.si(seconds, 's')}"
-
-
-def _signed_percent(share: float) -> str:
-    return f"{'+' if share > 0 else ''}{numbers.percent(share)}"
 
 
 def _themes(causes: Iterable[Cause]) -> dict[Theme, list[Cause]]:
@@ -117,6 +125,15 @@ def _phrase(a: str, b: str, theme: Theme, causes: list[Cause]) -> str:
     if theme.transposes:
         one, other = (a, b) if theme.transposes == "a" else (b, a)
         text += f", which transpose in {one} and not in {other}"
-    sources = dict.fromkeys(cause.key.source for cause in causes if cause.key.source)
-    where = f", {' and '.join(list(sources)[:2])}" if sources else ""
+    where = _places(list(dict.fromkeys(c.key.source for c in causes if c.key.source))[:2])
     return f"{text} ({milliseconds(_sum(causes))}{where})"
+
+
+def _places(sources: list[str]) -> str:
+    """`, transform.py:283 and :290`: the file once, if it is the same."""
+    if not sources:
+        return ""
+    first, *others = sources
+    file = first.rpartition(":")[0]
+    same = [other.removeprefix(file) for other in others]
+    return f", {' and '.join([first, *same])}"

@@ -184,11 +184,14 @@ def _subject(
         left_out=_left_out(len(curves) - len(plotted), len(compared) - len(drawn)),
         variant=views.variant(changed) if changed else None,
         communication=views.communication(timed),
-        blocks=[
-            Block(views.comparison(b, manifest), traces.breakdown(b, found.traces), views.work(b))
-            for b in timed
-        ],
+        blocks=[_block(b, found, manifest) for b in timed],
     )
+
+
+def _block(block: Comparison, found: Tables, manifest: Manifest) -> Block:
+    breakdown = traces.breakdown(block, found.traces)
+    reasons = traces.reasons(block, found.traces) if breakdown else None
+    return Block(views.comparison(block, manifest, reasons), breakdown, views.work(block))
 
 
 def _left_out(curves: int, blocks: int) -> str:

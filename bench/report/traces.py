@@ -11,7 +11,7 @@ import pandas as pd
 from bench import numbers
 from bench.explain.attribution import Attribution, attribute, means, oversubscription, stragglers
 from bench.explain.table import cause_rows
-from bench.explain.words import sentence
+from bench.explain.words import Reason, reason
 from bench.report.views import Figure, Row, Table
 
 if TYPE_CHECKING:
@@ -31,11 +31,7 @@ def breakdown(block: Comparison, traces: Mapping[str, TraceRow]) -> Table | None
       block: the comparison.
       traces: by cell.
     """
-    rows = [
-        _row(cell, traces[cell["cell"]], _why(cell, block, traces))
-        for cell in block.ranked
-        if cell["cell"] in traces
-    ]
+    rows = [_row(cell, traces[cell["cell"]]) for cell in block.ranked if cell["cell"] in traces]
     if not rows:
         return None
     headings = [
@@ -50,7 +46,6 @@ def breakdown(block: Comparison, traces: Mapping[str, TraceRow]) -> Table | None
         Figure("Idle"),
         Figure("Overlap", "collective beside compute"),
         Figure("Slowest device", "computing, over the mean"),
-        Figure("Why", "against the baseline"),
     ]
     meaning = (
         "Means over devices and over the traced steps of median length. The parts but the overlap "
@@ -66,10 +61,11 @@ def breakdown(block: Comparison, traces: Mapping[str, TraceRow]) -> Table | None
             f"Devices worked {numbers.significant(shared)} times as long as the cores could: "
             "part of it is waiting for a core."
         )
-    return Table(f"Where a step's time goes, {block.place}", headings, rows, facts)
+    remarks = [found.sentence for found in reasons(block, traces).values()]
+    return Table(f"Where a step's time goes, {block.place}", headings, rows, facts, remarks)
 
 
-def _row(cell: Mapping[Any, Any], trace: TraceRow, why: str) -> Row:
+def _row(cell: Mapping[Any, Any], trace: TraceRow) -> Row:
     found = means(trace)
     computing = {
         category: sum(op["compute_ns"] for op in trace["ops"] if op["category"] == category) / 1e9
@@ -85,7 +81,6 @@ def _row(cell: Mapping[Any, Any], trace: TraceRow, why: str) -> Row:
             *(_share(seconds, found["total"]) for seconds in parts),
             _share(found["overlap"], found["total"]),
             _slowest(trace),
-            Figure(why or numbers.MISSING),
         ],
         trace=trace_viewer(trace),
     )
@@ -106,15 +101,14 @@ def _slowest(trace: TraceRow) -> Figure:
     return Figure(str(place), f"+{numbers.percent(seconds[place] / mean - 1)}" if mean else "")
 
 
-def _why(cell: Mapping[Any, Any], block: Comparison, traces: Mapping[str, TraceRow]) -> str:
-    """Why a cell beyond the margin is faster or slower than its baseline."""
-    if cell["verdict"] not in {"faster", "slower"}:
-        return "baseline" if cell["implementation"] == block.baseline else ""
-    pair = against_baseline(cell, block, traces)
-    if pair is None:
-        return ""
-    found, timed = pair
-    return sentence(cell["implementation"], block.baseline, found, timed)
+def reasons(block: Comparison, traces: Mapping[str, TraceRow]) -> dict[str, Reason]:
+    """Why implementations are faster or slower than the block's baseline, where traces tell."""
+    return {
+        cell["implementation"]: reason(cell["implementation"], block.baseline, *pair)
+        for cell in block.ranked
+        if cell["verdict"] in {"faster", "slower"}
+        and (pair := against_baseline(cell, block, traces)) is not None
+    }
 
 
 def against_baseline(

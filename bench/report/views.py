@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from bench import numbers, peaks, statistics
+from bench.explain.words import milliseconds
 from bench.report import tables, words
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from bench.explain.words import Reason
     from bench.report.scaling import Scaling
     from bench.report.tables import Comparison
     from bench.report.variants import Effect
@@ -51,6 +53,8 @@ class Table:
     rows: list[Row]
     facts: list[str]
     """What holds for all rows, for the caption."""
+    remarks: list[str] = field(default_factory=list)
+    """What is to be said of single rows, below the table."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,16 @@ class Ending:
     cells: list[str]
 
 
-def comparison(block: Comparison, manifest: Manifest) -> Table:
-    """The block's times, fastest first. It has at least one."""
+def comparison(
+    block: Comparison, manifest: Manifest, reasons: Mapping[str, Reason] | None = None
+) -> Table:
+    """The block's times, fastest first. It has at least one.
+
+    Args:
+      block: the comparison.
+      manifest: of the run.
+      reasons: why implementations differ from the baseline; None where nothing was traced.
+    """
     ranked = block.ranked
     unit = ranked[0]["unit"]
     headings = [
@@ -74,12 +86,13 @@ def comparison(block: Comparison, manifest: Manifest) -> Table:
         Figure("Throughput", f"{unit} a second"),
         Figure("To baseline", "ratio, 95 % interval"),
         Figure("Verdict", f"margin {numbers.percent(block.margin)}"),
+        *([] if reasons is None else [Figure("Why", "main cause, as traced")]),
         Figure("Compile", "trace + lower + compile"),
         Figure("Memory", "a device"),
         Figure("Achieved", "model FLOP/s"),
         Figure("MFU"),
     ]
-    rows = [_row(cell, block) for cell in ranked]
+    rows = [_row(cell, block, reasons) for cell in ranked]
     return Table(block.place, headings, rows, _facts(block, manifest))
 
 
@@ -127,7 +140,7 @@ def _work(cell: Mapping[Any, Any]) -> list[Figure]:
     ]
 
 
-def _row(cell: Mapping[Any, Any], block: Comparison) -> Row:
+def _row(cell: Mapping[Any, Any], block: Comparison, reasons: Mapping[str, Reason] | None) -> Row:
     notes = []
     if cell["implementation"] == block.baseline:
         notes.append("baseline")
@@ -135,14 +148,13 @@ def _row(cell: Mapping[Any, Any], block: Comparison) -> Row:
         notes.append("measured apart")
     if cell["bubble"] > 0:
         notes.append(_bubble(cell))
-    if cell["profile"]:
-        notes.append(f"profile {cell['profile']}")
     figures = [
         _spread(cell, "step"),
         _spread(cell, "latency"),
         Figure(numbers.si(cell["units_per_s"], "").strip(numbers.NARROW)),
         _ratio(cell, block),
         _verdict(cell, block),
+        *([] if reasons is None else [_why(reasons.get(cell["implementation"]))]),
         _compile(cell),
         Figure(numbers.bytes_(cell["memory_bytes"])),
         Figure(numbers.si(cell["achieved_flops"], "FLOP/s")),
@@ -190,6 +202,12 @@ def _verdict(cell: Mapping[Any, Any], block: Comparison) -> Figure:
     if word != "undecided":
         return Figure(word)
     return Figure(word, words.to_decide(cell["to_decide_s"]) if cell["paired"] else "not paired")
+
+
+def _why(found: Reason | None) -> Figure:
+    if found is None or not found.main:
+        return Figure(numbers.MISSING)
+    return Figure(milliseconds(found.seconds), found.main)
 
 
 def _compile(cell: Mapping[Any, Any]) -> Figure:

@@ -80,21 +80,43 @@ def _of_device(plane: Any) -> Iterator[Event]:
     device = _DEVICE.fullmatch(plane.name)
     if not device:
         return
-    for line in plane.lines:
-        if not (line.name.startswith("Stream") or line.name in _TPU_LINES):
+    lines = {line.name: list(line.events) for line in plane.lines}
+    runs = [_Run.of(event) for event in lines.get("XLA Modules", [])]
+    for name, events in lines.items():
+        if not (name.startswith("Stream") or name in _TPU_LINES):
             continue
-        for event in line.events:
+        for event in events:
             stats = dict(event.stats)
             op = stats.get("hlo_op") or _named(event.name)
-            if op:
-                yield Event(
-                    device=int(device[1]),
-                    module=str(stats.get("hlo_module", "")),
-                    op=str(op),
-                    launch=int(stats.get("run_id", 0)),
-                    start=int(event.start_ns),
-                    end=int(event.end_ns),
-                )
+            if not op:
+                continue
+            start = int(event.start_ns)
+            run = next((run for run in runs if run.start <= start < run.end), _Run())
+            yield Event(
+                device=int(device[1]),
+                module=str(stats.get("hlo_module", run.module)),
+                op=str(op),
+                launch=int(stats.get("run_id", run.launch)),
+                start=start,
+                end=int(event.end_ns),
+            )
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run of a program, as TPU planes show it."""
+
+    module: str = ""
+    launch: int = 0
+    start: int = 0
+    end: int = 0
+
+    @classmethod
+    def of(cls, event: Any) -> _Run:
+        """From an event named `jit_step(<fingerprint>)`."""
+        launch = int(dict(event.stats).get("run_id", 0))
+        module = event.name.partition("(")[0]
+        return cls(module, launch, int(event.start_ns), int(event.end_ns))
 
 
 def _named(name: str) -> str:
@@ -114,8 +136,8 @@ class _Thread:
     """Numbers of operations whose completion this thread noted, and when."""
     regions: list[int] = field(default_factory=list)
     """When the thread began a task of its pool."""
-    executes: list[int] = field(default_factory=list)
-    """When it began to run what depended on an operation."""
+    others: list[int] = field(default_factory=list)
+    """When it began an operation, or to run what waited for one."""
 
     @classmethod
     def of(cls, line: Any) -> _Thread:
@@ -125,13 +147,14 @@ class _Thread:
             if name == _REGION:
                 thread.regions.append(start)
             elif name == _EXECUTE:
-                thread.executes.append(start)
+                thread.others.append(start)
             elif name.startswith(_END):
                 thread.completed.append((int(dict(event.stats)["_c"]), start))
             elif "::" not in name:
                 thread._add(start, int(event.end_ns), dict(event.stats))
+        thread.others += [event.start for _, event in thread.started]
         thread.regions.sort()
-        thread.executes.sort()
+        thread.others.sort()
         return thread
 
     def _add(self, start: int, end: int, stats: dict[str, Any]) -> None:
@@ -155,7 +178,7 @@ class _Thread:
         """
         task = self.regions[bisect_right(self.regions, noted) - 1 :][:1]
         earliest = max([since, *(start for start in task if start <= noted)])
-        return min([noted, *self.executes[bisect_left(self.executes, earliest) :][:1]])
+        return min([noted, *self.others[bisect_left(self.others, earliest) :][:1]])
 
 
 def _of_threads(threads: list[_Thread]) -> Iterator[Event]:
