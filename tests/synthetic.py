@@ -20,9 +20,12 @@ from bench.rows import (
     Communication,
     Look,
     Manifest,
+    OpTime,
     ProofCheck,
     SampleRow,
     Status,
+    StepParts,
+    TraceRow,
     block_fields,
 )
 
@@ -80,6 +83,7 @@ class Plan:
     usable_cores: int = 4
     flops_scale: float = 1.0
     load: float = 0.3
+    traced: bool = False
 
     def blocks(self) -> Iterator[Block]:
         """Blocks of the run, each once."""
@@ -131,7 +135,9 @@ def write(reports: Path, plan: Plan, run: str = "synthetic") -> Path:
     for block in plan.blocks():
         for launch in range(plan.launches):
             together = [name for name in plan.ratios if name not in plan.alone]
-            store.append_block(directory, *attempt(plan, block, launch, "all", together))
+            rows = attempt(plan, block, launch, "all", together)
+            shown = traces(plan, block, rows[1]) if plan.traced and not launch else []
+            store.append_block(directory, *rows, shown)
             for name in sorted(plan.alone):
                 store.append_block(directory, *attempt(plan, block, launch, name, [name]))
     return directory
@@ -189,6 +195,68 @@ def attempt(
         "load_after": plan.load + 0.5,
     }
     return samples, cells, row
+
+
+def traces(plan: Plan, block: Block, cells: list[CellRow]) -> list[TraceRow]:
+    """What the traces of a block's cells showed.
+
+    Of the baseline's step a tenth is dispatch, a tenth idle, the rest a matrix product. What others
+    take longer is an elementwise update that transposes in them alone, and that is called otherwise
+    in each.
+    """
+    return [_trace(plan, block, row) for row in cells if row["status"] == "ok"]
+
+
+def _trace(plan: Plan, block: Block, row: CellRow) -> TraceRow:
+    name = row["implementation"]
+    whole = 1e9 * base_seconds(plan, block)
+    update = whole * (plan.ratios[name] - 1) + 0.1 * whole
+    part: StepParts = {
+        "step": 0,
+        "device": 0,
+        "total_ns": round(0.9 * whole + update),
+        "dispatch_ns": round(0.1 * whole),
+        "compute_ns": round(0.7 * whole + update),
+        "wait_ns": 0,
+        "move_ns": 0,
+        "idle_ns": round(0.1 * whole),
+        "overlap_ns": 0,
+    }
+    product: OpTime = {
+        "module": "jit_step",
+        "op": f"dot_in_{name}",
+        "opcode": "dot",
+        "category": "matmul",
+        "phase": "forward",
+        "source": "flax/nnx/nn/linear.py:422",
+        "shapes": ["f32[64,256]"],
+        "transposes": False,
+        "count": 1.0,
+        "compute_ns": 0.7 * whole,
+        "wait_ns": 0.0,
+        "move_ns": 0.0,
+    }
+    moment = cast("OpTime", {
+        **product, "op": f"fusion_in_{name}", "opcode": "fusion", "category": "elementwise",
+        "phase": "update", "source": "optax/_src/transform.py:283",
+        "shapes": ["f32[256,64]" if name == BASELINE else "f32[64,256]"],
+        "transposes": name != BASELINE, "compute_ns": update,
+    })  # fmt: skip
+    return {
+        **block_fields(block, row["attempt"], row["launch"]),
+        "cell": row["cell"],
+        "implementation": name,
+        "profile": f"synthetic/{row['cell']}",
+        "host": "process_0",
+        "steps": [
+            cast("StepParts", {**part, "step": step, "device": device})
+            for step in range(3)
+            for device in range(block.mesh.size)
+        ],
+        "counted": [1, 2],
+        "ops": [product, moment],
+        "cores": plan.usable_cores,
+    }
 
 
 def base_seconds(plan: Plan, block: Block) -> float:

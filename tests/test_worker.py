@@ -218,6 +218,25 @@ def test_a_trace_is_one_named_tensorboard_run_a_cell(events):
     ]
 
 
+def test_a_trace_shows_where_each_step_went(events):
+    found = {row["implementation"]: row for row in rows(events, "trace")}
+    assert sorted(found) == ["jit_spmd", "noisy"]
+    row = found["jit_spmd"]
+    assert row["cell"] == "linear-tiny/data=2/b8/fp32/jit_spmd"
+    assert row["cores"] > 0
+    # Several passes of two steps on two devices; TensorBoard shows one pass.
+    assert {part["device"] for part in row["steps"]} == {0, 1}
+    assert len(row["steps"]) == 2 * 2 * 4
+    for part in row["steps"]:
+        parts = (part[f"{name}_ns"] for name in ("dispatch", "compute", "wait", "move", "idle"))
+        assert abs(sum(parts) - part["total_ns"]) <= 5
+        assert part["compute_ns"] > 0
+    opcodes = {op["opcode"] for op in row["ops"]}
+    assert "all-reduce" in opcodes
+    assert any(op["source"].startswith("optax/") for op in row["ops"])
+    assert not any(op["source"].startswith("/") for op in row["ops"])
+
+
 def test_phases_name_the_arm_they_are_about(events):
     phases = [(e["phase"], e["arm"]) for e in events[0] if e["event"] == "phase"]
     assert ("gate", "broken") in phases

@@ -1,4 +1,4 @@
-"""Profiler traces written by hand: what a trace shows is known, so that reading it can be checked."""
+"""Profiler traces written by hand: what they show is known, so that reading it can be checked."""
 
 from __future__ import annotations
 
