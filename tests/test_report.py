@@ -477,7 +477,6 @@ def test_how_profiles_are_seen_is_said(tmp_path: Path) -> None:
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     text = report.build(directory).read_text(encoding="utf-8")
     assert "nox -s tensorboard" in text
-    assert "nox -s tensorboard" in text
 
 
 def test_the_report_imports_no_jax() -> None:

@@ -81,7 +81,7 @@ def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
     text = f"{start}: {'; '.join(_phrase(a, b, *item) for item in along)}"
     if against:
         text += f"; against that {_phrase(a, b, *against[0])}"
-    text += f". This explains {numbers.percent(share)} of the difference."
+    text += f". This explains {numbers.percent(round(share, 3))} of the difference."
     theme, causes = along[0]
     main = called(causes[0].key) + (", transposing" if theme.transposes else "")
     return Reason(text, main, _sum(causes))
