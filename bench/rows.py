@@ -227,7 +227,7 @@ class OpTime(TypedDict):
     opcode: str
     category: Category
     phase: str
-    """`forward`, `backward`, `recomputed` or `update`."""
+    """`forward`, `backward`, `recomputed`, `update` (by optax) or `other`."""
     source: str
     """Innermost source line that it is from; empty if unknown."""
     shapes: list[str]

@@ -131,17 +131,18 @@ def test_pairs_join_into_chains():
 
 
 @pytest.mark.parametrize(
-    ("name", "phase"),
+    ("name", "source", "phase"),
     [
-        ("jit(step)/jvp()/dot_general", "forward"),
-        ("jit(step)/shard_map/transpose(jvp())/dot_general", "backward"),
-        ("jit(step)/transpose(jvp())/checkpoint/rematted_computation/add", "recomputed"),
-        ("jit(step)/add", "update"),
-        ("", "update"),
+        ("jit(step)/jvp()/dot_general", "flax/nnx/nn/linear.py:422", "forward"),
+        ("jit(step)/shard_map/transpose(jvp())/dot_general", "", "backward"),
+        ("jit(step)/transpose(jvp())/checkpoint/rematted_computation/add", "", "recomputed"),
+        ("jit(step)/add", "optax/_src/transform.py:283", "update"),
+        ("jit(step)/add", "bench/contract.py:174", "other"),
+        ("", "", "other"),
     ],
 )
-def test_phases_are_told_by_transformations(name, phase):
-    assert phase_of(name) == phase
+def test_phases_are_told_by_transformations_and_sources(name, source, phase):
+    assert phase_of(name, source) == phase
 
 
 def compiled(step, *arguments):

@@ -24,6 +24,7 @@ _PHASES = {
     "backward": ", backward",
     "recomputed": ", recomputed",
     "update": ", update",
+    "other": ", beside passes and update",
 }
 _MOST = 3
 """Causes that a sentence names, of those in its direction."""

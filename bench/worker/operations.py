@@ -32,7 +32,7 @@ class Operation:
     opcode: str
     category: Category
     phase: str
-    """`forward`, `backward`, `recomputed` or `update`."""
+    """`forward`, `backward`, `recomputed`, `update` (by optax) or `other`."""
     source: str
     """Innermost source line: `optax/_src/transform.py:283`; empty if unknown."""
     shapes: tuple[str, ...]
@@ -102,7 +102,7 @@ class _Module:
 
 
 def _read(module: _Module, instruction: Any, devices: int) -> Operation:
-    opcode = hlo.opcode(instruction)
+    opcode, source = hlo.opcode(instruction), module.sources.of(instruction)
     inside = module.opcodes(instruction)
     category = _category(opcode, inside, instruction.to_string())
     return Operation(
@@ -110,8 +110,8 @@ def _read(module: _Module, instruction: Any, devices: int) -> Operation:
         name=instruction.name,
         opcode=opcode,
         category=category,
-        phase=phase_of(hlo.op_name(instruction)),
-        source=module.sources.of(instruction),
+        phase=phase_of(hlo.op_name(instruction), source),
+        source=source,
         shapes=tuple(
             f"{dtype}[{','.join(map(str, shape))}]" for dtype, shape in hlo.arrays(instruction)
         ),
@@ -130,17 +130,20 @@ def _category(opcode: str, inside: set[str], text: str) -> Category:
     return "layout" if inside <= _SHAPES else "elementwise"
 
 
-def phase_of(op_name: str) -> str:
-    """Which part of a step an operation belongs to, by the transformations in its name.
+def phase_of(op_name: str, source: str) -> str:
+    """Which part of a step an operation belongs to.
 
-    `jit(step)/transpose(jvp())/dot_general` is of the backward pass, `jit(step)/jvp()/...` of the
-    forward pass; what is under neither is called the update, wherever a step does it.
+    By the transformations that it was traced under: `jit(step)/transpose(jvp())/dot_general` is of
+    the backward pass, `jit(step)/jvp()/...` of the forward pass. What is under neither and written
+    in optax is of the update.
     """
     if "rematted_computation" in op_name:
         return "recomputed"
     if "transpose(" in op_name:
         return "backward"
-    return "forward" if "jvp(" in op_name else "update"
+    if "jvp(" in op_name:
+        return "forward"
+    return "update" if source.startswith("optax/") else "other"
 
 
 def joined(groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:

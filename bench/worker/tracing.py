@@ -49,6 +49,8 @@ def record(arm: Arm, logdir: Path, run: str, steps: int) -> Path:
     folder, _, session = run.rpartition("/")
     options: Any = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # most of a trace's size, and none of its device time
+    # Of all programs of the process: most of the file, and other implementations' for the most part.
+    options.enable_hlo_proto = False
     options.session_id = session
     logdir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=logdir) as draft:
