@@ -49,7 +49,7 @@ def record(arm: Arm, logdir: Path, run: str, steps: int) -> Path:
     folder, _, session = run.rpartition("/")
     options: Any = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # most of a trace's size, and none of its device time
-    # Of all programs of the process: most of the file, and other implementations' for the most part.
+    # Of all programs of the process, most of them of other arms: most of what is left of the size.
     options.enable_hlo_proto = False
     options.session_id = session
     logdir.mkdir(parents=True, exist_ok=True)
