@@ -132,7 +132,7 @@ def test_a_reason_names_causes_on_both_sides() -> None:
         "jit_spmd takes 133 % more time than pmap: elementwise operations, update, which "
         "transpose in jit_spmd and not in pmap (+10.0 ms, a.py:1 and :2); against that waiting "
         "for the host to launch (-2.00 ms). "
-        "This explains 100 % of the difference."
+        "With all smaller causes this comes to 100 % of the difference."
     )
     assert (found.main, found.seconds) == (
         "elementwise operations, update, transposing", pytest.approx(0.01)

@@ -82,7 +82,8 @@ def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
     text = f"{start}: {'; '.join(_phrase(a, b, *item) for item in along)}"
     if against:
         text += f"; against that {_phrase(a, b, *against[0])}"
-    text += f". This explains {numbers.percent(round(share, 3))} of the difference."
+    of_it = numbers.percent(round(found.named / (timed_ratio - 1), 3))
+    text += f". With all smaller causes this comes to {of_it} of the difference."
     theme, causes = along[0]
     main = called(causes[0].key) + (", transposing" if theme.transposes else "")
     return Reason(text, main, _sum(causes))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import random
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -44,7 +42,6 @@ from bench.rows import (
     block_fields,
 )
 from bench.worker.bases import BaseModules
-from bench.worker.breakdown import DeviceStep
 from bench.worker.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
 from bench.worker.compilation import CompilationLog, remembered_programs
 from bench.worker.completion import check_completion
@@ -55,7 +52,7 @@ from bench.worker.operations import Operations
 from bench.worker.problems import load_workload, make_problem
 from bench.worker.programs import communication, compilers_cost, live_programs, new_programs
 from bench.worker.traced_flops import traced_flops
-from bench.worker.tracing import PASSES, read_steps, record, summarize, trace_row
+from bench.worker.tracing import Subject, trace_by_turns, trace_row
 
 Emit = Callable[[Event], None]
 
@@ -338,28 +335,17 @@ class BlockRun:
         timed = [
             arm for arm in self.arms if arm.name != TWIN and self.rows[arm.name]["status"] == "ok"
         ]
-        places = {device.id: place for place, device in enumerate(mesh.devices.flat)}
-        found: dict[str, list[list[DeviceStep]]] = {arm.name: [] for arm in timed}
-        failed: set[str] = set()
-        for number, (turn, arm) in enumerate(itertools.product(range(PASSES), timed)):
-            self.phase("trace", arm.name, number, PASSES * len(timed))
-            if arm.name in failed:
-                continue
-            cell = f"{self.job['profile_run']}/{self.rows[arm.name]['cell']}"
-            operations = Operations(self.step_programs[arm.name], mesh.size)
-            try:
-                # TensorBoard shows one of the passes.
-                with tempfile.TemporaryDirectory() if turn else nullcontext(str(logdir)) as folder:
-                    path = record(arm, Path(folder), cell, self.job["profile_steps"])
-                    found[arm.name] += read_steps(path, operations, places)
-                self.rows[arm.name]["profile"] = cell
-            except Exception:  # noqa: BLE001 - a profiler's fault must not cost the samples
-                failed.add(arm.name)
-                traceback.print_exc()
-        for name, steps in found.items():
+        subjects = [
+            Subject(arm, f"{self.job['profile_run']}/{self.rows[arm.name]['cell']}",
+                    Operations(self.step_programs[arm.name], mesh.size))
+            for arm in timed
+        ]  # fmt: skip
+        found = trace_by_turns(subjects, mesh, logdir, self.job["profile_steps"], self.phase)
+        for subject, steps in zip(subjects, found, strict=True):
             if steps:
-                row = trace_row(self.fields, self.rows[name], summarize(steps))
-                self.emit(TraceEvent(event="trace", row=row))
+                row = self.rows[subject.arm.name]
+                row["profile"] = subject.run
+                self.emit(TraceEvent(event="trace", row=trace_row(self.fields, row, steps)))
         self.stopwatch.lap("trace")
 
     def fail(self, name: str, problem: Problem, status: Status, reason: str) -> None:

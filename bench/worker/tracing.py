@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
+import traceback
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
+from jax.sharding import Mesh
 
 from bench.rows import BlockFields, CellRow, OpTime, StepParts, TraceRow
 from bench.worker import xspace
@@ -23,8 +27,11 @@ HOST = "process_0"
 processes of a host share, and which is nobody's business where a trace is shown."""
 
 
-PASSES = 4
+PASSES = 8
 """How often each arm is traced, by turns, so that what the host does meanwhile meets them all."""
+
+ENOUGH_S = 60.0
+"""No pass begins after so long, but a second one always does."""
 
 
 class Shown(NamedTuple):
@@ -35,6 +42,59 @@ class Shown(NamedTuple):
     """Steps to look at."""
     ops: list[OpTime]
     """Their means."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An arm to be traced."""
+
+    arm: Arm
+    run: str
+    """Its TensorBoard run."""
+    operations: Operations
+    """Of its step's programs."""
+
+
+def trace_by_turns(
+    subjects: Sequence[Subject],
+    mesh: Mesh,
+    logdir: Path,
+    steps: int,
+    phase: Callable[[Literal["trace"], str, int, int], None],
+) -> list[list[list[DeviceStep]]]:
+    """Trace every subject in every pass; the first pass stays, as what TensorBoard shows.
+
+    Args:
+      subjects: what to trace.
+      mesh: that they run on.
+      logdir: TensorBoard's.
+      steps: of a trace.
+      phase: told what is traced now, as the how manieth, of how many.
+
+    Returns:
+      Of each subject its steps, on devices in the order of the mesh; empty if tracing it failed,
+      which is printed.
+    """
+    places = {device.id: place for place, device in enumerate(mesh.devices.flat)}
+    found: list[list[list[DeviceStep]]] = [[] for _ in subjects]
+    failed: set[int] = set()
+    until = time.monotonic() + ENOUGH_S
+    for turn in range(PASSES):
+        if turn > 1 and time.monotonic() > until:
+            break
+        for number, subject in enumerate(subjects):
+            if number in failed:
+                continue
+            done = turn * len(subjects) + number
+            phase("trace", subject.arm.name, done, PASSES * len(subjects))
+            try:
+                with tempfile.TemporaryDirectory() if turn else nullcontext(logdir) as folder:
+                    path = record(subject.arm, Path(folder), subject.run, steps)
+                    found[number] += read_steps(path, subject.operations, places)
+            except Exception:  # noqa: BLE001 - a profiler's fault must not cost the samples
+                failed.add(number)
+                traceback.print_exc()
+    return found
 
 
 def record(arm: Arm, logdir: Path, run: str, steps: int) -> Path:
@@ -105,8 +165,9 @@ def summarize(steps: Sequence[Sequence[DeviceStep]]) -> Shown:
     return Shown(parts, counted, _ops([device for number in counted for device in steps[number]]))
 
 
-def trace_row(fields: BlockFields, row: CellRow, shown: Shown) -> TraceRow:
-    """What the trace of a cell showed, as it is stored."""
+def trace_row(fields: BlockFields, row: CellRow, steps: Sequence[Sequence[DeviceStep]]) -> TraceRow:
+    """What the traces of a cell showed, as it is stored."""
+    shown = summarize(steps)
     return TraceRow(
         **fields,
         cell=row["cell"],
