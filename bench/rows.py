@@ -180,6 +180,9 @@ class CellRow(BlockFields):
     compile: NotRequired[CompileTimes]
     memory: NotRequired[MemoryBytes | None]
     """None where the backend gives no figures."""
+    high_water_bytes: NotRequired[int | None]
+    """Measured on the largest device while the step ran: see bench.worker.memory. None where the
+    backend does not count, or where an earlier arm of the process used more."""
     communication: NotRequired[list[Communication] | None]
     """None where the programs could not be read."""
     cost: NotRequired[CompilersCost | None]

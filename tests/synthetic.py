@@ -294,6 +294,7 @@ def _cell(plan: Plan, block: Block, launch: int, tag: str, name: str, *, alone: 
             "temporary_bytes": 1_400_000,
             "alias_bytes": 2_000_000,
         }
+        row["high_water_bytes"] = 3_600_000 if name == "pmap" and launch else None
         row["communication"] = []
         if block.mesh.size > 1 and name != "python_loop":
             reduced: Communication = {

@@ -191,6 +191,15 @@ def test_a_pipelines_bubble_is_measured(tmp_path: Path) -> None:
     assert re.search(r"bubble 50.0 % by its schedule, measured with the update \d+", text)
 
 
+def test_measured_memory_is_beside_the_planned(tmp_path: Path) -> None:
+    built, run = small(tmp_path, launches=2)
+    cells = built.cells.set_index("implementation")["high_water_bytes"]
+    assert cells["pmap"] == 3_600_000
+    assert cells.drop("pmap").isna().all()
+    text = page.markdown(page.content(built, run.manifest))
+    assert text.count(" measured) |") == 1
+
+
 def test_what_traces_showed_is_in_the_report(tmp_path: Path) -> None:
     ratios = {"jit_spmd": 1.0, "slow": 1.5}
     built, run = small(tmp_path, ratios=ratios, launches=3, traced=True)

@@ -112,7 +112,8 @@ class Tables:
     `reason`, `interleaved`, `oversubscribed`, `failed_launches`, `rounds`, seconds a step
     (`step_s`, `step_q1_s`, `step_q3_s`, and the same of `latency`), `unit`, `units_per_s`,
     `trace_s`, `lower_s`, `compile_s`, `cache_hits`, `memory_bytes` and its parts
-    (`argument_bytes`, `output_bytes`, `temporary_bytes`, `alias_bytes`), what its programs
+    (`argument_bytes`, `output_bytes`, `temporary_bytes`, `alias_bytes`) as the compiler plans them
+    and as measured (`high_water_bytes`), what its programs
     communicate (`communication`, rows of bench.rows.Communication; `wire_bytes` that a device sends
     in all), the proof's largest error as a share of what was allowed (`proof_error`), what a
     pipeline's schedule leaves idle as a share of the step (`bubble`) and what was measured not to
@@ -263,6 +264,10 @@ def _identity(rows: list[dict[str, Any]], manifest: Manifest) -> dict[str, Any]:
         "compile_s": _number(first["compile_compile_s"]),
         "cache_hits": _number(first["compile_cache_hits"]),
         "memory_bytes": _number(first["memory_total_bytes"]),
+        "high_water_bytes": max(
+            (found for row in rows if not math.isnan(found := _number(row["high_water_bytes"]))),
+            default=float("nan"),
+        ),
         "communication": _listed(first["communication"]),
         "wire_bytes": _wire_bytes(first["communication"]),
         **{

@@ -88,7 +88,7 @@ def comparison(
         Figure("Verdict", f"margin {numbers.percent(block.margin)}"),
         *([] if reasons is None else [Figure("Why", "main cause, as traced")]),
         Figure("Compile", "trace + lower + compile"),
-        Figure("Memory", "a device"),
+        Figure("Memory", "a device, as planned"),
         Figure("Achieved", "model FLOP/s"),
         Figure("MFU"),
     ]
@@ -156,7 +156,7 @@ def _row(cell: Mapping[Any, Any], block: Comparison, reasons: Mapping[str, Reaso
         _verdict(cell, block),
         *([] if reasons is None else [_why(reasons.get(cell["implementation"]))]),
         _compile(cell),
-        Figure(numbers.bytes_(cell["memory_bytes"])),
+        Figure(numbers.bytes_(cell["memory_bytes"]), _high_water(cell)),
         Figure(numbers.si(cell["achieved_flops"], "FLOP/s")),
         Figure("unknown" if math.isnan(cell["mfu"]) else numbers.percent(cell["mfu"])),
     ]
@@ -202,6 +202,11 @@ def _verdict(cell: Mapping[Any, Any], block: Comparison) -> Figure:
     if word != "undecided":
         return Figure(word)
     return Figure(word, words.to_decide(cell["to_decide_s"]) if cell["paired"] else "not paired")
+
+
+def _high_water(cell: Mapping[Any, Any]) -> str:
+    measured = cell["high_water_bytes"]
+    return "" if math.isnan(measured) else f"{numbers.bytes_(measured)} measured"
 
 
 def _why(found: Reason | None) -> Figure:

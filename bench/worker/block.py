@@ -47,7 +47,7 @@ from bench.worker.compilation import CompilationLog, remembered_programs
 from bench.worker.completion import check_completion
 from bench.worker.discover import implementation_files, load
 from bench.worker.gate import Gate, WrongStepError
-from bench.worker.memory import largest_program
+from bench.worker.memory import HighWater, largest_program
 from bench.worker.operations import Operations
 from bench.worker.problems import load_workload, make_problem
 from bench.worker.programs import communication, compilers_cost, live_programs, new_programs
@@ -225,7 +225,9 @@ class BlockRun:
 
                 phase = "compile"
                 self.phase(phase, name, number, len(self.job["implementations"]))
+                high_water = HighWater(mesh.local_devices)
                 train_step = implementation.build(problem, mesh)
+                high_water.built()
                 first_call = FirstCall(train_step.step)
                 with remembered_programs(self.programs / name):
                     timed_check, state = gate.prove_timed(replace(train_step, step=first_call))
@@ -237,6 +239,7 @@ class BlockRun:
             row["proof"] = [*checks, timed_check]
             row["compile"] = first_call.compile
             row["memory"] = largest_program(first_call.programs)
+            row["high_water_bytes"] = high_water.bytes()
             row["communication"] = read_communication(first_call.programs, mesh)
             row["cost"] = compilers_cost(first_call.programs)
             if name not in self.job["proved"]:

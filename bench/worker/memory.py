@@ -1,4 +1,4 @@
-"""Memory of one device, from the compiler's own plan of the programs a step runs."""
+"""Memory of one device: as the compiler plans it for a step's programs, and as measured."""
 
 from __future__ import annotations
 
@@ -21,6 +21,48 @@ def largest_program(programs: Sequence[Any]) -> MemoryBytes | None:
     """
     plans = map(memory_bytes, programs)
     return max((plan for plan in plans if plan), key=lambda plan: plan["total_bytes"], default=None)
+
+
+class HighWater:
+    """The most that is in use on a device beside what was there before.
+
+    Backends count from the start of the process and cannot be reset, so that a maximum is known
+    only where it exceeds all that was before it: of arms of one block most often the first.
+
+    Args:
+      devices: to look at.
+    """
+
+    def __init__(self, devices: Sequence[Any]) -> None:
+        self._devices = devices
+        self._before = [_memory_stat(device, "bytes_in_use") for device in devices]
+        self._earlier = self._peaks()
+
+    def _peaks(self) -> list[int | None]:
+        return [_memory_stat(device, "peak_bytes_in_use") for device in self._devices]
+
+    def built(self) -> None:
+        """What comes now is measured; what was there before is subtracted still."""
+        self._earlier = self._peaks()
+
+    def bytes(self) -> int | None:
+        """The largest device's; None where the backend does not count, or no maximum is known."""
+        found = [
+            peak - before
+            for before, earlier, peak in zip(
+                self._before, self._earlier, self._peaks(), strict=True
+            )
+            if peak is not None and before is not None and earlier is not None and peak > earlier
+        ]
+        return max(found, default=None)
+
+
+def _memory_stat(device: Any, name: str) -> int | None:
+    try:
+        value = (device.memory_stats() or {}).get(name)
+    except jax.errors.JaxRuntimeError:  # unimplemented by this backend
+        return None
+    return None if value is None else int(value)
 
 
 def memory_bytes(program: Any) -> MemoryBytes | None:
