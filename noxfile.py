@@ -107,7 +107,7 @@ def explain(session: nox.Session) -> None:
 
 @nox.session
 def tensorboard(session: nox.Session) -> None:
-    """Show the traces that `bench -- --profile` recorded, on this machine only."""
+    """Show the traces that `bench -- --profile` recorded (posargs: --port, --keep)."""
     install(session, extras=("profile",))
     session.run(python(session), "-m", "bench", "tensorboard", *session.posargs)
 

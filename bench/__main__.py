@@ -23,6 +23,7 @@ from bench.exits import FAILED, refuse
 from bench.matrix import BadInput, share
 from bench.options import help_text, regress_help_text
 from bench.plugin import CELLS_FILE
+from bench.profiles import prune, traced_runs
 from bench.selftest.command import selftest
 
 app = typer.Typer(
@@ -189,9 +190,16 @@ def explain(
 @app.command()
 def tensorboard(
     port: Annotated[int, typer.Option(help="Port of the page.")] = 6006,
+    keep: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="First delete the traces of all but N newest runs."),
+    ] = None,
 ) -> None:
     """Show the recorded traces in TensorBoard, on this machine only."""
-    if not any(PROFILES.rglob("*.xplane.pb")):
+    if keep is not None:
+        for folder in prune(PROFILES, keep):
+            typer.echo(f"deleted {folder.as_posix()}/")
+    if not traced_runs(PROFILES):
         refuse(f"there are no traces in {PROFILES}/; record some: python -m bench run --profile")
     beside = Path(sysconfig.get_path("scripts")) / "tensorboard"
     program = str(beside) if beside.exists() else shutil.which("tensorboard")
