@@ -177,13 +177,13 @@ def explain(
     """Say why a step of CELL_A takes longer or shorter than one of CELL_B, from their traces."""
     from rich.console import Console  # noqa: PLC0415 (other commands need not wait for these)
 
-    from bench.explain import command  # noqa: PLC0415
+    from bench import explanation  # noqa: PLC0415
 
     try:
-        found, path = command.explain(a, b, run)
-    except (BadInput, store.StoreError) as error:
+        found, path = explanation.explain(a, b, run)
+    except (BadInput, store.StoreError, OSError) as error:
         refuse(str(error))
-    command.show(Console(highlight=False), found)
+    explanation.show(Console(highlight=False), found)
     typer.echo(f"causes: {path.as_posix()}")
 
 

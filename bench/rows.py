@@ -16,8 +16,9 @@ SCHEMA = 3
 TWIN = "twin"
 """Arm name of the second copy of a block's baseline (the A/A twin)."""
 
-Category = Literal["matmul", "elementwise", "layout", "collective", "control"]
-"""What an operation is for: `layout` only arranges data, `control` runs other operations."""
+Category = Literal["matmul", "elementwise", "layout", "collective", "control", "unknown"]
+"""What an operation is for: `layout` only arranges data, `control` runs other operations, and
+`unknown` is of a program that could not be found."""
 
 Status = Literal["ok", "wrong", "unsupported", "oom", "timeout", "crashed"]
 
@@ -181,8 +182,8 @@ class CellRow(BlockFields):
     memory: NotRequired[MemoryBytes | None]
     """None where the backend gives no figures."""
     high_water_bytes: NotRequired[int | None]
-    """Measured on the largest device while the step ran: see bench.worker.memory. None where the
-    backend does not count, or where an earlier arm of the process used more."""
+    """The most that a device was seen to hold for the cell while it ran: see bench.worker.memory.
+    None where the backend does not count."""
     communication: NotRequired[list[Communication] | None]
     """None where the programs could not be read."""
     cost: NotRequired[CompilersCost | None]

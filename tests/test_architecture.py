@@ -98,8 +98,10 @@ def test_bench_names_no_implementation_but_the_reference(path: Path) -> None:
     assert not any(module.startswith("implementations.") for module in imported(path))
 
 
-@pytest.mark.parametrize("path", [path for path in BENCH if part(path) == "report"], ids=name_of)
-def test_the_report_reads_stored_rows_only(path: Path) -> None:
+@pytest.mark.parametrize(
+    "path", [path for path in BENCH if part(path) in {"report", "explain"}], ids=name_of
+)
+def test_reports_and_explanations_read_stored_rows_only(path: Path) -> None:
     measuring = {"engine", "supervisor", "catalogue", "plugin", "matrix", "protocol"}
     for module in imported(path):
         inside = module.split(".")

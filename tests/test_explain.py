@@ -11,10 +11,9 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from bench import numbers
-from bench.explain import command
+from bench import explanation, numbers
 from bench.explain.attribution import Key, attribute, means, oversubscription, stragglers
-from bench.explain.words import milliseconds, reason
+from bench.explain.words import reason, signed
 from bench.matrix import BadInput
 from tests import synthetic
 
@@ -85,7 +84,7 @@ def test_causes_add_up_to_the_difference() -> None:
 
 
 def test_operations_are_matched_whatever_their_names_and_layouts() -> None:
-    a = trace(operation("fusion.7", 3, shapes=["f32[1024,256]"], transposes=True))
+    a = trace(operation("fusion.7", 3, shapes=["f32[1,1024,256]"], transposes=True))
     b = trace(
         operation("loop_fusion", 1, shapes=["f32[256,1024]"]),
         operation("fusion.7", 1, shapes=["f32[256,8]"]),
@@ -129,10 +128,10 @@ def test_a_reason_names_causes_on_both_sides() -> None:
     b = trace(operation("x", 1), operation("y", 1, source="a.py:2"), dispatch=3)
     found = reason("jit_spmd", "pmap", attribute(a, b), 14 / 6)
     assert plain(found.sentence) == (
-        "jit_spmd takes 133 % more time than pmap: elementwise operations, update, which "
-        "transpose in jit_spmd and not in pmap (+10.0 ms, a.py:1 and :2); against that waiting "
-        "for the host to launch (-2.00 ms). "
-        "With all smaller causes this comes to 100 % of the difference."
+        "When every step is waited for, jit_spmd takes 133 % more time than pmap: elementwise "
+        "operations, update, which transpose in jit_spmd and not in pmap (+10.0 ms, x and y at "
+        "a.py:1 and :2); against that waiting for a launch or its inputs (-2.00 ms). "
+        "With all smaller causes this explains 100 % of it."
     )
     assert (found.main, found.seconds) == (
         "elementwise operations, update, transposing", pytest.approx(0.01)
@@ -140,6 +139,26 @@ def test_a_reason_names_causes_on_both_sides() -> None:
     opposite = reason("pmap", "jit_spmd", attribute(b, a), 6 / 14)
     assert "57.1 % less time than jit_spmd" in plain(opposite.sentence)
     assert "which transpose in jit_spmd and not in pmap (-10.0 ms" in plain(opposite.sentence)
+
+
+def test_a_reason_keeps_to_the_direction_that_was_timed() -> None:
+    """What A idles less than B must not turn its named causes around."""
+    a = trace(operation("x", 20), operation("dot", 4, category="matmul"), idle=0)
+    b = trace(operation("x", 10), operation("dot", 5, category="matmul"), idle=10)
+    found = attribute(a, b)
+    assert found.gap == pytest.approx(-1 / 26)
+    said = reason("slow", "base", found, 1.4)
+    assert (said.main, said.seconds) == ("elementwise operations, update", pytest.approx(0.01))
+    equal = attribute(trace(operation("x", 5), idle=0), trace(operation("x", 1), idle=4))
+    assert equal.gap == 0
+    assert reason("slow", "base", equal, 1.5).main == "elementwise operations, update"
+
+
+def test_a_reason_says_when_traces_show_more_than_was_timed() -> None:
+    found = attribute(trace(operation("x", 18)), trace(operation("x", 8)))
+    assert plain(reason("a", "b", found, 1.8).sentence).endswith(
+        "this explains 75.0 % of it (the traces show 125 %)."
+    )
 
 
 def test_parts_devices_and_cores() -> None:
@@ -163,10 +182,10 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_two_cells_of_a_stored_run_are_explained(reports: Path) -> None:
     synthetic.write(reports, PLAN)
-    found, path = command.explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")
+    found, path = explanation.explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")
     assert found.timed_ratio == pytest.approx(1.5, abs=0.05)
     assert found.attribution.explained(found.timed_ratio) > 0.9
-    assert found.sentence.startswith("slow takes ")
+    assert found.sentence.startswith("When every step is waited for, slow takes ")
     assert "which transpose in slow and not in jit_spmd" in found.sentence
     frame = pd.read_csv(path)
     assert frame["difference_s"].sum() == pytest.approx(0.5 * synthetic.base_seconds(
@@ -177,10 +196,10 @@ def test_two_cells_of_a_stored_run_are_explained(reports: Path) -> None:
     assert path.with_suffix(".parquet").exists()
 
     console = Console(file=io.StringIO(), width=80)
-    command.show(console, found)
+    explanation.show(console, found)
     shown = cast("io.StringIO", console.file).getvalue()
     assert max(map(len, shown.splitlines())) <= 80
-    assert "(transposes in A" in shown
+    assert "transposes in A" in shown
     assert "step, as traced" in shown
 
 
@@ -188,30 +207,30 @@ def test_the_newest_run_with_both_cells_is_taken(reports: Path) -> None:
     for number, plan in enumerate([PLAN, replace(PLAN, ratios={"jit_spmd": 1.0})]):
         folder = synthetic.write(reports, plan, f"run{number}")
         os.utime(folder / "traces.jsonl", (1e9 + number, 1e9 + number))
-    assert command.explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")[0].run == "run0"
+    assert explanation.explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")[0].run == "run0"
     (reports / "broken").mkdir()
     (reports / "broken/traces.jsonl").write_text("")
-    assert command.explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")[0].run == "run0"
+    assert explanation.explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")[0].run == "run0"
 
 
 def test_cells_that_cannot_be_explained(reports: Path) -> None:
     with pytest.raises(BadInput, match="no run in reports/ has traces; record some"):
-        command.explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")
+        explanation.explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")
     synthetic.write(reports, PLAN)
     with pytest.raises(BadInput, match="name two different cells"):
-        command.explain(f"{PLACE}/slow", f"{PLACE}/slow")
+        explanation.explain(f"{PLACE}/slow", f"{PLACE}/slow")
     with pytest.raises(BadInput, match="has a trace of mlp-base/nowhere; there are mlp-base"):
-        command.explain("mlp-base/nowhere", f"{PLACE}/slow")
+        explanation.explain("mlp-base/nowhere", f"{PLACE}/slow")
     with pytest.raises(BadInput, match="there is no cell mlp-base/nowhere in reports/synthetic"):
-        command.explain("mlp-base/nowhere", f"{PLACE}/slow", "synthetic")
+        explanation.explain("mlp-base/nowhere", f"{PLACE}/slow", "synthetic")
     synthetic.write(reports, replace(PLAN, traced=False), "untraced")
     with pytest.raises(BadInput, match="has no trace in reports/untraced; record it"):
-        command.explain(f"{PLACE}/fast", f"{PLACE}/slow", "untraced")
+        explanation.explain(f"{PLACE}/fast", f"{PLACE}/slow", "untraced")
     synthetic.write(reports, replace(PLAN, devices=(4,), ratios={"fast": 1.0}), "apart")
     with pytest.raises(BadInput, match="has traces of both"):
-        command.explain("mlp-base/data=4/b64/fp32/fast", f"{PLACE}/slow")
+        explanation.explain("mlp-base/data=4/b64/fp32/fast", f"{PLACE}/slow")
 
 
 def test_differences_have_a_sign() -> None:
-    assert plain(milliseconds(0.0152)) == "+15.2 ms"
-    assert plain(milliseconds(-0.0152)) == "-15.2 ms"
+    assert plain(signed(0.0152)) == "+15.2 ms"
+    assert plain(signed(-0.0152)) == "-15.2 ms"

@@ -1,69 +1,56 @@
-"""Measured memory is said only where it is known."""
+"""Measured memory is the arm's own, and is said only where it is known."""
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 
 import jax
-import pytest
+import jax.numpy as jnp
 
-from bench.worker.memory import HighWater
+from bench.worker.clock import Arm
+from bench.worker.memory import high_water
 
 
 class Device:
     """Counts like a backend's allocator."""
 
-    def __init__(self, in_use=0):
-        self.in_use = self.peak = in_use
+    def __init__(self, device, in_use):
+        self.device, self.in_use = device, in_use
 
-    def use(self, size):
-        self.in_use += size
-        self.peak = max(self.peak, self.in_use)
+    def __eq__(self, other):
+        return other in (self.device, id(self))
+
+    def __hash__(self):
+        return hash(self.device)
 
     def memory_stats(self):
-        return {"bytes_in_use": self.in_use, "peak_bytes_in_use": self.peak}
+        return {"bytes_in_use": self.in_use}
 
 
-def test_the_most_of_the_largest_device_beside_what_was_there():
-    devices = [Device(100), Device(200)]
-    measured = HighWater(devices)
-    for device, state in zip(devices, (10, 20), strict=True):
-        device.use(state)
-    measured.built()
-    for device, temporary in zip(devices, (5, 3), strict=True):
-        device.use(temporary)
-        device.use(-temporary)
-    assert measured.bytes() == 23
+def test_the_most_that_was_seen_of_the_arm_on_the_largest_device():
+    """Others hold 100 and 900 bytes; the arm's state and batch are 40 on the first device."""
+    real = jax.devices()[:2]
+    devices = [Device(real[0], 140), Device(real[1], 900)]
+    state = jax.device_put(jnp.ones(6), real[0])
+    batch = jax.device_put(jnp.ones(4), real[0])
 
+    def step(state, batch):
+        devices[0].in_use += 7
+        devices[1].in_use += 5
+        time.sleep(0.02)  # so that it is looked at
+        devices[0].in_use -= 7
+        devices[1].in_use -= 5
+        return state, batch[0]
 
-@pytest.mark.parametrize("before", [0, 40])
-def test_what_an_earlier_maximum_hides_is_unknown(before):
-    device = Device()
-    device.use(before)
-    device.use(-before)
-    measured = HighWater([device])
-    device.use(10)
-    measured.built()
-    device.use(5)
-    assert measured.bytes() == (None if before else 15)
-
-
-def test_what_building_needed_is_not_the_steps():
-    device = Device()
-    measured = HighWater([device])
-    device.use(50)
-    device.use(-40)
-    measured.built()
-    device.use(20)
-    assert measured.bytes() is None
+    assert high_water(Arm("arm", step, state, batch), devices) == 7 + 40
 
 
 def test_backends_that_do_not_count():
-    measured = HighWater(jax.devices("cpu"))
-    measured.built()
-    assert measured.bytes() is None
+    arm = Arm("arm", lambda state, batch: (state, jnp.sum(batch)), None, jnp.ones(4))
+    assert high_water(arm, jax.devices("cpu")) is None
 
     def refuse():
         raise jax.errors.JaxRuntimeError("UNIMPLEMENTED")
 
-    assert HighWater([SimpleNamespace(memory_stats=refuse)]).bytes() is None
+    assert high_water(arm, [SimpleNamespace(memory_stats=refuse)]) is None

@@ -18,7 +18,7 @@ import synthetic
 
 from bench import numbers, report, store
 from bench.mesh import MeshShape
-from bench.report import page, scaling, tables, variants, views, words
+from bench.report import page, scaling, tables, traces, variants, views, words
 
 if TYPE_CHECKING:
     from bench.report.tables import Tables
@@ -214,12 +214,38 @@ def test_what_traces_showed_is_in_the_report(tmp_path: Path) -> None:
     text = page.markdown(content)
     assert re.search(r"\| slow \|.*\| slower \| \+\d+.* \(elementwise operations, update, tr", text)
     report.build(run.directory)
+    assert "<summary>Causes, slow against jit_spmd</summary>" in shown
+    assert "<small>transposes in slow only</small>" in shown
     causes = pd.read_csv(run.directory / "causes.csv")
     assert set(causes["a"]) == {"mlp-base/data=2/b64/fp32/slow"}
     assert (causes["explained"] > 0.9).all()
     steps = pd.read_csv(run.directory / "trace_steps.csv")
     assert len(steps) == 2 * 3 * 2
     assert len(pd.read_parquet(run.directory / "trace_operations.parquet")) == 2 * 2
+
+
+def test_what_only_throughput_shows_is_not_explained_by_traces(tmp_path: Path) -> None:
+    ratios = {"jit_spmd": 1.0, "slow": 1.5}
+    built, _ = small(tmp_path, ratios=ratios, launches=3, traced=True)
+    cell = next(cell for cell in built.comparisons[0].ranked if cell["implementation"] == "slow")
+    cell["latency_s"] /= 2
+    (found,) = traces.reasons(built.comparisons[0], built.traces).values()
+    assert found.main == ""
+    assert "slow is slower than jit_spmd, but not where every step is waited for" in found.sentence
+
+
+def test_others_are_compared_with_the_fastest_too(tmp_path: Path) -> None:
+    ratios = {"jit_spmd": 1.0, "slow": 1.5, "fast": 0.95}
+    built, _ = small(tmp_path, ratios=ratios, launches=3, traced=True)
+    (found,) = traces.against_fastest(built.comparisons[0], built.traces)
+    assert "slow takes" in found.sentence
+    assert "more time than fast: elementwise operations, update (" in found.sentence
+
+
+def test_traces_of_a_single_implementation(tmp_path: Path) -> None:
+    _, run = small(tmp_path, ratios={"jit_spmd": 1.0}, traced=True)
+    report.build(run.directory)
+    assert list(pd.read_csv(run.directory / "causes.csv").columns)[:3] == ["a", "b", "timed_ratio"]
 
 
 def test_of_many_undecided_the_nearest_are_named(tmp_path: Path) -> None:
@@ -477,15 +503,10 @@ def test_a_run_in_which_nothing_ran_has_a_report(tmp_path: Path) -> None:
     assert "7 cells: 7 unsupported." in text
 
 
-def test_how_profiles_are_seen_is_said(tmp_path: Path) -> None:
-    directory = synthetic.write(tmp_path, SMALL)
-    assert "tensorboard" not in report.build(directory).read_text(encoding="utf-8")
-    path = directory / store.CELLS
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    rows[0]["profile"] = "synthetic/trace-of-a-cell"
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    text = report.build(directory).read_text(encoding="utf-8")
-    assert "nox -s tensorboard" in text
+def test_how_traces_are_seen_is_said(tmp_path: Path) -> None:
+    assert "tensorboard" not in report.build(synthetic.write(tmp_path, SMALL)).read_text("utf-8")
+    traced = synthetic.write(tmp_path, dataclasses.replace(SMALL, traced=True), "traced")
+    assert "nox -s tensorboard" in report.build(traced).read_text("utf-8")
 
 
 def test_the_report_imports_no_jax() -> None:

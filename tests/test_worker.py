@@ -12,6 +12,7 @@ import pytest
 
 from bench.environment import worker_environment
 from bench.rows import TWIN
+from bench.worker.tracing import PASSES
 
 ROOT = Path(__file__).parent.parent
 
@@ -226,7 +227,7 @@ def test_a_trace_shows_where_each_step_went(events):
     assert row["cores"] > 0
     # Several passes of two steps on two devices; TensorBoard shows one pass.
     assert {part["device"] for part in row["steps"]} == {0, 1}
-    assert len(row["steps"]) == 2 * 2 * 8
+    assert len(row["steps"]) == 2 * 2 * PASSES
     for part in row["steps"]:
         parts = (part[f"{name}_ns"] for name in ("dispatch", "compute", "wait", "move", "idle"))
         assert abs(sum(parts) - part["total_ns"]) <= 5

@@ -23,7 +23,7 @@ def execute(at, until):
 
 
 def read_cpu(**threads):
-    return read(xspace(Plane("/host:CPU", {"python": [STEP], **threads})))
+    return read(xspace(Plane("/host:CPU", {"python": [STEP], **threads})), "jit_spmd")
 
 
 def test_an_operation_that_its_thread_finished():
@@ -81,18 +81,21 @@ def test_an_operation_without_a_noted_completion():
 
 
 def test_streams_of_a_gpu():
-    stats = {"hlo_op": "fusion.1", "hlo_module": "jit_step", "correlation_id": 3}
+    stats = {"hlo_op": "fusion.1", "hlo_module": "jit_step", "program_id": 5}
     gpu = Plane(
         "/device:GPU:1",
         {
             "Stream #13(Compute)": [("loop_fusion_kernel", 10, 20, stats)],
-            "Stream #20(Memcpy)": [("MemcpyD2D", 12, 14, {"correlation_id": 4})],
+            "Stream #20(Memcpy)": [("MemcpyD2D", 30, 34, {"correlation_id": 4})],
             "XLA Modules": [("jit_step", 10, 20, {"hlo_op": "not an operation"})],
         },
     )
-    found = read(xspace(Plane("/host:CPU", {"python": [STEP]}), gpu))
+    found = read(xspace(Plane("/host:CPU", {"python": [STEP]}), gpu), "jit_spmd")
     assert found.steps == [(0, 100_000)]
-    assert found.events == [Event(1, "jit_step", "fusion.1", 0, 10_000, 20_000)]
+    assert found.events == [
+        Event(1, "jit_step", "fusion.1", 0, 10_000, 20_000, 5),
+        Event(1, "", "MemcpyD2D", 0, 30_000, 34_000),
+    ]
 
 
 def test_operations_of_a_tpu():
@@ -106,17 +109,24 @@ def test_operations_of_a_tpu():
             "Async XLA Ops": [("%all-reduce-start.2 = f32[8] all-reduce-start(%f)", 15, 30, {})],
         },
     )
-    found = read(xspace(Plane("/host:CPU", {"python": [STEP]}), tpu))
+    found = read(xspace(Plane("/host:CPU", {"python": [STEP]}), tpu), "jit_spmd")
     assert found.events == [
         Event(0, "jit_step", "fusion.1", 9, 10_000, 20_000),
         Event(0, "jit_step", "all-reduce-start.2", 9, 15_000, 30_000),
     ]
 
 
+def test_annotations_of_the_implementations_own_are_no_steps():
+    own = ("inner", 10.0, 20.0, {"step_num": 3})
+    noise = ("end: of an epoch", 30.0, 30.0, {})
+    found = read(xspace(Plane("/host:CPU", {"python": [STEP, own, noise]})), "jit_spmd")
+    assert found.steps == [(0, 100_000)]
+
+
 def test_a_file_that_is_no_trace():
     with pytest.raises(ValueError, match="no profiler's trace"):
-        read(b"\xff\xff\xff\xff no")
+        read(b"\xff\xff\xff\xff no", "step")
 
 
 def test_a_trace_without_a_host():
-    assert read(xspace(Plane("/device:CUSTOM"))).events == []
+    assert read(xspace(Plane("/device:CUSTOM")), "step").events == []

@@ -162,9 +162,9 @@ def _key(op: OpTime) -> Key:
 
 
 def _size(shape: str) -> str:
-    """`f32[1024,256]` -> `f32[256,1024]`: the same numbers may lie in another order."""
+    """`f32[1,1024,256]` -> `f32[256,1024]`: the same numbers may lie in another order."""
     dtype, _, dimensions = shape.rstrip("]").partition("[")
-    ordered = sorted(dimensions.split(","), key=lambda size: int(size or 0))
+    ordered = sorted((size for size in dimensions.split(",") if size not in {"", "1"}), key=int)
     return f"{dtype}[{','.join(ordered)}]"
 
 

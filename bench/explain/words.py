@@ -15,7 +15,8 @@ _CATEGORIES = {
     "elementwise": "elementwise operations",
     "layout": "copies and transpositions",
     "control": "loops and branches themselves",
-    "dispatch": "waiting for the host to launch",
+    "unknown": "operations of unknown programs",
+    "dispatch": "waiting for a launch or its inputs",
     "wait": "waiting for other devices in collectives",
     "idle": "idle",
 }
@@ -28,6 +29,9 @@ _PHASES = {
 }
 _MOST = 3
 """Causes that a sentence names, of those in its direction."""
+
+_CLOSE = 0.95
+"""Share explained from which on it need not be said whether the traces show more or less."""
 
 _TOLD = 0.05
 """Share of the difference that is worth naming; in the other direction, twice that."""
@@ -62,31 +66,35 @@ def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
       a: what A is called.
       b: what B is called.
       found: the attribution of their traces.
-      timed_ratio: step time of A over that of B, measured without a profiler.
+      timed_ratio: step time of A over that of B, waited for like traced steps, but measured without
+        a profiler.
     """
     share = found.explained(timed_ratio)
     more = "more" if timed_ratio > 1 else "less"
-    start = f"{a} takes {numbers.percent(abs(timed_ratio - 1))} {more} time than {b}"
-    gap = found.traced_a - found.traced_b
+    amount = numbers.percent(abs(timed_ratio - 1))
+    start = f"When every step is waited for, {a} takes {amount} {more} time than {b}"
+    whole = (timed_ratio - 1) * found.traced_b
     themes = [
         (theme, causes)
         for theme, causes in _themes(found.causes).items()
         if theme.category != "idle"
     ]
-    themes.sort(key=lambda item: -_sum(item[1]) / gap)
-    along = [item for item in themes if _sum(item[1]) / gap >= _TOLD][:_MOST]
-    against = [item for item in themes if _sum(item[1]) / gap <= -2 * _TOLD][-1:]
-    if not share or not along:
+    themes.sort(key=lambda item: -abs(_sum(item[1])))
+    along = [item for item in themes if share and _sum(item[1]) / whole >= _TOLD][:_MOST]
+    against = [item for item in themes if share and _sum(item[1]) / whole <= -2 * _TOLD][:1]
+    if not along:
         traced = f"{'+' if found.gap > 0 else ''}{numbers.percent(found.gap)} as traced"
         return Reason(f"{start}; the traces do not show why ({traced}).")
     text = f"{start}: {'; '.join(_phrase(a, b, *item) for item in along)}"
     if against:
         text += f"; against that {_phrase(a, b, *against[0])}"
-    of_it = numbers.percent(round(found.named / (timed_ratio - 1), 3))
-    text += f". With all smaller causes this comes to {of_it} of the difference."
+    text += f". With all smaller causes this explains {numbers.percent(round(share, 3))} of it"
+    shown = found.named / (timed_ratio - 1)
+    if shown > 1 and share < _CLOSE:
+        text += f" (the traces show {numbers.percent(round(shown, 3))})"
     theme, causes = along[0]
     main = called(causes[0].key) + (", transposing" if theme.transposes else "")
-    return Reason(text, main, _sum(causes))
+    return Reason(f"{text}.", main, _sum(causes))
 
 
 def called(key: Key) -> str:
@@ -96,7 +104,7 @@ def called(key: Key) -> str:
     return _CATEGORIES[key.category] + _PHASES.get(key.phase, "")
 
 
-def milliseconds(seconds: float) -> str:
+def signed(seconds: float) -> str:
     """A difference, with its sign."""
     sign = "+" if seconds > 0 else ""
     return f"{sign}{numbers.si(seconds, 's')}"
@@ -127,15 +135,18 @@ def _phrase(a: str, b: str, theme: Theme, causes: list[Cause]) -> str:
     if theme.transposes:
         one, other = (a, b) if theme.transposes == "a" else (b, a)
         text += f", which transpose in {one} and not in {other}"
-    where = _places(list(dict.fromkeys(c.key.source for c in causes if c.key.source))[:2])
-    return f"{text} ({milliseconds(_sum(causes))}{where})"
+    largest = sorted(causes, key=lambda cause: -abs(cause.difference))[:2]
+    ops = [(cause.a.ops or cause.b.ops)[:1] for cause in largest]
+    named = " and ".join(op for own in ops for op in own)
+    where = _places(list(dict.fromkeys(c.key.source for c in largest if c.key.source)))
+    return f"{text} ({signed(_sum(causes))}{f', {named}' if named else ''}{where})"
 
 
 def _places(sources: list[str]) -> str:
-    """`, transform.py:283 and :290`: the file once, if it is the same."""
+    """` at transform.py:283 and :290`: the file once, if it is the same."""
     if not sources:
         return ""
     first, *others = sources
     file = first.rpartition(":")[0]
     same = [other.removeprefix(file) for other in others]
-    return f", {' and '.join([first, *same])}"
+    return f" at {' and '.join([first, *same])}"

@@ -49,6 +49,8 @@ class Block:
     measured: Table
     breakdown: Table | None
     """What traces showed; None without any."""
+    causes: list[Table]
+    """Of each implementation that differs from the baseline and was traced."""
     work: Table
     """What can be told without running."""
 
@@ -87,7 +89,7 @@ class Content:
     timeline: Chart | None
     """What the host did over the run; None where nothing was timed."""
     endings: list[views.Ending]
-    profiles: bool
+    traced: bool
 
     @property
     def charts(self) -> list[Chart]:
@@ -128,7 +130,7 @@ def content(found: Tables, manifest: Manifest) -> Content:
         subjects=subjects,
         timeline=_timeline(found),
         endings=views.endings(cells),
-        profiles=not cells.empty and bool(cells["profile"].notna().any()),
+        traced=bool(found.traces),
     )
 
 
@@ -191,7 +193,12 @@ def _subject(
 def _block(block: Comparison, found: Tables, manifest: Manifest) -> Block:
     breakdown = traces.breakdown(block, found.traces)
     reasons = traces.reasons(block, found.traces) if breakdown else None
-    return Block(views.comparison(block, manifest, reasons), breakdown, views.work(block))
+    return Block(
+        measured=views.comparison(block, manifest, reasons),
+        breakdown=breakdown,
+        causes=traces.causes(block, found.traces),
+        work=views.work(block),
+    )
 
 
 def _left_out(curves: int, blocks: int) -> str:

@@ -10,15 +10,20 @@ import pandas as pd
 
 from bench import numbers
 from bench.explain.attribution import Attribution, attribute, means, oversubscription, stragglers
-from bench.explain.table import cause_rows
-from bench.explain.words import Reason, reason
+from bench.explain.table import CauseRow, cause_rows
+from bench.explain.words import Reason, called, only_one_transposes, reason, signed
 from bench.report.views import Figure, Row, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from bench.explain.attribution import Cause
     from bench.report.tables import Comparison
     from bench.rows import TraceRow
+
+_MOST_CAUSES = 12
+_MOST_OPS = 3
+"""Of a table of causes: largest ones, and operations of each; causes.csv has them all."""
 
 TENSORBOARD = "http://localhost:6006"
 """Where `nox -s tensorboard` serves traces unless told otherwise."""
@@ -61,7 +66,8 @@ def breakdown(block: Comparison, traces: Mapping[str, TraceRow]) -> Table | None
             f"Devices worked {numbers.significant(shared)} times as long as the cores could: "
             "part of it is waiting for a core."
         )
-    remarks = [found.sentence for found in reasons(block, traces).values()]
+    said = [*reasons(block, traces).values(), *against_fastest(block, traces)]
+    remarks = [found.sentence for found in said]
     return Table(f"Where a step's time goes, {block.place}", headings, rows, facts, remarks)
 
 
@@ -104,24 +110,93 @@ def _slowest(trace: TraceRow) -> Figure:
 def reasons(block: Comparison, traces: Mapping[str, TraceRow]) -> dict[str, Reason]:
     """Why implementations are faster or slower than the block's baseline, where traces tell."""
     return {
-        cell["implementation"]: reason(cell["implementation"], block.baseline, *pair)
+        cell["implementation"]: _reason(cell, block.baseline, *pair)
         for cell in block.ranked
         if cell["verdict"] in {"faster", "slower"}
-        and (pair := against_baseline(cell, block, traces)) is not None
+        and (pair := pair_of(cell, _baseline(block), traces)) is not None
     }
 
 
-def against_baseline(
-    cell: Mapping[Any, Any], block: Comparison, traces: Mapping[str, TraceRow]
+def _reason(cell: Mapping[Any, Any], baseline: str, found: Attribution, timed: float) -> Reason:
+    """Traced steps are waited for, and explain nothing that only shows where they are not."""
+    name = cell["implementation"]
+    if (timed > 1) == (cell["verdict"] == "slower"):
+        return reason(name, baseline, found, timed)
+    share = f"{'+' if timed > 1 else ''}{numbers.percent(timed - 1)}"
+    return Reason(
+        f"{name} is {cell['verdict']} than {baseline}, but not where every step is waited for, as "
+        f"in traces ({share} there): the difference is in what a step does while the next is "
+        "launched."
+    )
+
+
+def against_fastest(block: Comparison, traces: Mapping[str, TraceRow]) -> list[Reason]:
+    """Why what is slower than the baseline is slower than the fastest, where that is another."""
+    fastest = block.ranked[0]
+    return [
+        reason(cell["implementation"], fastest["implementation"], *pair)
+        for cell in block.ranked
+        if fastest["verdict"] == "faster"
+        and cell["verdict"] == "slower"
+        and (pair := pair_of(cell, fastest, traces)) is not None
+        and pair[1] > 1 + block.margin
+    ]
+
+
+def causes(block: Comparison, traces: Mapping[str, TraceRow]) -> list[Table]:
+    """Of each implementation that differs from the baseline, what its step does longer or less."""
+    return [
+        _causes(cell["implementation"], block.baseline, *pair)
+        for cell in block.ranked
+        if cell["verdict"] in {"faster", "slower"}
+        and (pair := pair_of(cell, _baseline(block), traces)) is not None
+    ]
+
+
+def _causes(a: str, b: str, found: Attribution, timed: float) -> Table:
+    whole = (timed - 1) * found.traced_b
+    rows = [
+        Row(
+            called(cause.key),
+            [
+                Figure(signed(cause.difference), numbers.percent(cause.difference / whole)),
+                Figure(numbers.si(cause.a.seconds, "s"), " ".join(cause.a.ops[:_MOST_OPS])),
+                Figure(numbers.si(cause.b.seconds, "s"), " ".join(cause.b.ops[:_MOST_OPS])),
+                Figure(cause.key.source or numbers.MISSING, " ".join(cause.key.sizes[:_MOST_OPS])),
+            ],
+            _transposing(cause, a, b),
+        )
+        for cause in found.causes[:_MOST_CAUSES]
+    ]
+    headings = [
+        Figure("Cause"),
+        Figure("Difference", "of what was timed"),
+        Figure(a, "as traced"),
+        Figure(b, "as traced"),
+        Figure("Source", "sizes"),
+    ]
+    return Table(f"Causes, {a} against {b}", headings, rows, [])
+
+
+def _transposing(cause: Cause, a: str, b: str) -> str:
+    side = only_one_transposes(cause)
+    return f"transposes in {a if side == 'a' else b} only" if side else ""
+
+
+def _baseline(block: Comparison) -> Mapping[Any, Any] | None:
+    return next((c for c in block.ranked if c["implementation"] == block.baseline), None)
+
+
+def pair_of(
+    cell: Mapping[Any, Any], other: Mapping[Any, Any] | None, traces: Mapping[str, TraceRow]
 ) -> tuple[Attribution, float] | None:
-    """A cell's attribution against its baseline, and the timed ratio; None where either lacks."""
-    base = next((c for c in block.ranked if c["implementation"] == block.baseline), None)
-    if base is None or base is cell or not {cell["cell"], base["cell"]} <= traces.keys():
+    """A cell's attribution against another's, and their timed ratio; None where either lacks."""
+    if other is None or other is cell or not {cell["cell"], other["cell"]} <= traces.keys():
         return None
-    timed = cell["latency_s"] / base["latency_s"]
-    if not math.isfinite(timed):
+    timed = cell["latency_s"] / other["latency_s"]
+    if not math.isfinite(timed) or timed == 1:
         return None
-    return attribute(traces[cell["cell"]], traces[base["cell"]]), timed
+    return attribute(traces[cell["cell"]], traces[other["cell"]]), timed
 
 
 def trace_viewer(trace: TraceRow) -> str:
@@ -146,10 +221,11 @@ def operations_frame(traces: Iterable[TraceRow]) -> pd.DataFrame:
 
 def causes_frame(blocks: Iterable[Comparison], traces: Mapping[str, TraceRow]) -> pd.DataFrame:
     """One row a cause of a difference between a cell and its baseline."""
-    return pd.DataFrame(
+    rows = [
         row
         for block in blocks
         for cell in block.ranked
-        if (pair := against_baseline(cell, block, traces)) is not None
+        if (pair := pair_of(cell, _baseline(block), traces)) is not None
         for row in cause_rows(cell["cell"], f"{block.name}/{block.baseline}", *pair)
-    )
+    ]
+    return pd.DataFrame(rows, columns=list(CauseRow.__annotations__))

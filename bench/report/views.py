@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from bench import numbers, peaks, statistics
-from bench.explain.words import milliseconds
+from bench.explain.words import signed
 from bench.report import tables, words
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def _high_water(cell: Mapping[Any, Any]) -> str:
 def _why(found: Reason | None) -> Figure:
     if found is None or not found.main:
         return Figure(numbers.MISSING)
-    return Figure(milliseconds(found.seconds), found.main)
+    return Figure(signed(found.seconds), found.main)
 
 
 def _compile(cell: Mapping[Any, Any]) -> Figure:

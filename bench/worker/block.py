@@ -47,8 +47,8 @@ from bench.worker.compilation import CompilationLog, remembered_programs
 from bench.worker.completion import check_completion
 from bench.worker.discover import implementation_files, load
 from bench.worker.gate import Gate, WrongStepError
-from bench.worker.memory import HighWater, largest_program
-from bench.worker.operations import Operations
+from bench.worker.memory import high_water, largest_program
+from bench.worker.operations import Operations, modules_of
 from bench.worker.problems import load_workload, make_problem
 from bench.worker.programs import communication, compilers_cost, live_programs, new_programs
 from bench.worker.traced_flops import traced_flops
@@ -225,9 +225,7 @@ class BlockRun:
 
                 phase = "compile"
                 self.phase(phase, name, number, len(self.job["implementations"]))
-                high_water = HighWater(mesh.local_devices)
                 train_step = implementation.build(problem, mesh)
-                high_water.built()
                 first_call = FirstCall(train_step.step)
                 with remembered_programs(self.programs / name):
                     timed_check, state = gate.prove_timed(replace(train_step, step=first_call))
@@ -239,7 +237,7 @@ class BlockRun:
             row["proof"] = [*checks, timed_check]
             row["compile"] = first_call.compile
             row["memory"] = largest_program(first_call.programs)
-            row["high_water_bytes"] = high_water.bytes()
+            row["high_water_bytes"] = high_water(arm, mesh.local_devices)
             row["communication"] = read_communication(first_call.programs, mesh)
             row["cost"] = compilers_cost(first_call.programs)
             if name not in self.job["proved"]:
@@ -329,7 +327,7 @@ class BlockRun:
                 original.name, self.arms[-1].name = TWIN, self.baseline
         except Exception as error:
             status, reason = failure(error)
-            if status != "oom":
+            if status not in {"oom", "wrong"}:
                 raise
             print(f"no twin of {self.baseline}: {reason}", file=sys.stderr)  # noqa: T201
 
@@ -338,11 +336,15 @@ class BlockRun:
         timed = [
             arm for arm in self.arms if arm.name != TWIN and self.rows[arm.name]["status"] == "ok"
         ]
+        others = modules_of(live_programs())
         subjects = [
-            Subject(arm, f"{self.job['profile_run']}/{self.rows[arm.name]['cell']}",
-                    Operations(self.step_programs[arm.name], mesh.size))
+            Subject(
+                arm,
+                f"{self.job['profile_run']}/{self.rows[arm.name]['cell']}",
+                Operations(modules_of(self.step_programs[arm.name]), mesh.size, others),
+            )
             for arm in timed
-        ]  # fmt: skip
+        ]
         found = trace_by_turns(subjects, mesh, logdir, self.job["profile_steps"], self.phase)
         for subject, steps in zip(subjects, found, strict=True):
             if steps:

@@ -10,14 +10,17 @@ computed costs nothing, and is counted as overlap, beside the parts.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
 from bench.worker.operations import Operation, Operations
 from bench.worker.xspace import Event
+
+_BACKGROUND = {"copy-start", "copy-done"}
 
 
 class Known(NamedTuple):
@@ -26,7 +29,7 @@ class Known(NamedTuple):
     event: Event
     operation: Operation
     arrival: int
-    """When the last of a collective's group has arrived; else its start."""
+    """When the last of a collective's group began it; its own start, of other operations."""
 
 
 @dataclass
@@ -67,7 +70,7 @@ class DeviceStep:
 def known(
     events: Iterable[Event], operations: Operations, places: Mapping[int, int]
 ) -> list[Known]:
-    """The events of the step's own programs.
+    """What ran, on the devices of the mesh.
 
     Args:
       events: of one step, in order of their start.
@@ -75,28 +78,53 @@ def known(
       places: of devices in the mesh, by ordinal.
     """
     found = [
-        (event, operation)
+        (event, operations.get(event.module, event.op, event.program))
         for event in events
         if event.device in places
-        and (operation := operations.get(event.module, event.op)) is not None
     ]
-    # The nth run of a collective on one device meets the nth on the others of its group.
+    # The nth run of a collective on one device meets the nth on the others of its group; the end
+    # of an asynchronous one meets their starts.
     runs: Counter[tuple[str, str, int]] = Counter()
-    meetings: defaultdict[tuple[str, str, int, tuple[int, ...]], int] = defaultdict(int)
-    keys = []
+    arrivals: defaultdict[_Meeting, int] = defaultdict(int)
+    meetings: list[_Meeting | None] = []
     for event, operation in found:
-        key = None
+        meeting = None
         if operation.category == "collective":
             place = places[event.device]
             number = runs[event.module, event.op, place]
             runs[event.module, event.op, place] += 1
             group = next((group for group in operation.groups if place in group), (place,))
-            key = (event.module, event.op, number, group)
-            meetings[key] = max(meetings[key], event.start)
-        keys.append(key)
+            meeting = _Meeting(event.module, operation.start or event.op, number, group)
+            if not operation.start:
+                arrivals[meeting] = max(arrivals[meeting], event.start)
+        meetings.append(meeting)
     return [
-        Known(event, operation, event.start if key is None else min(meetings[key], event.end))
-        for (event, operation), key in zip(found, keys, strict=True)
+        Known(event, operation, event.start if meeting is None else arrivals[meeting])
+        for (event, operation), meeting in zip(found, meetings, strict=True)
+    ]
+
+
+class _Meeting(NamedTuple):
+    """A run of a collective, on all devices of a group."""
+
+    module: str
+    op: str
+    number: int
+    group: tuple[int, ...]
+
+
+def _alone(own: Sequence[Known]) -> list[Known]:
+    """What ran on one device; control operations that compiled to one kernel, as what they call.
+
+    XLA:CPU makes small loops one kernel, which shows as one operation with nothing inside.
+    """
+    ends = sorted(one.event.start for one in own if one.operation.category != "control")
+    return [
+        one._replace(operation=replace(one.operation, category=one.operation.inside))
+        if one.operation.category == "control"
+        and bisect_left(ends, one.event.start) == bisect_left(ends, one.event.end)
+        else one
+        for one in own
     ]
 
 
@@ -108,6 +136,7 @@ def device_step(step: tuple[int, int], own: Sequence[Known]) -> DeviceStep:
       own: what ran on the device.
     """
     start, end = step
+    own = _alone(own)
     found = DeviceStep(Share(float(end - start)))
     for one in own:
         found.operations[one.operation].count += 1
@@ -121,8 +150,7 @@ def device_step(step: tuple[int, int], own: Sequence[Known]) -> DeviceStep:
         changes[first].append((number, True))
         changes[last].append((number, False))
         cuts |= {first, last}
-        if first < one.arrival < last:
-            cuts.add(one.arrival)
+        cuts |= {one.arrival} if first < one.arrival < last else set()
     active: dict[int, Known] = {}
     gaps = _Gaps(own)
     times = sorted(cuts)
@@ -144,6 +172,8 @@ def _spend(
     moving = [one for one in active if one.operation.category == "collective"]
     steering = [one for one in active if one.operation.category == "control"]
     computing = [one for one in active if one not in moving and one not in steering]
+    # Copies in the background take nothing from what is computed meanwhile.
+    computing = [one for one in computing if one.operation.opcode not in _BACKGROUND] or computing
     if computing:
         share.compute += nanoseconds
         share.overlap += nanoseconds if moving else 0.0

@@ -56,7 +56,7 @@ def collectives(executable: Any, devices: int) -> list[Collective]:
         _read(instruction, count, devices)
         for module in executable.hlo_modules()
         for instruction, count in hlo.instructions(module)
-        if _kind(instruction) is not None
+        if count and _kind(instruction) is not None
     ]
 
 

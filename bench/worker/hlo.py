@@ -17,10 +17,23 @@ _CALLED = re.compile(
 )
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_LAYOUT = re.compile(r"\w+\[([\d,]*)\]\{([\d,]*)")
+_DIMENSIONS = re.compile(r"\bdimensions=\{([\d,]*)\}")
 _ARRAY = re.compile(r"\b([a-z]+\d+\w*|pred)\[([\d,]*)\]")
 
 
 def opcode(instruction: Any) -> str:
+    """`all-reduce-start`; of what another operation was made asynchronous by, that one's opcode.
+
+    A reduce-scatter, for instance, has no asynchronous form of its own: it is in a computation that
+    an `async-start` calls, which prints as `reduce-scatter-start`.
+    """
+    own = _spelled(instruction)
+    wrapped = instruction.async_wrapped_root()
+    return own if wrapped is None else own.replace("async", _spelled(wrapped), 1)
+
+
+def _spelled(instruction: Any) -> str:
     """`kAllReduceStart` -> `all-reduce-start`."""
     return re.sub(r"(?<!^)([A-Z])", r"-\1", instruction.opcode.name.removeprefix("k")).lower()
 
@@ -59,14 +72,18 @@ def called(instruction: Any) -> Iterator[tuple[str, int]]:
 
 
 def instructions(module: Any) -> Iterator[tuple[Any, int]]:
-    """Every instruction of a module, with how often a run of it runs the instruction."""
+    """Every instruction of a module, with how often a run of it runs the instruction.
+
+    What an asynchronous start wraps is counted with the start, and not again.
+    """
     computations = {computation.name: computation for computation in module.computations()}
     calls = {
         name: [call for instruction in own.instructions() for call in called(instruction)]
         for name, own in computations.items()
     }
     counts = dict.fromkeys(computations, 0)
-    for entry in computations.keys() - {name for own in calls.values() for name, _ in own}:
+    inner = {name for own in calls.values() for name, _ in own} | _wrapped(computations)
+    for entry in computations.keys() - inner:
         counts[entry] = 1
     # Callees come before their callers in a module.
     for name in reversed(list(computations)):
@@ -75,6 +92,47 @@ def instructions(module: Any) -> Iterator[tuple[Any, int]]:
     for name, computation in computations.items():
         for instruction in computation.instructions():
             yield instruction, counts[name]
+
+
+def _wrapped(computations: dict[str, Any]) -> set[str]:
+    """Computations of single operations that were made asynchronous."""
+    listed = {name: list(own.instructions()) for name, own in computations.items()}
+    roots = {
+        wrapped.name
+        for own in listed.values()
+        for instruction in own
+        if (wrapped := instruction.async_wrapped_root()) is not None
+    }
+    return {name for name, own in listed.items() if roots & {one.name for one in own}}
+
+
+def moves_elements(instruction: Any) -> bool:
+    """Whether a copy or transpose puts elements into another order in memory.
+
+    Layouts are written minor to major: `f32[256,1024]{1,0}`. Dimensions of size 1 do not matter.
+    """
+    kind = opcode(instruction)
+    if kind not in {"copy", "transpose"}:
+        return False
+    made, read = _layout(instruction), _layout(instruction.operands()[0])
+    if made is None or read is None:
+        return False
+    (sizes, order), (_, source) = made, read
+    permutation = list(range(len(sizes)))
+    if kind == "transpose" and (found := _DIMENSIONS.search(instruction.to_string())):
+        permutation = [int(dimension) for dimension in found[1].split(",") if dimension]
+    # Both as dimensions of what is made.
+    moved = [permutation.index(dimension) for dimension in source]
+    return [d for d in order if sizes[d] > 1] != [d for d in moved if sizes[d] > 1]
+
+
+def _layout(instruction: Any) -> tuple[list[int], list[int]] | None:
+    """Sizes and layout of an array that an instruction makes; None of a tuple."""
+    found = _LAYOUT.match(instruction.to_string().partition(" = ")[2])
+    if not found:
+        return None
+    sizes, order = ([int(word) for word in part.split(",") if word] for part in found.groups())
+    return sizes, order
 
 
 class Sources:

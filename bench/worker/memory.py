@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 
 from bench.rows import MemoryBytes
+from bench.worker.clock import Arm
+
+LOOK_EVERY_S = 1e-4
+LOOKED_AT_STEPS = 10
 
 
 def largest_program(programs: Sequence[Any]) -> MemoryBytes | None:
@@ -23,43 +29,60 @@ def largest_program(programs: Sequence[Any]) -> MemoryBytes | None:
     return max((plan for plan in plans if plan), key=lambda plan: plan["total_bytes"], default=None)
 
 
-class HighWater:
-    """The most that is in use on a device beside what was there before.
+def high_water(arm: Arm, devices: Sequence[Any]) -> int | None:
+    """The most that a device is seen to hold for an arm while it runs some steps.
 
-    Backends count from the start of the process and cannot be reset, so that a maximum is known
-    only where it exceeds all that was before it: of arms of one block most often the first.
+    Backends count what is in use at the moment, and the most since the process began, which cannot
+    be reset and which the proof in float64 has set. So a thread looks at the moment, over and over:
+    what is held for a shorter time than between two looks may be missed.
 
     Args:
-      devices: to look at.
+      arm: at rest.
+      devices: that it runs on.
+
+    Returns:
+      Bytes on the device that holds most of them: what was seen above the state of rest, and the
+      arm's own state and batch; None where the backend does not count.
     """
+    at_rest = [_in_use(device) for device in devices]
+    if None in at_rest:
+        return None
+    most = list(at_rest)
+    done = threading.Event()
 
-    def __init__(self, devices: Sequence[Any]) -> None:
-        self._devices = devices
-        self._before = [_memory_stat(device, "bytes_in_use") for device in devices]
-        self._earlier = self._peaks()
+    def look() -> None:
+        while not done.is_set():
+            for number, device in enumerate(devices):
+                most[number] = max(most[number] or 0, _in_use(device) or 0)
+            time.sleep(LOOK_EVERY_S)
 
-    def _peaks(self) -> list[int | None]:
-        return [_memory_stat(device, "peak_bytes_in_use") for device in self._devices]
-
-    def built(self) -> None:
-        """What comes now is measured; what was there before is subtracted still."""
-        self._earlier = self._peaks()
-
-    def bytes(self) -> int | None:
-        """The largest device's; None where the backend does not count, or no maximum is known."""
-        found = [
-            peak - before
-            for before, earlier, peak in zip(
-                self._before, self._earlier, self._peaks(), strict=True
-            )
-            if peak is not None and before is not None and earlier is not None and peak > earlier
-        ]
-        return max(found, default=None)
-
-
-def _memory_stat(device: Any, name: str) -> int | None:
+    watcher = threading.Thread(target=look, daemon=True)
+    watcher.start()
     try:
-        value = (device.memory_stats() or {}).get(name)
+        arm.run(LOOKED_AT_STEPS)
+    finally:
+        done.set()
+        watcher.join()
+    own = _held((arm.state, arm.batch), devices)
+    return max(
+        (top or 0) - (rest or 0) + own[device]
+        for top, rest, device in zip(most, at_rest, devices, strict=True)
+    )
+
+
+def _held(tree: Any, devices: Sequence[Any]) -> dict[Any, int]:
+    """Bytes of a tree's arrays on each device."""
+    held = dict.fromkeys(devices, 0)
+    for leaf in jax.tree.leaves(tree):
+        for shard in getattr(leaf, "addressable_shards", ()):
+            if shard.device in held:
+                held[shard.device] += shard.data.nbytes
+    return held
+
+
+def _in_use(device: Any) -> int | None:
+    try:
+        value = (device.memory_stats() or {}).get("bytes_in_use")
     except jax.errors.JaxRuntimeError:  # unimplemented by this backend
         return None
     return None if value is None else int(value)

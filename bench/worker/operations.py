@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from bench.rows import Category
@@ -12,13 +14,12 @@ from bench.worker import hlo
 from bench.worker.collectives import KINDS, groups_of
 
 _MATMUL = {"dot", "convolution", "ragged-dot"}
-_MATMUL_TARGET = re.compile(r'custom_call_target="[^"]*(?:gemm|matmul|conv|dot)[^"]*"')
-_CONTROL = {"while", "conditional", "call", "async-start", "async-update", "async-done"}
-_MOVES = {"copy", "transpose"}
+_MATMUL_TARGET = re.compile(r'custom_call_target="[^"]*(?:gemm|matmul|\$conv|\$dot|fmha)[^"]*"')
+_CONTROL = {"while", "conditional", "call"}
 _SHAPES = {
-    *_MOVES,
+    *("copy", "transpose", "copy-start", "copy-done"),
     *("bitcast", "broadcast", "concatenate", "constant", "get-tuple-element", "pad", "parameter"),
-    *("reshape", "reverse", "slice", "tuple", "copy-start", "copy-done"),
+    *("reshape", "reverse", "slice", "tuple"),
 }
 """Opcodes that arrange data and compute nothing."""
 
@@ -42,69 +43,111 @@ class Operation:
     groups: tuple[tuple[int, ...], ...] = ()
     """Places in the mesh, in the order of `mesh.devices.flat`, that wait for one another in a
     collective."""
+    start: str = ""
+    """Name of the operation that began an asynchronous one, of which this is the end."""
+    inside: Category = "elementwise"
+    """Category of what a control operation calls."""
 
 
-@dataclass
+def unknown(module: str, name: str) -> Operation:
+    """An operation of a program that is not known."""
+    return Operation(module, name, "", "unknown", "other", "", (), transposes=False)
+
+
+class Module:
+    """A compiled module, read where it is asked for something."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self.name: str = module.name
+
+    @cached_property
+    def number(self) -> int:
+        """Its id, which traces call the program's.
+
+        Only the serialized HloModuleProto has it, as its field 5.
+        """
+        return int(_varints(self._module.as_serialized_hlo_module_proto()).get(5, 0))
+
+    @cached_property
+    def computations(self) -> dict[str, list[Any]]:
+        """Instructions of each computation."""
+        return {own.name: list(own.instructions()) for own in self._module.computations()}
+
+    @cached_property
+    def instructions(self) -> dict[str, Any]:
+        """By name, over all computations."""
+        return {one.name: one for own in self.computations.values() for one in own}
+
+    @cached_property
+    def sources(self) -> hlo.Sources:
+        """Source lines."""
+        return hlo.Sources(self._module)
+
+    def inner(self, instruction: Any) -> list[Any]:
+        """An instruction; of those that call others, what they call, however deep."""
+        called = [name for name, _ in hlo.called(instruction) if name in self.computations]
+        if hlo.opcode(instruction) not in {"fusion", *_CONTROL} or not called:
+            return [instruction]
+        return [
+            one for name in called for own in self.computations[name] for one in self.inner(own)
+        ]
+
+
+def modules_of(programs: Iterable[Any]) -> list[Module]:
+    """The modules of executables."""
+    return [Module(module) for program in programs for module in program.hlo_modules()]
+
+
 class Operations:
-    """Operations of a step's programs, by module and name.
+    """Operations of a step's programs.
 
     Args:
-      programs: the step's executables.
+      own: modules of the programs that the step compiled.
       devices: of the mesh.
+      others: modules of all other programs of the process. A step may run programs that were
+        compiled before it, as small ones of jax.numpy are.
     """
 
-    programs: Sequence[Any]
-    devices: int
-    _found: dict[tuple[str, str], Operation] = field(default_factory=dict)
-    _modules: dict[str, _Module] = field(default_factory=dict)
+    def __init__(self, own: Sequence[Module], devices: int, others: Sequence[Module] = ()) -> None:
+        self._devices = devices
+        self._own: defaultdict[str, list[Module]] = defaultdict(list)
+        self._others: defaultdict[str, list[Module]] = defaultdict(list)
+        for modules, found in ((own, self._own), (others, self._others)):
+            for module in modules:
+                found[module.name].append(module)
+        self._found: dict[tuple[str, str, int], Operation] = {}
 
-    def __post_init__(self) -> None:
-        for program in self.programs:
-            for module in program.hlo_modules():
-                self._modules.setdefault(module.name, _Module(module))
+    def get(self, module: str, name: str, program: int = 0) -> Operation:
+        """The operation; one of category `unknown` if no program has it.
 
-    def get(self, module: str, name: str) -> Operation | None:
-        """The operation; None if it is of another program, such as one that was not timed."""
-        if (module, name) not in self._found:
-            own = self._modules.get(module)
-            instruction = own.instructions.get(name) if own else None
-            if own is None or instruction is None:
-                return None
-            self._found[module, name] = _read(own, instruction, self.devices)
-        return self._found[module, name]
+        Args:
+          module: name of its module, which several programs may share.
+          name: of the instruction.
+          program: which of them it is, as traces number programs; 0 if they do not say.
+        """
+        key = (module, name, program)
+        if key not in self._found:
+            self._found[key] = self._look_up(module, name, program)
+        return self._found[key]
 
-
-class _Module:
-    def __init__(self, module: Any) -> None:
-        self.name = module.name
-        self.computations = {
-            computation.name: list(computation.instructions())
-            for computation in module.computations()
-        }
-        self.instructions = {
-            instruction.name: instruction
-            for own in self.computations.values()
-            for instruction in own
-        }
-        self.sources = hlo.Sources(module)
-
-    def opcodes(self, instruction: Any) -> set[str]:
-        """Its opcode and, of a fusion, those of what is fused."""
-        opcode = hlo.opcode(instruction)
-        if opcode != "fusion":
-            return {opcode}
-        return {
-            inner
-            for name, _ in hlo.called(instruction)
-            for own in self.computations.get(name, [])
-            for inner in self.opcodes(own)
-        }
+    def _look_up(self, module: str, name: str, program: int) -> Operation:
+        own = [one for one in self._own[module] if name in one.instructions]
+        others = [one for one in self._others[module] if program and name in one.instructions]
+        # Of programs from the compilation cache, the number may be another process's.
+        exact = [one for one in (*own, *others) if program and one.number == program]
+        for one in (*exact, *own):
+            return _read(one, one.instructions[name], self._devices)
+        return unknown(module, name)
 
 
-def _read(module: _Module, instruction: Any, devices: int) -> Operation:
+def _read(module: Module, instruction: Any, devices: int) -> Operation:
     opcode, source = hlo.opcode(instruction), module.sources.of(instruction)
-    inside = module.opcodes(instruction)
-    category = _category(opcode, inside, instruction.to_string())
+    inner = module.inner(instruction)
+    begun = instruction
+    if opcode.endswith("-done"):
+        begun = instruction.operands()[0]
+    category = _category(opcode, inner)
     return Operation(
         module=module.name,
         name=instruction.name,
@@ -115,19 +158,22 @@ def _read(module: _Module, instruction: Any, devices: int) -> Operation:
         shapes=tuple(
             f"{dtype}[{','.join(map(str, shape))}]" for dtype, shape in hlo.arrays(instruction)
         ),
-        transposes=bool(inside & _MOVES),
-        groups=joined(groups_of(instruction, devices)) if category == "collective" else (),
+        transposes=any(map(hlo.moves_elements, inner)),
+        groups=joined(groups_of(begun, devices)) if category == "collective" else (),
+        start=begun.name if begun is not instruction else "",
+        inside=_category("", inner),
     )
 
 
-def _category(opcode: str, inside: set[str], text: str) -> Category:
+def _category(opcode: str, inner: Iterable[Any]) -> Category:
     if opcode.removesuffix("-start").removesuffix("-done") in KINDS:
         return "collective"
     if opcode in _CONTROL:
         return "control"
-    if inside & _MATMUL or (opcode == "custom-call" and _MATMUL_TARGET.search(text)):
+    opcodes = {hlo.opcode(one) for one in inner}
+    if opcodes & _MATMUL or any(_MATMUL_TARGET.search(one.to_string()) for one in inner):
         return "matmul"
-    return "layout" if inside <= _SHAPES else "elementwise"
+    return "layout" if opcodes <= _SHAPES else "elementwise"
 
 
 def phase_of(op_name: str, source: str) -> str:
@@ -139,7 +185,7 @@ def phase_of(op_name: str, source: str) -> str:
     """
     if "rematted_computation" in op_name:
         return "recomputed"
-    if "transpose(" in op_name:
+    if re.search(r"\btranspose\((?:\w+\()*jvp\(", op_name):
         return "backward"
     if "jvp(" in op_name:
         return "forward"
@@ -154,3 +200,28 @@ def joined(groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
         sets = [one for one in sets if one not in touching]
         sets.append(set(group).union(*touching))
     return tuple(tuple(sorted(one)) for one in sets)
+
+
+def _varints(message: bytes) -> dict[int, int]:
+    """The integer fields of a serialized protocol buffer, by number (protobuf.dev/encoding)."""
+    found, at = {}, 0
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:  # noqa: PLR2004 - the highest bit says that more bytes follow
+                return value
+
+    while at < len(message):
+        field, kind = divmod(varint(), 8)
+        if kind == 0:
+            found[field] = varint()
+        else:
+            length = varint() if kind == 2 else {1: 8, 5: 4}[kind]  # noqa: PLR2004
+            at += length
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 import traceback
@@ -16,22 +15,27 @@ from typing import Any, Literal, NamedTuple
 import jax
 from jax.sharding import Mesh
 
+from bench.host import usable_cores
 from bench.rows import BlockFields, CellRow, OpTime, StepParts, TraceRow
 from bench.worker import xspace
 from bench.worker.breakdown import DeviceStep, OpShare, device_step, known, middle_half
 from bench.worker.clock import Arm
 from bench.worker.operations import Operation, Operations
 
-HOST = "process_0"
-"""Name of the traced process in TensorBoard. The profiler's own is the host's name, which two
-processes of a host share, and which is nobody's business where a trace is shown."""
-
-
 PASSES = 8
 """How often each arm is traced, by turns, so that what the host does meanwhile meets them all."""
 
 ENOUGH_S = 60.0
 """No pass begins after so long, but a second one always does."""
+
+
+def process_name() -> str:
+    """What TensorBoard calls this process.
+
+    The profiler's own name is the host's, which processes of a host share, and which is nobody's
+    business where a trace is shown.
+    """
+    return f"process_{jax.process_index()}"
 
 
 class Shown(NamedTuple):
@@ -72,10 +76,14 @@ def trace_by_turns(
       phase: told what is traced now, as the how manieth, of how many.
 
     Returns:
-      Of each subject its steps, on devices in the order of the mesh; empty if tracing it failed,
-      which is printed.
+      Of each subject its steps, on this process's devices in the order of the mesh: those of the
+      passes before one that failed, which is printed.
     """
-    places = {device.id: place for place, device in enumerate(mesh.devices.flat)}
+    places = {
+        device.local_hardware_id: place
+        for place, device in enumerate(mesh.devices.flat)
+        if device.process_index == jax.process_index()
+    }
     found: list[list[list[DeviceStep]]] = [[] for _ in subjects]
     failed: set[int] = set()
     until = time.monotonic() + ENOUGH_S
@@ -90,7 +98,7 @@ def trace_by_turns(
             try:
                 with tempfile.TemporaryDirectory() if turn else nullcontext(logdir) as folder:
                     path = record(subject.arm, Path(folder), subject.run, steps)
-                    found[number] += read_steps(path, subject.operations, places)
+                    found[number] += read_steps(path, subject.arm.name, subject.operations, places)
             except Exception:  # noqa: BLE001 - a profiler's fault must not cost the samples
                 failed.add(number)
                 traceback.print_exc()
@@ -113,32 +121,33 @@ def record(arm: Arm, logdir: Path, run: str, steps: int) -> Path:
     options.enable_hlo_proto = False
     options.session_id = session
     logdir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=logdir) as draft:
+    with tempfile.TemporaryDirectory(dir=logdir, prefix=".draft-") as draft:
         with jax.profiler.trace(draft, profiler_options=options):
             for number in range(steps):
                 with jax.profiler.StepTraceAnnotation(arm.name, step_num=number):
                     arm.run(1)
         (recorded,) = Path(draft).rglob("*.xplane.pb")
-        path = logdir / folder / "plugins/profile" / session / f"{HOST}.xplane.pb"
+        path = logdir / folder / "plugins/profile" / session / f"{process_name()}.xplane.pb"
         path.parent.mkdir(parents=True, exist_ok=True)
         recorded.replace(path)
     return path
 
 
 def read_steps(
-    path: Path, operations: Operations, places: Mapping[int, int]
+    path: Path, step: str, operations: Operations, places: Mapping[int, int]
 ) -> list[list[DeviceStep]]:
     """Read where the time of each step went, on each device.
 
     Args:
       path: of a trace.
+      step: what steps are annotated with.
       operations: of the step's programs.
       places: of devices in the mesh, by their ordinal in the trace.
 
     Raises:
       ValueError: the file is no trace, or no operation of the programs is in it.
     """
-    recording = xspace.read(path.read_bytes())
+    recording = xspace.read(path.read_bytes(), step)
     found = []
     for start, end in recording.steps:
         events = [event for event in recording.events if start <= event.start < end]
@@ -149,7 +158,12 @@ def read_steps(
                 for ordinal in places
             ]
         )
-    if not any(device.operations for step in found for device in step):
+    if all(
+        operation.category == "unknown"
+        for devices in found
+        for device in devices
+        for operation in device.operations
+    ):
         raise ValueError(f"{path.name}: no operation of the step's programs is in the trace")
     return found
 
@@ -173,11 +187,11 @@ def trace_row(fields: BlockFields, row: CellRow, steps: Sequence[Sequence[Device
         cell=row["cell"],
         implementation=row["implementation"],
         profile=row.get("profile", ""),
-        host=HOST,
+        host=process_name(),
         steps=shown.steps,
         counted=shown.counted,
         ops=shown.ops,
-        cores=len(os.sched_getaffinity(0)) if jax.devices()[0].platform == "cpu" else None,
+        cores=usable_cores() if jax.devices()[0].platform == "cpu" else None,
     )
 
 

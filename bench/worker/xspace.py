@@ -13,7 +13,7 @@ import warnings
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jax.profiler import ProfileData
@@ -33,11 +33,14 @@ class Event:
     """Its ordinal in the process."""
     module: str
     op: str
+    """Its instruction; where the platform does not say, whatever it calls what ran."""
     launch: int
     """Run of a program that it belongs to; 0 where the platform does not say."""
     start: int
     end: int
     """When its result was there, also where a thread only started it and others did it."""
+    program: int = 0
+    """Number of the program among those of its name; 0 where the platform does not say."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,12 @@ class Recording:
     """By time of their start."""
 
 
-def read(serialized: bytes) -> Recording:
+def read(serialized: bytes, step: str) -> Recording:
     """Read a serialized XSpace, the content of a `.xplane.pb`.
+
+    Args:
+      serialized: the content.
+      step: what steps are annotated with.
 
     Raises:
       ValueError: it is none.
@@ -68,7 +75,7 @@ def read(serialized: bytes) -> Recording:
         events = [event for plane in planes for event in _of_device(plane)]
         if host is None:
             return Recording([], sorted(events, key=lambda event: event.start))
-        threads = [_Thread.of(line) for line in host.lines]
+        threads = [_Thread.of(line, step) for line in host.lines]
     if not events:
         events = list(_of_threads(threads))
     steps = sorted(step for thread in threads for step in thread.steps)
@@ -88,8 +95,6 @@ def _of_device(plane: Any) -> Iterator[Event]:
         for event in events:
             stats = dict(event.stats)
             op = stats.get("hlo_op") or _named(event.name)
-            if not op:
-                continue
             start = int(event.start_ns)
             run = next((run for run in runs if run.start <= start < run.end), _Run())
             yield Event(
@@ -99,6 +104,7 @@ def _of_device(plane: Any) -> Iterator[Event]:
                 launch=int(stats.get("run_id", run.launch)),
                 start=start,
                 end=int(event.end_ns),
+                program=int(stats.get("program_id", 0)),
             )
 
 
@@ -122,7 +128,7 @@ class _Run:
 def _named(name: str) -> str:
     """The operation of an event that is named by its instruction's text, as on TPU."""
     found = re.match(r"%([\w.-]+) = ", name)
-    return found[1] if found else ""
+    return found[1] if found else name
 
 
 @dataclass
@@ -140,7 +146,7 @@ class _Thread:
     """When it began an operation, or to run what waited for one."""
 
     @classmethod
-    def of(cls, line: Any) -> _Thread:
+    def of(cls, line: Any, step: str) -> _Thread:
         thread = cls()
         for event in line.events:
             name, start = event.name, int(event.start_ns)
@@ -149,7 +155,9 @@ class _Thread:
             elif name == _EXECUTE:
                 thread.others.append(start)
             elif name.startswith(_END):
-                thread.completed.append((int(dict(event.stats)["_c"]), start))
+                thread.completed.append((int(dict(event.stats).get("_c", -1)), start))
+            elif name == step:
+                thread.steps.append((start, int(event.end_ns)))
             elif "::" not in name:
                 thread._add(start, int(event.end_ns), dict(event.stats))
         thread.others += [event.start for _, event in thread.started]
@@ -158,9 +166,7 @@ class _Thread:
         return thread
 
     def _add(self, start: int, end: int, stats: dict[str, Any]) -> None:
-        if "step_num" in stats:
-            self.steps.append((start, end))
-        elif "hlo_op" in stats:
+        if "hlo_op" in stats:
             event = Event(
                 device=int(stats.get("device_ordinal", 0)),
                 module=str(stats.get("hlo_module", "")),
@@ -168,6 +174,7 @@ class _Thread:
                 launch=int(stats.get("run_id", 0)),
                 start=start,
                 end=end,
+                program=int(stats.get("program_id", 0)),
             )
             self.started.append((int(stats.get("_p", 0)), event))
 
@@ -197,4 +204,4 @@ def _of_threads(threads: list[_Thread]) -> Iterator[Event]:
             for other, noted in notes.get(number, []):
                 since = event.end if other is thread else 0
                 end = max(end, other.finished(noted, since))
-            yield Event(event.device, event.module, event.op, event.launch, event.start, end)
+            yield replace(event, end=end)

@@ -17,7 +17,7 @@ from bench import numbers, store
 from bench.engine import REPORTS, find_run
 from bench.explain.attribution import Attribution, attribute
 from bench.explain.table import cause_rows
-from bench.explain.words import called, milliseconds, only_one_transposes, reason
+from bench.explain.words import called, only_one_transposes, reason, signed
 from bench.matrix import BadInput
 from bench.report import tables
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bench.store import Run
 
 _WORTH_A_ROW = 0.01
-"""Share of the difference below which causes are summed up in one row."""
+"""Share of the difference, or of a hundredth of the step, below which causes share one row."""
 
 
 @dataclass(frozen=True)
@@ -123,14 +123,15 @@ def show(console: Console, found: Explanation) -> None:
     console.print(Text(found.sentence))
     attribution = found.attribution
     gap = attribution.traced_a - attribution.traced_b
-    table = Table(box=box.SIMPLE, caption=_caption(found), caption_justify="left")
+    worth = _WORTH_A_ROW * max(abs(gap), _WORTH_A_ROW * attribution.traced_b)
+    table = Table(box=box.SIMPLE, caption=Text(_caption(found)), caption_justify="left")
     table.add_column("What")
     table.add_column("Where", overflow="fold")
     for heading in ("A", "B", "A - B", "of it"):
         table.add_column(heading, justify="right", no_wrap=True)
     rest: list[Cause] = []
     for cause in attribution.causes:
-        if cause.key.category != "idle" and abs(cause.difference) < _WORTH_A_ROW * abs(gap):
+        if cause.key.category != "idle" and abs(cause.difference) < worth:
             rest.append(cause)
             continue
         figures = _figures(cause.a.seconds, cause.b.seconds, gap)
@@ -145,6 +146,9 @@ def show(console: Console, found: Explanation) -> None:
 
 def _what(cause: Cause) -> Text:
     text = Text(called(cause.key))
+    ops = cause.a.ops or cause.b.ops
+    if ops and cause.key.category != "wait":
+        text.append(f" {ops[0]}" + (f" and {len(ops) - 1} more" if ops[1:] else ""), style="dim")
     if cause.key.category not in {"collective", "control"}:
         text.append(f" {' '.join(cause.key.sizes)}", style="dim")
     side = only_one_transposes(cause)
@@ -160,7 +164,7 @@ def _figures(a: float, b: float, gap: float) -> list[str]:
     return [
         numbers.si(a, "s") if a else numbers.MISSING,
         numbers.si(b, "s") if b else numbers.MISSING,
-        milliseconds(a - b),
+        signed(a - b),
         numbers.percent((a - b) / gap) if gap else numbers.MISSING,
     ]
 
