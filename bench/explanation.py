@@ -125,7 +125,7 @@ def show(console: Console, found: Explanation) -> None:
     gap = attribution.traced_a - attribution.traced_b
     worth = _WORTH_A_ROW * max(abs(gap), _WORTH_A_ROW * attribution.traced_b)
     table = Table(box=box.SIMPLE, caption=Text(_caption(found)), caption_justify="left")
-    table.add_column("What")
+    table.add_column("What", overflow="fold")
     table.add_column("Where", overflow="fold")
     for heading in ("A", "B", "A - B", "of it"):
         table.add_column(heading, justify="right", no_wrap=True)
