@@ -242,6 +242,22 @@ def test_others_are_compared_with_the_fastest_too(tmp_path: Path) -> None:
     assert "more time than fast: elementwise operations, update (" in found.sentence
 
 
+def test_operations_of_unknown_programs_are_a_part_of_their_own(tmp_path: Path) -> None:
+    built, _ = small(tmp_path, ratios={"jit_spmd": 1.0, "slow": 1.5}, traced=True)
+    (block,) = built.comparisons
+    known = traces.breakdown(block, built.traces)
+    row = built.traces["mlp-base/data=2/b64/fp32/slow"]
+    row["ops"].append({**row["ops"][0], "category": "unknown", "compute_ns": 5e6})
+    found = traces.breakdown(block, built.traces)
+    assert known is not None
+    assert found is not None
+    assert "Unknown" in {heading.main for heading in found.headings}
+    assert "Unknown" not in {heading.main for heading in known.headings}
+    figures = {row.name: row.figures for row in found.rows}
+    assert figures["slow"][5].main.startswith("5.00")
+    assert figures["jit_spmd"][5].main == numbers.MISSING
+
+
 def test_traces_of_a_single_implementation(tmp_path: Path) -> None:
     _, run = small(tmp_path, ratios={"jit_spmd": 1.0}, traced=True)
     report.build(run.directory)

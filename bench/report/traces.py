@@ -15,7 +15,7 @@ from bench.explain.words import Reason, called, only_one_transposes, reason, sig
 from bench.report.views import Figure, Row, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from bench.explain.attribution import Cause
     from bench.report.tables import Comparison
@@ -36,16 +36,22 @@ def breakdown(block: Comparison, traces: Mapping[str, TraceRow]) -> Table | None
       block: the comparison.
       traces: by cell.
     """
-    rows = [_row(cell, traces[cell["cell"]]) for cell in block.ranked if cell["cell"] in traces]
-    if not rows:
+    shown = [cell for cell in block.ranked if cell["cell"] in traces]
+    if not shown:
         return None
+    others = any(
+        op["category"] == "unknown" for cell in shown for op in traces[cell["cell"]]["ops"]
+    )
+    categories = ("matmul", "elementwise", "layout", *(["unknown"] if others else []))
+    rows = [_row(cell, traces[cell["cell"]], categories) for cell in shown]
     headings = [
         Figure("Implementation"),
         Figure("Traced step", "waited for"),
-        Figure("Dispatch", "nothing launched yet"),
+        Figure("Dispatch", "no launch or inputs yet"),
         Figure("Matrix products"),
         Figure("Elementwise", "and reductions"),
         Figure("Layout", "copies"),
+        *([Figure("Unknown", "of other programs")] if others else []),
         Figure("Waiting", "in collectives"),
         Figure("Moving data", "in collectives"),
         Figure("Idle"),
@@ -57,9 +63,7 @@ def breakdown(block: Comparison, traces: Mapping[str, TraceRow]) -> Table | None
         "add up to the step."
     )
     facts = [meaning]
-    factors = [
-        oversubscription(traces[row["cell"]]) for row in block.ranked if row["cell"] in traces
-    ]
+    factors = [oversubscription(traces[cell["cell"]]) for cell in shown]
     shared = max((factor for factor in factors if factor is not None), default=0.0)
     if shared > 1:
         facts.append(
@@ -71,15 +75,13 @@ def breakdown(block: Comparison, traces: Mapping[str, TraceRow]) -> Table | None
     return Table(f"Where a step's time goes, {block.place}", headings, rows, facts, remarks)
 
 
-def _row(cell: Mapping[Any, Any], trace: TraceRow) -> Row:
+def _row(cell: Mapping[Any, Any], trace: TraceRow, categories: Sequence[str]) -> Row:
     found = means(trace)
-    computing = {
-        category: sum(op["compute_ns"] for op in trace["ops"] if op["category"] == category) / 1e9
-        for category in ("matmul", "elementwise", "layout")
-    }
-    parts = [
-        found["dispatch"], *computing.values(), found["wait"], found["move"], found["idle"]
-    ]  # fmt: skip
+    computing = [
+        sum(op["compute_ns"] for op in trace["ops"] if op["category"] == category) / 1e9
+        for category in categories
+    ]
+    parts = [found["dispatch"], *computing, found["wait"], found["move"], found["idle"]]
     return Row(
         cell["implementation"],
         [
