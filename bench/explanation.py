@@ -171,8 +171,10 @@ def _figures(a: float, b: float, gap: float) -> list[str]:
 
 def _caption(found: Explanation) -> str:
     attribution = found.attribution
-    traced, timed = (numbers.percent(share) for share in (attribution.gap, found.timed_ratio - 1))
+    ratios = (attribution.gap, attribution.untraced - 1, found.timed_ratio - 1)
+    traced, untraced, timed = map(numbers.percent, ratios)
     return (
         f"A is {found.a}, B is {found.b}, of the run {found.run}. Seconds a step and device, as "
-        f"traced, where A takes {traced} more than B; {timed} without a profiler."
+        f"traced, where A takes {traced} more than B; {untraced} just before, without a profiler, "
+        f"and {timed} in the rounds that were timed."
     )

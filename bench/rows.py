@@ -260,6 +260,9 @@ class TraceRow(BlockFields):
     counted: list[int]
     """Steps whose means `ops` are: the middle half by length."""
     ops: list[OpTime]
+    untraced_ns: list[int]
+    """Lengths of as many steps without a profiler, waited for as well, taken just before the traced
+    ones of every pass."""
     cores: int | None
     """Cores that the process might use, where its devices are made of them; else None."""
 

@@ -228,6 +228,7 @@ def test_a_trace_shows_where_each_step_went(events):
     # Several passes of two steps on two devices; TensorBoard shows one pass.
     assert {part["device"] for part in row["steps"]} == {0, 1}
     assert len(row["steps"]) == 2 * 2 * PASSES
+    assert len(row["untraced_ns"]) == 2 * PASSES
     for part in row["steps"]:
         parts = (part[f"{name}_ns"] for name in ("dispatch", "compute", "wait", "move", "idle"))
         assert abs(sum(parts) - part["total_ns"]) <= 5

@@ -8,6 +8,7 @@ layout. Imports no jax.
 from __future__ import annotations
 
 import re
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -65,6 +66,8 @@ class Attribution:
     traced_b: float
     causes: list[Cause]
     """All of them; they add up to the difference. Largest difference first, idle time last."""
+    untraced: float
+    """Ratio of the steps that were timed just before the traced ones, without a profiler."""
 
     @property
     def gap(self) -> float:
@@ -77,17 +80,19 @@ class Attribution:
         found = sum(cause.difference for cause in self.causes if cause.key.category != "idle")
         return found / self.traced_b
 
-    def explained(self, timed_ratio: float) -> float:
-        """Which share of a difference that was timed is attributed to something with a name.
+    @property
+    def whole(self) -> float:
+        """The difference that is to be explained: of untraced steps, in seconds of traced ones."""
+        return (self.untraced - 1) * self.traced_b
 
-        Args:
-          timed_ratio: step time of A over that of B, measured without a profiler.
+    @property
+    def explained(self) -> float:
+        """Which share of the difference of untraced steps is attributed to something with a name.
 
-        Returns:
-          1 where the named causes add up to the timed difference, less where they come to more or
-          less than it, and 0 where they do not show it at all.
+        1 where the named causes add up to it, less where they come to more or less than it, and 0
+        where they do not show it at all.
         """
-        timed = timed_ratio - 1
+        timed = self.untraced - 1
         return max(0.0, 1 - abs(timed - self.named) / abs(timed)) if timed else 0.0
 
 
@@ -99,7 +104,8 @@ def attribute(a: TraceRow, b: TraceRow) -> Attribution:
         for key in dict.fromkeys(key for side in sides for key in side)
     ]
     found.sort(key=lambda cause: (cause.key.category == "idle", -abs(cause.difference)))
-    return Attribution(_mean(a, "total_ns"), _mean(b, "total_ns"), found)
+    untraced = statistics.median(a["untraced_ns"]) / statistics.median(b["untraced_ns"])
+    return Attribution(_mean(a, "total_ns"), _mean(b, "total_ns"), found, untraced)
 
 
 def means(row: TraceRow) -> dict[str, float]:

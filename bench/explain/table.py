@@ -14,9 +14,11 @@ class CauseRow(TypedDict):
     a: str
     b: str
     timed_ratio: float
-    """Of their step times, without a profiler."""
+    """Of their latencies, as timed in rounds."""
+    untraced_ratio: float
+    """Of the steps just before the traced ones, without a profiler."""
     explained: float
-    """Share of that difference that all causes but idle time come to."""
+    """Share of that last difference that all causes but idle time come to."""
     what: str
     source: str
     sizes: str
@@ -39,7 +41,8 @@ def cause_rows(a: str, b: str, found: Attribution, timed_ratio: float) -> list[C
             a=a,
             b=b,
             timed_ratio=timed_ratio,
-            explained=found.explained(timed_ratio),
+            untraced_ratio=found.untraced,
+            explained=found.explained,
             what=called(cause.key),
             source=cause.key.source,
             sizes=" ".join(cause.key.sizes),

@@ -30,9 +30,6 @@ _PHASES = {
 _MOST = 3
 """Causes that a sentence names, of those in its direction."""
 
-_CLOSE = 0.95
-"""Share explained from which on it need not be said whether the traces show more or less."""
-
 _TOLD = 0.05
 """Share of the difference that is worth naming; in the other direction, twice that."""
 
@@ -69,32 +66,34 @@ def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
       timed_ratio: step time of A over that of B, waited for like traced steps, but measured without
         a profiler.
     """
-    share = found.explained(timed_ratio)
+    share = found.explained if (found.untraced > 1) == (timed_ratio > 1) else 0.0
     more = "more" if timed_ratio > 1 else "less"
     amount = numbers.percent(abs(timed_ratio - 1))
     start = f"When every step is waited for, {a} takes {amount} {more} time than {b}"
-    whole = (timed_ratio - 1) * found.traced_b
     themes = [
         (theme, causes)
         for theme, causes in _themes(found.causes).items()
         if theme.category != "idle"
     ]
     themes.sort(key=lambda item: -abs(_sum(item[1])))
-    along = [item for item in themes if share and _sum(item[1]) / whole >= _TOLD][:_MOST]
-    against = [item for item in themes if share and _sum(item[1]) / whole <= -2 * _TOLD][:1]
+    along = [item for item in themes if share and _sum(item[1]) / found.whole >= _TOLD][:_MOST]
+    against = [item for item in themes if share and _sum(item[1]) / found.whole <= -2 * _TOLD][:1]
     if not along:
-        traced = f"{'+' if found.gap > 0 else ''}{numbers.percent(found.gap)} as traced"
-        return Reason(f"{start}; the traces do not show why ({traced}).")
+        seen = f"{_signed_percent(found.untraced - 1)} just before tracing"
+        seen += f", {_signed_percent(found.gap)} as traced"
+        return Reason(f"{start}; the traces do not show why ({seen}).")
     text = f"{start}: {'; '.join(_phrase(a, b, *item) for item in along)}"
     if against:
         text += f"; against that {_phrase(a, b, *against[0])}"
-    text += f". With all smaller causes this explains {numbers.percent(round(share, 3))} of it"
-    shown = found.named / (timed_ratio - 1)
-    if shown > 1 and share < _CLOSE:
-        text += f" (the traces show {numbers.percent(round(shown, 3))})"
+    of_it = numbers.percent(round(share, 3))
+    beside, named = _signed_percent(found.untraced - 1), _signed_percent(found.named)
+    text += (
+        f". With all smaller causes this explains {of_it} of the difference ({beside} just before "
+        f"tracing, {named} by named causes)."
+    )
     theme, causes = along[0]
     main = called(causes[0].key) + (", transposing" if theme.transposes else "")
-    return Reason(f"{text}.", main, _sum(causes))
+    return Reason(text, main, _sum(causes))
 
 
 def called(key: Key) -> str:
@@ -108,6 +107,10 @@ def signed(seconds: float) -> str:
     """A difference, with its sign."""
     sign = "+" if seconds > 0 else ""
     return f"{sign}{numbers.si(seconds, 's')}"
+
+
+def _signed_percent(share: float) -> str:
+    return f"{'+' if share > 0 else ''}{numbers.percent(share)}"
 
 
 def _themes(causes: Iterable[Cause]) -> dict[Theme, list[Cause]]:

@@ -148,20 +148,19 @@ def against_fastest(block: Comparison, traces: Mapping[str, TraceRow]) -> list[R
 def causes(block: Comparison, traces: Mapping[str, TraceRow]) -> list[Table]:
     """Of each implementation that differs from the baseline, what its step does longer or less."""
     return [
-        _causes(cell["implementation"], block.baseline, *pair)
+        _causes(cell["implementation"], block.baseline, pair[0])
         for cell in block.ranked
         if cell["verdict"] in {"faster", "slower"}
         and (pair := pair_of(cell, _baseline(block), traces)) is not None
     ]
 
 
-def _causes(a: str, b: str, found: Attribution, timed: float) -> Table:
-    whole = (timed - 1) * found.traced_b
+def _causes(a: str, b: str, found: Attribution) -> Table:
     rows = [
         Row(
             called(cause.key),
             [
-                Figure(signed(cause.difference), numbers.percent(cause.difference / whole)),
+                Figure(signed(cause.difference), _of(cause.difference, found.whole)),
                 Figure(numbers.si(cause.a.seconds, "s"), " ".join(cause.a.ops[:_MOST_OPS])),
                 Figure(numbers.si(cause.b.seconds, "s"), " ".join(cause.b.ops[:_MOST_OPS])),
                 Figure(cause.key.source or numbers.MISSING, " ".join(cause.key.sizes[:_MOST_OPS])),
@@ -172,12 +171,16 @@ def _causes(a: str, b: str, found: Attribution, timed: float) -> Table:
     ]
     headings = [
         Figure("Cause"),
-        Figure("Difference", "of what was timed"),
+        Figure("Difference", "of what is to be explained"),
         Figure(a, "as traced"),
         Figure(b, "as traced"),
         Figure("Source", "sizes"),
     ]
     return Table(f"Causes, {a} against {b}", headings, rows, [])
+
+
+def _of(difference: float, whole: float) -> str:
+    return numbers.percent(difference / whole) if whole else ""
 
 
 def _transposing(cause: Cause, a: str, b: str) -> str:

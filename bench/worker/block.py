@@ -346,11 +346,11 @@ class BlockRun:
             for arm in timed
         ]
         found = trace_by_turns(subjects, mesh, logdir, self.job["profile_steps"], self.phase)
-        for subject, steps in zip(subjects, found, strict=True):
-            if steps:
+        for subject, traced in zip(subjects, found, strict=True):
+            if traced.steps:
                 row = self.rows[subject.arm.name]
                 row["profile"] = subject.run
-                self.emit(TraceEvent(event="trace", row=trace_row(self.fields, row, steps)))
+                self.emit(TraceEvent(event="trace", row=trace_row(self.fields, row, traced)))
         self.stopwatch.lap("trace")
 
     def fail(self, name: str, problem: Problem, status: Status, reason: str) -> None:

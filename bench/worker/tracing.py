@@ -38,6 +38,15 @@ def process_name() -> str:
     return f"process_{jax.process_index()}"
 
 
+class Traced(NamedTuple):
+    """What was seen of one arm."""
+
+    steps: list[list[DeviceStep]]
+    """Traced steps, on this process's devices in the order of the mesh."""
+    untraced_ns: list[int]
+    """Lengths of steps without a profiler, taken just before."""
+
+
 class Shown(NamedTuple):
     """Where the time of traced steps went."""
 
@@ -65,7 +74,7 @@ def trace_by_turns(
     logdir: Path,
     steps: int,
     phase: Callable[[Literal["trace"], str, int, int], None],
-) -> list[list[list[DeviceStep]]]:
+) -> list[Traced]:
     """Trace every subject in every pass; the first pass stays, as what TensorBoard shows.
 
     Args:
@@ -76,15 +85,14 @@ def trace_by_turns(
       phase: told what is traced now, as the how manieth, of how many.
 
     Returns:
-      Of each subject its steps, on this process's devices in the order of the mesh: those of the
-      passes before one that failed, which is printed.
+      What was seen of each subject: in the passes before one that failed, which is printed.
     """
     places = {
         device.local_hardware_id: place
         for place, device in enumerate(mesh.devices.flat)
         if device.process_index == jax.process_index()
     }
-    found: list[list[list[DeviceStep]]] = [[] for _ in subjects]
+    found = [Traced([], []) for _ in subjects]
     failed: set[int] = set()
     until = time.monotonic() + ENOUGH_S
     for turn in range(PASSES):
@@ -96,9 +104,12 @@ def trace_by_turns(
             done = turn * len(subjects) + number
             phase("trace", subject.arm.name, done, PASSES * len(subjects))
             try:
+                untraced_ns = [subject.arm.run(1) for _ in range(steps)]
                 with tempfile.TemporaryDirectory() if turn else nullcontext(logdir) as folder:
                     path = record(subject.arm, Path(folder), subject.run, steps)
-                    found[number] += read_steps(path, subject.arm.name, subject.operations, places)
+                    traced = read_steps(path, subject.arm.name, subject.operations, places)
+                found[number].steps.extend(traced)
+                found[number].untraced_ns.extend(untraced_ns)
             except Exception:  # noqa: BLE001 - a profiler's fault must not cost the samples
                 failed.add(number)
                 traceback.print_exc()
@@ -179,9 +190,9 @@ def summarize(steps: Sequence[Sequence[DeviceStep]]) -> Shown:
     return Shown(parts, counted, _ops([device for number in counted for device in steps[number]]))
 
 
-def trace_row(fields: BlockFields, row: CellRow, steps: Sequence[Sequence[DeviceStep]]) -> TraceRow:
+def trace_row(fields: BlockFields, row: CellRow, traced: Traced) -> TraceRow:
     """What the traces of a cell showed, as it is stored."""
-    shown = summarize(steps)
+    shown = summarize(traced.steps)
     return TraceRow(
         **fields,
         cell=row["cell"],
@@ -191,6 +202,7 @@ def trace_row(fields: BlockFields, row: CellRow, steps: Sequence[Sequence[Device
         steps=shown.steps,
         counted=shown.counted,
         ops=shown.ops,
+        untraced_ns=traced.untraced_ns,
         cores=usable_cores() if jax.devices()[0].platform == "cpu" else None,
     )
 
