@@ -118,11 +118,11 @@ def _alone(own: Sequence[Known]) -> list[Known]:
 
     XLA:CPU makes small loops one kernel, which shows as one operation with nothing inside.
     """
-    ends = sorted(one.event.start for one in own if one.operation.category != "control")
+    starts = sorted(one.event.start for one in own if one.operation.category != "control")
     return [
         one._replace(operation=replace(one.operation, category=one.operation.inside))
         if one.operation.category == "control"
-        and bisect_left(ends, one.event.start) == bisect_left(ends, one.event.end)
+        and bisect_left(starts, one.event.start) == bisect_left(starts, one.event.end)
         else one
         for one in own
     ]
