@@ -13,7 +13,7 @@ from bench.rows import MemoryBytes
 from bench.worker.clock import Arm
 
 LOOK_EVERY_S = 1e-4
-LOOKED_AT_STEPS = 10
+LOOKED_AT_STEPS = 3
 
 
 def largest_program(programs: Sequence[Any]) -> MemoryBytes | None:
