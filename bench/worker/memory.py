@@ -14,6 +14,7 @@ from bench.worker.clock import Arm
 
 LOOK_EVERY_S = 1e-4
 LOOKED_AT_STEPS = 3
+"""Of an arm, while its memory is looked at."""
 
 
 def largest_program(programs: Sequence[Any]) -> MemoryBytes | None:
