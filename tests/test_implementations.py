@@ -147,7 +147,6 @@ FIRST = {
     ("shard_map_pmean", "mlp-data=2-fp32,microbatches=2,remat,clip=0.1"),
     ("fsdp_shard_map", "mlp-data=2,fsdp=2-fp32,microbatches=2,remat,clip=0.1"),
     ("tensor_parallel_shard_map", "mlp-data=2,model=2-fp32,microbatches=2,remat,clip=0.1"),
-    ("tensor_parallel_shard_map", "gpt2-data=2,model=2-fp32"),
     ("pipeline_gpipe", "gpt2-data=2,pipe=2-fp32,microbatches=4"),
 }
 
