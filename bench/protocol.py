@@ -121,7 +121,10 @@ class TraceEvent(TypedDict):
 
 
 class BlockEvent(TypedDict):
-    """The block is complete. The supervisor adds the host's load."""
+    """The block is measured. Sent again, with its cells, once it has been traced.
+
+    The supervisor adds the host's load.
+    """
 
     event: Literal["block"]
     row: BlockRow

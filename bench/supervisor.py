@@ -278,10 +278,11 @@ class _BlockRun:
                 lambda event: self._hear(report, event, worker), self.settings.silence_s, deadline
             )
         during = f" during {report.phase}" if report.phase else ""
-        if end.late:
-            report.status, report.reason = "timeout", end.late + during
-        elif end.code == 0 and report.block is not None:
+        if report.block is not None and (report.phase == "trace" or end.code == 0):
+            # A worker that died while it traced has told before what it measured.
             self._complete(report, attempt, implementations)
+        elif end.late:
+            report.status, report.reason = "timeout", end.late + during
         else:
             report.status, report.reason = _diagnose(end.code, during, worker.tail())
         return report

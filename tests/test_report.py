@@ -258,6 +258,16 @@ def test_operations_of_unknown_programs_are_a_part_of_their_own(tmp_path: Path) 
     assert figures["jit_spmd"][5].main == numbers.MISSING
 
 
+def test_tracing_that_failed_is_told(tmp_path: Path) -> None:
+    built, run = small(tmp_path, ratios={"jit_spmd": 1.0, "slow": 1.5}, traced=True)
+    run.manifest["config"]["profile_steps"] = 5
+    titles = [caveat.title for caveat in words.caveats(built, run.manifest)]
+    assert "Not traced" not in titles
+    del built.traces["mlp-base/data=2/b64/fp32/slow"]
+    told = {caveat.title: caveat.text for caveat in words.caveats(built, run.manifest)}
+    assert "Tracing failed for 1 cell, mlp-base/data=2/b64/fp32/slow" in told["Not traced"]
+
+
 def test_traces_of_a_single_implementation(tmp_path: Path) -> None:
     _, run = small(tmp_path, ratios={"jit_spmd": 1.0}, traced=True)
     report.build(run.directory)

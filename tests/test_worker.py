@@ -154,7 +154,8 @@ def rows(events, kind):
 def test_every_cell_ends_once_with_its_reason(events):
     ends = {row["implementation"]: (row["status"], row["reason"]) for row in rows(events, "cell")}
     assert ends["jit_spmd"] == ends["noisy"] == ("ok", "")
-    (right,) = (row for row in rows(events, "cell") if row["implementation"] == "jit_spmd")
+    told, right = (row for row in rows(events, "cell") if row["implementation"] == "jit_spmd")
+    assert told == {name: right[name] for name in right if name != "profile"}, "before the trace"
     (reduced,) = right["communication"]
     assert (reduced["kind"], reduced["axes"], reduced["count"]) == ("all-reduce", ["data"], 1)
     assert right["cost"]["flops"] > 0
@@ -170,7 +171,7 @@ def test_every_cell_ends_once_with_its_reason(events):
         assert "returns before its work is done" in ends[late][1]
     assert ends["restless"][0] == "wrong"
     assert re.search(r"compiled [1-9]\d* programs while it was timed", ends["restless"][1])
-    assert len(ends) == len(rows(events, "cell"))
+    assert len(ends) + len(("jit_spmd", "noisy")) == len(rows(events, "cell")), "told twice"
 
 
 def test_a_baseline_that_compiles_late_goes_with_its_twin(tmp_path):
@@ -193,7 +194,7 @@ def test_only_right_cells_and_the_twin_have_samples(events):
     (samples,) = [event["rows"] for event in events[0] if event["event"] == "samples"]
     assert {row["arm"] for row in samples} == {"jit_spmd", "noisy", TWIN}
     assert len(samples) == 3 * JOB["rounds"]
-    (block,) = rows(events, "block")
+    _, block = rows(events, "block")
     assert {row["steps"] for row in samples} == {block["steps"]}
     assert block["baseline"] == "jit_spmd"
     assert set(block["seconds"]) == {"start", "gate", "compile", "measure", "trace"}

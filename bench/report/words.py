@@ -230,6 +230,7 @@ def caveats(content: Tables, manifest: Manifest) -> list[Caveat]:
             ("Measured apart", _apart(content)),
             ("Too few rounds", _few_rounds(content)),
             ("Launches that failed", _failed_launches(content)),
+            ("Not traced", _untraced(content, manifest)),
             ("Implausible times", _implausible(content)),
             ("Utilization unknown", _no_peak(content, manifest)),
             ("Uncommitted changes", _dirty(manifest)),
@@ -392,6 +393,20 @@ def _no_peak(content: Tables, manifest: Manifest) -> str:
     if not missing:
         return ""
     return f"There is no published peak for {kind} in {listing(missing)}, so no MFU is given."
+
+
+def _untraced(content: Tables, manifest: Manifest) -> str:
+    """Where traces were asked for, and failed."""
+    if not manifest["config"].get("profile_steps") or content.cells.empty:
+        return ""
+    right = content.cells.loc[content.cells["status"] == "ok", "cell"]
+    missing = [name for name in right if name not in content.traces]
+    if not missing:
+        return ""
+    return (
+        f"Tracing failed for {numbers.count(len(missing), 'cell')}, {missing[0]} for instance, "
+        "which nothing is explained of. Times are not touched by it."
+    )
 
 
 def _dirty(manifest: Manifest) -> str:

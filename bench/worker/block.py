@@ -179,10 +179,15 @@ class BlockRun:
             for number, name in enumerate(self.chance.sample(names, len(names))):
                 self.admit(name, number, problem, mesh, gate)
         samples = self.measure(problem, mesh) if self.arms else []
-        if "profile_dir" in self.job:
-            self.trace(Path(self.job["profile_dir"]), mesh)
-
         self.emit(SamplesEvent(event="samples", rows=samples))
+        self.tell()
+        if "profile_dir" in self.job:
+            # What was measured is told by now: a profiler that kills the process must not cost it.
+            self.trace(Path(self.job["profile_dir"]), mesh)
+            self.tell()
+
+    def tell(self) -> None:
+        """Say how the measured cells and the block ended, so far."""
         for row in self.rows.values():
             if row["status"] == "ok":
                 self.emit(CellEvent(event="cell", row=row))

@@ -18,13 +18,18 @@ GRACE_S = 0.05
 them where cores are contended: this is no late work."""
 
 WATCH_S = 0.05
-LATE_SHARE = 0.4
-"""What is refused: devices that answer later than this share of a span; or a process that still
-uses this share of a core after the grace, until it has used this share of the span in CPU time. CPU
-time, because threads that look for work do so for a number of turns, however long these take on a
-host that others use too."""
+WATCHED_S = 0.4
+IDLE_SHARE = 0.05
+IDLE_TIMES = 2
+"""After the grace a process is watched bit by bit, until it uses less than this share of a core so
+many times in a row: a thread may have to wait for its turn."""
 
-REPEATS = 5
+LATE_SHARE = 0.4
+"""What is refused: devices that answer later than this share of a span, or a process that uses this
+share of a span in CPU time while it is watched. CPU time, because threads that look for work do so
+for a number of turns, however long these take on a host that others use too."""
+
+REPEATS = 3
 SETTLE_S = 30.0
 
 
@@ -54,15 +59,16 @@ def settle() -> None:
     Gives up after SETTLE_S: they are then measured beside it, and are likely to be refused as well.
     """
     end = time.monotonic() + SETTLE_S
-    while time.monotonic() < end and busy_share() > LATE_SHARE:
+    while time.monotonic() < end and watch()[1] > LATE_SHARE:
         pass
 
 
-def busy_share() -> float:
-    """Part of a core that this process uses while it is watched and does nothing itself."""
+def watch() -> tuple[float, float]:
+    """CPU seconds that this process uses while it does nothing itself, and their share of a core."""
     start, cpu = time.perf_counter(), time.process_time()
     time.sleep(WATCH_S)
-    return (time.process_time() - cpu) / (time.perf_counter() - start)
+    used_s = time.process_time() - cpu
+    return used_s, used_s / (time.perf_counter() - start)
 
 
 def late_work(arm: Arm, steps: int) -> str:
@@ -76,10 +82,12 @@ def late_work(arm: Arm, steps: int) -> str:
     if queued_s > LATE_SHARE * span_s:
         return f"after {steps} steps the devices were busy for another {queued_s:.2f} s"
     time.sleep(GRACE_S)
-    used_s = 0.0
-    while used_s < LATE_SHARE * span_s:
-        busy = busy_share()
-        if busy <= LATE_SHARE:
-            return ""
-        used_s += busy * WATCH_S
-    return f"after {steps} steps its threads still used {used_s:.2f} s of CPU time"
+    used_s, idle = 0.0, 0
+    end = time.monotonic() + WATCHED_S
+    while time.monotonic() < end and idle < IDLE_TIMES:
+        more_s, share = watch()
+        used_s += more_s
+        idle = idle + 1 if share < IDLE_SHARE else 0
+        if used_s > LATE_SHARE * span_s:
+            return f"after {steps} steps its threads still used {used_s:.2f} s of CPU time"
+    return ""

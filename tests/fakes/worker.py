@@ -156,6 +156,9 @@ say(
         "load_after": -1.0,
     },
 )
+if "trace" in BEHAVIOUR:
+    phase("trace", ok[0])
+    act(ok[0], BEHAVIOUR["trace"])
 if BEHAVIOUR.get("child"):
     # Left behind with the worker's output open.
     subprocess.Popen(["sleep", "300"])
