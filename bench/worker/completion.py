@@ -64,7 +64,7 @@ def settle() -> None:
 
 
 def watch() -> tuple[float, float]:
-    """CPU seconds that this process uses while it does nothing itself, and their share of a core."""
+    """CPU seconds that this process uses while it does nothing itself; as a share of a core too."""
     start, cpu = time.perf_counter(), time.process_time()
     time.sleep(WATCH_S)
     used_s = time.process_time() - cpu
