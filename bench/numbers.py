@@ -76,6 +76,11 @@ def percent(share: float) -> str:
     return f"{value:.{decimals}f}{NARROW}%".replace("-", MINUS)
 
 
+def signed(value: float, text: str) -> str:
+    """A number's text with a plus where it is one; the minus is in the text already."""
+    return f"+{text}" if value > 0 else text
+
+
 def ratio(value: float) -> str:
     """`1.253`: a thousandth is what interleaved rounds can resolve."""
     return f"{value:.3f}" if value < 10 else significant(value)  # noqa: PLR2004

@@ -229,7 +229,8 @@ def test_what_only_throughput_shows_is_not_explained_by_traces(tmp_path: Path) -
     built, _ = small(tmp_path, ratios=ratios, launches=3, traced=True)
     cell = next(cell for cell in built.comparisons[0].ranked if cell["implementation"] == "slow")
     cell["latency_s"] /= 2
-    (found,) = traces.reasons(built.comparisons[0], built.traces).values()
+    differences = traces.differences(built.comparisons[0], built.traces)
+    (found,) = traces.reasons(differences).values()
     assert found.main == ""
     assert "slow is slower than jit_spmd, but not where every step is waited for" in found.sentence
 

@@ -79,14 +79,14 @@ def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
     along = [item for item in themes if share and _sum(item[1]) / found.whole >= _TOLD][:_MOST]
     against = [item for item in themes if share and _sum(item[1]) / found.whole <= -2 * _TOLD][:1]
     if not along:
-        seen = f"{_signed_percent(found.untraced - 1)} just before tracing"
-        seen += f", {_signed_percent(found.gap)} as traced"
+        seen = f"{signed_percent(found.untraced - 1)} just before tracing"
+        seen += f", {signed_percent(found.gap)} as traced"
         return Reason(f"{start}; the traces do not show why ({seen}).")
     text = f"{start}: {'; '.join(_phrase(a, b, *item) for item in along)}"
     if against:
         text += f"; against that {_phrase(a, b, *against[0])}"
     of_it = numbers.percent(round(share, 3))
-    beside, named = _signed_percent(found.untraced - 1), _signed_percent(found.named)
+    beside, named = signed_percent(found.untraced - 1), signed_percent(found.named)
     text += (
         f". With all smaller causes this explains {of_it} of the difference ({beside} just before "
         f"tracing, {named} by named causes)."
@@ -104,13 +104,13 @@ def called(key: Key) -> str:
 
 
 def signed(seconds: float) -> str:
-    """A difference, with its sign."""
-    sign = "+" if seconds > 0 else ""
-    return f"{sign}{numbers.si(seconds, 's')}"
+    """A difference of times, with its sign."""
+    return numbers.signed(seconds, numbers.si(seconds, "s"))
 
 
-def _signed_percent(share: float) -> str:
-    return f"{'+' if share > 0 else ''}{numbers.percent(share)}"
+def signed_percent(share: float) -> str:
+    """A difference as a share, with its sign."""
+    return numbers.signed(share, numbers.percent(share))
 
 
 def _themes(causes: Iterable[Cause]) -> dict[Theme, list[Cause]]:

@@ -191,12 +191,14 @@ def _subject(
 
 
 def _block(block: Comparison, found: Tables, manifest: Manifest) -> Block:
-    breakdown = traces.breakdown(block, found.traces)
-    reasons = traces.reasons(block, found.traces) if breakdown else None
+    differences = traces.differences(block, found.traces)
+    reasons = traces.reasons(differences)
+    said = [*reasons.values(), *traces.against_fastest(block, found.traces)]
+    breakdown = traces.breakdown(block, found.traces, said)
     return Block(
-        measured=views.comparison(block, manifest, reasons),
+        measured=views.comparison(block, manifest, reasons if breakdown else None),
         breakdown=breakdown,
-        causes=traces.causes(block, found.traces),
+        causes=traces.causes(differences),
         work=views.work(block),
     )
 

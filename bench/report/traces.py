@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -11,7 +12,7 @@ import pandas as pd
 from bench import numbers
 from bench.explain.attribution import Attribution, attribute, means, oversubscription, stragglers
 from bench.explain.table import CauseRow, cause_rows
-from bench.explain.words import Reason, called, only_one_transposes, reason, signed
+from bench.explain.words import Reason, called, only_one_transposes, reason, signed, signed_percent
 from bench.report.views import Figure, Row, Table
 
 if TYPE_CHECKING:
@@ -29,12 +30,15 @@ TENSORBOARD = "http://localhost:6006"
 """Where `nox -s tensorboard` serves traces unless told otherwise."""
 
 
-def breakdown(block: Comparison, traces: Mapping[str, TraceRow]) -> Table | None:
+def breakdown(
+    block: Comparison, traces: Mapping[str, TraceRow], said: Iterable[Reason] = ()
+) -> Table | None:
     """Where the steps of a block's cells spend their time; None where none was traced.
 
     Args:
       block: the comparison.
       traces: by cell.
+      said: why implementations differ, for below the table.
     """
     shown = [cell for cell in block.ranked if cell["cell"] in traces]
     if not shown:
@@ -70,7 +74,6 @@ def breakdown(block: Comparison, traces: Mapping[str, TraceRow]) -> Table | None
             f"Devices worked {numbers.significant(shared)} times as long as the cores could: "
             "part of it is waiting for a core."
         )
-    said = [*reasons(block, traces).values(), *against_fastest(block, traces)]
     remarks = [found.sentence for found in said]
     return Table(f"Where a step's time goes, {block.place}", headings, rows, facts, remarks)
 
@@ -109,26 +112,42 @@ def _slowest(trace: TraceRow) -> Figure:
     return Figure(str(place), f"+{numbers.percent(seconds[place] / mean - 1)}" if mean else "")
 
 
-def reasons(block: Comparison, traces: Mapping[str, TraceRow]) -> dict[str, Reason]:
-    """Why implementations are faster or slower than the block's baseline, where traces tell."""
-    return {
-        cell["implementation"]: _reason(cell, block.baseline, *pair)
+@dataclass(frozen=True)
+class Difference:
+    """A cell that is faster or slower than its block's baseline, and what traces show of both."""
+
+    cell: Mapping[Any, Any]
+    baseline: str
+    attribution: Attribution
+    timed: float
+    """Ratio of their latencies."""
+
+
+def differences(block: Comparison, traces: Mapping[str, TraceRow]) -> list[Difference]:
+    """Of every implementation that is faster or slower than the baseline, where both are traced."""
+    return [
+        Difference(cell, block.baseline, *pair)
         for cell in block.ranked
         if cell["verdict"] in {"faster", "slower"}
         and (pair := pair_of(cell, _baseline(block), traces)) is not None
-    }
+    ]
 
 
-def _reason(cell: Mapping[Any, Any], baseline: str, found: Attribution, timed: float) -> Reason:
+def reasons(found: Iterable[Difference]) -> dict[str, Reason]:
+    """Why implementations are faster or slower than their baseline."""
+    return {one.cell["implementation"]: _reason(one) for one in found}
+
+
+def _reason(one: Difference) -> Reason:
     """Traced steps are waited for, and explain nothing that only shows where they are not."""
+    cell, baseline, timed = one.cell, one.baseline, one.timed
     name = cell["implementation"]
     if (timed > 1) == (cell["verdict"] == "slower"):
-        return reason(name, baseline, found, timed)
-    share = f"{'+' if timed > 1 else ''}{numbers.percent(timed - 1)}"
+        return reason(name, baseline, one.attribution, timed)
     return Reason(
         f"{name} is {cell['verdict']} than {baseline}, but not where every step is waited for, as "
-        f"in traces ({share} there): the difference is in what a step does while the next is "
-        "launched."
+        f"in traces ({signed_percent(timed - 1)} there): the difference is in what a step does "
+        "while the next is launched."
     )
 
 
@@ -145,14 +164,9 @@ def against_fastest(block: Comparison, traces: Mapping[str, TraceRow]) -> list[R
     ]
 
 
-def causes(block: Comparison, traces: Mapping[str, TraceRow]) -> list[Table]:
+def causes(found: Iterable[Difference]) -> list[Table]:
     """Of each implementation that differs from the baseline, what its step does longer or less."""
-    return [
-        _causes(cell["implementation"], block.baseline, pair[0])
-        for cell in block.ranked
-        if cell["verdict"] in {"faster", "slower"}
-        and (pair := pair_of(cell, _baseline(block), traces)) is not None
-    ]
+    return [_causes(one.cell["implementation"], one.baseline, one.attribution) for one in found]
 
 
 def _causes(a: str, b: str, found: Attribution) -> Table:

@@ -146,7 +146,9 @@ def _undecided(claim: Claim, comparison: Comparison) -> str:
     ratio = claim.ratio
     if ratio.low is None or ratio.high is None:
         return "no interval"
-    ends = " to ".join(_signed(end - 1) for end in (ratio.low, ratio.high))
+    ends = " to ".join(
+        numbers.signed(end - 1, numbers.percent(end - 1)) for end in (ratio.low, ratio.high)
+    )
     return f"{ends}; {to_decide(comparison.seconds_to_decide(claim))}"
 
 
@@ -155,10 +157,6 @@ def to_decide(seconds: float) -> str:
     if seconds > LONG_S:
         return "over a day more would be needed to decide"
     return f"about {numbers.seconds(max(seconds, 1.0))} more would decide"
-
-
-def _signed(share: float) -> str:
-    return f"{'+' if share > 0 else ''}{numbers.percent(share)}"
 
 
 def decisions(cells: pd.DataFrame) -> str:

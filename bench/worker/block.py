@@ -321,7 +321,7 @@ class BlockRun:
         ]
 
     def add_twin(self, problem: Problem, mesh: Mesh) -> None:
-        """A second copy of the baseline. Where there is no room for it, the floor is unknown."""
+        """A second copy of the baseline. Without room for it, or refused, the floor is unknown."""
         try:
             with self.modules_of(self.baseline):
                 twin = self.implementations[self.baseline].build(problem, mesh)

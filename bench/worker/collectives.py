@@ -111,13 +111,10 @@ def parse_groups(text: str, devices: int) -> tuple[tuple[int, ...], ...]:
     if text == "{}":
         return (tuple(range(devices)),)
     if text.startswith("{{"):
-        return tuple(
-            tuple(int(word) for word in group.split(",") if word)
-            for group in re.findall(r"\{([\d,]*)\}", text)
-        )
+        return tuple(tuple(hlo.integers(group)) for group in re.findall(r"\{([\d,]*)\}", text))
     if iota := re.fullmatch(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", text):
-        shape, dims = (_numbers(iota[part]) for part in (1, 2))
-        order = _numbers(iota[3]) if iota[3] else list(range(len(dims)))
+        shape, dims = (hlo.integers(iota[part]) for part in (1, 2))
+        order = hlo.integers(iota[3]) if iota[3] else list(range(len(dims)))
         ids = np.arange(math.prod(dims)).reshape(dims).transpose(order).reshape(shape)
         return _rows(ids)
     if mesh := re.fullmatch(
@@ -130,15 +127,11 @@ def parse_groups(text: str, devices: int) -> tuple[tuple[int, ...], ...]:
             across = [name for name in names if name not in along]
             ids = np.arange(math.prod(sizes.values()))
             if mesh[2]:
-                ids = ids.reshape(_numbers(mesh[2])).transpose(_numbers(mesh[3]))
+                ids = ids.reshape(hlo.integers(mesh[2])).transpose(hlo.integers(mesh[3]))
             ids = ids.reshape(list(sizes.values()))
             ids = ids.transpose([names.index(name) for name in (*across, *along)])
             return _rows(ids.reshape(-1, math.prod(sizes[name] for name in along)))
     raise ValueError(f"replica groups {text!r} are written in a way that is not known")
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(word) for word in text.split(",")]
 
 
 def _rows(ids: Any) -> tuple[tuple[int, ...], ...]:

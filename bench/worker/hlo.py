@@ -38,6 +38,11 @@ def _spelled(instruction: Any) -> str:
     return re.sub(r"(?<!^)([A-Z])", r"-\1", instruction.opcode.name.removeprefix("k")).lower()
 
 
+def integers(text: str) -> list[int]:
+    """`4,2` -> 4 and 2; nothing of an empty text."""
+    return [int(word) for word in text.split(",")] if text else []
+
+
 def op_name(instruction: Any) -> str:
     """Where in the traced program it is from; empty if nothing is known."""
     found = re.search(r'op_name="([^"]*)"', instruction.to_string())
@@ -52,7 +57,7 @@ def arrays(instruction: Any) -> Iterator[tuple[str, list[int]]]:
     """
     made = instruction.to_string().partition(" = ")[2].partition(f" {opcode(instruction)}(")[0]
     for dtype, shape in _ARRAY.findall(made):
-        yield dtype, [int(size) for size in shape.split(",") if size]
+        yield dtype, integers(shape)
 
 
 def called(instruction: Any) -> Iterator[tuple[str, int]]:
@@ -120,7 +125,7 @@ def moves_elements(instruction: Any) -> bool:
     (sizes, order), (_, source) = made, read
     permutation = list(range(len(sizes)))
     if kind == "transpose" and (found := _DIMENSIONS.search(instruction.to_string())):
-        permutation = [int(dimension) for dimension in found[1].split(",") if dimension]
+        permutation = integers(found[1])
     # Both as dimensions of what is made.
     moved = [permutation.index(dimension) for dimension in source]
     return [d for d in order if sizes[d] > 1] != [d for d in moved if sizes[d] > 1]
@@ -131,8 +136,7 @@ def _layout(instruction: Any) -> tuple[list[int], list[int]] | None:
     found = _LAYOUT.match(instruction.to_string().partition(" = ")[2])
     if not found:
         return None
-    sizes, order = ([int(word) for word in part.split(",") if word] for part in found.groups())
-    return sizes, order
+    return integers(found[1]), integers(found[2])
 
 
 class Sources:

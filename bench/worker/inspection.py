@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
-from typing import Any, cast
+from typing import cast
 
 import jax
 import numpy as np
@@ -18,6 +17,7 @@ from bench.mesh import MeshShape
 from bench.protocol import ArrayLayout, Inspection, InspectionRequest
 from bench.worker.block import make_mesh
 from bench.worker.discover import implementation_files, load
+from bench.worker.memory import device_bytes
 from bench.worker.problems import load_workload, make_problem
 
 
@@ -68,16 +68,6 @@ def layout(path: str, array: jax.Array) -> ArrayLayout:
         device_bytes=max(int(shard.data.nbytes) for shard in array.addressable_shards),
         parts=[{"index": [list(r) for r in index], "devices": ids} for index, ids in parts.items()],
     )
-
-
-def device_bytes(tree: Any) -> dict[str, int]:
-    """Bytes of a tree's arrays on each device, by its id."""
-    total: Counter[str] = Counter()
-    for leaf in jax.tree.leaves(tree):
-        if isinstance(leaf, jax.Array):
-            for shard in leaf.addressable_shards:
-                total[str(shard.device.id)] += int(shard.data.nbytes)
-    return dict(total)
 
 
 def _rows(mesh: Mesh) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,8 +46,9 @@ def high_water(arm: Arm, devices: Sequence[Any]) -> int | None:
       Bytes on the device that holds most of them: what was seen above the state of rest, and the
       arm's own state and batch; None where the backend does not count.
     """
-    at_rest = [_in_use(device) for device in devices]
-    if None in at_rest:
+    before = [_in_use(device) for device in devices]
+    at_rest = [size for size in before if size is not None]
+    if len(at_rest) < len(before):
         return None
     most = list(at_rest)
     done = threading.Event()
@@ -54,7 +56,7 @@ def high_water(arm: Arm, devices: Sequence[Any]) -> int | None:
     def look() -> None:
         while not done.is_set():
             for number, device in enumerate(devices):
-                most[number] = max(most[number] or 0, _in_use(device) or 0)
+                most[number] = max(most[number], _in_use(device) or 0)
             time.sleep(LOOK_EVERY_S)
 
     watcher = threading.Thread(target=look, daemon=True)
@@ -64,21 +66,21 @@ def high_water(arm: Arm, devices: Sequence[Any]) -> int | None:
     finally:
         done.set()
         watcher.join()
-    own = _held((arm.state, arm.batch), devices)
+    own = device_bytes((arm.state, arm.batch))
     return max(
-        (top or 0) - (rest or 0) + own[device]
+        top - rest + own.get(str(device.id), 0)
         for top, rest, device in zip(most, at_rest, devices, strict=True)
     )
 
 
-def _held(tree: Any, devices: Sequence[Any]) -> dict[Any, int]:
-    """Bytes of a tree's arrays on each device."""
-    held = dict.fromkeys(devices, 0)
+def device_bytes(tree: Any) -> dict[str, int]:
+    """Bytes of a tree's arrays on each device, by its id."""
+    total: Counter[str] = Counter()
     for leaf in jax.tree.leaves(tree):
-        for shard in getattr(leaf, "addressable_shards", ()):
-            if shard.device in held:
-                held[shard.device] += shard.data.nbytes
-    return held
+        if isinstance(leaf, jax.Array):
+            for shard in leaf.addressable_shards:
+                total[str(shard.device.id)] += int(shard.data.nbytes)
+    return dict(total)
 
 
 def _in_use(device: Any) -> int | None:

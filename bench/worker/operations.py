@@ -136,17 +136,16 @@ class Operations:
         others = [one for one in self._others[module] if program and name in one.instructions]
         # Of programs from the compilation cache, the number may be another process's.
         exact = [one for one in (*own, *others) if program and one.number == program]
-        for one in (*exact, *own):
-            return _read(one, one.instructions[name], self._devices)
-        return unknown(module, name)
+        found = next(iter([*exact, *own]), None)
+        if found is None:
+            return unknown(module, name)
+        return _read(found, found.instructions[name], self._devices)
 
 
 def _read(module: Module, instruction: Any, devices: int) -> Operation:
     opcode, source = hlo.opcode(instruction), module.sources.of(instruction)
     inner = module.inner(instruction)
-    begun = instruction
-    if opcode.endswith("-done"):
-        begun = instruction.operands()[0]
+    begun = instruction.operands()[0] if opcode.endswith("-done") else instruction
     category = _category(opcode, inner)
     return Operation(
         module=module.name,

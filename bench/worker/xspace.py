@@ -97,15 +97,7 @@ def _of_device(plane: Any) -> Iterator[Event]:
             op = stats.get("hlo_op") or _named(event.name)
             start = int(event.start_ns)
             run = next((run for run in runs if run.start <= start < run.end), _Run())
-            yield Event(
-                device=int(device[1]),
-                module=str(stats.get("hlo_module", run.module)),
-                op=str(op),
-                launch=int(stats.get("run_id", run.launch)),
-                start=start,
-                end=int(event.end_ns),
-                program=int(stats.get("program_id", 0)),
-            )
+            yield _event(event, stats, int(device[1]), str(op), run)
 
 
 @dataclass(frozen=True)
@@ -123,6 +115,19 @@ class _Run:
         launch = int(dict(event.stats).get("run_id", 0))
         module = event.name.partition("(")[0]
         return cls(module, launch, int(event.start_ns), int(event.end_ns))
+
+
+def _event(event: Any, stats: dict[str, Any], device: int, op: str, run: _Run) -> Event:
+    """An event with what its stats say; of its program, else what `run` says."""
+    return Event(
+        device=device,
+        module=str(stats.get("hlo_module", run.module)),
+        op=op,
+        launch=int(stats.get("run_id", run.launch)),
+        start=int(event.start_ns),
+        end=int(event.end_ns),
+        program=int(stats.get("program_id", 0)),
+    )
 
 
 def _named(name: str) -> str:
@@ -159,24 +164,15 @@ class _Thread:
             elif name == step:
                 thread.steps.append((start, int(event.end_ns)))
             elif "::" not in name:
-                thread._add(start, int(event.end_ns), dict(event.stats))
+                stats = dict(event.stats)
+                if "hlo_op" in stats:
+                    device = int(stats.get("device_ordinal", 0))
+                    found = _event(event, stats, device, str(stats["hlo_op"]), _Run())
+                    thread.started.append((int(stats.get("_p", 0)), found))
         thread.others += [event.start for _, event in thread.started]
         thread.regions.sort()
         thread.others.sort()
         return thread
-
-    def _add(self, start: int, end: int, stats: dict[str, Any]) -> None:
-        if "hlo_op" in stats:
-            event = Event(
-                device=int(stats.get("device_ordinal", 0)),
-                module=str(stats.get("hlo_module", "")),
-                op=str(stats["hlo_op"]),
-                launch=int(stats.get("run_id", 0)),
-                start=start,
-                end=end,
-                program=int(stats.get("program_id", 0)),
-            )
-            self.started.append((int(stats.get("_p", 0)), event))
 
     def finished(self, noted: int, since: int) -> int:
         """When an operation was done whose completion the thread noted then.
