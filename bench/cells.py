@@ -34,10 +34,12 @@ class StepOptions:
     """Largest global norm of the gradients, beside what the workload's optimizer does."""
     variant: str = ""
     """Name of the environment of its worker, if it is another than usual: see bench.variants."""
+    processes: int = 1
+    """Processes that the mesh is spread over, with equally many of its devices each."""
 
     @classmethod
     def parse(cls, text: str) -> StepOptions:
-        """Read what `str` writes: `fp32`, `bf16,microbatches=4,remat,clip=1,variant=NAME`.
+        """Read what `str` writes: `bf16,microbatches=4,remat,clip=1,variant=NAME,processes=2`.
 
         Raises:
           ValueError: a part is none of these.
@@ -46,8 +48,8 @@ class StepOptions:
         found: dict[str, Any] = {}
         for part in others:
             name, _, value = part.partition("=")
-            if name == "microbatches" and value.isascii() and value.isdigit():
-                found["microbatches"] = int(value)
+            if name in ("microbatches", "processes") and value.isascii() and value.isdigit():
+                found[name] = int(value)
             elif part == "remat":
                 found["remat"] = True
             elif name == "clip" and re.fullmatch(r"[\d.]+(e-?\d+)?", value):
@@ -57,7 +59,7 @@ class StepOptions:
             else:
                 raise ValueError(
                     f"options {text!r}: {part!r} is unknown; write PRECISION[,microbatches=N]"
-                    "[,remat][,clip=NORM][,variant=NAME]"
+                    "[,remat][,clip=NORM][,variant=NAME][,processes=N]"
                 )
         return cls(precision, **found)
 
@@ -71,6 +73,8 @@ class StepOptions:
             parts.append(f"clip={self.clip_norm:g}")
         if self.variant:
             parts.append(f"variant={self.variant}")
+        if self.processes > 1:
+            parts.append(f"processes={self.processes}")
         return ",".join(parts)
 
 

@@ -229,8 +229,10 @@ class _Reader:
             chosen = batches or self._default_batches(f"{workload}-{size}", preset, meshes)
             for options in asked:
                 for batch, mesh in _batches(chosen, meshes, scaling):
-                    blocks[Block(workload, size, mesh, batch, options)] = None
+                    spread = replace(options, processes=min(options.processes, mesh.size))
+                    blocks[Block(workload, size, mesh, batch, spread)] = None
         self._check_batches(blocks)
+        self._check_processes(blocks)
         return Plan(
             preset=name,
             blocks=tuple(blocks),
@@ -269,12 +271,14 @@ class _Reader:
         counts = [
             self._whole("--microbatches", text) for text in self.options.microbatches or ("1",)
         ]
+        processes = [self._whole("--processes", text) for text in self.options.processes or ("1",)]
         clip_norm = self._positive("--clip-norm", self.options.clip_norm, "gradient norm")
         return [
-            StepOptions(precision, count, self.options.remat, clip_norm, variant)
+            StepOptions(precision, count, self.options.remat, clip_norm, variant, spread)
             for precision in _unique(precisions)
             for count in _unique(counts)
             for variant in ("", *(variant.name for variant in variants))
+            for spread in _unique(processes)
         ]
 
     def _choice(self, option: str, text: str, known: Sequence[str]) -> str:
@@ -450,6 +454,14 @@ class _Reader:
             if shard % count:
                 fault = f"--microbatches: {count} do not divide a device's batch of {shard}"
                 self.faults.append(f"{fault}, in {block.name}")
+
+    def _check_processes(self, blocks: Iterable[Block]) -> None:
+        spread = _unique((block.options.processes, block.mesh) for block in blocks)
+        self.faults += [
+            f"--processes: {count} cannot share the {mesh.size} devices of {mesh} equally"
+            for count, mesh in spread
+            if mesh.size % count
+        ]
 
 
 def name_of(path: str) -> str:

@@ -85,6 +85,7 @@ class Options:
     clip_norm: str | None = None
     variant: tuple[str, ...] = ()
     devices: str | None = None
+    processes: tuple[str, ...] = ()
     scaling: str | None = None
     launches: str | None = None
     rounds: str | None = None
@@ -185,6 +186,12 @@ _OPTIONS: dict[str, _Argument] = {
     "devices": {
         "metavar": "N",
         "help": "most devices a mesh may have (default: all; on CPU, where devices are virtual, 8)",
+    },
+    "processes": {
+        "metavar": "N",
+        "nargs": "+",
+        "help": "processes that a mesh is spread over, at most one a device (default: 1); "
+        "on CPU they communicate by gloo, each on cores of its own",
     },
     "scaling": {
         "metavar": "KIND",

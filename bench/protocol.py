@@ -36,6 +36,18 @@ class JobOptions(TypedDict):
     remat: bool
     clip_norm: float | None
     variant: str
+    processes: int
+
+
+class Place(TypedDict):
+    """Which of a launch's processes a worker is."""
+
+    rank: int
+    processes: int
+    coordinator: str
+    """`host:port` where the process of rank 0 serves the others: see jax.distributed.initialize."""
+    local_devices: NotRequired[list[int]]
+    """The accelerators of its host that are its own; all of them if absent."""
 
 
 class Job(TypedDict):
@@ -60,6 +72,8 @@ class Job(TypedDict):
     """Rounds after which to send a LookEvent; all below `rounds`."""
     seconds: float
     """Wall time that `rounds` rounds should take; sets the steps a span, never the rounds."""
+    place: NotRequired[Place]
+    """Absent where one process has the whole mesh."""
     seed: int
     """Of the order of arms. The workload's parameters and data never depend on it."""
     alone: bool

@@ -12,7 +12,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.cells import Block
 
-SCHEMA = 3
+SCHEMA = 4
 TWIN = "twin"
 """Arm name of the second copy of a block's baseline (the A/A twin)."""
 
@@ -72,6 +72,9 @@ class SampleRow(Turn):
     block: str
     attempt: str
     launch: int
+    process_throughput_ns: NotRequired[list[int]]
+    """Of several processes, the time that each took, by rank; `throughput_ns` is the longest."""
+    process_latency_ns: NotRequired[list[int]]
 
 
 class BlockFields(TypedDict):
@@ -86,6 +89,7 @@ class BlockFields(TypedDict):
     size: str
     mesh: str
     devices: int
+    processes: int
     batch: int
     precision: str
     options: str
@@ -102,6 +106,7 @@ def block_fields(block: Block, attempt: str, launch: int) -> BlockFields:
         size=block.size,
         mesh=str(block.mesh),
         devices=block.mesh.size,
+        processes=block.options.processes,
         batch=block.batch,
         precision=block.options.precision,
         options=str(block.options),

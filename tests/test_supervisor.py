@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import supervisor
+from bench import processes, supervisor
 from bench.cells import Block, StepOptions
 from bench.environment import ROOT, worker_cores, worker_environment
 from bench.mesh import MeshShape
@@ -28,7 +28,7 @@ class Bench:
         self.monkeypatch = monkeypatch
         self.folder = folder
         worker = Path(__file__).parent / "fakes" / "worker.py"
-        monkeypatch.setattr(supervisor, "COMMAND", (sys.executable, str(worker)))
+        monkeypatch.setattr(processes, "COMMAND", (sys.executable, str(worker)))
 
     def run(
         self, behaviour: dict[str, object], launch: Launch = FIRST, **settings

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import cast
 
 from bench.protocol import MORE, Event, Job
+from bench.worker import peers
 from bench.worker.block import BlockRun
 
 
@@ -20,9 +21,14 @@ def main() -> None:
     with os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1) as events:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         job = cast("Job", json.loads(sys.stdin.readline()))
+        if "place" in job:
+            peers.join(job["place"])
+        # Rank 0 speaks for all. The others show that they are alive, and what they fail at.
+        told = None if peers.is_main() else {"phase", "cell"}
 
         def emit(event: Event) -> None:
-            events.write(json.dumps(event) + "\n")
+            if told is None or event["event"] in told:
+                events.write(json.dumps(event) + "\n")
 
         def more() -> bool:
             return sys.stdin.readline().strip() == MORE

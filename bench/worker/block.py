@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 from jax.sharding import AxisType, Mesh
@@ -41,6 +41,7 @@ from bench.rows import (
     Turn,
     block_fields,
 )
+from bench.worker import peers
 from bench.worker.bases import BaseModules
 from bench.worker.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
 from bench.worker.compilation import CompilationLog, remembered_programs
@@ -77,16 +78,35 @@ def make_mesh(shape: MeshShape) -> Mesh:
     )
 
 
-def failure(error: BaseException) -> tuple[Status, str]:
+class UnsupportedError(Exception):
+    """An implementation cannot run this; the message is its reason."""
+
+
+Ended = tuple[Status, str]
+"""How a cell ended that has no time, and why."""
+
+
+def failure(error: BaseException) -> Ended:
     """How a cell ends that raised, and why, on one line or a few."""
     if isinstance(error, WrongStepError):
         return "wrong", str(error)
+    if isinstance(error, UnsupportedError):
+        return "unsupported", str(error)
     text = str(error).strip()
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
         return "oom", text.splitlines()[0] if text else "out of memory"
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return "crashed", f"{type(error).__name__}: {text}{place}"
+
+
+def agreed(ended: Ended | None) -> Ended | None:
+    """How something ended for all processes: None only if it went well in each of them."""
+    for found in peers.everyones(ended):
+        if found is not None:
+            status, reason = found
+            return status, reason
+    return None
 
 
 @dataclass
@@ -124,6 +144,16 @@ class FirstCall:
         self.compile = log.times()
         self.programs = new_programs(live_programs(), before)
         return state, loss
+
+
+class Admitted(NamedTuple):
+    """An implementation that was proved."""
+
+    arm: Arm
+    implementation: Implementation
+    programs: list[Any]
+    """What its step compiled."""
+    row: CellRow
 
 
 class BlockRun:
@@ -200,22 +230,50 @@ class BlockRun:
     def make_gate(self, workload: Workload, problem: Problem, mesh: Mesh) -> Gate | None:
         """The truth for the block's cells; if it cannot be had, none of them has a proof."""
         self.phase("truth")
+        gate, ended = None, None
         try:
             with jax.enable_x64(True):
                 exact = make_problem(workload, self.block, "fp64")
             shards = self.block.mesh.batch_shards
             programs = self.programs / "proof"
-            return Gate(problem, exact, mesh, shards, self.block.options.precision, programs)
+            gate = Gate(problem, exact, mesh, shards, self.block.options.precision, programs)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the cells' reason
-            status, reason = failure(error)
-            for name in self.job["implementations"]:
-                self.fail(name, problem, status, f"nothing to prove it against: {reason}")
-            return None
-        finally:
-            self.stopwatch.lap("gate")
+            ended = failure(error)
+        self.stopwatch.lap("gate")
+        ended = agreed(ended)
+        if ended is None:
+            return gate
+        status, reason = ended
+        for name in self.job["implementations"]:
+            self.fail(name, problem, status, f"nothing to prove it against: {reason}")
+        return None
 
     def admit(self, name: str, number: int, problem: Problem, mesh: Mesh, gate: Gate) -> None:
         """Prove an implementation and make it an arm, or end its cell with a reason."""
+        admitted, ended = None, None
+        try:
+            admitted = self.prove(name, number, problem, mesh, gate)
+        except Exception as error:  # noqa: BLE001 - a user's file may raise anything
+            ended = failure(error)
+            # At once: other processes may be waiting for this one, and never come to ask.
+            self.fail(name, problem, *ended)
+        everywhere = agreed(ended)
+        if everywhere is not None and ended is None:
+            self.fail(name, problem, *everywhere)
+        elif admitted is not None:
+            self.arms.append(admitted.arm)
+            self.implementations[name] = admitted.implementation
+            self.step_programs[name] = admitted.programs
+            self.rows[name] = admitted.row
+
+    def prove(self, name: str, number: int, problem: Problem, mesh: Mesh, gate: Gate) -> Admitted:
+        """Prove an implementation, in float64 and as it will be timed.
+
+        Raises:
+          UnsupportedError: it says that it cannot run this.
+          WrongStepError: it is wrong.
+          Exception: whatever else its file raises.
+        """
         phase: Phase = "gate"
         self.phase(phase, name, number, len(self.job["implementations"]))
         try:
@@ -223,8 +281,7 @@ class BlockRun:
                 implementation = cast("Implementation", load(self.file(name)))
                 reason = implementation.why_unsupported(problem, mesh)
                 if reason is not None:
-                    self.fail(name, problem, "unsupported", reason)
-                    return
+                    raise UnsupportedError(reason)
                 checks = [] if name in self.job["proved"] else gate.prove_exact(implementation)
                 self.stopwatch.lap(phase)
 
@@ -235,9 +292,6 @@ class BlockRun:
                 with remembered_programs(self.programs / name):
                     timed_check, state = gate.prove_timed(replace(train_step, step=first_call))
                 arm = warm_arm(name, train_step, state, problem)
-            self.arms.append(arm)
-            self.implementations[name] = implementation
-            self.step_programs[name] = first_call.programs
             row = self.row(name, problem, "ok", "")
             row["proof"] = [*checks, timed_check]
             row["compile"] = first_call.compile
@@ -248,9 +302,7 @@ class BlockRun:
             if name not in self.job["proved"]:
                 row["traced_flops"] = read_traced_flops(arm)
             row["bubble"] = train_step.bubble
-            self.rows[name] = row
-        except Exception as error:  # noqa: BLE001 - a user's file may raise anything
-            self.fail(name, problem, *failure(error))
+            return Admitted(arm, implementation, first_call.programs, row)
         finally:
             self.stopwatch.lap(phase)
 
@@ -288,6 +340,7 @@ class BlockRun:
                 self.arms, rounds, self.steps, self.job["seed"], log, self.after_round
             )
         self.stopwatch.lap("measure")
+        compiled = dict(pair for found in peers.everyones(compiled) for pair in found.items())
         for name, programs in compiled.items():
             if name != TWIN:
                 reason = f"compiled {programs} programs while it was timed"
@@ -310,31 +363,44 @@ class BlockRun:
         if self.rounds not in self.job["looks"]:
             return True
         self.emit(LookEvent(event="look", rows=self.samples(turns)))
-        return self.more()
+        return peers.of_main(self.more() if peers.is_main() else False)
 
     def samples(self, turns: Iterable[Turn]) -> list[SampleRow]:
-        """The turns as they are stored."""
+        """The turns as they are stored: each as long as it took the slowest process."""
         job, block = self.job, self.block.name
-        return [
+        rows = [
             SampleRow(block=block, attempt=job["attempt"], launch=job["launch"], **turn)
             for turn in turns
         ]
+        if jax.process_count() > 1:
+            times = [[row["throughput_ns"], row["latency_ns"], row["wash_out_ns"]] for row in rows]
+            for row, *each in zip(rows, *peers.everyones(times), strict=True):
+                throughput, latency, wash_out = map(list, zip(*each, strict=True))
+                row["throughput_ns"], row["process_throughput_ns"] = max(throughput), throughput
+                row["latency_ns"], row["process_latency_ns"] = max(latency), latency
+                row["wash_out_ns"] = max(wash_out)
+        return rows
 
     def add_twin(self, problem: Problem, mesh: Mesh) -> None:
         """A second copy of the baseline. Without room for it, or refused, the floor is unknown."""
+        arm, ended = None, None
         try:
             with self.modules_of(self.baseline):
                 twin = self.implementations[self.baseline].build(problem, mesh)
                 with remembered_programs(self.programs / self.baseline):
-                    self.arms.append(warm_arm(TWIN, twin, twin.state, problem))
-            if self.chance.random() < 0.5:  # noqa: PLR2004 - which copy is the older one is chance
-                original = next(arm for arm in self.arms if arm.name == self.baseline)
-                original.name, self.arms[-1].name = TWIN, self.baseline
+                    arm = warm_arm(TWIN, twin, twin.state, problem)
         except Exception as error:
-            status, reason = failure(error)
-            if status not in {"oom", "wrong"}:
+            ended = failure(error)
+            if ended[0] not in {"oom", "wrong"}:
                 raise
-            print(f"no twin of {self.baseline}: {reason}", file=sys.stderr)  # noqa: T201
+        ended = agreed(ended)
+        if ended is not None or arm is None:
+            print(f"no twin of {self.baseline}: {ended}", file=sys.stderr)  # noqa: T201
+            return
+        self.arms.append(arm)
+        if self.chance.random() < 0.5:  # noqa: PLR2004 - which copy is the older one is chance
+            original = next(arm for arm in self.arms if arm.name == self.baseline)
+            original.name, self.arms[-1].name = TWIN, self.baseline
 
     def trace(self, logdir: Path, mesh: Mesh) -> None:
         """One TensorBoard run for each cell that is ok, and what it shows."""

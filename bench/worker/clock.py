@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from bench.rows import Turn
+from bench.worker import peers
 from bench.worker.compilation import CompilationLog
 from bench.worker.host_slots import HostWatch
 from bench.worker.order import balanced_orders
@@ -72,7 +73,8 @@ def steps_per_span(arms: list[Arm], rounds: int, seconds: float) -> int:
     each = [statistics.median(arm.run(1) for _ in range(CALIBRATION_STEPS)) for arm in arms]
     turn = seconds * 1e9 / rounds / sum(each)
     wash_out = 1
-    return max(1, min(MAX_STEPS, int((turn - wash_out) / (1 + LATENCY_SHARE))))
+    steps = max(1, min(MAX_STEPS, int((turn - wash_out) / (1 + LATENCY_SHARE))))
+    return peers.of_main(steps)
 
 
 def latency_steps(steps: int) -> int:
