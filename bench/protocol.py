@@ -50,6 +50,19 @@ class Place(TypedDict):
     """The accelerators of its host that are its own; all of them if absent."""
 
 
+class Meeting(TypedDict):
+    """What `python -m bench.worker.rendezvous` finds out."""
+
+    rank: int
+    processes: int
+    address: str
+    """Of the host of rank 0."""
+    port: int
+    """Where its front listens."""
+    token: str
+    """What the processes have in common, and nobody else has."""
+
+
 class Job(TypedDict):
     """One block to prove and measure in one worker process."""
 
@@ -234,6 +247,8 @@ class Catalogue(TypedDict):
     """Devices of an accelerator. Without one, 1: CPU devices are virtual and made to measure."""
     device_memory_bytes: int | None
     usable_cores: int
+    processes: int
+    """Processes that the run has been given; 1 where it starts as many as it is asked for."""
     versions: dict[str, str]
     implementations: list[ImplementationEntry]
     workloads: list[WorkloadEntry]

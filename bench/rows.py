@@ -34,8 +34,10 @@ class HostSlot(TypedDict):
     """What there was: wall time times the system's cores."""
     steal_s: float
     """Taken by the hypervisor for other guests."""
+    own_s: float
+    """Used by the processes that measure."""
     foreign_s: float
-    """Used by other processes; below 0 by up to a tick where the kernel has not booked ours yet."""
+    """Used by others; below 0 by up to a tick where the kernel has not booked ours yet."""
     mhz: float | None
     """Mean frequency of the cores when the turn ended; None where it is not shown."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import processes, supervisor
+from bench import processes
 from bench.cells import Block, StepOptions
 from bench.environment import ROOT, worker_cores, worker_environment
 from bench.mesh import MeshShape

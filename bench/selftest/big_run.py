@@ -92,7 +92,9 @@ def _samples(block: Block, attempt: str, rng: np.random.Generator) -> list[Sampl
                     "at": 1.7e9 + number, "steps": 10, "throughput_ns": 10 * nanoseconds,
                     "latency_steps": 2, "latency_ns": 2 * nanoseconds,
                     "wash_out_ns": nanoseconds,
-                    "host": {"cores_s": 0.2, "steal_s": 0.0, "foreign_s": 0.01, "mhz": None},
+                    "host": {
+                        "cores_s": 0.2, "steal_s": 0.0, "own_s": 0.19, "foreign_s": 0.01, "mhz": None,
+                    },
                 }
             )  # fmt: skip
             predecessor = arms[index]

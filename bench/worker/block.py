@@ -48,6 +48,7 @@ from bench.worker.compilation import CompilationLog, remembered_programs
 from bench.worker.completion import check_completion
 from bench.worker.discover import implementation_files, load
 from bench.worker.gate import Gate, WrongStepError
+from bench.worker.host_slots import host_id, merged
 from bench.worker.memory import high_water, largest_program
 from bench.worker.operations import Operations, modules_of
 from bench.worker.problems import load_workload, make_problem
@@ -373,12 +374,15 @@ class BlockRun:
             for turn in turns
         ]
         if jax.process_count() > 1:
-            times = [[row["throughput_ns"], row["latency_ns"], row["wash_out_ns"]] for row in rows]
-            for row, *each in zip(rows, *peers.everyones(times), strict=True):
-                throughput, latency, wash_out = map(list, zip(*each, strict=True))
+            seen = peers.everyones([[own_times(row), row["host"]] for row in rows])
+            hosts = peers.everyones(host_id())
+            for row, *each in zip(rows, *seen, strict=True):
+                spans, slots = zip(*each, strict=True)
+                throughput, latency, wash_out = map(list, zip(*spans, strict=True))
                 row["throughput_ns"], row["process_throughput_ns"] = max(throughput), throughput
                 row["latency_ns"], row["process_latency_ns"] = max(latency), latency
                 row["wash_out_ns"] = max(wash_out)
+                row["host"] = merged(slots, hosts)
         return rows
 
     def add_twin(self, problem: Problem, mesh: Mesh) -> None:
@@ -421,7 +425,7 @@ class BlockRun:
             if traced.steps:
                 row = self.rows[subject.arm.name]
                 row["profile"] = subject.run
-                self.emit(TraceEvent(event="trace", row=trace_row(self.fields, row, traced)))
+                self.emit(TraceEvent(event="trace", row=trace_row(self.fields, row, traced, mesh)))
         self.stopwatch.lap("trace")
 
     def fail(self, name: str, problem: Problem, status: Status, reason: str) -> None:
@@ -456,6 +460,11 @@ class BlockRun:
             load_before=0.0,
             load_after=0.0,
         )
+
+
+def own_times(row: SampleRow) -> tuple[int, int, int]:
+    """Nanoseconds of a turn's spans, as this process measured them."""
+    return row["throughput_ns"], row["latency_ns"], row["wash_out_ns"]
 
 
 def read_communication(programs: Sequence[Any], mesh: Mesh) -> list[Communication] | None:
