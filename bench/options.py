@@ -86,6 +86,7 @@ class Options:
     variant: tuple[str, ...] = ()
     devices: str | None = None
     processes: tuple[str, ...] = ()
+    distributed: str | None = None
     scaling: str | None = None
     launches: str | None = None
     rounds: str | None = None
@@ -192,6 +193,12 @@ _OPTIONS: dict[str, _Argument] = {
         "nargs": "+",
         "help": "processes that a mesh is spread over, at most one a device (default: 1); "
         "on CPU they communicate by gloo, each on cores of its own",
+    },
+    "distributed": {
+        "metavar": "HOW",
+        "help": "a launcher has started this command in every process of the run: `auto` (Slurm, "
+        "Open MPI, Kubernetes, or the variables MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK), `env` "
+        "(the variables alone), or the TOML file of a DistributedConfig",
     },
     "scaling": {
         "metavar": "KIND",

@@ -18,6 +18,7 @@ from jax.sharding import AxisType, Mesh
 
 from bench.cells import Block, Cell, StepOptions
 from bench.contract import Implementation, Problem, TrainStep, Workload
+from bench.host import host_id
 from bench.mesh import MeshShape
 from bench.protocol import (
     BlockEvent,
@@ -48,7 +49,7 @@ from bench.worker.compilation import CompilationLog, remembered_programs
 from bench.worker.completion import check_completion
 from bench.worker.discover import implementation_files, load
 from bench.worker.gate import Gate, WrongStepError
-from bench.worker.host_slots import host_id, merged
+from bench.worker.host_slots import merged
 from bench.worker.memory import high_water, largest_program
 from bench.worker.operations import Operations, modules_of
 from bench.worker.problems import load_workload, make_problem

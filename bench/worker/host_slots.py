@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -12,7 +11,6 @@ from typing import IO, NamedTuple, Self
 
 from bench.rows import HostSlot
 
-BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 STAT = Path("/proc/stat")
 FREQUENCIES = "/sys/devices/system/cpu"
@@ -20,11 +18,6 @@ FREQUENCIES = "/sys/devices/system/cpu"
 _BUSY = (0, 1, 2, 5, 6)
 """user, nice, system, irq and softirq of /proc/stat's first line; see proc_stat(5)."""
 _STEAL = 7
-
-
-def host_id() -> str:
-    """Tells one running kernel from another, whose counters are others as well."""
-    return BOOT.read_text(encoding="ascii").strip() if BOOT.exists() else platform.node()
 
 
 def merged(slots: Sequence[HostSlot | None], hosts: Sequence[str]) -> HostSlot | None:

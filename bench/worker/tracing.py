@@ -16,12 +16,11 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import jax
 from jax.sharding import Mesh
 
-from bench.host import usable_cores
+from bench.host import host_id, usable_cores
 from bench.rows import BlockFields, CellRow, OpTime, StepParts, TraceRow
 from bench.worker import peers, xspace
 from bench.worker.breakdown import Arrivals, DeviceStep, OpShare, device_step, known, middle_half
 from bench.worker.clock import Arm
-from bench.worker.host_slots import host_id
 from bench.worker.operations import Operation, Operations
 
 T = TypeVar("T")
