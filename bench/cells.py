@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.mesh import MeshShape
 
-PRECISIONS = ("fp32", "bf16")
+PRECISIONS = ("fp32", "bf16", "fp16")
 """What the matrix offers. The gate also builds every problem in `fp64`."""
 
 STATUSES = ("ok", "wrong", "unsupported", "oom", "timeout", "crashed")
@@ -25,7 +25,9 @@ class StepOptions:
     """What a step may be asked to do in another way, without becoming another step."""
 
     precision: str = "fp32"
-    """Of the forward and backward pass; parameters, reductions and update are float32."""
+    """Of the forward and backward pass; parameters and update are float32. Gradients are reduced in
+    float32 where an implementation does it; the compiler may do it in the pass's own precision, and
+    the report shows the dtypes. The loss is not scaled, which fp16 may need: see bench.contract."""
     microbatches: int = 1
     """Parts that the batch is computed in, one after the other, for one update."""
     remat: bool = False

@@ -24,11 +24,12 @@ from bench import peaks, store
 from bench.cells import Block, Cell, decisive
 from bench.environment import relevant_variables
 from bench.host import describe_code, describe_host
-from bench.matrix import BadInput, Plan, closest
+from bench.matrix import BadInput, Plan
 from bench.options import Options
 from bench.protocol import BaseFile, Catalogue, PhaseEvent
 from bench.regress.bases import Bases
 from bench.rows import SCHEMA, TWIN, BlockRow, Look, Manifest, SampleRow, Status
+from bench.spelling import closest
 from bench.statistics import Rounds
 from bench.supervisor import Launch, Settings, run_block
 from bench.verdicts import AlphaSpending, Claim, claims, compare

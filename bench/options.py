@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, TypedDict
 
+from bench.cells import PRECISIONS
+
 PRESETS = ("quick", "standard", "full")
 
 EXAMPLES = """\
@@ -162,7 +164,8 @@ _OPTIONS: dict[str, _Argument] = {
     "precision": {
         "metavar": "NAME",
         "nargs": "+",
-        "help": "of the forward and backward pass: fp32, bf16",
+        "help": f"of the forward and backward pass: {', '.join(PRECISIONS)}; "
+        "under fp16 the loss is not scaled",
     },
     "microbatches": {
         "metavar": "N",

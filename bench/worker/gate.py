@@ -97,7 +97,7 @@ def rounding(precision: str, platform: str) -> float:
     On GPUs and TPUs, JAX's default for float32 matrix products is TensorFloat-32 (10 bits) and
     bfloat16 (7 bits), unless `jax_default_matmul_precision` asks for more.
     """
-    bits = {"fp64": 52, "fp32": 23, "bf16": 7}[precision]
+    bits = {"fp64": 52, "fp32": 23, "fp16": 10, "bf16": 7}[precision]
     config: Any = jax.config  # its flags are not in its stubs in every version
     if precision == "fp32" and config.jax_default_matmul_precision in (None, "default"):
         bits = {"gpu": 10, "tpu": 7}.get(platform, bits)
