@@ -12,7 +12,7 @@ from typing import Protocol
 
 from bench.environment import worker_cores, worker_environment
 from bench.processes import LocalProcess, Process, Start, free_port
-from bench.protocol import Job, Place
+from bench.protocol import Catalogue, Job, Place
 from bench.variants import Variant
 
 Hear = Callable[[str | None], None]
@@ -36,15 +36,25 @@ class Order:
 class Hosts(Protocol):
     """The hosts that a run has."""
 
+    def extend(self, catalogue: Catalogue) -> Catalogue:
+        """What there is to run on, given what one process sees."""
+
     def coordinator(self) -> str:
         """`host:port` where a launch's rank 0 can serve the others."""
 
     def start(self, order: Order, coordinator: str, rank: int, hear: Hear) -> Process:
         """Start the launch's process of this rank."""
 
+    def close(self, code: int) -> None:
+        """The run has ended, with this exit code."""
+
 
 class ThisHost:
     """All processes here, each on cores of its own as far as there are enough."""
+
+    def extend(self, catalogue: Catalogue) -> Catalogue:
+        """As it is."""
+        return catalogue
 
     def coordinator(self) -> str:
         """A free port that only this host reaches."""
@@ -53,6 +63,9 @@ class ThisHost:
     def start(self, order: Order, coordinator: str, rank: int, hear: Hear) -> Process:
         """Start the launch's process of this rank."""
         return start_process(order, coordinator, rank, hear, neighbours=order.processes)
+
+    def close(self, code: int) -> None:
+        """Nobody else has to know."""
 
 
 def start_process(

@@ -262,7 +262,16 @@ class _Reader:
         counts = [
             self._whole("--microbatches", text) for text in self.options.microbatches or ("1",)
         ]
-        processes = [self._whole("--processes", text) for text in self.options.processes or ("1",)]
+        given = self.catalogue["processes"]
+        processes = [
+            self._whole("--processes", text) for text in self.options.processes or (str(given),)
+        ]
+        if given > 1:
+            self.faults += [
+                f"--processes: the run has {given} processes, not {count}"
+                for count in processes
+                if count > given
+            ]
         clip_norm = self._positive("--clip-norm", self.options.clip_norm, "gradient norm")
         return [
             StepOptions(precision, count, self.options.remat, clip_norm, variant, spread)

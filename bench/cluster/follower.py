@@ -10,7 +10,7 @@ import time
 from importlib.metadata import version
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict
 
 from bench.cluster.membership import COME_S, ClusterError, Membership
 from bench.host import host_id
@@ -83,7 +83,7 @@ def _connect(member: Membership) -> Connection[Any, Any]:
     until = time.monotonic() + COME_S
     while True:
         try:
-            return cast("Connection[Any, Any]", Client(address, authkey=member.token))
+            return Client(address, authkey=member.token)
         except AuthenticationError:
             raise ClusterError(f"{member.config.coordinator} is of another run") from None
         except OSError as error:

@@ -15,6 +15,7 @@ from bench.cluster.membership import COME_S, ClusterError, Membership
 from bench.distributed import DistributedConfig
 from bench.hosts import Hear, Order, start_process
 from bench.processes import Process, free_port
+from bench.protocol import Catalogue
 
 LOST = 255
 """Exit code that stands for that of a worker whose host does not answer any more."""
@@ -44,10 +45,20 @@ class Leader:
         """Of the run."""
         return self.config.world_size
 
-    @property
-    def usable_cores(self) -> int:
-        """Of all hosts: a core that several processes may use counts once."""
-        return len({(one["host"], core) for one in self._hellos.values() for core in one["cores"]})
+    def extend(self, catalogue: Catalogue) -> Catalogue:
+        """Add up what there is; a core that several processes may use counts once."""
+        hellos = self._hellos.values()
+        cores = {(one["host"], core) for one in hellos for core in one["cores"]}
+        devices = catalogue["device_count"]
+        if catalogue["platform"] != "cpu":
+            beside = sum(one["host"] == self._hellos[0]["host"] for one in hellos)
+            devices = max(1, devices // beside) * self.processes
+        return {
+            **catalogue,
+            "processes": self.processes,
+            "usable_cores": len(cores),
+            "device_count": devices,
+        }
 
     def coordinator(self) -> str:
         """A free port of this host, by the address that the others know."""
@@ -108,7 +119,7 @@ class Leader:
     def _accept(self, listener: Listener) -> None:
         while len(self._links) < self.processes - 1:
             try:
-                connection = cast("Connection[Any, Any]", listener.accept())
+                connection = listener.accept()
                 found = cast("Hello", json.loads(connection.recv_bytes()))
             except (AuthenticationError, EOFError, ValueError):
                 continue  # somebody else

@@ -11,7 +11,6 @@ from typing import IO, NamedTuple, Self
 
 from bench.rows import HostSlot
 
-
 STAT = Path("/proc/stat")
 FREQUENCIES = "/sys/devices/system/cpu"
 
