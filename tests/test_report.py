@@ -12,13 +12,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 import pytest
 import synthetic
 
 from bench import numbers, report, store
+from bench.cells import StepOptions
 from bench.mesh import MeshShape
-from bench.report import page, scaling, tables, traces, variants, views, words
+from bench.report import page, scaling, stragglers, tables, traces, variants, views, words
 
 if TYPE_CHECKING:
     from bench.report.tables import Tables
@@ -386,7 +388,7 @@ def test_curves_do_not_mix_meshes() -> None:
     cells = pd.DataFrame(
         [
             {"implementation": "x", "workload": "w", "size": "s", "options": "fp32",
-             "mesh": mesh, "devices": MeshShape.parse(mesh).size, "batch": 8,
+             "mesh": mesh, "devices": MeshShape.parse(mesh).size, "processes": 1, "batch": 8,
              "status": "ok", "step_s": 1.0, "step_q1_s": 1.0, "step_q3_s": 1.0,
              "units_per_s": 1.0, "unit": "samples", "oversubscribed": False}
             for mesh in meshes
@@ -394,6 +396,37 @@ def test_curves_do_not_mix_meshes() -> None:
     )  # fmt: skip
     found = {c.family: list(c.points["devices"]) for c in scaling.find(cells)}
     assert found == {"data=N": [1, 2, 4], "data=N,model=2": [4, 8]}
+
+
+def test_several_processes_have_curves_of_their_own() -> None:
+    measured = [(1, 1), (2, 1), (4, 1), (2, 2), (4, 2), (8, 4), (4, 4)]  # devices, processes
+    cells = pd.DataFrame(
+        [
+            {"implementation": "x", "workload": "w", "size": "s",
+             "options": str(StepOptions(processes=processes)), "mesh": f"data={devices}",
+             "devices": devices, "processes": processes, "batch": 8, "status": "ok",
+             "step_s": 1.0 / devices, "step_q1_s": 1.0, "step_q3_s": 1.0, "units_per_s": 1.0,
+             "unit": "samples", "oversubscribed": False}
+            for devices, processes in measured
+        ]
+    )  # fmt: skip
+    found = {c.devices_a_process: c for c in scaling.find(cells) if c.kind == "strong"}
+    assert {own: list(c.points["devices"]) for own, c in found.items()} == {
+        None: [1, 2, 4],
+        1: [1, 2, 4],  # begins with the one device that a process alone has
+        2: [2, 4, 8],
+    }
+    assert found[1].options == "fp32,processes=4", "it is shown where its largest mesh is"
+    assert found[2].title == "Strong scaling, data=N, 2 devices a process, batch 8 in all"
+    assert len({c.slug for c in found.values()}) == 3
+    assert all((c.points["efficiency"] == 1).all() for c in found.values())
+
+
+def test_the_slowest_process_is_named() -> None:
+    times = np.array([[100, 110, 100], [100, 104, 100], [100, 100, 130], [100, 106, 100]])
+    assert stragglers.spread(times) == stragglers.Spread(
+        slowest=1, often=0.75, excess=pytest.approx(0.08)
+    )
 
 
 def test_cells_with_the_same_reason_are_one_row(found: Tables) -> None:

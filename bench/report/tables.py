@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import pandas as pd
 
 from bench import numbers, peaks, statistics
@@ -53,6 +54,7 @@ class Comparison:
     mesh: str
     batch: int
     devices: int
+    processes: int
     baseline: str
     """Empty if nothing ran."""
     rounds: Rounds
@@ -83,6 +85,8 @@ class Comparison:
     """Trend of each arm's ratio to the baseline within the launches."""
     order: dict[str, Effect]
     """Effects of `position` and `predecessor` on the times of turns."""
+    process_times: dict[str, np.ndarray]
+    """Of several processes, nanoseconds of each arm's throughput spans, (spans, processes)."""
 
     def against(self, arm: str, other: str) -> Claim | None:
         """What is said of an arm against another than the baseline; None without samples."""
@@ -246,8 +250,8 @@ def _identity(rows: list[dict[str, Any]], manifest: Manifest) -> dict[str, Any]:
     first = rows[decisive([row["status"] for row in rows])]
     cell: dict[str, Any] = {
         key: first[key]
-        for key in ("cell", "block", "workload", "size", "mesh", "devices", "batch", "precision",
-                    "options", "implementation", "status", "reason")
+        for key in ("cell", "block", "workload", "size", "mesh", "devices", "processes", "batch",
+                    "precision", "options", "implementation", "status", "reason")
     }  # fmt: skip
     return cell | {
         "interleaved": bool(first["interleaved"] is not False),
@@ -387,6 +391,7 @@ def _comparison(
         mesh=str(MeshShape.parse(first["mesh"])),
         batch=int(first["batch"]),
         devices=int(first["devices"]),
+        processes=int(first["processes"]),
         baseline=baseline,
         rounds=rounds,
         conditions=conditions(samples),
@@ -407,7 +412,17 @@ def _comparison(
                 "predecessor": order(rounds, rounds.predecessor),
             }
         ),
+        process_times=process_times(samples),
     )
+
+
+def process_times(samples: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Nanoseconds of each arm's throughput spans in each of several processes."""
+    told = samples[samples["process_throughput_ns"].notna()]
+    return {
+        str(arm): np.array(rows["process_throughput_ns"].tolist(), dtype=np.int64)
+        for arm, rows in told.groupby("arm")
+    }
 
 
 def _known(effects: dict[str, Effect | None]) -> dict[str, Effect]:

@@ -26,6 +26,7 @@ def catalogue(
         "device_count": devices,
         "device_memory_bytes": None,
         "usable_cores": cores,
+        "processes": 1,
         "versions": {"python": "3", "jax": "0"},
         "implementations": [
             *(implementation(name) for name in ("jit_spmd", "pmap", "python_loop")),
