@@ -404,10 +404,9 @@ def test_tensorboard_without_traces(front: Front) -> None:
 
 def test_a_run_of_other_versions_is_not_continued(front: Front) -> None:
     front("run", *SMALL, "--run", "r")
-    path = front.folder / "reports" / "r" / "manifest.json"
-    manifest = json.loads(path.read_text())
+    manifest = front.stored("r").manifest
     manifest["versions"]["jax"] = "0.0.1"
-    path.write_text(json.dumps(manifest))
+    store.write_manifest(front.folder / "reports/r", manifest)
     done = front("run", "--resume", "r")
     assert done.code == 4
     assert "was measured with jax 0.0.1" in done.err

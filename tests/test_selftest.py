@@ -138,9 +138,9 @@ def test_pages_are_made_of_stored_rows(tmp_path: Path) -> None:
         "host": {"cpu": HOSTILE, "usable_cores": 2},
         "git": {"commit": "0123abc", "dirty": False},
     }
-    (folder / session.MANIFEST).write_text(json.dumps(manifest))
     text = "".join(f"{json.dumps(row)}\n" for row in rows(noise=0.01))
     (folder / session.TRIALS).write_text(text)
+    session.close(folder, manifest)
     page, found = build(folder)
     before = page.read_bytes(), (folder / "report.md").read_bytes()
     build(folder)

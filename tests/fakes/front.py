@@ -9,11 +9,12 @@ from types import ModuleType
 
 import bench.catalogue
 import bench.supervisor
+from bench import store
 from bench.__main__ import app
 
 
-def build(directory: Path) -> Path:
-    page = directory / "report.html"
+def build(run: store.Run) -> Path:
+    page = run.directory / "report.html"
     page.write_text("a report")
     return page
 
