@@ -297,6 +297,53 @@ def test_other_work_is_said_to_be_other_work(tmp_path: Path) -> None:
     assert "mlp-base/data=1/b64/fp32 and mlp-base/data=2/b64/fp32" in caveat.text
 
 
+def test_what_was_measured_of_other_contents_is_named(tmp_path: Path) -> None:
+    a = synthetic.write(tmp_path, PLAN, "before")
+    b = synthetic.write(tmp_path, replace(PLAN, contents={"pmap": "f" * 16}), "after")
+    found = changes.compare(store.load(a), store.load(b))
+    (difference,) = [d for d in found.differences if d.kind == "sources"]
+    assert difference == setting.Difference("sources", "implementation pmap", "0" * 16, "f" * 16)
+    assert "The files differ: implementation pmap." in words.setting(found)
+    caveat = next(c for c in words.caveats(found) if c.title == "Other contents")
+    assert "The files of implementation pmap are not the same in A and B. " in caveat.text
+    assert "implementation jit_spmd" in caveat.text
+    assert {"key_a", "key_b"} <= set(found.table.columns)
+
+    def share(row) -> None:
+        for hashes in row["sources"].values():
+            hashes["bench/contract.py"] = "d" * 16
+
+    synthetic.rewrite(b, store.CELLS, share)
+    found = changes.compare(store.load(a), store.load(b))
+    assert [d.name for d in found.differences if d.kind == "sources"] == [
+        "bench/contract.py",
+        "implementation pmap",
+    ]
+    caveat = next(c for c in words.caveats(found) if c.title == "Other contents")
+    assert "jit_spmd" in caveat.text
+    assert "are the same" not in caveat.text
+
+
+def test_damage_is_said_on_stderr_and_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("before", "after"):
+        synthetic.write(tmp_path / "reports", PLAN, name)
+    path = tmp_path / "reports" / "after" / store.CELLS
+    path.write_bytes(path.read_bytes().replace(b'"status": "ok"', b'"status": "no"', 1))
+    done = command("before", "after")
+    assert done.exit_code == 0, done.output
+    assert done.stderr.startswith("warning: reports/after: set aside: cells.jsonl, bytes 0 to ")
+    assert "Damaged files in B" in done.stdout
+    assert "Damaged files in A" not in done.stdout
+    assert (
+        (tmp_path / "reports/compare_before_after/compare.html")
+        .read_text()
+        .count("differs from what was stored")
+    )
+
+
 def test_runs_that_share_nothing_can_be_compared(tmp_path: Path) -> None:
     found = compared(tmp_path, replace(PLAN, devices=(1,)), replace(PLAN, devices=(2,)))
     assert words.tally(found).startswith("No cell has a time in both runs.")

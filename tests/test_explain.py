@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pandas as pd
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from bench import explanation, numbers, store
+from bench.__main__ import app
 from bench.explain.attribution import Key, attribute, means, oversubscription, stragglers
 from bench.explain.words import reason, signed
 from bench.matrix import BadInput
@@ -245,6 +247,17 @@ def test_cells_that_cannot_be_explained(reports: Path) -> None:
     synthetic.write(reports, replace(PLAN, devices=(4,), ratios={"fast": 1.0}), "apart")
     with pytest.raises(BadInput, match="has traces of both"):
         explain("mlp-base/data=4/b64/fp32/fast", f"{PLACE}/slow")
+
+
+def test_the_command_names_what_was_set_aside(reports: Path) -> None:
+    synthetic.write(reports, replace(PLAN, launches=2))
+    path = reports / "synthetic" / store.SAMPLES
+    path.write_bytes(path.read_bytes()[:-10])
+    done = CliRunner().invoke(app, ["explain", f"{PLACE}/slow", f"{PLACE}/jit_spmd"])
+    assert done.exit_code == 0, done.output
+    assert done.stderr.startswith("warning: reports/synthetic: set aside: samples.jsonl, bytes ")
+    assert "launch 2): the file ends at" in done.stderr
+    assert "When every step is waited for" in " ".join(done.stdout.split())
 
 
 def test_differences_have_a_sign() -> None:

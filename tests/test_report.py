@@ -342,6 +342,17 @@ def test_a_copy_that_differs_from_its_original_is_an_alarm(tmp_path: Path) -> No
     assert "Two copies of one program differ" in titles
 
 
+def test_what_was_set_aside_is_a_caveat(tmp_path: Path) -> None:
+    directory = synthetic.write(tmp_path, dataclasses.replace(SMALL, launches=12))
+    (directory / store.SAMPLES).unlink()
+    run = store.load(directory)
+    (text,) = [
+        c.text for c in words.caveats(tables.build(run), run.manifest) if c.title == "Damaged files"
+    ]
+    assert text.startswith("Nothing here is made of 12 parts of the stored files. samples.jsonl, ")
+    assert "launch 8): the file ends at 0; and 4 more." in text
+
+
 def test_few_rounds_resolve_nothing(tmp_path: Path) -> None:
     built, run = small(tmp_path, rounds=5)
     verdict = words.summary(built.comparisons[0])

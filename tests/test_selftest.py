@@ -158,6 +158,11 @@ def test_pages_are_made_of_stored_rows(tmp_path: Path) -> None:
     stored = json.loads((folder / "figures.json").read_text())
     assert len(stored["detectors"]) == len(found.detectors)
     assert (folder / "detectors.svg").exists()
+    for file in (session.TRIALS, session.MANIFEST):
+        path = folder / file
+        path.write_bytes(path.read_bytes()[:-1])
+        with pytest.raises(session.DamagedError, match=file):
+            build(folder)
 
 
 @pytest.mark.skipif(kernel.why_unavailable() is not None, reason=str(kernel.why_unavailable()))

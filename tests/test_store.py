@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import synthetic
 
-from bench import store
+from bench import files, store
 from bench.cells import Block
 
 if TYPE_CHECKING:
@@ -192,8 +192,7 @@ def test_damage_says_where_it_is(stored: store.Run, tmp_path: Path) -> None:
     block = next(PLAN.blocks()).name
     assert [str(damage) for damage in run.damaged] == [
         "launches.jsonl, line 3: repeats a launch",
-        f"cells.jsonl, bytes 0 to {extent['bytes'] - 1} ({block}, launch 1): "
-        "differs from what was stored (CRC-32)",
+        f"cells.jsonl, bytes 0 to {extent['bytes'] - 1} ({block}, launch 1): {files.CHANGED}",
     ]
     (tmp_path / "r" / store.SAMPLES).unlink()
     lost = [d.what for d in store.load(tmp_path / "r").damaged if d.file == store.SAMPLES]
