@@ -8,12 +8,11 @@ are never read: what no line speaks of was cut off, and what differs from its li
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -181,7 +180,14 @@ def load(directory: Path) -> Run:
     told, damaged = _told(lines)
     faults = [list(_faults(launch, texts)) for launch in told]
     launches = [launch for launch, found in zip(told, faults, strict=True) if not found]
-    damaged += itertools.chain.from_iterable(faults)
+    again = {(row["block"], row["launch"]) for launch in launches for row in launch["blocks"]}
+    damaged += [
+        replace(fault, what=f"{fault.what}; measured again since")
+        if (fault.block, fault.launch) in again
+        else fault
+        for found in faults
+        for fault in found
+    ]
     if len(lines) == len(_bytes(directory / LAUNCHES)):
         damaged += _cut_off(told, texts)
 
