@@ -474,8 +474,8 @@ class Engine:
             then = stored.get(cell.name)
             if then is not None and then["key"] != self._contents.key(cell):
                 now = self._contents.sources(cell)
-                # Machine and versions are the same, so that only files are left.
-                files |= dict.fromkeys(changed(cell, then["sources"], now))
+                named = [*changed(cell, then["sources"], now)]
+                files |= dict.fromkeys(named or [f"what {cell.name} is made of beside files"])
         if files:
             fault = (
                 f"--resume: {', '.join(files)}: changed since {run.directory.name} was measured; "
