@@ -16,6 +16,8 @@ from bench.protocol import Place
 
 T = TypeVar("T")
 
+_NEVER_S = 7 * 86400
+
 
 def join(place: Place) -> None:
     """Connect this process with the others of its launch, before jax has looked for devices.
@@ -30,6 +32,9 @@ def join(place: Place) -> None:
         local_device_ids=place.get("local_devices"),
         cluster_detection_method="deactivate",
         coordinator_bind_address=place["coordinator"],
+        # Whoever started the processes sees which one is at fault; left to itself, jax ends those
+        # that wait for it.
+        heartbeat_timeout_seconds=_NEVER_S,
     )
 
 
