@@ -130,7 +130,7 @@ def tests(session: nox.Session) -> None:
 def conformance(session: nox.Session) -> None:
     """Prove every implementation on every workload and mesh it is for (posargs: of pytest)."""
     install(session, "tests")
-    files = ("tests/test_implementations.py", "tests/test_collectives.py")
+    files = ("tests/test_implementations.py", "tests/test_collectives.py", "tests/test_peers.py")
     words = (*files, "--slow", *SEVERAL_CORES)
     session.run(python(session), "-m", "pytest", *words, *session.posargs)
 

@@ -87,6 +87,7 @@ class Group:
         self, start: Callable[[int, Callable[[str | None], None]], Process], count: int
     ) -> None:
         self._lines: queue.Queue[tuple[int, str | None]] = queue.Queue()
+        self._values: dict[int, Any] = {}
         self._tails: list[deque[str]] = [deque(maxlen=_TAIL_LINES) for _ in range(count)]
         self.processes: list[Process] = []
         try:
@@ -112,6 +113,15 @@ class Group:
     def answer(self, line: str) -> None:
         """Send a line to the process that asks for it: rank 0."""
         self.processes[0].answer(line)
+
+    def _told(self, rank: int, value: Any) -> None:
+        """What one process tells the others; they all hear it once all have told something."""
+        self._values[rank] = value
+        if len(self._values) == len(self.processes):
+            line = json.dumps([value for _, value in sorted(self._values.items())])
+            self._values.clear()
+            for process in self.processes:
+                process.answer(line)
 
     def tail(self, rank: int) -> list[str]:
         """The last lines that a process wrote beside its events."""
@@ -144,7 +154,10 @@ class Group:
             event = _parse(line)
             if event is not None:
                 heard = now
-                hear(rank, event)
+                if event["event"] == "tell":
+                    self._told(rank, event["value"])
+                else:
+                    hear(rank, event)
             elif line:
                 self._tails[rank].append(line.rstrip("\n"))
             late = overdue(now - heard)

@@ -9,7 +9,7 @@ Catalogue.
 
 from __future__ import annotations
 
-from typing import Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.rows import BlockRow, CellRow, SampleRow, TraceRow
 
@@ -131,6 +131,16 @@ class LookEvent(TypedDict):
 
     event: Literal["look"]
     rows: list[SampleRow]
+
+
+class TellEvent(TypedDict):
+    """A process has something to tell the others of its launch.
+
+    Once all have, each gets a line with the list of their values, by rank.
+    """
+
+    event: Literal["tell"]
+    value: Any
 
 
 class SamplesEvent(TypedDict):

@@ -7,9 +7,9 @@ import os
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import cast
+from typing import Any, cast
 
-from bench.protocol import MORE, Event, Job
+from bench.protocol import MORE, Event, Job, TellEvent
 from bench.worker import peers
 from bench.worker.block import BlockRun
 
@@ -21,8 +21,13 @@ def main() -> None:
     with os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1) as events:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         job = cast("Job", json.loads(sys.stdin.readline()))
+
+        def exchange(value: Any) -> list[Any]:
+            events.write(json.dumps(TellEvent(event="tell", value=value)) + "\n")
+            return cast("list[Any]", json.loads(sys.stdin.readline()))
+
         if "place" in job:
-            peers.join(job["place"])
+            peers.join(job["place"], exchange)
         # Rank 0 speaks for all. The others show that they are alive, and what they fail at.
         told = None if peers.is_main() else {"phase", "cell"}
 

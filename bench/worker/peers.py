@@ -1,11 +1,13 @@
 """What the processes of a launch tell one another. One process alone has nothing to ask.
 
-All of these are collectives: every process has to call them, in the same order.
+They speak by way of the supervisor, and not by collectives of their devices: where one process has
+failed at a step, the others may still be in it, and another collective would meet theirs. Every
+process has to ask the same things, in the same order.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
@@ -17,14 +19,21 @@ from bench.protocol import Place
 T = TypeVar("T")
 
 _NEVER_S = 7 * 86400
+_exchange: Callable[[Any], list[Any]] | None = None
 
 
-def join(place: Place) -> None:
+def join(place: Place, exchange: Callable[[Any], list[Any]]) -> None:
     """Connect this process with the others of its launch, before jax has looked for devices.
+
+    Args:
+      place: of this process.
+      exchange: gives everybody's value, by rank, for this process's own.
 
     Raises:
       jax.errors.JaxRuntimeError: they did not all come.
     """
+    global _exchange  # noqa: PLW0603 - there is one launch a process
+    _exchange = exchange
     jax.distributed.initialize(
         place["coordinator"],
         place["processes"],
@@ -45,15 +54,7 @@ def is_main() -> bool:
 
 def everyones(value: T) -> list[T]:
     """The value of every process, by rank. It must be one that JSON can write."""
-    if jax.process_count() == 1:
-        return [value]
-    text = np.frombuffer(json.dumps(value).encode(), np.uint8)
-    sizes = [int(size) for size in gather(np.array([text.size], np.int32))]
-    room = 1 << (max(sizes) - 1).bit_length()  # few different sizes are few programs to compile
-    padded = np.zeros(room, np.uint8)
-    padded[: text.size] = text
-    rows = gather(padded).reshape(len(sizes), room)
-    return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
+    return [value] if _exchange is None else _exchange(value)
 
 
 def of_main(value: T) -> T:
@@ -61,13 +62,8 @@ def of_main(value: T) -> T:
     return everyones(value)[0]
 
 
-def gather(array: np.ndarray) -> np.ndarray:
-    """The arrays of all processes, which have the same shape, one after the other."""
-    return np.asarray(multihost_utils.process_allgather(array, tiled=True))
-
-
 def on_host(array: Any) -> np.ndarray:
-    """An array as a whole, also where this process has a part of it alone."""
+    """An array as a whole, also where this process has a part of it alone: then, a collective."""
     if isinstance(array, jax.Array) and not (
         array.is_fully_addressable or array.is_fully_replicated
     ):
