@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any, Protocol, Self
 
@@ -73,6 +73,8 @@ class End:
     """Whose it is."""
     late: str = ""
     """Which deadline passed; empty if none did."""
+    stopped: tuple[int, ...] = ()
+    """Ranks that a signal, such as SIGSTOP, held at that time."""
 
 
 class Group:
@@ -127,10 +129,6 @@ class Group:
         """The last lines that a process wrote beside its events."""
         return [*self._tails[rank], *self.processes[rank].tail()]
 
-    def stopped(self) -> list[int]:
-        """Ranks that are held by a signal."""
-        return [rank for rank, process in enumerate(self.processes) if process.stopped()]
-
     def follow(
         self,
         hear: Callable[[int, dict[str, Any]], None],
@@ -162,9 +160,6 @@ class Group:
                 self._tails[rank].append(line.rstrip("\n"))
             late = overdue(now - heard)
             if late:
-                held = self.stopped()
-                if held and len(self.processes) > 1:
-                    late += f"; stopped: {_ranks(held)}"
                 return self._cut(0, late)
         raise AssertionError("the lines of a process end with None")
 
@@ -179,8 +174,9 @@ class Group:
         return End(code, rank) if code or rank == 0 else None
 
     def _cut(self, rank: int, late: str) -> End:
+        stopped = tuple(r for r, process in enumerate(self.processes) if process.stopped())
         self._kill()
-        return End(self.processes[rank].code(_LEAVE_S) or 0, rank, late)
+        return End(self.processes[rank].code(_LEAVE_S) or 0, rank, late, stopped)
 
     def _heard(self) -> Iterator[tuple[int, str | None]]:
         """Lines as they come; an empty one now and then where none does."""
@@ -193,10 +189,6 @@ class Group:
                         # A child that it left behind may hold the pipe open: this ends the reading.
                         process.kill()
                 yield 0, ""
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"process{'es' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 class LocalProcess:

@@ -305,7 +305,8 @@ class _BlockRun:
             report.arm = report.failed_alone["implementation"]
             report.status, report.reason = report.failed_alone["status"], end.late
         elif end.late:
-            report.status, report.reason = "timeout", end.late + during
+            held = "".join(f"; process {rank} was stopped" for rank in end.stopped)
+            report.status, report.reason = "timeout", end.late + during + held
         else:
             who = "the worker" if count == 1 else f"process {end.rank} of {count}"
             report.status, report.reason = _diagnose(who, end.code, during, group.tail(end.rank))

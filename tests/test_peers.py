@@ -100,7 +100,7 @@ def test_processes_agree_on_what_one_of_them_finds(
     ("mesh", "workload", "right"),
     [
         ("data=2", "mlp-tiny", 11),
-        ("data=1,fsdp=2", "mlp-tiny", 3),
+        ("data=1,fsdp=2", "mlp-tiny", 2),
         ("data=2,model=2", "mlp-tiny", 3),
         ("data=2,pipe=2", "gpt2-nano", 1),
     ],
