@@ -17,6 +17,8 @@ jax 0.10 with two devices, never with spare threads."""
 _RELEVANT = re.compile(
     r"XLA_|JAX_|NPROC$|PJRT_|OMP_|NCCL_|LIBTPU_|TPU_|CUDA_VISIBLE_DEVICES$|TF_GPU_|SLURM_NTASKS$"
 )
+_PRIVATE = re.compile(r"ADDR|HOST|COMM_ID|IFNAME|TOKEN|SECRET|KEY|CERT")
+"""Parts of names of variables that tell where a machine is, or how to get into it."""
 
 
 def child_environment() -> dict[str, str]:
@@ -72,10 +74,11 @@ def worker_cores(platform: str, devices: int, rank: int = 0, processes: int = 1)
 def relevant_variables() -> dict[str, str]:
     """Variables that change how XLA and its libraries run, for the manifest.
 
-    Values with a path in them are left out of the record: they tell about a person's folders.
+    Others are never recorded, whatever they hold. Values with a path in them are left out of the
+    record: they tell about a person's folders.
     """
     return {
         name: value if "/" not in value else "(a path)"
         for name, value in sorted(os.environ.items())
-        if _RELEVANT.match(name)
+        if _RELEVANT.match(name) and not _PRIVATE.search(name)
     }

@@ -331,7 +331,7 @@ def _one_launch(content: Tables) -> str:
     if not one:
         return ""
     return (
-        f"{numbers.count(len(one), 'block')} ran in one process each. How much another process "
+        f"{numbers.count(len(one), 'block')} had one launch each. How much another process "
         f"would differ is assumed, {numbers.percent(PROCESS_SD)} (standard deviation); "
         "more launches (--launches 3) show it."
     )
