@@ -88,6 +88,13 @@ def run_pytest(arguments: list[str], *plugins: str) -> int:
     return int(pytest.main([*own, *arguments]))
 
 
+def _warned(run: store.Run) -> store.Run:
+    """A stored run, after what of it is damaged was named on stderr."""
+    for damage in run.damaged:
+        typer.echo(f"warning: {run.directory.as_posix()}: set aside: {damage}", err=True)
+    return run
+
+
 @app.command()
 def report(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name or folder of a stored run.")],
@@ -96,7 +103,7 @@ def report(
     from bench.report import build  # noqa: PLC0415 (other commands need not wait for it)
 
     try:
-        page = build(find_run(run))
+        page = build(_warned(store.load(find_run(run))))
     except (BadInput, store.StoreError) as error:
         refuse(str(error))
     typer.echo(f"report: {page.as_posix()}")
@@ -127,7 +134,7 @@ def compare(
         asked = None if margin is None else share("--margin", margin)
         one, other = find_run(a), find_run(b)
         folder = output or REPORTS / f"compare_{one.resolve().name}_{other.resolve().name}"
-        found = build(one, other, folder, asked)
+        found = build(_warned(store.load(one)), _warned(store.load(other)), folder, asked)
     except (BadInput, store.StoreError, OSError) as error:
         refuse(str(error))
     terminal.show(Console(highlight=False), found)
@@ -180,7 +187,8 @@ def explain(
     from bench import explanation  # noqa: PLC0415
 
     try:
-        found, path = explanation.explain(a, b, run)
+        stored = store.load(find_run(run)) if run else explanation.newest(a, b)
+        found, path = explanation.explain(a, b, _warned(stored))
     except (BadInput, store.StoreError, OSError) as error:
         refuse(str(error))
     explanation.show(Console(highlight=False), found)

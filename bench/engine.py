@@ -5,6 +5,7 @@ Knows nothing of pytest. Imports no jax.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import time
@@ -20,16 +21,17 @@ from typing import Any, Protocol, cast
 
 import pandas as pd
 
-from bench import peaks, store
+from bench import lock, peaks, store
 from bench.cells import Block, Cell, decisive
 from bench.environment import relevant_variables
 from bench.host import describe_code, describe_host
 from bench.hosts import Hosts, ThisHost
+from bench.keys import Contents, changed
 from bench.matrix import BadInput, Plan
 from bench.options import Options
 from bench.protocol import BaseFile, Catalogue, PhaseEvent
 from bench.regress.bases import Bases
-from bench.rows import SCHEMA, TWIN, BlockRow, Look, Manifest, SampleRow, Status
+from bench.rows import SCHEMA, TWIN, BlockRow, CellRow, Look, Manifest, SampleRow, Status
 from bench.spelling import closest
 from bench.statistics import Rounds
 from bench.supervisor import Launch, Settings, run_block
@@ -109,6 +111,9 @@ def stored_options(options: Options) -> Options:
 class Monitor(Protocol):
     """Is told how measuring goes on."""
 
+    def note(self, text: str) -> None:
+        """Something that whoever started it should know."""
+
     def begin(self, block: Block, launch: int, arms: int) -> None:
         """A launch of a block with so many implementations begins."""
 
@@ -128,13 +133,19 @@ class Monitor(Protocol):
 class _BlockState:
     """What is stored of a block."""
 
-    launches: int = 0
+    launches: set[int] = field(default_factory=set)
+    """Numbers of those that are stored."""
     samples: list[SampleRow] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
     ended: dict[str, list[Status]] = field(default_factory=dict)
     """Statuses of each implementation's launches."""
     seconds: float = 0.0
     """Wall time of the last launch."""
+
+    @property
+    def next(self) -> int:
+        """Number of the next launch: the first that is not stored, which may have been damaged."""
+        return next(number for number in itertools.count() if number not in self.launches)
 
     def open(self, implementation: str, launches: int) -> bool:
         """Whether it wants more launches to have so many. What failed is not tried again."""
@@ -159,6 +170,12 @@ class Engine:
       hosts: where worker processes are started; here if None.
       bases: in a regress run, what the implementations are compared with. Their arms are measured
         beside the plan's where they are selected.
+      measures: whether it is going to. Then nobody else may measure the run that it resumes.
+
+    Raises:
+      BadInput: the run's name is no name or is taken; or the run that is to be resumed is another
+        process's now, or was measured with other machines, versions or sources.
+      StoreError: the run that is to be resumed cannot be read.
     """
 
     def __init__(
@@ -169,6 +186,8 @@ class Engine:
         argv: Sequence[str],
         bases: Bases | None = None,
         hosts: Hosts | None = None,
+        *,
+        measures: bool = True,
     ) -> None:
         self.plan = plan
         self.hosts = hosts or ThisHost()
@@ -184,16 +203,19 @@ class Engine:
         self._blocks: defaultdict[str, _BlockState] = defaultdict(_BlockState)
         self._resumed_s = 0.0
         """Wall time of what a resumed run has stored."""
+        self._contents = Contents(catalogue, plan.variants)
+        self._notes: list[str] = []
         if options.resume is not None:
             self.directory = Path(options.resume)
+            if measures:
+                self._own(self.directory)
             self._read_stored(self.directory)
         elif options.run is not None and Path(options.run).name != options.run:
             raise BadInput([f"--run: {options.run!r} is not a plain name of a folder"])
         elif options.run is not None and (REPORTS / options.run).exists():
-            fault = (
-                f"--run: {options.run} exists in {REPORTS}/; "
-                f"continue it with --resume {options.run}, or choose another name"
-            )
+            run = (REPORTS / options.run / store.MANIFEST).is_file()
+            resume = f"continue it with --resume {options.run}, or " if run else ""
+            fault = f"--run: {options.run} exists in {REPORTS}/; {resume}choose another name"
             raise BadInput([fault])
 
     @property
@@ -227,9 +249,17 @@ class Engine:
 
         In every pass all blocks are measured once, in an order of its own, so that a slow hour of
         the host is not one block's alone.
+
+        Raises:
+          BadInput: another process has made the run's folder meanwhile, or files that are measured
+            have changed. What was measured before is stored.
         """
+        self._tell(monitor)
         started = time.monotonic()
         with TemporaryDirectory(prefix="lockstep-") as programs, self._checked_out(selected):
+            for block, arms in selected.items():
+                for name in arms:  # read before anything is measured: see `_refuse_changed`
+                    self._contents.sources(Cell(block, name))
             for number in range(self.passes()):
                 for block in random.Random(number).sample(list(selected), len(selected)):
                     arms = self._open(block, selected[block], number + 1)
@@ -257,7 +287,27 @@ class Engine:
             for name in self.bases.opponents(arms)
         ]
         with self.bases.checked_out() as self._base_files:
+            self._contents = self._read_contents()
             yield
+
+    def _read_contents(self) -> Contents:
+        """What cells are made of at this moment."""
+        return Contents(self._catalogue, self.plan.variants, self._base_files)
+
+    def _own(self, directory: Path) -> None:
+        """See to it that no other process measures this run."""
+        try:
+            unlocked = lock.hold(directory / store.MANIFEST)
+        except lock.TakenError as error:
+            fault = f"{directory} is being measured by another process; wait until it has ended"
+            raise BadInput([fault]) from error
+        if unlocked:
+            self._notes.append(f"nothing keeps another process from measuring it too: {unlocked}")
+
+    def _tell(self, monitor: Monitor) -> None:
+        """Pass on what has come to light since."""
+        while self._notes:
+            monitor.note(f"{self.directory}: {self._notes.pop(0)}")
 
     @property
     def _goes_on(self) -> bool:
@@ -275,7 +325,7 @@ class Engine:
         widths: dict[Block, float] = {}
         for block in selected:
             state = self._blocks[block.name]
-            if state.looks and state.seconds <= left and state.launches < MAX_LAUNCHES:
+            if state.looks and state.seconds <= left and len(state.launches) < MAX_LAUNCHES:
                 found = self._claims(block, state.samples, state.looks[-1]["alpha"])
                 open_ = [c for c in found.values() if c.ratio.error and not self._enough(c)]
                 if open_:
@@ -312,7 +362,9 @@ class Engine:
         self, block: Block, implementations: Sequence[str], programs: str, monitor: Monitor
     ) -> None:
         """Measure and store one launch of a block."""
+        self._refuse_changed(block, implementations)
         directory = self.directory or self._create()
+        self._tell(monitor)
         state = self._blocks[block.name]
         before, looked = list(state.samples), len(state.looks)
         planned = self.plan.launches * self.plan.rounds
@@ -332,7 +384,8 @@ class Engine:
             found = look(rows, last=False)
             return not found or not all(self._enough(claim) for claim in found.values())
 
-        launch = Launch(state.launches, self._proved(block), more)
+        number = state.next
+        launch = Launch(number, self._proved(block, number), more)
         monitor.begin(block, launch.number, len(implementations))
         began = time.monotonic()
         attempts = run_block(
@@ -344,18 +397,38 @@ class Engine:
         )
         state.seconds = time.monotonic() - began
         rows = [row for attempt in attempts for row in attempt.samples]
-        last = launch.number == self.plan.launches - 1
+        last = len(state.launches) == self.plan.launches - 1
         found = look(rows, last=last) if rows else {}
-        state.launches += 1
+        state.launches.add(number)
         state.samples += rows
         state.looks = spending.looks
-        for number, attempt in enumerate(attempts):
-            looks = [] if number else spending.looks[looked:]
-            row: BlockRow = {**attempt.block, "looks": looks}
-            store.append_block(directory, attempt.samples, attempt.cells, row, attempt.traces)
-            self._remember(attempt.cells)
-        statuses = [row["status"] for attempt in attempts for row in attempt.cells]
-        monitor.end(block, launch.number, statuses, found)
+        blocks: list[BlockRow] = [attempt.block for attempt in attempts]
+        blocks[0] = {**blocks[0], "looks": spending.looks[looked:]}
+        cells = [self._keyed(block, row) for attempt in attempts for row in attempt.cells]
+        traces = [row for attempt in attempts for row in attempt.traces]
+        store.append_launch(directory, rows, cells, blocks, traces)
+        self._remember(cells)
+        monitor.end(block, number, [row["status"] for row in cells], found)
+
+    def _keyed(self, block: Block, row: CellRow) -> CellRow:
+        cell, contents = Cell(block, row["implementation"]), self._contents
+        return {**row, "key": contents.key(cell), "sources": contents.sources(cell)}
+
+    def _refuse_changed(self, block: Block, implementations: Iterable[str]) -> None:
+        """Go on only if the files are those that the run began with."""
+        now = self._read_contents()
+        files = {
+            file: None
+            for cell in (Cell(block, name) for name in implementations)
+            for file in changed(cell, self._contents.sources(cell), now.sources(cell))
+        }
+        if files:
+            name = self.directory.name if self.directory else "it"
+            fault = (
+                f"{', '.join(files)}: changed while {name} was measured; what was measured before "
+                "is stored. Restore the files to continue it with --resume, or start another run"
+            )
+            raise BadInput([fault])
 
     def _remember(self, cells: Iterable[Mapping[str, Any]]) -> None:
         for row in cells:
@@ -363,11 +436,12 @@ class Engine:
             ended = self._blocks[row["block"]].ended
             ended.setdefault(row["implementation"], []).append(row["status"])
 
-    def _proved(self, block: Block) -> tuple[str, ...]:
+    def _proved(self, block: Block, launch: int) -> tuple[str, ...]:
+        """Implementations with a proof in an earlier launch; a damaged one has left none."""
         return tuple(
             row["implementation"]
             for row in self._cells
-            if row["block"] == block.name and row["status"] == "ok"
+            if row["block"] == block.name and row["status"] == "ok" and row["launch"] < launch
         )
 
     def _read_stored(self, directory: Path) -> None:
@@ -385,15 +459,35 @@ class Engine:
         ]
         if faults:
             raise BadInput(faults)
+        self._refuse_other_content(run)
+        self._notes += [f"set aside: {damage}" for damage in run.damaged]
         for row in _rows(run.samples):
             self._blocks[row["block"]].samples.append(cast("SampleRow", row))
         for row in _rows(run.blocks):
             state = self._blocks[row["block"]]
             state.looks += row["looks"]
-            state.launches = max(state.launches, row["launch"] + 1)
+            state.launches.add(row["launch"])
             state.seconds = sum(row["seconds"].values())
             self._resumed_s += state.seconds
         self._remember(_rows(run.cells))
+
+    def _refuse_other_content(self, run: store.Run) -> None:
+        """No row may join rows of the same cell that were measured with other files."""
+        stored = {row["cell"]: row for row in _rows(run.cells)}
+        files: dict[str, None] = {}
+        for cell in self.plan.cells:
+            then = stored.get(cell.name)
+            if then is not None and then["key"] != self._contents.key(cell):
+                now = self._contents.sources(cell)
+                named = [*changed(cell, then["sources"], now)]
+                files |= dict.fromkeys(named or [f"what {cell.name} is made of beside files"])
+        if files:
+            fault = (
+                f"--resume: {', '.join(files)}: changed since {run.directory.name} was measured; "
+                "rows of different sources do not belong in one run. Restore the files, or start "
+                "another run"
+            )
+            raise BadInput([fault])
 
     def _create(self) -> Path:
         catalogue = self._catalogue
@@ -421,6 +515,7 @@ class Engine:
             self.directory = store.create(REPORTS, manifest)
         except store.StoreError as error:
             raise BadInput([str(error)]) from error
+        self._own(self.directory)
         return self.directory
 
     def _gate(self) -> dict[str, Any]:

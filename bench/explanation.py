@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench import numbers, store
-from bench.engine import REPORTS, find_run
+from bench.engine import REPORTS
 from bench.explain.attribution import Attribution, attribute
 from bench.explain.table import cause_rows
 from bench.explain.words import called, only_one_transposes, reason, signed
@@ -52,24 +52,22 @@ class Explanation:
         return reason(*names, self.attribution, self.timed_ratio).sentence
 
 
-def explain(a: str, b: str, run: str | None = None) -> tuple[Explanation, Path]:
+def explain(a: str, b: str, found: Run) -> tuple[Explanation, Path]:
     """Compare what the traces of two cells showed; writes the causes as CSV and Parquet.
 
     Args:
       a: name of a cell, such as `mlp-base/data=2/b512/fp32/jit_spmd`.
       b: name of another.
-      run: name or folder of a stored run; the newest that has traces of both if absent.
+      found: a stored run.
 
     Returns:
       The explanation, and the CSV file: `explain_<a>_<b>.csv` in the run's folder.
 
     Raises:
-      BadInput: there is no such run, or it has no trace or no time of a cell.
-      StoreError: the run cannot be read.
+      BadInput: it is one and the same cell, or the run has no trace or no time of one of them.
     """
     if a == b:
         raise BadInput(["name two different cells"])
-    found = store.load(find_run(run)) if run else _newest(a, b)
     traces = {row["cell"]: row for row in found.traces}
     faults = [_no_trace(name, found, traces) for name in (a, b) if name not in traces]
     if faults:
@@ -87,8 +85,12 @@ def explain(a: str, b: str, run: str | None = None) -> tuple[Explanation, Path]:
     return explanation, found.directory / f"{name}.csv"
 
 
-def _newest(a: str, b: str) -> Run:
-    """The newest stored run with traces of both cells."""
+def newest(a: str, b: str) -> Run:
+    """The newest stored run with traces of both cells.
+
+    Raises:
+      BadInput: there is none.
+    """
     folders = [path.parent for path in REPORTS.glob(f"*/{store.TRACES}")]
     folders.sort(key=lambda folder: (folder / store.TRACES).stat().st_mtime, reverse=True)
     known: dict[str, None] = {}

@@ -14,11 +14,16 @@ import psutil
 from bench.environment import ROOT
 
 
-def usable_cores() -> int:
-    """Cores this process may run on."""
+def cores() -> set[int]:
+    """Numbers of the cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+def usable_cores() -> int:
+    """How many these are."""
+    return len(cores())
 
 
 def host_id() -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
 import signal
 import sys
 import tempfile
@@ -19,8 +18,9 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
-from bench import store
+from bench import files, store
 from bench.catalogue import CatalogueError, path_faults, read_catalogue
 from bench.cells import Block
 from bench.cluster.follower import follow
@@ -120,7 +120,8 @@ def _make_front(config: pytest.Config, options: Options, hosts: Hosts) -> Front:
     if options.base_revision is not None:
         bases = find_bases(options, catalogue, plan.implementations)
         plan = bases.reduced(plan)
-    engine = Engine(plan, options, catalogue, sys.argv[1:], bases, hosts)
+    measures = not (options.dry_run or config.option.collectonly)
+    engine = Engine(plan, options, catalogue, sys.argv[1:], bases, hosts, measures=measures)
     return Front(config, options, catalogue, engine)
 
 
@@ -151,6 +152,7 @@ class Front:
         self._progress = Progress(self.console, 0, 0.0)
         self._failures = 0
         self._results: dict[str, Result] | None = None
+        self._run: store.Run | None = None
         self._report: Path | None = None
         # Written by pytest-benchmark itself; moved once the run's folder exists.
         self._json_folder: tempfile.TemporaryDirectory[str] | None = None
@@ -229,6 +231,8 @@ class Front:
                 self.engine.measure(self._selected, self)
             except KeyboardInterrupt:
                 pytest.exit("interrupted: the launches above are stored", returncode=2)
+            except BadInput as error:
+                pytest.exit(_message(error), returncode=int(pytest.ExitCode.USAGE_ERROR))
             except Exception as error:  # noqa: BLE001 - pytest is told to show no tracebacks
                 self.console.print_exception()
                 pytest.exit(f"Lockstep itself failed: {error}", returncode=3)
@@ -239,6 +243,10 @@ class Front:
         return self._results[name]
 
     # What the engine tells while it measures (bench.engine.Monitor).
+
+    def note(self, text: str) -> None:
+        """Say it above the progress."""
+        self.console.print(Text(text, style="yellow"), soft_wrap=True)
 
     def begin(self, block: Block, launch: int, arms: int) -> None:
         """Show which launch runs."""
@@ -329,19 +337,20 @@ class Front:
             return
         written = Path(self.config.option.benchmark_json)
         if written.is_file() and written.resolve() != (directory / BENCHMARK_JSON).resolve():
-            shutil.copyfile(written, directory / BENCHMARK_JSON)
-        if (directory / store.BLOCKS).is_file():
+            files.write(directory / BENCHMARK_JSON, written.read_bytes())
+        if (directory / store.LAUNCHES).is_file():
             # Drawing libraries take seconds to load: only now, when nobody waits for an answer.
             from bench.report import build  # noqa: PLC0415
 
-            self._report = build(directory)
+            self._run = store.load(directory)
+            self._report = build(self._run)
 
     def pytest_terminal_summary(self) -> None:
         """Print the table of the run; the outcome of a regress run comes from its own plugin."""
-        if self._report is not None and self.engine.directory and not self.engine.bases:
+        if self._run is not None and not self.engine.bases:
             from bench.summary import print_summary  # noqa: PLC0415 (as above)
 
-            print_summary(self.console, store.load(self.engine.directory))
+            print_summary(self.console, self._run)
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:

@@ -1,9 +1,10 @@
 """The rows a run stores: the one interface between measuring and reporting. Imports no jax.
 
 A run is a folder `reports/<run>/` with a `manifest.json` and append-only files of JSON lines. A
-block's samples and what its traces showed are appended first, then its cells, then its one block
-row: a block without a block row was cut off, and readers ignore what it left. Times carry their
-unit in their name; `_ns` are integers (means of them floats), `_s` floats, `_bytes` integers.
+launch's samples and what its traces showed are appended first, then its cells, then its one line in
+`launches.jsonl`, which says where they lie: what no such line speaks of was cut off, and readers
+ignore it. That line and the manifest end with a checksum, `crc32`, of their own text. Times carry
+their unit in their name; `_ns` are integers (means of them floats), `_s` floats, `_bytes` integers.
 """
 
 from __future__ import annotations
@@ -176,6 +177,11 @@ class ProofCheck(TypedDict):
     update_tolerance: float
 
 
+Sources = dict[Literal["implementation", "workload"], dict[str, str]]
+"""Hash of each file of an implementation and of its workload: their own, by its name, and what they
+import of the project or of their own, by its path from where it is imported."""
+
+
 class CellRow(BlockFields):
     """`cells.jsonl`: how one cell ended."""
 
@@ -184,6 +190,10 @@ class CellRow(BlockFields):
     status: Status
     reason: str
     """Why there is no time; empty if and only if the status is `ok`."""
+    key: NotRequired[str]
+    """Hash of all that the cell was made of: see bench.keys. Filled in by the engine."""
+    sources: NotRequired[Sources]
+    """Hashes of the files among that. Filled in by the engine."""
     proof: NotRequired[list[ProofCheck]]
     compile: NotRequired[CompileTimes]
     memory: NotRequired[MemoryBytes | None]
@@ -284,7 +294,7 @@ class Look(TypedDict):
 
 
 class BlockRow(BlockFields):
-    """`blocks.jsonl`: one worker process's measurement of one block; written last."""
+    """One worker process's measurement of one block."""
 
     baseline: str
     """Implementation that ratios are taken against and that the twin copies; empty if none ran."""
@@ -301,6 +311,25 @@ class BlockRow(BlockFields):
     load_before: float
     """1-minute load average of the host when the worker started."""
     load_after: float
+
+
+class Extent(TypedDict):
+    """Where a launch's rows lie in a file."""
+
+    offset: int
+    """In bytes, of the first one."""
+    bytes: int
+    crc32: int
+    """Of all of them."""
+
+
+class LaunchRow(TypedDict):
+    """`launches.jsonl`: one launch of a block; written last."""
+
+    blocks: list[BlockRow]
+    """A row an attempt. There are several where cells had to run in workers of their own."""
+    stored: dict[str, Extent]
+    """What it stored in each other file, by the file's name."""
 
 
 class Manifest(TypedDict):

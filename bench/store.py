@@ -1,7 +1,9 @@
 """A run's folder: created once, appended a block at a time, read as data frames. Imports no jax.
 
-The layout is in bench.rows. Nothing stored is ever changed; a cut-off attempt stays in the files
-and readers skip it, because its block row, which is written last, is missing.
+The layout is in bench.rows. Nothing stored is ever changed. A launch counts once its line is in
+`launches.jsonl`, which is written last, says where the launch's rows lie in the other files and
+what their bytes sum up to, and ends with a checksum of its own. Rows of which that does not hold
+are never read: what no line speaks of was cut off, and what differs from its line is damaged.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass
+import zlib
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -20,13 +23,16 @@ from pandas.api.types import is_object_dtype
 from pyarrow import csv, parquet
 from pyarrow import json as arrow_json
 
+from bench import files
 from bench.rows import (
     SCHEMA,
     BlockRow,
     CellRow,
     CompilersCost,
     CompileTimes,
+    Extent,
     HostSlot,
+    LaunchRow,
     Manifest,
     MemoryBytes,
     SampleRow,
@@ -34,14 +40,14 @@ from bench.rows import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
 CELLS = "cells.jsonl"
 TRACES = "traces.jsonl"
-BLOCKS = "blocks.jsonl"
+LAUNCHES = "launches.jsonl"
 
 _NESTED: dict[type, dict[str, type]] = {
     CellRow: {"compile": CompileTimes, "memory": MemoryBytes, "cost": CompilersCost},
@@ -55,8 +61,25 @@ class StoreError(Exception):
 
 
 @dataclass(frozen=True)
+class Damage:
+    """Stored bytes that are not read as data, and with them the whole launch that they are of."""
+
+    file: str
+    place: str
+    """`line 3`, counted from 1, or `bytes 0 to 511`, counted from 0."""
+    what: str
+    block: str = ""
+    """Empty where it cannot be told."""
+    launch: int | None = None
+
+    def __str__(self) -> str:
+        of = "" if self.launch is None else f" ({self.block}, launch {self.launch + 1})"
+        return f"{self.file}, {self.place}{of}: {self.what}"
+
+
+@dataclass(frozen=True)
 class Run:
-    """What a run's folder holds, without attempts that were cut off.
+    """What a run's folder holds, without launches that were cut off or are damaged.
 
     Frames have one row a stored row and the columns of bench.rows, present even where no row has
     them; `compile` and `memory` of a cell and `host` of a sample are spread over columns, `proof`
@@ -71,6 +94,8 @@ class Run:
     blocks: pd.DataFrame
     traces: list[TraceRow]
     """What traces showed, the last of each cell."""
+    damaged: list[Damage] = field(default_factory=list)
+    """What is there and was not read."""
 
 
 def create(reports: Path, manifest: Manifest) -> Path:
@@ -84,30 +109,40 @@ def create(reports: Path, manifest: Manifest) -> Path:
     asked = manifest["run"]
     directory = _make_named(reports, asked) if asked else _make_numbered(reports, manifest)
     written: Manifest = {**manifest, "run": directory.name}
-    # Under another name first: a manifest that exists is whole.
-    draft = directory / f"{MANIFEST}.part"
-    with draft.open("w", encoding="utf-8") as file:
-        json.dump(written, file, indent=2)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(directory / MANIFEST)
+    write_manifest(directory, written)
     return directory
 
 
-def append_block(
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Write `manifest.json`, sealed."""
+    with files.replacing(directory / MANIFEST) as draft, draft.open("wb") as file:
+        file.write(files.sealed(json.dumps(manifest, indent=2)))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def append_launch(
     directory: Path,
     samples: Sequence[SampleRow],
     cells: Sequence[CellRow],
-    block: BlockRow,
+    blocks: Sequence[BlockRow],
     traces: Sequence[TraceRow] = (),
 ) -> None:
-    """Store one attempt. Each file is synced before the next is touched, the block row last."""
-    _append(directory / SAMPLES, samples)
-    if traces:
-        _append(directory / TRACES, traces)
-    _append(directory / CELLS, cells)
-    _append(directory / BLOCKS, [block])
+    """Store one launch: all of its attempts count, or none does.
+
+    Each file is synced before the next is touched, the launch's own line last.
+
+    Args:
+      directory: of the run.
+      samples: of all attempts.
+      cells: of all attempts.
+      blocks: a row an attempt; at least one, all of one block and launch.
+      traces: of all attempts.
+    """
+    rows = {SAMPLES: samples, TRACES: traces, CELLS: cells}
+    stored = {name: _append(directory / name, _lines(rows[name])) for name in rows if rows[name]}
+    launch: LaunchRow = {"blocks": list(blocks), "stored": stored}
+    _append(directory / LAUNCHES, files.sealed(json.dumps(launch)))
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -119,38 +154,62 @@ def read_manifest(directory: Path) -> Manifest:
     path = directory / MANIFEST
     if not path.is_file():
         raise StoreError(f"{directory} is not a run: it has no {MANIFEST}")
+    text = path.read_bytes()
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = json.loads(text)
     except ValueError as error:
-        raise StoreError(f"{path} is not JSON: {error}") from error
+        raise StoreError(f"{path} is damaged, it is not JSON: {error}") from error
     schema = manifest.get("schema") if isinstance(manifest, dict) else None
     if schema != SCHEMA:
         raise StoreError(f"{path} has schema {schema!r}; this version reads schema {SCHEMA}")
+    manifest = files.unsealed(text)
+    if manifest is None:
+        raise StoreError(f"{path} is damaged: {files.CHANGED}")
     return cast("Manifest", manifest)
 
 
 def load(directory: Path) -> Run:
-    """Read a run.
+    """Read a run, all of it but what was cut off or is damaged.
 
     Raises:
-      StoreError: the folder is not a run, has another schema, or a whole line of it is damaged.
+      StoreError: the folder is not a run, or its manifest has another schema or is damaged.
     """
     manifest = read_manifest(directory)
-    blocks = _frame(_read(directory / BLOCKS), BlockRow)
-    attempts = set(zip(blocks["block"], blocks["launch"], blocks["attempt"], strict=True))
+    # First: what a run that is being measured stores meanwhile is of launches that come later.
+    lines = _bytes(directory / LAUNCHES)
+    texts = {name: memoryview(_bytes(directory / name)) for name in (SAMPLES, TRACES, CELLS)}
+    told, damaged = _told(lines)
+    faults = [list(_faults(launch, texts)) for launch in told]
+    launches = [launch for launch, found in zip(told, faults, strict=True) if not found]
+    again = {(row["block"], row["launch"]) for launch in launches for row in launch["blocks"]}
+    damaged += [
+        replace(fault, what=f"{fault.what}; measured again since")
+        if (fault.block, fault.launch) in again
+        else fault
+        for found in faults
+        for fault in found
+    ]
+    if len(lines) == len(_bytes(directory / LAUNCHES)):
+        damaged += _cut_off(told, texts)
 
-    def whole(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        return [dict(r) for r in rows if (r["block"], r["launch"], r["attempt"]) in attempts]
+    def spans(name: str) -> list[memoryview]:
+        return [
+            texts[name][start:end]
+            for start, end in _joined([launch["stored"].get(name) for launch in launches])
+        ]
 
-    cells = _frame(whole(_read(directory / CELLS)), CellRow)
-    traces = {row["cell"]: row for row in whole(_read(directory / TRACES))}
+    def rows(name: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for span in spans(name) for line in bytes(span).splitlines()]
+
+    cells = _frame(rows(CELLS), CellRow)
     return Run(
         directory=directory,
         manifest=manifest,
-        samples=_samples(directory / SAMPLES, blocks),
+        samples=_samples(spans(SAMPLES)),
         cells=cells.drop_duplicates(["cell", "launch"], keep="last", ignore_index=True),
-        blocks=blocks,
-        traces=cast("list[TraceRow]", list(traces.values())),
+        blocks=_frame([dict(row) for launch in launches for row in launch["blocks"]], BlockRow),
+        traces=cast("list[TraceRow]", list({row["cell"]: row for row in rows(TRACES)}.values())),
+        damaged=damaged,
     )
 
 
@@ -161,8 +220,10 @@ def export(frame: pd.DataFrame, directory: Path, name: str) -> None:
         if flat[column].map(lambda value: isinstance(value, dict | list | np.ndarray)).any():
             flat[column] = flat[column].map(_json)
     table = pa.Table.from_pandas(flat, preserve_index=False)
-    csv.write_csv(table, directory / f"{name}.csv", csv.WriteOptions(quoting_style="needed"))
-    parquet.write_table(table, directory / f"{name}.parquet")
+    with files.replacing(directory / f"{name}.csv") as draft:
+        csv.write_csv(table, draft, csv.WriteOptions(quoting_style="needed"))
+    with files.replacing(directory / f"{name}.parquet") as draft:
+        parquet.write_table(table, draft)
 
 
 def _json(value: Any) -> str | None:
@@ -195,17 +256,26 @@ def _make_numbered(reports: Path, manifest: Manifest) -> Path:
             return directory
 
 
-def _append(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+
+
+def _append(path: Path, text: bytes) -> Extent:
+    """Append whole lines, and tell where they lie."""
     with path.open("a+b") as file:
-        _cut_torn_line(file)
-        file.write(text.encode())
+        offset = _cut_torn_line(file)
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
+    return Extent(offset=offset, bytes=len(text), crc32=zlib.crc32(text))
 
 
-def _cut_torn_line(file: BinaryIO) -> None:
-    """Drop what a killed writer left after the last newline, so that rows never join it."""
+def _cut_torn_line(file: BinaryIO) -> int:
+    """Drop what a killed writer left after the last newline, so that rows never join it.
+
+    Returns:
+      The size of what is left.
+    """
     end = file.seek(0, os.SEEK_END)
     keep, found = end, False
     while keep and not found:
@@ -216,40 +286,84 @@ def _cut_torn_line(file: BinaryIO) -> None:
         keep = start + newline + 1
     if keep < end:
         file.truncate(keep)
+    return keep
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    # What follows the last newline is a line that a killed writer left unfinished.
-    lines = path.read_bytes().split(b"\n")[:-1]
-    rows = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            rows.append(json.loads(line))
-        except ValueError as error:
-            raise StoreError(f"{path}, line {number} is damaged: {error}") from error
-    return rows
+def _bytes(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
 
 
-def _samples(path: Path, blocks: pd.DataFrame) -> pd.DataFrame:
-    """Samples of the attempts that have a block row. There may be very many."""
+_CUT_OFF = f"half-written, or {LAUNCHES} has lost its end: no launch there speaks of it"
+
+
+def _told(lines: bytes) -> tuple[list[LaunchRow], list[Damage]]:
+    """The launches that `launches.jsonl` tells of, and which of its lines are damaged."""
+    *whole, torn = lines.split(b"\n")
+    launches: dict[str, LaunchRow] = {}
+    damaged = []
+    for number, line in enumerate(whole, start=1):
+        launch = cast("LaunchRow | None", files.unsealed(line + b"\n"))
+        attempt = "" if launch is None else launch["blocks"][0]["attempt"]
+        if launch is None or attempt in launches:
+            what = files.CHANGED if launch is None else "repeats a launch"
+            damaged.append(Damage(LAUNCHES, f"line {number}", what))
+        else:
+            launches[attempt] = launch
+    if torn:
+        damaged.append(Damage(LAUNCHES, f"line {len(whole) + 1}", "half-written"))
+    return list(launches.values()), damaged
+
+
+def _faults(launch: LaunchRow, texts: Mapping[str, memoryview]) -> Iterator[Damage]:
+    """Which of a launch's rows are not as they were stored."""
+    first = launch["blocks"][0]
+    for name, extent in launch["stored"].items():
+        start, end, text = extent["offset"], extent["offset"] + extent["bytes"], texts[name]
+        what = ""
+        if end > len(text):
+            what = f"the file ends at {len(text)}"
+        elif zlib.crc32(text[start:end]) != extent["crc32"]:
+            what = files.CHANGED
+        if what:
+            yield Damage(name, _range(start, end), what, first["block"], first["launch"])
+
+
+def _cut_off(launches: Sequence[LaunchRow], texts: Mapping[str, memoryview]) -> Iterator[Damage]:
+    """What lies behind all launches. What others have followed since was measured again."""
+    for name, text in texts.items():
+        found = [launch["stored"][name] for launch in launches if name in launch["stored"]]
+        end = max((extent["offset"] + extent["bytes"] for extent in found), default=0)
+        if end < len(text):
+            yield Damage(name, _range(end, len(text)), _CUT_OFF)
+
+
+def _joined(extents: Iterable[Extent | None]) -> Iterator[tuple[int, int]]:
+    """Start and end of what lies together."""
+    start = end = 0
+    for extent in filter(None, extents):
+        if extent["offset"] != end:
+            if start < end:
+                yield start, end
+            start = extent["offset"]
+        end = extent["offset"] + extent["bytes"]
+    if start < end:
+        yield start, end
+
+
+def _range(start: int, end: int) -> str:
+    return f"bytes {start} to {end - 1}"
+
+
+def _samples(spans: Sequence[memoryview]) -> pd.DataFrame:
+    """Samples as a frame. There may be very many."""
     columns = _columns(SampleRow)
-    if not path.exists():
+    if not spans:
         return pd.DataFrame(columns=columns)
-    text = path.read_bytes()
-    whole = text[: text.rfind(b"\n") + 1]  # as in `_read`
-    if not whole:
-        return pd.DataFrame(columns=columns)
-    try:
-        table = arrow_json.read_json(pa.BufferReader(whole))
-    except pa.ArrowInvalid as error:
-        _read(path)  # names the line
-        raise StoreError(f"{path} is damaged: {error}") from error
+    text = spans[0] if len(spans) == 1 else b"".join(spans)  # copied only where parts are missing
+    table = arrow_json.read_json(pa.BufferReader(text))
     frame: pd.DataFrame = table.flatten().to_pandas()
     frame.columns = [str(name).replace(".", "_") for name in frame.columns]
-    key = ["block", "launch", "attempt"]
-    return frame.reindex(columns=columns).merge(blocks[key].drop_duplicates(), on=key)
+    return frame.reindex(columns=columns)
 
 
 def _frame(rows: list[dict[str, Any]], kind: type) -> pd.DataFrame:

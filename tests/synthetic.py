@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from dataclasses import dataclass, field
 from itertools import product
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -30,8 +31,10 @@ from bench.rows import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+Attempt = tuple[list[SampleRow], list[CellRow], BlockRow]
 
 BASELINE = "jit_spmd"
 RATIOS = {
@@ -44,6 +47,8 @@ RATIOS = {
     "shard_map_psum": 0.9,
 }
 """True time of each implementation over the baseline's."""
+
+SHARED = {"bench/contract.py": "c" * 16}
 
 STARTED = 1_795_270_205.0
 """2026-11-21 14:10:05 UTC."""
@@ -84,6 +89,8 @@ class Plan:
     flops_scale: float = 1.0
     load: float = 0.3
     traced: bool = False
+    contents: dict[str, str] = field(default_factory=dict)
+    """Hash of an implementation's file, where it is another than usual."""
 
     def blocks(self) -> Iterator[Block]:
         """Blocks of the run, each once."""
@@ -137,15 +144,42 @@ def write(reports: Path, plan: Plan, run: str = "synthetic") -> Path:
             together = [name for name in plan.ratios if name not in plan.alone]
             rows = attempt(plan, block, launch, "all", together)
             shown = traces(plan, block, rows[1]) if plan.traced and not launch else []
-            store.append_block(directory, *rows, shown)
-            for name in sorted(plan.alone):
-                store.append_block(directory, *attempt(plan, block, launch, name, [name]))
+            apart = [attempt(plan, block, launch, name, [name]) for name in sorted(plan.alone)]
+            append(directory, rows, *apart, traces=shown)
     return directory
 
 
-def attempt(
-    plan: Plan, block: Block, launch: int, label: str, names: list[str]
-) -> tuple[list[SampleRow], list[CellRow], BlockRow]:
+def append(directory: Path, *attempts: Attempt, traces: list[TraceRow] | None = None) -> None:
+    """Store one launch."""
+    samples = [row for attempt in attempts for row in attempt[0]]
+    cells = [row for attempt in attempts for row in attempt[1]]
+    store.append_launch(directory, samples, cells, [a[2] for a in attempts], traces or ())
+
+
+def rewrite(directory: Path, file: str, change: Callable[[Any], None]) -> None:
+    """Change a run's manifest, or every row of a file, as if it had been stored like that."""
+    manifest = store.read_manifest(directory)
+    if file == store.MANIFEST:
+        change(manifest)
+        store.write_manifest(directory, manifest)
+        return
+    names = (store.SAMPLES, store.CELLS, store.TRACES)
+    texts = {name: (directory / name).read_bytes() for name in names if (directory / name).exists()}
+    launches = (directory / store.LAUNCHES).read_bytes().splitlines()
+    for name in (*texts, store.LAUNCHES):
+        (directory / name).unlink()
+    for launch in map(json.loads, launches):
+        rows: dict[str, list[Any]] = {name: [] for name in names}
+        for name, extent in launch["stored"].items():
+            text = texts[name][extent["offset"] : extent["offset"] + extent["bytes"]]
+            rows[name] = [json.loads(line) for line in text.splitlines()]
+        for row in launch["blocks"] if file == store.LAUNCHES else rows[file]:
+            change(row)
+        samples, cells, traces = rows.values()
+        store.append_launch(directory, samples, cells, launch["blocks"], traces)
+
+
+def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str]) -> Attempt:
     """Rows of one worker process."""
     rng = np.random.default_rng(zlib.crc32(f"{block.name} {launch} {label}".encode()) + plan.seed)
     tag = f"{zlib.crc32(block.name.encode()):08x}-{launch}-{label}"
@@ -283,6 +317,11 @@ def _cell(plan: Plan, block: Block, launch: int, tag: str, name: str, *, alone: 
         "implementation": name,
         "status": status,
         "reason": reason,
+        "key": f"{zlib.crc32(f'{block.name}/{name}'.encode()):016x}",
+        "sources": {
+            "implementation": {f"{name}.py": plan.contents.get(name, "0" * 16), **SHARED},
+            "workload": {f"{block.workload}.py": "1" * 16, **SHARED},
+        },
     }
     if status == "ok":
         row["compile"] = {

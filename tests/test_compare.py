@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import html
 import io
-import json
 import math
 import re
 from dataclasses import replace
@@ -43,16 +42,6 @@ def compared(folder: Path, a: synthetic.Plan, b: synthetic.Plan) -> Compared:
 
 def against(found: Compared) -> dict[str, changes.Change]:
     return {change.cell: change for change in found.changes}
-
-
-def rewrite(path: Path, change) -> None:
-    """Change the rows of a file of JSON lines, or a manifest."""
-    lines = path.suffix == ".jsonl"
-    text = path.read_text(encoding="utf-8")
-    rows = [json.loads(part) for part in (text.splitlines() if lines else [text])]
-    for row in rows:
-        change(row)
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
 
 
 def printed(found: Compared, **options) -> str:
@@ -148,8 +137,8 @@ def differ(manifest) -> None:
 
 def test_what_differs_is_said_first_with_both_values(tmp_path: Path) -> None:
     a, b = (synthetic.write(tmp_path, PLAN, name) for name in ("before", "after"))
-    rewrite(b / store.MANIFEST, differ)
-    found = build(a, b, tmp_path / "out", None)
+    synthetic.rewrite(b, store.MANIFEST, differ)
+    found = build(store.load(a), store.load(b), tmp_path / "out", None)
     expected = {
         ("machine", "Platform", "cpu", "gpu"),
         ("machine", "Processor", "An eight-core processor", "Another processor"),
@@ -282,7 +271,7 @@ def test_compile_time_and_memory_are_shown_where_they_changed(tmp_path: Path) ->
 
     a, b = (synthetic.write(tmp_path, PLAN, name) for name in ("before", "after"))
     assert "memory" not in printed(changes.compare(store.load(a), store.load(b)))
-    rewrite(b / store.CELLS, heavier)
+    synthetic.rewrite(b, store.CELLS, heavier)
     found = changes.compare(store.load(a), store.load(b))
     for change in found.changes:
         expected = (2.0, 1.5) if change.implementation == "nnx_jit" else (None, None)
@@ -302,10 +291,57 @@ def test_other_work_is_said_to_be_other_work(tmp_path: Path) -> None:
     def more(row) -> None:
         row["model_flops"] *= 2 if row["workload"] == "mlp" else 1
 
-    rewrite(b / store.CELLS, more)
+    synthetic.rewrite(b, store.CELLS, more)
     found = changes.compare(store.load(a), store.load(b))
     caveat = next(c for c in words.caveats(found) if c.title == "Not the same work")
     assert "mlp-base/data=1/b64/fp32 and mlp-base/data=2/b64/fp32" in caveat.text
+
+
+def test_what_was_measured_of_other_contents_is_named(tmp_path: Path) -> None:
+    a = synthetic.write(tmp_path, PLAN, "before")
+    b = synthetic.write(tmp_path, replace(PLAN, contents={"pmap": "f" * 16}), "after")
+    found = changes.compare(store.load(a), store.load(b))
+    (difference,) = [d for d in found.differences if d.kind == "sources"]
+    assert difference == setting.Difference("sources", "implementation pmap", "0" * 16, "f" * 16)
+    assert "The files differ: implementation pmap." in words.setting(found)
+    caveat = next(c for c in words.caveats(found) if c.title == "Other contents")
+    assert "The files of implementation pmap are not the same in A and B. " in caveat.text
+    assert "implementation jit_spmd" in caveat.text
+    assert {"key_a", "key_b"} <= set(found.table.columns)
+
+    def share(row) -> None:
+        for hashes in row["sources"].values():
+            hashes["bench/contract.py"] = "d" * 16
+
+    synthetic.rewrite(b, store.CELLS, share)
+    found = changes.compare(store.load(a), store.load(b))
+    assert [d.name for d in found.differences if d.kind == "sources"] == [
+        "bench/contract.py",
+        "implementation pmap",
+    ]
+    caveat = next(c for c in words.caveats(found) if c.title == "Other contents")
+    assert "jit_spmd" in caveat.text
+    assert "are the same" not in caveat.text
+
+
+def test_damage_is_said_on_stderr_and_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("before", "after"):
+        synthetic.write(tmp_path / "reports", PLAN, name)
+    path = tmp_path / "reports" / "after" / store.CELLS
+    path.write_bytes(path.read_bytes().replace(b'"status": "ok"', b'"status": "no"', 1))
+    done = command("before", "after")
+    assert done.exit_code == 0, done.output
+    assert done.stderr.startswith("warning: reports/after: set aside: cells.jsonl, bytes 0 to ")
+    assert "Damaged files in B" in done.stdout
+    assert "Damaged files in A" not in done.stdout
+    assert (
+        (tmp_path / "reports/compare_before_after/compare.html")
+        .read_text()
+        .count("differs from what was stored")
+    )
 
 
 def test_runs_that_share_nothing_can_be_compared(tmp_path: Path) -> None:
@@ -332,8 +368,8 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Compared, Path]:
         manifest["environment"] = {HOSTILE: HOSTILE}
         manifest["git"]["commit"] = HOSTILE
 
-    rewrite(paths[1] / store.MANIFEST, spoil)
-    return build(*paths, folder / "out", None), folder / "out"
+    synthetic.rewrite(paths[1], store.MANIFEST, spoil)
+    return build(*map(store.load, paths), folder / "out", None), folder / "out"
 
 
 def test_hostile_text_is_inert_on_the_page(hostile: tuple[Compared, Path]) -> None:
@@ -404,7 +440,7 @@ def test_the_terminal_has_80_columns_and_ends_with_the_tally(reports: Path) -> N
 def test_the_files_say_the_same_each_time(reports: Path, tmp_path: Path) -> None:
     made = []
     for name in ("one", "two"):
-        build(reports / "before", reports / "after", tmp_path / name, None)
+        build(*(store.load(reports / run) for run in ("before", "after")), tmp_path / name, None)
         made.append({p.name: p.read_bytes() for p in (tmp_path / name).iterdir()})
     assert made[0] == made[1]
     assert set(made[0]) == {"compare.html", "compare.md", "compare.csv"}

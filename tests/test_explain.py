@@ -5,21 +5,22 @@ from __future__ import annotations
 import io
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
-from bench import explanation, numbers
+from bench import explanation, numbers, store
+from bench.__main__ import app
 from bench.explain.attribution import Key, attribute, means, oversubscription, stragglers
 from bench.explain.words import reason, signed
 from bench.matrix import BadInput
 from tests import synthetic
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from bench.rows import OpTime, TraceRow
 
 PLAN = synthetic.Plan(
@@ -185,6 +186,12 @@ def test_parts_devices_and_cores() -> None:
     assert stragglers(row) == pytest.approx({0: 0.8 * seconds, 1: 1.6 * seconds})
 
 
+def explain(a: str, b: str, run: str = ""):
+    """As the command does."""
+    found = store.load(Path("reports", run)) if run else explanation.newest(a, b)
+    return explanation.explain(a, b, found)
+
+
 @pytest.fixture
 def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -193,7 +200,7 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_two_cells_of_a_stored_run_are_explained(reports: Path) -> None:
     synthetic.write(reports, PLAN)
-    found, path = explanation.explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")
+    found, path = explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")
     assert found.timed_ratio == pytest.approx(1.5, abs=0.05)
     assert found.attribution.explained > 0.9
     assert found.sentence.startswith("When every step is waited for, slow takes ")
@@ -218,28 +225,39 @@ def test_the_newest_run_with_both_cells_is_taken(reports: Path) -> None:
     for number, plan in enumerate([PLAN, replace(PLAN, ratios={"jit_spmd": 1.0})]):
         folder = synthetic.write(reports, plan, f"run{number}")
         os.utime(folder / "traces.jsonl", (1e9 + number, 1e9 + number))
-    assert explanation.explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")[0].run == "run0"
+    assert explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")[0].run == "run0"
     (reports / "broken").mkdir()
     (reports / "broken/traces.jsonl").write_text("")
-    assert explanation.explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")[0].run == "run0"
+    assert explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")[0].run == "run0"
 
 
 def test_cells_that_cannot_be_explained(reports: Path) -> None:
     with pytest.raises(BadInput, match="no run in reports/ has traces; record some"):
-        explanation.explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")
+        explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")
     synthetic.write(reports, PLAN)
     with pytest.raises(BadInput, match="name two different cells"):
-        explanation.explain(f"{PLACE}/slow", f"{PLACE}/slow")
+        explain(f"{PLACE}/slow", f"{PLACE}/slow")
     with pytest.raises(BadInput, match="has a trace of mlp-base/nowhere; there are mlp-base"):
-        explanation.explain("mlp-base/nowhere", f"{PLACE}/slow")
+        explain("mlp-base/nowhere", f"{PLACE}/slow")
     with pytest.raises(BadInput, match="there is no cell mlp-base/nowhere in reports/synthetic"):
-        explanation.explain("mlp-base/nowhere", f"{PLACE}/slow", "synthetic")
+        explain("mlp-base/nowhere", f"{PLACE}/slow", "synthetic")
     synthetic.write(reports, replace(PLAN, traced=False), "untraced")
     with pytest.raises(BadInput, match="has no trace in reports/untraced; record it"):
-        explanation.explain(f"{PLACE}/fast", f"{PLACE}/slow", "untraced")
+        explain(f"{PLACE}/fast", f"{PLACE}/slow", "untraced")
     synthetic.write(reports, replace(PLAN, devices=(4,), ratios={"fast": 1.0}), "apart")
     with pytest.raises(BadInput, match="has traces of both"):
-        explanation.explain("mlp-base/data=4/b64/fp32/fast", f"{PLACE}/slow")
+        explain("mlp-base/data=4/b64/fp32/fast", f"{PLACE}/slow")
+
+
+def test_the_command_names_what_was_set_aside(reports: Path) -> None:
+    synthetic.write(reports, replace(PLAN, launches=2))
+    path = reports / "synthetic" / store.SAMPLES
+    path.write_bytes(path.read_bytes()[:-10])
+    done = CliRunner().invoke(app, ["explain", f"{PLACE}/slow", f"{PLACE}/jit_spmd"])
+    assert done.exit_code == 0, done.output
+    assert done.stderr.startswith("warning: reports/synthetic: set aside: samples.jsonl, bytes ")
+    assert "launch 2): the file ends at" in done.stderr
+    assert "When every step is waited for" in " ".join(done.stdout.split())
 
 
 def test_differences_have_a_sign() -> None:

@@ -250,6 +250,121 @@ def test_x_stops_and_resume_measures_what_is_missing(front: Front) -> None:
     assert len(front.benchmarks("r")) == 5
 
 
+def outcome(run: store.Run) -> list[tuple]:
+    """What two runs must agree in, whatever they measured."""
+    rows = run.cells.to_dict("records")
+    return sorted(
+        (r["cell"], r["launch"], r["status"], r["key"], r["interleaved"] is False) for r in rows
+    )
+
+
+def test_a_killed_run_is_continued_and_comes_to_the_same(front: Front) -> None:
+    words = ("run", *SMALL, "--launches", "2", "--run", "r")
+    elsewhere = Front(front.folder / "uninterrupted")
+    elsewhere.folder.mkdir()
+    behaviour = {"python_loop": "wrong", "pmap": "oom"}
+    assert elsewhere.told(**behaviour)(*words).code == 1
+    resume = ("run", "--resume", "r")
+    killed = [
+        (words, f"{store.SAMPLES} 0 0.5", 0),
+        (resume, f"{store.CELLS} 1 0.6", 1),
+        (resume, f"{store.LAUNCHES} 1 0.9", 2),
+    ]
+    front.told(**behaviour)
+    for command, place, launches in killed:
+        front.environment["FAKE_KILL"] = place
+        assert front(*command).code == -signal.SIGKILL
+        stored = front.stored("r")
+        assert len(stored.blocks.groupby(["block", "launch"])) == launches
+        assert place.split()[0] in {damage.file for damage in stored.damaged}
+    del front.environment["FAKE_KILL"]
+
+    # Killed while a worker measures; until then, nobody else may go on with it.
+    process = front.told(**behaviour, jit_spmd="hang").start(*resume)
+    pids = front.folder / "pids"
+    while not pids.exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    try:
+        refused = front(*resume)
+        assert refused.code == 4
+        assert "reports/r is being measured by another process" in refused.err
+        assert front(*resume, "--dry-run").code == 0, "reading is free"
+    finally:
+        process.kill()
+        for pid in map(int, pids.read_text().split()):
+            os.kill(pid, signal.SIGKILL)
+        process.communicate()
+
+    done = front.told(**behaviour)(*resume)
+    assert done.code == 1, "some cells are wrong"
+    stored, whole = front.stored("r"), elsewhere.stored("r")
+    assert outcome(stored) == outcome(whole)
+    assert len(stored.samples) == len(whole.samples)
+    assert stored.damaged == []
+    # No kill has cost more than the launch that it fell into.
+    launches = [(job["mesh"], job["launch"]) for job in front.jobs if not job["alone"]]
+    planned = {(job["mesh"], job["launch"]) for job in elsewhere.jobs}
+    assert set(launches) == planned
+    assert len(launches) <= len(planned) + len(killed) + 1
+
+
+def test_what_is_damaged_is_measured_again(front: Front) -> None:
+    words = ("--launches", "2", "-k", "data=1")
+    front("run", *SMALL, "--run", "r", *words)
+    before = outcome(front.stored("r"))
+    path = front.folder / "reports/r" / store.SAMPLES
+    path.write_bytes(path.read_bytes().replace(b'"round": 1', b'"round": 7', 1))
+    done = front("run", "--resume", "r", "-k", "data=1")
+    assert done.code == 0, done
+    assert "reports/r: set aside: samples.jsonl, bytes 0 to" in done.out
+    assert "(mlp-base/data=1/b256/fp32, launch 1): differs from what was stored" in done.out
+    assert [(job["launch"], bool(job["proved"])) for job in front.jobs] == [
+        (0, False), (1, True), (0, False),
+    ]  # fmt: skip
+    stored = front.stored("r")
+    assert outcome(stored) == before
+    (damage,) = stored.damaged
+    assert damage.what.endswith("; measured again since")
+
+
+@pytest.fixture
+def sources(front: Front) -> Path:
+    """Implementations and a workload that can be changed."""
+    root = front.folder / "root"
+    for name in ("implementations/jit_spmd", "implementations/pmap", "bench/workloads/mlp"):
+        path = root / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("import own.helper\nfrom bench import contract\n")
+    helper = front.folder / "own" / "helper.py"
+    helper.parent.mkdir()
+    helper.write_text("ONE = 1\n")
+    front.environment["FAKE_ROOT"] = str(root)
+    return root
+
+
+def test_a_run_of_other_sources_is_not_continued(front: Front, sources: Path) -> None:
+    front("run", *SMALL, "--run", "r", "-k", "jit_spmd and data=1")
+    (sources / "implementations/pmap.py").write_text("import changed\n")
+    assert front("run", "--resume", "r", "--dry-run").code == 0, "nothing of it is stored"
+    (sources / "bench/workloads/mlp.py").write_text("import own.helper\n")
+    (front.folder / "own/helper.py").write_text("ONE = 2\n")
+    refused = front("run", "--resume", "r")
+    assert refused.code == 4
+    changed = "--resume: own/helper.py, workload mlp: changed since r was measured"
+    assert changed in refused.err
+    assert len(front.jobs) == 1
+
+
+def test_files_that_change_meanwhile_end_the_measuring(front: Front, sources: Path) -> None:
+    edited = sources / "implementations/pmap.py"
+    done = front.told(edits=str(edited))("run", *SMALL, "--run", "r")
+    assert done.code == 4, done
+    assert "implementation pmap: changed while r was measured" in done.out + done.err
+    assert len(front.jobs) == 1
+    assert len(front.stored("r").cells) == 3
+
+
 def test_launches_are_passes_over_all_blocks(front: Front) -> None:
     done = front("run", *SMALL, "--run", "r", "--launches", "3", "--rounds", "20")
     assert done.code == 0
@@ -404,10 +519,9 @@ def test_tensorboard_without_traces(front: Front) -> None:
 
 def test_a_run_of_other_versions_is_not_continued(front: Front) -> None:
     front("run", *SMALL, "--run", "r")
-    path = front.folder / "reports" / "r" / "manifest.json"
-    manifest = json.loads(path.read_text())
+    manifest = front.stored("r").manifest
     manifest["versions"]["jax"] = "0.0.1"
-    path.write_text(json.dumps(manifest))
+    store.write_manifest(front.folder / "reports/r", manifest)
     done = front("run", "--resume", "r")
     assert done.code == 4
     assert "was measured with jax 0.0.1" in done.err

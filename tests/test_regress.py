@@ -108,6 +108,8 @@ def test_equal_programs_pass(gate: Gate) -> None:
     assert not Path(base["worktree"]).exists()
     stored = gate.front.stored("r")
     assert set(stored.samples["arm"]) == set(job["implementations"])
+    keys = stored.cells.set_index("implementation")["key"]
+    assert keys["mine"] == keys["mine@base"], "of the same content"
     assert stored.manifest["preset"] == "regress"
     told = stored.manifest["config"]["regress"]
     assert told["cells"] == [f"{CELL}/mine", f"{CELL}/other"]
@@ -266,7 +268,7 @@ def planted(folder: Path, endings: dict | None = None, revision: str = "main", *
     }
     plan = synthetic.Plan(devices=(2,), ratios=arms, launches=3, rounds=32, endings=endings or {})
     directory = synthetic.write(folder, plan)
-    manifest = json.loads((directory / store.MANIFEST).read_text())
+    manifest = store.read_manifest(directory)
     (block,) = plan.blocks()
     repository = {"base": "b" * 40, "head": "a" * 40, "dirty": False, "files": ["x.py"]}
     manifest["argv"] = ["regress", revision]
@@ -278,7 +280,7 @@ def planted(folder: Path, endings: dict | None = None, revision: str = "main", *
         "repositories": [repository],
         "cells": [f"{block.name}/{arm}" for arm in ratios],
     }
-    (directory / store.MANIFEST).write_text(json.dumps(manifest))
+    store.write_manifest(directory, manifest)
     return directory
 
 
@@ -307,12 +309,12 @@ def test_planted_changes_come_out_with_all_verdicts_sharing_the_error(
 
 def test_a_head_that_fails_in_one_launch_is_broken(tmp_path: Path) -> None:
     directory = planted(tmp_path, same=1.0, flaky=1.0)
-    path = directory / store.CELLS
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    for row in rows:
+
+    def fail_once(row) -> None:
         if row["implementation"] == "flaky" and row["launch"] == 1:
             row |= {"status": "timeout", "reason": "no sign of life"}
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+    synthetic.rewrite(directory, store.CELLS, fail_once)
     found = outcome.judge(store.load(directory))
     assert [case.word for case in found.cases] == ["broken", "same"]
     assert found.cases[0].reason == "timeout: no sign of life"
@@ -339,9 +341,9 @@ def test_hostile_text_is_inert(tmp_path: Path) -> None:
 
 def test_what_was_not_measured_is_no_outcome(tmp_path: Path) -> None:
     directory = planted(tmp_path, same=1.0)
-    manifest = json.loads((directory / store.MANIFEST).read_text())
+    manifest = store.read_manifest(directory)
     manifest["config"]["regress"]["cells"].append("mlp-base/data=4/b64/fp32/same")
-    (directory / store.MANIFEST).write_text(json.dumps(manifest))
+    store.write_manifest(directory, manifest)
     run = store.load(directory)
     assert outcome.judge(run).code == outcome.UNDECIDED
     first = page.markdown(outcome.judge(run, "interrupted")).splitlines()[0]
@@ -552,6 +554,10 @@ def test_a_helper_that_became_slow_is_found(tmp_path: Path) -> None:
     assert done.returncode == 1, (done.stdout, done.stderr)
     assert "Traceback" not in done.stdout + done.stderr
     folder = repository / "reports/r"
+    rows = store.load(folder).cells.set_index("implementation")
+    assert rows["key"].nunique() == 2
+    base, head = (rows["sources"][arm]["implementation"] for arm in ("mine@base", "mine"))
+    assert [file for file in base if base[file] != head[file]] == ["steps/gradients.py"]
     first = (folder / "regress.md").read_text().splitlines()[0]
     assert first == "### Regression: slower in 1 of 1 comparison with `main`"
     assert "with uncommitted changes" in (folder / "regress.md").read_text()

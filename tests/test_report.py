@@ -5,20 +5,21 @@ from __future__ import annotations
 import ast
 import dataclasses
 import html
-import json
 import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 import pytest
 import synthetic
 
 from bench import numbers, report, store
+from bench.cells import StepOptions
 from bench.mesh import MeshShape
-from bench.report import page, scaling, tables, traces, variants, views, words
+from bench.report import page, scaling, stragglers, tables, traces, variants, views, words
 
 if TYPE_CHECKING:
     from bench.report.tables import Tables
@@ -45,7 +46,7 @@ SMALL = synthetic.Plan(devices=(2,), batches=("strong",))
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with every ending, and its report."""
     directory = synthetic.write(tmp_path_factory.mktemp("reports"), PLAN)
-    report.build(directory)
+    report.build(store.load(directory))
     return directory
 
 
@@ -92,7 +93,7 @@ def test_samples_of_a_cell_that_turned_out_wrong_are_not_shown(tmp_path: Path) -
     directory = synthetic.write(tmp_path, SMALL)
     wrong = dataclasses.replace(SMALL, endings={("nnx_jit", 0): ("wrong", "replicas drift")})
     block = next(SMALL.blocks())
-    store.append_block(directory, *synthetic.attempt(wrong, block, 0, "again", ["nnx_jit"]))
+    synthetic.append(directory, synthetic.attempt(wrong, block, 0, "again", ["nnx_jit"]))
     built = tables.build(store.load(directory))
     (cell,) = built.cells[built.cells["implementation"] == "nnx_jit"].to_dict("records")
     assert cell["status"] == "wrong"
@@ -105,7 +106,7 @@ def test_wrong_in_one_launch_is_wrong(tmp_path: Path) -> None:
     wrong = dataclasses.replace(SMALL, endings={("nnx_jit", 0): ("wrong", "replicas drift")})
     block = next(SMALL.blocks())
     rows = synthetic.attempt(wrong, block, 1, "all", list(SMALL.ratios))
-    store.append_block(directory, *rows)
+    synthetic.append(directory, rows)
     built = tables.build(store.load(directory))
     (cell,) = built.cells[built.cells["implementation"] == "nnx_jit"].to_dict("records")
     assert cell["status"] == "wrong"
@@ -213,7 +214,7 @@ def test_what_traces_showed_is_in_the_report(tmp_path: Path) -> None:
     assert f'<a href="{link}">trace</a>' in shown
     text = page.markdown(content)
     assert re.search(r"\| slow \|.*\| slower \| \+\d+.* \(elementwise operations, update, tr", text)
-    report.build(run.directory)
+    report.build(run)
     assert "<summary>Causes, slow against jit_spmd</summary>" in shown
     assert "<small>transposes in slow only</small>" in shown
     causes = pd.read_csv(run.directory / "causes.csv")
@@ -271,7 +272,7 @@ def test_tracing_that_failed_is_told(tmp_path: Path) -> None:
 
 def test_traces_of_a_single_implementation(tmp_path: Path) -> None:
     _, run = small(tmp_path, ratios={"jit_spmd": 1.0}, traced=True)
-    report.build(run.directory)
+    report.build(run)
     assert list(pd.read_csv(run.directory / "causes.csv").columns)[:3] == ["a", "b", "timed_ratio"]
 
 
@@ -333,14 +334,25 @@ def test_what_is_undecided_has_a_price(tmp_path: Path) -> None:
 
 def test_a_copy_that_differs_from_its_original_is_an_alarm(tmp_path: Path) -> None:
     directory = synthetic.write(tmp_path, SMALL)
-    path = directory / store.SAMPLES
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    for row in rows:
+
+    def slower(row) -> None:
         row["throughput_ns"] *= 1.2 if row["arm"] == "twin" else 1
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+    synthetic.rewrite(directory, store.SAMPLES, slower)
     run = store.load(directory)
     titles = [c.title for c in words.caveats(tables.build(run), run.manifest)]
     assert "Two copies of one program differ" in titles
+
+
+def test_what_was_set_aside_is_a_caveat(tmp_path: Path) -> None:
+    directory = synthetic.write(tmp_path, dataclasses.replace(SMALL, launches=12))
+    (directory / store.SAMPLES).unlink()
+    run = store.load(directory)
+    (text,) = [
+        c.text for c in words.caveats(tables.build(run), run.manifest) if c.title == "Damaged files"
+    ]
+    assert text.startswith("Nothing here is made of 12 parts of the stored files. samples.jsonl, ")
+    assert "launch 8): the file ends at 0; and 4 more." in text
 
 
 def test_few_rounds_resolve_nothing(tmp_path: Path) -> None:
@@ -386,7 +398,7 @@ def test_curves_do_not_mix_meshes() -> None:
     cells = pd.DataFrame(
         [
             {"implementation": "x", "workload": "w", "size": "s", "options": "fp32",
-             "mesh": mesh, "devices": MeshShape.parse(mesh).size, "batch": 8,
+             "mesh": mesh, "devices": MeshShape.parse(mesh).size, "processes": 1, "batch": 8,
              "status": "ok", "step_s": 1.0, "step_q1_s": 1.0, "step_q3_s": 1.0,
              "units_per_s": 1.0, "unit": "samples", "oversubscribed": False}
             for mesh in meshes
@@ -394,6 +406,37 @@ def test_curves_do_not_mix_meshes() -> None:
     )  # fmt: skip
     found = {c.family: list(c.points["devices"]) for c in scaling.find(cells)}
     assert found == {"data=N": [1, 2, 4], "data=N,model=2": [4, 8]}
+
+
+def test_several_processes_have_curves_of_their_own() -> None:
+    measured = [(1, 1), (2, 1), (4, 1), (2, 2), (4, 2), (8, 4), (4, 4)]  # devices, processes
+    cells = pd.DataFrame(
+        [
+            {"implementation": "x", "workload": "w", "size": "s",
+             "options": str(StepOptions(processes=processes)), "mesh": f"data={devices}",
+             "devices": devices, "processes": processes, "batch": 8, "status": "ok",
+             "step_s": 1.0 / devices, "step_q1_s": 1.0, "step_q3_s": 1.0, "units_per_s": 1.0,
+             "unit": "samples", "oversubscribed": False}
+            for devices, processes in measured
+        ]
+    )  # fmt: skip
+    found = {c.devices_a_process: c for c in scaling.find(cells) if c.kind == "strong"}
+    assert {own: list(c.points["devices"]) for own, c in found.items()} == {
+        None: [1, 2, 4],
+        1: [1, 2, 4],  # begins with the one device that a process alone has
+        2: [2, 4, 8],
+    }
+    assert found[1].options == "fp32,processes=4", "it is shown where its largest mesh is"
+    assert found[2].title == "Strong scaling, data=N, 2 devices a process, batch 8 in all"
+    assert len({c.slug for c in found.values()}) == 3
+    assert all((c.points["efficiency"] == 1).all() for c in found.values())
+
+
+def test_the_slowest_process_is_named() -> None:
+    times = np.array([[100, 110, 100], [100, 104, 100], [100, 100, 130], [100, 106, 100]])
+    assert stragglers.spread(times) == stragglers.Spread(
+        slowest=1, often=0.75, excess=pytest.approx(0.08)
+    )
 
 
 def test_cells_with_the_same_reason_are_one_row(found: Tables) -> None:
@@ -493,9 +536,9 @@ def test_every_markdown_table_is_rectangular(directory: Path) -> None:
 def test_the_same_rows_give_the_same_bytes(directory: Path, tmp_path: Path) -> None:
     again = tmp_path / "elsewhere"
     again.mkdir()
-    for name in (store.MANIFEST, store.SAMPLES, store.CELLS, store.BLOCKS):
+    for name in (store.MANIFEST, store.SAMPLES, store.CELLS, store.LAUNCHES):
         shutil.copy(directory / name, again)
-    report.build(again)
+    report.build(store.load(again))
     made = sorted(p.relative_to(again) for p in again.rglob("*") if p.is_file())
     assert {p.suffix for p in made} == {".html", ".md", ".csv", ".parquet", ".svg", ".png",
                                         ".json", ".jsonl"}  # fmt: skip
@@ -519,21 +562,25 @@ def test_the_shaded_region_is_explained_where_there_is_one(text: str, tmp_path: 
 
 def test_a_run_that_has_measured_nothing_has_a_report(tmp_path: Path) -> None:
     directory = store.create(tmp_path, synthetic.manifest(SMALL))
-    assert "No cell has ended yet." in report.build(directory).read_text(encoding="utf-8")
+    assert "No cell has ended yet." in report.build(store.load(directory)).read_text(
+        encoding="utf-8"
+    )
 
 
 def test_a_run_in_which_nothing_ran_has_a_report(tmp_path: Path) -> None:
     endings = {(name, 0): ("unsupported", "no such axis") for name in SMALL.ratios}
     plan = dataclasses.replace(SMALL, endings=endings)  # type: ignore[arg-type]
-    text = report.build(synthetic.write(tmp_path, plan)).read_text(encoding="utf-8")
+    text = report.build(store.load(synthetic.write(tmp_path, plan))).read_text(encoding="utf-8")
     assert "Nothing could be compared." in text
     assert "7 cells: 7 unsupported." in text
 
 
 def test_how_traces_are_seen_is_said(tmp_path: Path) -> None:
-    assert "tensorboard" not in report.build(synthetic.write(tmp_path, SMALL)).read_text("utf-8")
+    assert "tensorboard" not in report.build(
+        store.load(synthetic.write(tmp_path, SMALL))
+    ).read_text("utf-8")
     traced = synthetic.write(tmp_path, dataclasses.replace(SMALL, traced=True), "traced")
-    assert "nox -s tensorboard" in report.build(traced).read_text("utf-8")
+    assert "nox -s tensorboard" in report.build(store.load(traced)).read_text("utf-8")
 
 
 def test_the_report_imports_no_jax() -> None:

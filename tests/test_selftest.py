@@ -138,9 +138,9 @@ def test_pages_are_made_of_stored_rows(tmp_path: Path) -> None:
         "host": {"cpu": HOSTILE, "usable_cores": 2},
         "git": {"commit": "0123abc", "dirty": False},
     }
-    (folder / session.MANIFEST).write_text(json.dumps(manifest))
     text = "".join(f"{json.dumps(row)}\n" for row in rows(noise=0.01))
     (folder / session.TRIALS).write_text(text)
+    session.close(folder, manifest)
     page, found = build(folder)
     before = page.read_bytes(), (folder / "report.md").read_bytes()
     build(folder)
@@ -158,6 +158,11 @@ def test_pages_are_made_of_stored_rows(tmp_path: Path) -> None:
     stored = json.loads((folder / "figures.json").read_text())
     assert len(stored["detectors"]) == len(found.detectors)
     assert (folder / "detectors.svg").exists()
+    for file in (session.TRIALS, session.MANIFEST):
+        path = folder / file
+        path.write_bytes(path.read_bytes()[:-1])
+        with pytest.raises(session.DamagedError, match=file):
+            build(folder)
 
 
 @pytest.mark.skipif(kernel.why_unavailable() is not None, reason=str(kernel.why_unavailable()))

@@ -29,6 +29,7 @@ JOB = {
         "remat": False,
         "clip_norm": None,
         "variant": "",
+        "processes": 1,
     },
     "implementations": [
         *("jit_spmd", "noisy", "wrong", "broken", "elsewhere", "greedy", "hasty", "lavish"),

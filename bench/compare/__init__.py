@@ -8,31 +8,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench import store
+from bench import files
 from bench.compare.changes import Compared, compare
 from bench.compare.page import content, html, markdown
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from bench.store import Run
 
-def build(a: Path, b: Path, output: Path, margin: float | None) -> Compared:
+
+def build(a: Run, b: Run, output: Path, margin: float | None) -> Compared:
     """Compare run B with run A, and write `compare.html`, `.md` and `.csv` into `output`.
 
     Args:
-      a: folder of the run that is compared with.
-      b: folder of the run that is compared.
+      a: the run that is compared with.
+      b: the run that is compared.
       output: made if it is not there.
       margin: share of a step time that is too small a difference to matter; None for the runs' own.
 
     Raises:
-      StoreError: one of them is not a readable run.
       OSError: nothing can be written there.
     """
-    found = compare(store.load(a), store.load(b), margin)
+    found = compare(a, b, margin)
     output.mkdir(parents=True, exist_ok=True)
-    found.table.to_csv(output / "compare.csv", index=False, lineterminator="\n")
+    files.write(output / "compare.csv", found.table.to_csv(index=False, lineterminator="\n"))
     page = content(found)
     for name, text in (("compare.md", markdown(page)), ("compare.html", html(page))):
-        (output / name).write_text(text, encoding="utf-8", newline="\n")
+        files.write(output / name, text)
     return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import pandas as pd
 
 from bench import statistics
-from bench.compare.setting import Difference, differences
+from bench.compare.setting import Difference, contents, differences
 from bench.report import tables
 from bench.report.tables import Comparison
 from bench.rows import Manifest
@@ -20,7 +20,9 @@ from bench.statistics import Ratio
 from bench.verdicts import ALPHA, MARGIN, Verdict, decide
 
 if TYPE_CHECKING:
-    from bench.store import Run
+    from collections.abc import Sequence
+
+    from bench.store import Damage, Run
 
 NOTABLE = 0.01
 """Share from which on another compile time or amount of memory is worth a word."""
@@ -106,6 +108,12 @@ class Compared:
     same_run: bool
     """Whether both are one and the same run."""
     differences: list[Difference]
+    """Of the setting, and of files."""
+    contents: dict[str, list[Difference]]
+    """Which files differ, by the implementation or workload that they are of."""
+    damaged_a: Sequence[Damage]
+    damaged_b: Sequence[Damage]
+    """What the runs stored and is not read."""
     margin: float
     """Share of a step time that is too small a difference to matter."""
     blocks: list[tuple[Comparison, Comparison]]
@@ -141,11 +149,17 @@ def compare(a: Run, b: Run, margin: float | None = None) -> Compared:
         _change(cells_a[name], cells_b[name], *blocks[cells_a[name]["block"]], alpha, margin)
         for name in timed
     ]
+    other = contents(a, b)
+    # Many have the same file of those that they share.
+    files = dict.fromkeys(difference for found in other.values() for difference in found)
     return Compared(
         a=a.manifest,
         b=b.manifest,
         same_run=a.manifest == b.manifest,
-        differences=differences(a.manifest, b.manifest),
+        differences=[*differences(a.manifest, b.manifest), *files],
+        contents=other,
+        damaged_a=a.damaged,
+        damaged_b=b.damaged,
         margin=margin,
         blocks=list(blocks.values()),
         changes=changes,
@@ -276,7 +290,7 @@ def _table(
         for side, cells in (("a", cells_a), ("b", cells_b)):
             cell = cells.get(name, {})
             row |= {f"{key}_{side}": cell.get(key) for key in ("status", "reason", "step_s")}
-            row |= {f"{key}_{side}": cell.get(key) for key in ("baseline", "ratio")}
+            row |= {f"{key}_{side}": cell.get(key) for key in ("baseline", "ratio", "key")}
             row[f"compile_s_{side}"] = _compile_s(cell) if cell else None
             row[f"memory_bytes_{side}"] = cell.get("memory_bytes")
         change = by_name.get(name)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from bench import numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from bench.rows import Manifest
+    import pandas as pd
 
-Kind = Literal["machine", "versions", "environment", "code", "options"]
+    from bench.rows import Manifest
+    from bench.store import Run
+
+Kind = Literal["machine", "versions", "environment", "code", "sources", "options"]
 
 OPTIONS = {
     "baseline": "Baseline",
@@ -32,6 +35,7 @@ SHARE = 0.01
 
 UNKNOWN = "unknown"
 NOT_SET = "not set"
+NOT_THERE = "not used"
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,35 @@ def differences(a: Manifest, b: Manifest) -> list[Difference]:
         *_differing("code", _code(a), _code(b), UNKNOWN),
         *_differing("options", _options(a), _options(b), NOT_SET),
     ]
+
+
+def contents(a: Run, b: Run) -> dict[str, list[Difference]]:
+    """Files that differ, of the implementations and workloads that both runs have.
+
+    Returns:
+      By `implementation pmap` or `workload mlp`, those of which any file differs: their own under
+      that name, and what they import under its path.
+    """
+    files_a, files_b = _files(a.cells), _files(b.cells)
+    found = {
+        name: [
+            replace(difference, name=name if difference.name == f"{own}.py" else difference.name)
+            for difference in _differing("sources", files_a[name], files_b[name], NOT_THERE)
+        ]
+        for name in files_a
+        if name in files_b
+        for own in [name.partition(" ")[2]]
+    }
+    return {name: differ for name, differ in found.items() if differ}
+
+
+def _files(cells: pd.DataFrame) -> dict[str, dict[str, str]]:
+    """Hashes of files by what they are of."""
+    return {
+        f"{part} {row[part]}": hashes
+        for row in cast("list[dict[str, Any]]", cells.to_dict("records"))
+        for part, hashes in row["sources"].items()
+    }
 
 
 def _differing(

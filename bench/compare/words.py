@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from bench import numbers
-from bench.report.words import WORDS, Caveat, listing
+from bench.report.words import WORDS, Caveat, damage, listing
 from bench.statistics import UNPAIRED_SD
 
 if TYPE_CHECKING:
@@ -17,13 +17,14 @@ SAME_RUN = (
     "A and B are the same run: there is no difference to be found. What is shown is how "
     "narrow the intervals are where there is none."
 )
-ALIKE = "Machine, versions, environment variables, commit and options are the same in both."
+ALIKE = "Machine, versions, environment variables, commit, files and options are the same in both."
 
 _DIFFER: dict[Kind, str] = {
     "machine": "The machines differ",
     "versions": "The versions differ",
     "environment": "The environment variables differ",
     "code": "The code differs",
+    "sources": "The files differ",
     "options": "The options differ",
 }
 
@@ -45,8 +46,8 @@ def setting(found: Compared) -> str:
         return ALIKE
     by_kind: dict[Kind, list[str]] = {}
     for difference in found.differences:
-        # Names of packages and variables are spelled as they are.
-        own = difference.kind in ("versions", "environment")
+        # Names of packages, variables and files are spelled as they are.
+        own = difference.kind in ("versions", "environment", "sources")
         name = difference.name if own else difference.name.lower()
         by_kind.setdefault(difference.kind, []).append(name)
     return " ".join(f"{_DIFFER[kind]}: {listing(names)}." for kind, names in by_kind.items())
@@ -91,6 +92,9 @@ def caveats(found: Compared) -> list[Caveat]:
     return [
         Caveat(title, text)
         for title, text in (
+            ("Damaged files in A", damage(found.damaged_a)),
+            ("Damaged files in B", damage(found.damaged_b)),
+            ("Other contents", _contents(found)),
             ("More than the code differs", _other_world(found)),
             ("Blind to the baseline", _blind(found)),
             ("No common baseline", _baselines(found)),
@@ -100,6 +104,21 @@ def caveats(found: Compared) -> list[Caveat]:
         )
         if text
     ]
+
+
+def _contents(found: Compared) -> str:
+    """For which implementations and workloads other files were measured."""
+    if not found.contents:
+        return ""
+    alike = sorted(
+        {
+            f"implementation {change.implementation}"
+            for change in found.changes
+            if f"implementation {change.implementation}" not in found.contents
+        }
+    )
+    rest = f" Those of {listing(alike)} are the same." if alike else ""
+    return f"The files of {listing(list(found.contents))} are not the same in A and B.{rest}"
 
 
 def _other_world(found: Compared) -> str:

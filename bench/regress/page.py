@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bench import numbers
+from bench import files, numbers
 from bench.progress import STYLES
 from bench.regress.outcome import FINDINGS, NOT_MEASURED, QUIET, Case, Outcome, Word
 from bench.report import words
@@ -45,7 +45,7 @@ _HEADINGS = ("Cell", "Base, ms", "Head, ms", "Ratio (95 % interval)", "Verdict")
 def write(outcome: Outcome, directory: Path) -> Path:
     """Write the summary for a pull request into the run's folder, and return its path."""
     path = directory / FILE
-    path.write_text(markdown(outcome), encoding="utf-8", newline="\n")
+    files.write(path, markdown(outcome))
     return path
 
 

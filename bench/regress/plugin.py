@@ -19,7 +19,11 @@ INTERRUPTED = 130
 
 _BAD_INPUT = int(pytest.ExitCode.USAGE_ERROR)
 
-_CUT_SHORT = {2: "interrupted", 3: "Lockstep itself failed"}
+_CUT_SHORT = {
+    2: "interrupted",
+    3: "Lockstep itself failed",
+    _BAD_INPUT: "something changed under it",
+}
 """Pytest's exit codes after which something is missing."""
 
 
@@ -40,7 +44,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, Any, Any]:
 
 def _exit_code(pytests: int, front: Front) -> int:
     directory = front.engine.directory
-    if directory is not None and (directory / store.BLOCKS).is_file():
+    if directory is not None and (directory / store.LAUNCHES).is_file():
         # Drawing libraries come with the report's numbers: see bench.plugin.
         from bench.regress import outcome as outcomes  # noqa: PLC0415
         from bench.regress import page  # noqa: PLC0415

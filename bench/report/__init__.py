@@ -8,24 +8,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench import store
+from bench import files, store
 from bench.report import page, tables, traces
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from bench.store import Run
 
-def build(run_dir: Path) -> Path:
-    """Write the report of a run into its folder and return the path of `report.html`.
+
+def build(run: Run) -> Path:
+    """Write the report of a stored run into its folder and return the path of `report.html`.
 
     Beside it: `report.md`, `plots/`, and the tables `cells`, `samples` and `blocks` as CSV and
     Parquet; with traces also `trace_steps`, `trace_operations` and `causes`. Reads stored rows
     alone, so it can be repeated; the same rows give the same bytes.
-
-    Raises:
-      StoreError: the folder is not a readable run.
     """
-    run = store.load(run_dir)
+    run_dir = run.directory
     found = tables.build(run)
     store.export(found.cells, run_dir, "cells")
     store.export(run.samples, run_dir, "samples")
@@ -40,7 +39,7 @@ def build(run_dir: Path) -> Path:
     plots.mkdir(exist_ok=True)
     for chart in content.charts:
         chart.plot.write(plots)
-    (run_dir / "report.md").write_text(page.markdown(content), encoding="utf-8", newline="\n")
+    files.write(run_dir / "report.md", page.markdown(content))
     path = run_dir / "report.html"
-    path.write_text(page.html(content), encoding="utf-8", newline="\n")
+    files.write(path, page.html(content))
     return path

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from bench import numbers
-from bench.report import plots, scaling, traces, variants, views, words
+from bench.report import plots, scaling, stragglers, traces, variants, views, words
 from bench.report.templates import environment
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class Block:
     """A block's tables."""
 
     measured: Table
+    processes: Table | None
+    """Which process is slow; None where there is one."""
     breakdown: Table | None
     """What traces showed; None without any."""
     causes: list[Table]
@@ -197,6 +199,7 @@ def _block(block: Comparison, found: Tables, manifest: Manifest) -> Block:
     breakdown = traces.breakdown(block, found.traces, said)
     return Block(
         measured=views.comparison(block, manifest, reasons if breakdown else None),
+        processes=stragglers.table(block, found.traces),
         breakdown=breakdown,
         causes=traces.causes(differences),
         work=views.work(block),

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from bench import numbers, statistics
+from bench import files, numbers, statistics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,8 +107,8 @@ class Plot:
 
     def write(self, folder: Path) -> None:
         """Write `<slug>.svg` and `<slug>.png`."""
-        (folder / f"{self.slug}.svg").write_text(self.svg, encoding="utf-8", newline="\n")
-        (folder / f"{self.slug}.png").write_bytes(self.png)
+        files.write(folder / f"{self.slug}.svg", self.svg)
+        files.write(folder / f"{self.slug}.png", self.png)
 
 
 def scaling(curve: Scaling, implementations: Sequence[str]) -> Plot:

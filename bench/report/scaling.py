@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from bench import numbers
+from bench.cells import StepOptions
 from bench.mesh import MeshShape
 
 if TYPE_CHECKING:
@@ -15,13 +17,19 @@ Kind = Literal["strong", "weak"]
 
 @dataclass(frozen=True)
 class Scaling:
-    """Cells that differ by implementation and by the size of the mesh's first axis alone."""
+    """Cells that differ by implementation and by the size of the mesh's first axis alone.
+
+    Over several processes, the mesh grows by processes of equally many devices. Such a curve begins
+    with the mesh that one of them has alone.
+    """
 
     kind: Kind
     workload: str
     size: str
     options: str
-    """The precision, and what else is asked of the step."""
+    """The precision, and what else is asked of the step; on the largest mesh."""
+    devices_a_process: int | None
+    """None where one process has all."""
     family: str
     """The mesh with its first axis open: `data=N,model=2`."""
     batch: int
@@ -39,14 +47,19 @@ class Scaling:
     @property
     def slug(self) -> str:
         """A file name without its ending."""
-        words = (self.kind, self.workload, self.size, self.options, self.family, f"b{self.batch}")
+        words = [self.kind, self.workload, self.size, self.options, self.family, f"b{self.batch}"]
+        if self.devices_a_process is not None:
+            words.append(f"{self.devices_a_process}each")
         return "-".join(words).replace("=", "").replace(",", "-")
 
     @property
     def title(self) -> str:
         """What is held fixed along the curve."""
         fixed = "in all" if self.kind == "strong" else "a device"
-        return f"{self.kind.capitalize()} scaling, {self.family}, batch {self.batch} {fixed}"
+        each = ""
+        if self.devices_a_process is not None:
+            each = f", {numbers.count(self.devices_a_process, 'device')} a process"
+        return f"{self.kind.capitalize()} scaling, {self.family}{each}, batch {self.batch} {fixed}"
 
 
 _COLUMNS = [
@@ -63,7 +76,17 @@ def find(cells: pd.DataFrame) -> list[Scaling]:
     families = {mesh: _family(mesh) for mesh in ok["mesh"].unique()}
     ok = ok.assign(family=ok["mesh"].map(families), each=ok["batch"] / ok["devices"])
     ok = ok.sort_values(["implementation", "devices"])
-    curves = [*_curves(ok, "strong", "batch"), *_curves(ok, "weak", "each")]
+    asked = {text: str(replace(StepOptions.parse(text), processes=1)) for text in ok["options"]}
+    ok = ok.assign(asked=ok["options"].map(asked), own=ok["devices"] // ok["processes"])
+    alone = ok["processes"] == 1
+    groups: list[tuple[int | None, pd.DataFrame]] = [(None, ok[alone])]
+    # What one process has alone begins the curve of processes with as much each.
+    groups += [(int(own), ok[ok["own"] == own]) for own in sorted(ok.loc[~alone, "own"].unique())]
+    curves = [
+        curve
+        for own, rows in groups
+        for curve in (*_curves(rows, "strong", "batch", own), *_curves(rows, "weak", "each", own))
+    ]
     # Both kinds of a subject together.
     return sorted(curves, key=lambda c: (c.workload, c.size, c.options))
 
@@ -73,20 +96,21 @@ def _family(mesh: str) -> str:
     return ",".join([f"{first}=N", *(f"{name}={size}" for name, size in others)])
 
 
-def _curves(ok: pd.DataFrame, kind: Kind, fixed: str) -> list[Scaling]:
+def _curves(ok: pd.DataFrame, kind: Kind, fixed: str, own: int | None) -> list[Scaling]:
     """All curves of a kind; `fixed` is the column that stays the same along one."""
     ok = ok[ok[fixed] % 1 == 0]
-    same = ["workload", "size", "options", "family", fixed]
+    same = ["workload", "size", "asked", "family", fixed]
     curves = []
     for _, points in _efficiency(ok, kind, same).groupby(same):
         if len(points["devices"].unique()) > 1:
-            first = points.iloc[0]
+            first = points.iloc[points["devices"].argmax()]
             curves.append(
                 Scaling(
                     kind=kind,
                     workload=first["workload"],
                     size=first["size"],
                     options=first["options"],
+                    devices_a_process=own,
                     family=first["family"],
                     batch=int(first[fixed]),
                     points=points[_COLUMNS].reset_index(drop=True),

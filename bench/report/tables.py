@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import pandas as pd
 
 from bench import numbers, peaks, statistics
@@ -23,9 +24,11 @@ from bench.statistics import Ratio, Rounds
 from bench.verdicts import MARGIN, Claim, claims
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bench.report.bubbles import Idle
     from bench.rows import Manifest, TraceRow
-    from bench.store import Run
+    from bench.store import Damage, Run
 
 IMPLAUSIBLE = "implausible"
 """Status the report gives an `ok` cell whose time cannot be true."""
@@ -53,6 +56,7 @@ class Comparison:
     mesh: str
     batch: int
     devices: int
+    processes: int
     baseline: str
     """Empty if nothing ran."""
     rounds: Rounds
@@ -83,6 +87,8 @@ class Comparison:
     """Trend of each arm's ratio to the baseline within the launches."""
     order: dict[str, Effect]
     """Effects of `position` and `predecessor` on the times of turns."""
+    process_times: dict[str, np.ndarray]
+    """Of several processes, nanoseconds of each arm's throughput spans, (spans, processes)."""
 
     def against(self, arm: str, other: str) -> Claim | None:
         """What is said of an arm against another than the baseline; None without samples."""
@@ -108,8 +114,8 @@ class Tables:
     """What the rest of the report is made from."""
 
     cells: pd.DataFrame
-    """One row a cell. Columns: what bench.rows.CellRow identifies a cell by, then `status`,
-    `reason`, `interleaved`, `oversubscribed`, `failed_launches`, `rounds`, seconds a step
+    """One row a cell. Columns: what bench.rows.CellRow identifies a cell by, with `key`, then
+    `status`, `reason`, `interleaved`, `oversubscribed`, `failed_launches`, `rounds`, seconds a step
     (`step_s`, `step_q1_s`, `step_q3_s`, and the same of `latency`), `unit`, `units_per_s`,
     `trace_s`, `lower_s`, `compile_s`, `cache_hits`, `memory_bytes` and its parts
     (`argument_bytes`, `output_bytes`, `temporary_bytes`, `alias_bytes`) as the compiler plans them
@@ -132,6 +138,8 @@ class Tables:
     other processes (`foreign`) and other guests (`steal`) had, and the cores' mean frequency,
     `mhz`; NaN where nothing is known. The system counts in ticks of 10 ms, so that a short round's
     shares are rough, and those of others may come out below 0: they are to be averaged."""
+    damaged: Sequence[Damage] = ()
+    """What was stored and is not read."""
 
 
 def build(run: Run) -> Tables:
@@ -170,11 +178,11 @@ def build(run: Run) -> Tables:
         order = [*BLOCK_ORDER, "implementation"]
         table = table.sort_values(order, kind="stable", ignore_index=True)
     traces = {row["cell"]: row for row in run.traces}
-    return Tables(table, comparisons, traces, _timeline(run.samples, comparisons))
+    return Tables(table, comparisons, traces, _timeline(run.samples, comparisons), run.damaged)
 
 
 def _attempts(blocks: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
-    """Rows of blocks.jsonl by block, in the order of the report."""
+    """Rows of blocks by their name, in the order of the report."""
     found: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in blocks.sort_values(BLOCK_ORDER, kind="stable").to_dict("records"):
         found[row["block"]].append(cast("dict[str, Any]", row))
@@ -246,8 +254,8 @@ def _identity(rows: list[dict[str, Any]], manifest: Manifest) -> dict[str, Any]:
     first = rows[decisive([row["status"] for row in rows])]
     cell: dict[str, Any] = {
         key: first[key]
-        for key in ("cell", "block", "workload", "size", "mesh", "devices", "batch", "precision",
-                    "options", "implementation", "status", "reason")
+        for key in ("cell", "block", "workload", "size", "mesh", "devices", "processes", "batch",
+                    "precision", "options", "implementation", "key", "status", "reason")
     }  # fmt: skip
     return cell | {
         "interleaved": bool(first["interleaved"] is not False),
@@ -387,6 +395,7 @@ def _comparison(
         mesh=str(MeshShape.parse(first["mesh"])),
         batch=int(first["batch"]),
         devices=int(first["devices"]),
+        processes=int(first["processes"]),
         baseline=baseline,
         rounds=rounds,
         conditions=conditions(samples),
@@ -407,7 +416,17 @@ def _comparison(
                 "predecessor": order(rounds, rounds.predecessor),
             }
         ),
+        process_times=process_times(samples),
     )
+
+
+def process_times(samples: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Nanoseconds of each arm's throughput spans in each of several processes."""
+    told = samples[samples["process_throughput_ns"].notna()]
+    return {
+        str(arm): np.array(rows["process_throughput_ns"].tolist(), dtype=np.int64)
+        for arm, rows in told.groupby("arm")
+    }
 
 
 def _known(effects: dict[str, Effect | None]) -> dict[str, Effect]:

@@ -1,7 +1,7 @@
-"""Blocks in another environment, against the same blocks in the usual one.
+"""Blocks in another environment, or in several processes, against the same blocks otherwise.
 
-They are not measured side by side, as environments are those of processes. But launches of all
-blocks take turns in random order, so that their means may be compared: `statistics.apart`.
+They are not measured side by side, as they are processes of their own. But launches of all blocks
+take turns in random order, so that their means may be compared: `statistics.apart`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Effect:
-    """What a variant does to one cell."""
+    """What a variant does to one cell, or that its mesh is spread over several processes."""
 
     block: Comparison
     implementation: str
     ratio: Ratio
-    """Step time in the variant over that in the usual environment."""
+    """Step time over that in the usual environment, or in one process."""
     verdict: Verdict
 
 
 def find(comparisons: Sequence[Comparison]) -> list[Effect]:
-    """Every cell that has a time in a variant and in the usual environment.
+    """Every cell that has a time in a variant or in several processes, and one without that.
 
     At most ALPHA of runs contain a wrong verdict among them.
     """
@@ -46,8 +46,8 @@ def _ratios(comparisons: Sequence[Comparison]) -> Iterator[tuple[Comparison, str
     blocks = {_key(block, block.options): block for block in comparisons}
     for block in comparisons:
         options = StepOptions.parse(block.options)
-        usual = blocks.get(_key(block, str(replace(options, variant=""))))
-        if not options.variant or usual is None:
+        usual = blocks.get(_key(block, str(_usual(options))))
+        if usual is None or usual is block:
             continue
         for arm in block.arms:
             if arm in usual.arms:
@@ -55,6 +55,12 @@ def _ratios(comparisons: Sequence[Comparison]) -> Iterator[tuple[Comparison, str
                 ratio = statistics.apart(*series)
                 if ratio is not None:
                     yield block, arm, ratio
+
+
+def _usual(options: StepOptions) -> StepOptions:
+    if options.variant:
+        return replace(options, variant="")
+    return replace(options, processes=1)
 
 
 def _key(block: Comparison, options: str) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from bench import numbers, peaks, statistics
+from bench.cells import StepOptions
 from bench.explain.words import signed
 from bench.report import tables, words
 
@@ -335,7 +336,7 @@ def _collectives(row: Mapping[str, Any]) -> str:
 
 
 def variant(effects: list[Effect]) -> Table:
-    """What a variant changes: step times over those in the usual environment."""
+    """What a variant, or several processes, change: step times over those without."""
     places = list(dict.fromkeys(effect.block.place for effect in effects))
     by_name: dict[str, dict[str, Effect]] = {}
     for effect in effects:
@@ -344,12 +345,14 @@ def variant(effects: list[Effect]) -> Table:
         Row(name, [_changed(of_place.get(place)) for place in places])
         for name, of_place in sorted(by_name.items())
     ]
+    several = not StepOptions.parse(effects[0].block.options).variant
+    other = "one process" if several else "the usual environment"
     fact = (
-        "Step time over that in the usual environment, which is measured in other processes, so "
-        "that intervals are wider; more launches narrow them."
+        f"Step time over that in {other}, which is measured in launches of its own, so that "
+        "intervals are wider; more launches narrow them."
     )
     headings = [Figure("Implementation"), *map(Figure, places)]
-    return Table("Against the usual environment", headings, rows, [fact])
+    return Table(f"Against {other}", headings, rows, [fact])
 
 
 def _changed(effect: Effect | None) -> Figure:

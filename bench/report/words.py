@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bench.report.tables import Comparison, Tables
     from bench.rows import Manifest
     from bench.statistics import Ratio
+    from bench.store import Damage
     from bench.verdicts import Claim
 
 STATUS_WORDS = {
@@ -42,6 +43,9 @@ LONG_S = 86400.0
 DETAILED = 2
 """So many of the arms that the fastest is not told from are named with their intervals, if there
 are more; the others are in the block's table."""
+
+NAMED = 8
+"""So many damaged parts of files are named."""
 
 BUSY_SHARE = 0.05
 """Share of the cores' time from which on others on the host are worth a word."""
@@ -218,6 +222,7 @@ def caveats(content: Tables, manifest: Manifest) -> list[Caveat]:
     return [
         Caveat(title, text)
         for title, text in (
+            ("Damaged files", damage(content.damaged)),
             ("More devices than cores", _oversubscribed(content, manifest)),
             ("Two copies of one program differ", _alarms(content)),
             ("Wide noise floor", _wide_floor(content)),
@@ -235,6 +240,16 @@ def caveats(content: Tables, manifest: Manifest) -> list[Caveat]:
         )
         if text
     ]
+
+
+def damage(found: Sequence[Damage]) -> str:
+    """What of a run was set aside; empty if nothing was."""
+    if not found:
+        return ""
+    named = "; ".join(map(str, found[:NAMED]))
+    more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    parts = numbers.count(len(found), "part")
+    return f"Nothing here is made of {parts} of the stored files. {named}{more}."
 
 
 def _oversubscribed(content: Tables, manifest: Manifest) -> str:

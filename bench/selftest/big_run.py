@@ -62,7 +62,7 @@ def write(reports: Path, cells: int) -> tuple[Path, int]:
             "load_before": 0.0,
             "load_after": 0.0,
         }
-        store.append_block(directory, samples, rows, row)
+        store.append_launch(directory, samples, rows, [row])
         stored += len(rows)
     return directory, stored
 
@@ -72,7 +72,7 @@ def rebuild(directory: Path) -> tuple[float, int]:
     from bench.report import build  # noqa: PLC0415 (what it takes to load is part of the cost)
 
     start = time.perf_counter()
-    page = build(directory)
+    page = build(store.load(directory))
     return time.perf_counter() - start, page.stat().st_size
 
 

@@ -17,7 +17,7 @@ from bench.exits import FAILED, refuse
 from bench.selftest.kernel import KernelError
 from bench.selftest.load import PATTERNS, LoadError
 from bench.selftest.peers import peer_names
-from bench.selftest.session import LAUNCHES, MANIFEST, Session, Settings
+from bench.selftest.session import LAUNCHES, MANIFEST, DamagedError, Session, Settings
 from bench.spelling import closest
 
 DEFAULTS = Settings()
@@ -55,8 +55,11 @@ def selftest(
     if again:
         folder = REPORTS / again if (REPORTS / again).exists() else Path(again)
         if not (folder / MANIFEST).is_file():
-            refuse(f"{again} is not a self-test in {REPORTS}/")
-        _build(folder)
+            refuse(f"{again} is not a self-test in {REPORTS}/, or did not end")
+        try:
+            _build(folder)
+        except DamagedError as error:
+            refuse(str(error))
         return
     peers = tuple(peer or peer_names()) if peer_trials else ()
     name = run or f"selftest_{datetime.now(UTC):%Y-%m-%d_%H%M}"

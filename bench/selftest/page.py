@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment
 from markupsafe import Markup
 
+from bench import files
 from bench.report.templates import environment
 from bench.selftest import figures, plot, session
 from bench.selftest.figures import Detector, Figures, Rate
@@ -59,6 +60,7 @@ def build(folder: Path) -> tuple[Path, Figures]:
       The page, and the figures on it.
 
     Raises:
+      DamagedError: a stored file is not as it was stored.
       FileNotFoundError: it is not a self-test's folder.
     """
     manifest, rows = session.read(folder)
@@ -68,14 +70,14 @@ def build(folder: Path) -> tuple[Path, Figures]:
     drawn = plot.detectors(found.detectors, seconds, planted)
     started = f"{datetime.fromisoformat(manifest['started_at']):%Y-%m-%d %H:%M} UTC"
     page = Page(folder.name, manifest, found, planted, started, drawn)
-    (folder / FIGURES).write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
+    files.write(folder / FIGURES, json.dumps(asdict(found), indent=2) + "\n")
     if drawn is not None:
         drawn.write(folder)
     markdown = _environment(markdown=True).get_template("page.md.j2")
-    (folder / "report.md").write_text(markdown.render(page=page), encoding="utf-8")
+    files.write(folder / "report.md", markdown.render(page=page))
     path = folder / "report.html"
     html = _environment(markdown=False).get_template("page.html.j2")
-    path.write_text(html.render(page=page), encoding="utf-8")
+    files.write(path, html.render(page=page))
     return path, found
 
 

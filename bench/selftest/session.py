@@ -11,15 +11,17 @@ import random
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, cast
 
 import numpy as np
 import pandas as pd
 
+from bench import files
 from bench.environment import child_environment, worker_environment
 from bench.host import describe_code, describe_host
 from bench.rows import TWIN, Turn
@@ -48,6 +50,10 @@ _REBUILD = (
     "import json, pathlib; from bench.selftest.big_run import rebuild; "
     "print(json.dumps(rebuild(pathlib.Path(sys.argv[1]))))"
 )
+
+
+class DamagedError(Exception):
+    """A stored file is not as it was stored; the message says which."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,7 @@ class PeerRow(TypedDict):
 
 
 class Manifest(TypedDict):
-    """`selftest.json`."""
+    """`selftest.json`: written when all trials are stored."""
 
     started_at: str
     settings: dict[str, Any]
@@ -126,6 +132,8 @@ class Manifest(TypedDict):
     """Peers that could not be asked, and why."""
     host: dict[str, Any]
     git: dict[str, Any]
+    trials_crc32: int
+    """Of `trials.jsonl`; filled in at the end."""
 
 
 class ReportRow(TypedDict):
@@ -175,7 +183,7 @@ class Session:
             library = kernel.build_ffi(scratch / "kernel")
             base = built.iterations_for(STEP_S)
             self.folder.mkdir(parents=True)
-            self._write_manifest(base)
+            manifest = self._manifest(base)
             with (self.folder / TRIALS).open("w", encoding="utf-8") as file:
                 for pattern in self.settings.patterns:
                     tasks = [
@@ -192,18 +200,18 @@ class Session:
                 if self.settings.report_cells:
                     row = report_row(scratch, self.settings.report_cells)
                     file.write(json.dumps(row) + "\n")
+            close(self.folder, manifest)
 
-    def _write_manifest(self, base: int) -> None:
-        manifest = Manifest(
+    def _manifest(self, base: int) -> Manifest:
+        return Manifest(
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
             settings=asdict(self.settings),
             iterations=base,
             unavailable=self.unavailable,
             host=describe_host(),
             git=describe_code(),
+            trials_crc32=0,
         )
-        text = json.dumps(manifest, indent=2)
-        (self.folder / MANIFEST).write_text(f"{text}\n", encoding="utf-8")
 
     def _own_tasks(self, pattern: str, library: Path, base: int) -> list[Task]:
         iterations = {BASE: base} | {arm: round(base * r) for arm, r in SLOWDOWNS.items()}
@@ -337,12 +345,23 @@ def log_ratios(turns: list[Turn]) -> dict[str, list[float]]:
     }
 
 
+def close(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest: what a session without one has left is no self-test."""
+    whole: Manifest = {**manifest, "trials_crc32": zlib.crc32((folder / TRIALS).read_bytes())}
+    files.write(folder / MANIFEST, files.sealed(json.dumps(whole, indent=2)))
+
+
 def read(folder: Path) -> tuple[Manifest, list[Row]]:
     """What a session wrote.
 
     Raises:
+      DamagedError: a file is not as it was stored.
       FileNotFoundError: it is not a self-test's folder.
     """
-    manifest: Manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    lines = (folder / TRIALS).read_text(encoding="utf-8").splitlines()
-    return manifest, [json.loads(line) for line in lines]
+    manifest = files.unsealed((folder / MANIFEST).read_bytes())
+    if manifest is None:
+        raise DamagedError(f"{folder / MANIFEST} is damaged: {files.CHANGED}")
+    trials = (folder / TRIALS).read_bytes()
+    if zlib.crc32(trials) != manifest["trials_crc32"]:
+        raise DamagedError(f"{folder / TRIALS} is damaged: {files.CHANGED}")
+    return cast("Manifest", manifest), [json.loads(line) for line in trials.splitlines()]

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import jax
 from jax.sharding import Mesh
 
-from bench.host import host_id, usable_cores
+from bench.host import cores, host_id
 from bench.rows import BlockFields, CellRow, OpTime, StepParts, TraceRow
 from bench.worker import peers, xspace
 from bench.worker.breakdown import Arrivals, DeviceStep, OpShare, device_step, known, middle_half
@@ -269,8 +269,14 @@ def trace_row(fields: BlockFields, row: CellRow, traced: Traced, mesh: Mesh) -> 
         counted=shown.counted,
         ops=shown.ops,
         untraced_ns=[max(each) for each in zip(*peers.everyones(traced.untraced_ns), strict=True)],
-        cores=usable_cores() if on_cpu else None,
+        cores=cores_of_all() if on_cpu else None,
     )
+
+
+def cores_of_all() -> int:
+    """Cores that the processes may use: one that several may counts once."""
+    seen = peers.everyones((host_id(), sorted(cores())))
+    return len({(host, core) for host, own in seen for core in own})
 
 
 def _mean(found: Sequence[Sequence[OpTime]]) -> list[OpTime]:

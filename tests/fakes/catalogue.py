@@ -1,4 +1,6 @@
-"""Stands in for `python -m bench.worker.catalogue`; implementations/ lies in FAKE_ROOT."""
+"""Stands in for `python -m bench.worker.catalogue`; implementations/ and bench/workloads/ lie in
+FAKE_ROOT, and where that lacks them in the checkout.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,15 @@ import os
 import sys
 from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
+
 
 def implementation(name: str, path: str = "") -> dict[str, str]:
     return {"name": name, "path": path, "summary": f"What {name} is.", "error": ""}
 
 
-def workload(name: str, sizes: list[str]) -> dict[str, object]:
-    return {**implementation(name), "sizes": sizes, "default": sizes[-1]}
+def workload(name: str, sizes: list[str], path: str = "") -> dict[str, object]:
+    return {**implementation(name, path), "sizes": sizes, "default": sizes[-1]}
 
 
 def catalogue(
@@ -27,6 +31,7 @@ def catalogue(
         "processes": 1,
         "device_memory_bytes": None,
         "usable_cores": cores,
+        "processes": 1,
         "versions": {"python": "3", "jax": "0"},
         "implementations": [
             *(implementation(name) for name in ("jit_spmd", "pmap", "python_loop")),
@@ -36,14 +41,19 @@ def catalogue(
             workload("linear", ["tiny", "base"]),
             workload("mlp", ["tiny", "base"]),
             workload("gpt2", ["tiny", "nano"]),
-            *(workload(Path(path).stem, ["tiny"]) for path in request["workload_paths"]),
+            *(workload(Path(path).stem, ["tiny"], path) for path in request["workload_paths"]),
         ],
     }
 
 
 if __name__ == "__main__":
     found = catalogue(request=json.load(sys.stdin))
-    for entry in found["implementations"]:
-        name = f"implementations/{entry['name']}.py"
-        entry["path"] = entry["path"] or str(Path(os.environ.get("FAKE_ROOT", ""), name))
+    for folder, entries in (
+        ("implementations", found["implementations"]),
+        ("bench/workloads", found["workloads"]),
+    ):
+        for entry in entries:
+            name = Path(folder, f"{entry['name']}.py")
+            own = Path(os.environ.get("FAKE_ROOT", ""), name)
+            entry["path"] = entry["path"] or str(own if own.is_file() else ROOT / name)
     json.dump(found, sys.stdout)

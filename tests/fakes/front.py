@@ -1,21 +1,37 @@
-"""`python -m bench` with the fake worker and catalogue beside it, and no report to draw."""
+"""`python -m bench` with the fake worker and catalogue beside it, and no report to draw.
+
+It kills itself where FAKE_KILL says: `cells.jsonl 1 0.6` is after 0.6 of what it appends to that
+file for the second time.
+"""
 
 from __future__ import annotations
 
+import itertools
+import os
 import signal
 import sys
+from collections import defaultdict
 from pathlib import Path
 from types import ModuleType
 
 import bench.catalogue
 import bench.processes
+from bench import store
 from bench.__main__ import app
 
 
-def build(directory: Path) -> Path:
-    page = directory / "report.html"
+def build(run: store.Run) -> Path:
+    page = run.directory / "report.html"
     page.write_text("a report")
     return page
+
+
+def append(path: Path, text: bytes, whole=store._append):
+    if (path.name, next(appends[path.name])) == (file, int(number)):
+        with path.open("ab") as half:
+            half.write(text[: int(float(share) * len(text))])
+        os.kill(os.getpid(), signal.SIGKILL)
+    return whole(path, text)
 
 
 # Shells start background jobs with it ignored, and tests may run in one.
@@ -23,6 +39,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 HERE = Path(__file__).parent
 bench.catalogue.COMMAND = (sys.executable, str(HERE / "catalogue.py"))
 bench.processes.COMMAND = (sys.executable, str(HERE / "worker.py"))
+file, number, share = os.environ.get("FAKE_KILL", "nothing 0 0").split()
+appends = defaultdict(itertools.count)
+store._append = append
 report = ModuleType("bench.report")
 report.build = build
 # Its tables are real: the closing lines are made from them. Only drawing is left out.

@@ -3,6 +3,7 @@
 {"B": "segv"}        what happens in the gate of an arm; see `act`
 {"equal": true}      all arms are equally fast
 {"times": {"B": 2}}  so many times the step time that an arm would have
+{"edits": FILE}      adds a line to it
 {"log": FILE}        every job is appended to it, a line each, with its XLA_FLAGS
 """
 
@@ -90,6 +91,9 @@ def act(arm: str, behaviour: str) -> tuple[str, str]:
 if "log" in BEHAVIOUR:
     with Path(BEHAVIOUR["log"]).open("a") as log:
         log.write(json.dumps(JOB | {"xla_flags": os.environ.get("XLA_FLAGS", "")}) + "\n")
+if "edits" in BEHAVIOUR:
+    with Path(BEHAVIOUR["edits"]).open("a") as edited:
+        edited.write("# edited\n")
 if "start" in BEHAVIOUR:
     act("", BEHAVIOUR["start"])
 phase("start")
