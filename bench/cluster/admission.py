@@ -8,13 +8,13 @@ import socket
 import threading
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from bench.cluster.follower import Hello
 
 _POLL_S = 0.1
 
-Arrival = tuple[Hello, Connection[Any, Any]]
+Arrival: TypeAlias = "tuple[Hello, Connection[Any, Any]]"
 """Who has come, and the connection with it."""
 
 

@@ -9,7 +9,7 @@ import threading
 import time
 from importlib.metadata import version
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from typing import Any, TypedDict
 
 from bench.cluster.membership import COME_S, ClusterError, Membership
@@ -93,7 +93,7 @@ def _connect(member: Membership) -> Connection[Any, Any]:
     until = time.monotonic() + COME_S
     while True:
         try:
-            return Client(address, authkey=member.token)
+            return _knock(address, member.token)
         except AuthenticationError:
             raise ClusterError(f"{member.config.coordinator} is of another run") from None
         except (EOFError, OSError) as error:
@@ -103,6 +103,15 @@ def _connect(member: Membership) -> Connection[Any, Any]:
                     f"within {COME_S:g} s: {error}"
                 ) from error
             time.sleep(_POLL_S)
+
+
+def _knock(address: tuple[str, int], token: bytes) -> Connection[Any, Any]:
+    connection: Connection[Any, Any] = Client(address)
+    if not connection.poll(COME_S):
+        raise TimeoutError("somebody listens there who says nothing")
+    answer_challenge(connection, token)
+    deliver_challenge(connection, token)
+    return connection
 
 
 class _Follower:
