@@ -136,6 +136,17 @@ def conformance(session: nox.Session) -> None:
 
 
 @nox.session
+def cluster(session: nox.Session) -> None:
+    """Try Open MPI, Slurm, variables and two hosts, as far as they are there (posargs: of pytest).
+
+    On Debian: apt-get install openmpi-bin slurmctld slurmd slurm-client iproute2
+    """
+    install(session, "tests")
+    words = ("tests/test_launchers.py", "--cluster", "-rs")
+    session.run(python(session), "-m", "pytest", *words, *session.posargs)
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Check style, formatting and types."""
     install(session, "lint")

@@ -506,7 +506,7 @@ class Engine:
             "device_kind": catalogue["device_kind"],
             "device_count": catalogue["device_count"],
             "device_memory_bytes": catalogue["device_memory_bytes"],
-            "host": describe_host(),
+            "host": {**describe_host(), "usable_cores": catalogue["usable_cores"]},
             "versions": catalogue["versions"],
             "environment": relevant_variables(),
             "git": describe_code(),

@@ -45,8 +45,8 @@ class Hosts(Protocol):
     def start(self, order: Order, coordinator: str, rank: int, hear: Hear) -> Process:
         """Start the launch's process of this rank."""
 
-    def close(self, code: int) -> None:
-        """The run has ended, with this exit code."""
+    def close(self) -> None:
+        """The run has ended."""
 
 
 class ThisHost:
@@ -64,7 +64,7 @@ class ThisHost:
         """Start the launch's process of this rank."""
         return start_process(order, coordinator, rank, hear, neighbours=order.processes)
 
-    def close(self, code: int) -> None:
+    def close(self) -> None:
         """Nobody else has to know."""
 
 

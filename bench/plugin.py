@@ -25,11 +25,10 @@ from bench.catalogue import CatalogueError, path_faults, read_catalogue
 from bench.cells import Block
 from bench.cluster.follower import follow
 from bench.cluster.leader import Leader
-from bench.cluster.membership import ClusterError, membership
+from bench.cluster.membership import ClusterError, Membership, membership
 from bench.distributed import DistributedConfig, DistributedConfigError
 from bench.engine import REPORTS, Engine, Result, Verdicts, stored_options
 from bench.estimate import block_seconds, clock, read_history
-from bench.exits import BAD_INPUT, FAILED
 from bench.hosts import Hosts, ThisHost
 from bench.matrix import BadInput, Plan, make_plan
 from bench.options import Options, add_options, read_options
@@ -45,11 +44,29 @@ BAD = (BadInput, CatalogueError, ClusterError, DistributedConfigError, store.Sto
 
 FRONT: pytest.StashKey[Front] = pytest.StashKey()
 """Where cells_test finds the run's hooks."""
+MEMBER: pytest.StashKey[Membership] = pytest.StashKey()
+"""Where a launcher has started this process as rank 0: its place."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the run's options."""
     add_options(parser.getgroup("lockstep", "Lockstep: what to measure").addoption)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """Where a launcher has started this process, find its place. All but one only follow."""
+    how: str | None = config.option.lockstep_distributed
+    if how is None:
+        return None
+    try:
+        member = membership(how)
+        if not member.config.is_main_process():
+            return follow(member)
+    except BAD as error:
+        raise pytest.UsageError(_message(error)) from error
+    config.stash[MEMBER] = member
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -59,20 +76,12 @@ def pytest_configure(config: pytest.Config) -> None:
     hosts: Hosts = ThisHost()
     try:
         options = read_options(config.option)
-        if options.distributed is not None:
-            member = membership(options.distributed)
-            if not member.config.is_main_process():
-                pytest.exit(f"followed to the end, as rank {member.config.rank}", follow(member))
+        if MEMBER in config.stash:
+            member = config.stash[MEMBER]
             options, hosts = described(options, member.config), Leader(member)
         front = _make_front(config, options, hosts)
-    except (
-        BadInput,
-        CatalogueError,
-        ClusterError,
-        DistributedConfigError,
-        store.StoreError,
-    ) as error:
-        hosts.close(BAD_INPUT)
+    except BAD as error:
+        hosts.close()
         raise pytest.UsageError(_message(error)) from error
     config.stash[FRONT] = front
     config.pluginmanager.register(front, "lockstep")
@@ -145,7 +154,6 @@ class Front:
         self._results: dict[str, Result] | None = None
         self._run: store.Run | None = None
         self._report: Path | None = None
-        self._session: pytest.Session | None = None
         # Written by pytest-benchmark itself; moved once the run's folder exists.
         self._json_folder: tempfile.TemporaryDirectory[str] | None = None
         if self._measures and config.option.benchmark_json is None:
@@ -322,9 +330,8 @@ class Front:
         commit_info["project"] = "lockstep"
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+    def pytest_sessionfinish(self) -> None:
         """Build the report from what is stored, also after an interruption."""
-        self._session = session
         directory = self.engine.directory
         if directory is None or not self._measures:
             return
@@ -352,7 +359,7 @@ class Front:
             self._json_folder.cleanup()
         if self._report is not None:
             self.console.print(f"report: {self._report.as_posix()}", soft_wrap=True)
-        self.engine.hosts.close(int(self._session.exitstatus) if self._session else FAILED)
+        self.engine.hosts.close()
 
     def _print_plan(self) -> None:
         total = 0.0

@@ -19,13 +19,19 @@ for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
     os.environ.pop(name, None)
 
 
+SESSIONS = {"slow": "conformance", "cluster": "cluster"}
+"""Marks of tests that are left out unless asked for, and the nox session that asks for them."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--slow", action="store_true", help="also run what is marked slow")
+    for mark in SESSIONS:
+        parser.addoption(f"--{mark}", action="store_true", help=f"also run what is marked {mark}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--slow"):
-        skip = pytest.mark.skip(reason="slow: nox -s conformance runs it")
-        for item in items:
-            if item.get_closest_marker("slow"):
-                item.add_marker(skip)
+    for mark, session in SESSIONS.items():
+        if not config.getoption(f"--{mark}"):
+            skip = pytest.mark.skip(reason=f"{mark}: nox -s {session} runs it")
+            for item in items:
+                if item.get_closest_marker(mark):
+                    item.add_marker(skip)

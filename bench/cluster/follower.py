@@ -9,18 +9,21 @@ import threading
 import time
 from importlib.metadata import version
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from typing import Any, TypedDict
 
 from bench.cluster.membership import COME_S, ClusterError, Membership
-from bench.host import host_id
+from bench.distributed import DistributedConfig
+from bench.host import describe_code, host_id
 from bench.hosts import Order, start_process
 from bench.processes import LocalProcess
 from bench.protocol import Job
 from bench.variants import Variant
 
 LEFT_ALONE = 1
-"""Exit code of a follower whose leader is gone."""
+"""Exit code of a follower whose leader is gone. It is 0 if the leader has ended the run, however
+that went: rank 0's exit code speaks for all, and a launcher that ends a job as soon as any process
+fails must not end rank 0 while it says what was wrong."""
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 _POLL_S = 0.2
@@ -30,9 +33,12 @@ class Hello(TypedDict):
     """What a process says of itself when it comes."""
 
     rank: int
+    processes: int
+    """That it believes there are."""
     host: str
     cores: list[int]
     versions: dict[str, str]
+    """Of packages, and the commit of the checkout; empty where that is not of git."""
 
 
 class StartOrder(TypedDict):
@@ -51,14 +57,18 @@ class StartOrder(TypedDict):
     neighbours: int
 
 
-def hello(rank: int) -> Hello:
+def hello(config: DistributedConfig) -> Hello:
     """About this process."""
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
     return Hello(
-        rank=rank,
+        rank=config.rank,
+        processes=config.world_size,
         host=host_id(),
         cores=sorted(cores) or [*range(os.cpu_count() or 1)],
-        versions={name: version(name) for name in _PACKAGES},
+        versions={
+            **{name: version(name) for name in _PACKAGES},
+            "lockstep": describe_code()["commit"] or "",
+        },
     )
 
 
@@ -66,16 +76,16 @@ def follow(member: Membership) -> int:
     """Do what the leader says until it says that the run has ended.
 
     Returns:
-      The exit code that it gives.
+      The exit code of this process.
 
     Raises:
       ClusterError: it cannot be reached.
     """
-    # The leader hears these as well, and ends the run in order.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
     with _connect(member) as connection:
-        return _Follower(connection, member.config.rank).follow()
+        # The leader hears these as well, and ends the run in order.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        return _Follower(connection, hello(member.config)).follow()
 
 
 def _connect(member: Membership) -> Connection[Any, Any]:
@@ -83,34 +93,44 @@ def _connect(member: Membership) -> Connection[Any, Any]:
     until = time.monotonic() + COME_S
     while True:
         try:
-            return Client(address, authkey=member.token)
+            return _knock(address, member.token)
         except AuthenticationError:
             raise ClusterError(f"{member.config.coordinator} is of another run") from None
-        except OSError as error:
+        except (EOFError, OSError) as error:
             if time.monotonic() > until:
                 raise ClusterError(
-                    f"the process of rank 0 cannot be reached at {member.config.coordinator}: "
-                    f"{error.strerror}"
+                    f"the process of rank 0 cannot be reached at {member.config.coordinator} "
+                    f"within {COME_S:g} s: {error}"
                 ) from error
             time.sleep(_POLL_S)
 
 
+def _knock(address: tuple[str, int], token: bytes) -> Connection[Any, Any]:
+    connection: Connection[Any, Any] = Client(address)
+    if not connection.poll(COME_S):
+        raise TimeoutError("somebody listens there who says nothing")
+    answer_challenge(connection, token)
+    deliver_challenge(connection, token)
+    return connection
+
+
 class _Follower:
-    def __init__(self, connection: Connection[Any, Any], rank: int) -> None:
+    def __init__(self, connection: Connection[Any, Any], own: Hello) -> None:
         self._connection = connection
+        self._hello = own
         self._lock = threading.Lock()
         self._process: LocalProcess | None = None
         self._attempt = ""
         """Which of the leader's processes it is."""
-        self._tell(hello(rank))
 
     def follow(self) -> int:
         try:
+            self._tell(self._hello)
             while True:
                 if self._connection.poll(_POLL_S):
                     message = json.loads(self._connection.recv_bytes())
                     if "end" in message:
-                        return int(message["end"])
+                        return 0
                     self._obey(message)
                 self._tell_if_ended()
         except (EOFError, OSError):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import socket
+import sys
 import threading
 import time
-from collections.abc import Mapping
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, Listener
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
 from typing import Any, cast
 
+from bench.cluster.admission import Admission
 from bench.cluster.follower import Hello, StartOrder, hello
 from bench.cluster.membership import COME_S, ClusterError, Membership
 from bench.distributed import DistributedConfig
@@ -21,6 +23,8 @@ LOST = 255
 """Exit code that stands for that of a worker whose host does not answer any more."""
 
 _KILL_S = 10.0
+_PATIENCE_S = 10.0
+"""Who waits longer is told what for."""
 
 
 class Leader:
@@ -35,10 +39,14 @@ class Leader:
 
     def __init__(self, member: Membership) -> None:
         self.config: DistributedConfig = member.config
-        self._hellos: dict[int, Hello] = {0: hello(0)}
+        self._hellos: dict[int, Hello] = {0: hello(member.config)}
         self._links: dict[int, _Link] = {}
-        self._gather(member)
-        self._check()
+        try:
+            self._gather(member)
+            self._check()
+        except ClusterError:
+            self.close()
+            raise
 
     @property
     def processes(self) -> int:
@@ -90,55 +98,72 @@ class Leader:
         )
         return RemoteProcess(self._links[rank], started, hear)
 
-    def close(self, code: int) -> None:
-        """Tell the others that the run has ended, with this exit code."""
+    def close(self) -> None:
+        """Tell the others that the run has ended."""
         for link in self._links.values():
-            link.tell({"end": code})
+            link.tell({"end": True})
 
     def _gather(self, member: Membership) -> None:
-        address = (self.config.master_addr, self.config.master_port)
-        try:
-            listener = member.listener or Listener(address, authkey=member.token)
-        except OSError as error:
-            raise ClusterError(
-                f"cannot listen at {self.config.coordinator}: {error.strerror}"
-            ) from error
-        # Accepting cannot be given a limit: a thread waits, and this one for it.
-        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
-        until = time.monotonic() + COME_S
-        while len(self._links) < self.processes - 1 and time.monotonic() < until:
-            time.sleep(0.05)
-        listener.close()
-        missing = [rank for rank in range(1, self.processes) if rank not in self._links]
-        if missing:
-            raise ClusterError(
-                f"of {self.processes} processes, those of rank {', '.join(map(str, missing))} "
-                f"did not come to {self.config.coordinator} within {COME_S:g} s"
-            )
+        began, told = time.monotonic(), False
+        with member.server or self._listen(began) as server:
+            admission = Admission(server, member.token)
+            while missing := [rank for rank in range(self.processes) if rank not in self._hellos]:
+                arrival = admission.wait()
+                if arrival is not None:
+                    self._receive(*arrival)
+                    continue
+                waited = time.monotonic() - began
+                who = f"of {self.processes} processes, {_ranks(missing)}"
+                if waited > COME_S:
+                    raise ClusterError(
+                        f"{who} did not come to {self.config.coordinator} within {COME_S:g} s"
+                    )
+                if waited > _PATIENCE_S and not told:
+                    told = True
+                    sys.stderr.write(f"{who} did not come to {self.config.coordinator} yet\n")
 
-    def _accept(self, listener: Listener) -> None:
-        while len(self._links) < self.processes - 1:
+    def _listen(self, began: float) -> socket.socket:
+        address = (self.config.master_addr, self.config.master_port)
+        while True:
             try:
-                connection = listener.accept()
-                found = cast("Hello", json.loads(connection.recv_bytes()))
-            except (AuthenticationError, EOFError, ValueError):
-                continue  # somebody else
-            except OSError:
-                return  # closed
-            self._hellos[found["rank"]] = found
-            self._links[found["rank"]] = _Link(connection)
+                return socket.create_server(address, backlog=self.processes)
+            except OSError as error:
+                # A name that was made for this run, as a pod's, may need a while to be known.
+                unknown = isinstance(error, socket.gaierror)
+                if not unknown or time.monotonic() > began + _PATIENCE_S:
+                    raise ClusterError(
+                        f"rank 0 cannot listen at {self.config.coordinator}: {error.strerror}"
+                    ) from error
+            time.sleep(0.5)
+
+    def _receive(self, found: Hello, connection: Connection[Any, Any]) -> None:
+        link, rank, processes = _Link(connection), found["rank"], found["processes"]
+        if processes == self.processes and rank not in self._hellos:
+            self._hellos[rank], self._links[rank] = found, link
+            return
+        link.tell({"end": True})
+        but = (
+            f"rank 0 was told of {self.processes} processes"
+            if processes != self.processes
+            else "so did another"
+        )
+        raise ClusterError(f"a process came as rank {rank} of {processes}; {but}")
 
     def _check(self) -> None:
         """All must run the same versions: a step is one program."""
         ours = self._hellos[0]["versions"]
         faults = [
-            f"rank {rank} has {name} {theirs}, rank 0 has {ours[name]}"
+            f"rank {rank} has {name} {theirs or 'unknown'}, rank 0 has {ours[name] or 'unknown'}"
             for rank, one in sorted(self._hellos.items())
             for name, theirs in one["versions"].items()
             if theirs != ours[name]
         ]
         if faults:
             raise ClusterError("the processes are not alike: " + "; ".join(faults))
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"{'those' if len(ranks) > 1 else 'that'} of rank {', '.join(map(str, ranks))}"
 
 
 class _Link:

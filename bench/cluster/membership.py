@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 from dataclasses import dataclass
-from multiprocessing.connection import Listener
 from pathlib import Path
 from typing import cast
 
@@ -18,6 +17,7 @@ from bench.environment import child_environment
 from bench.protocol import Meeting
 
 RENDEZVOUS = (sys.executable, "-m", "bench.worker.rendezvous")
+_BACKLOG = 128
 COME_S = 300.0
 """All processes must have come within so long."""
 
@@ -37,7 +37,7 @@ class Membership:
     config: DistributedConfig
     """Its rank, how many there are, and where that of rank 0 listens."""
     token: bytes
-    listener: Listener | None = None
+    server: socket.socket | None = None
     """Of rank 0, where it listens already."""
 
 
@@ -79,27 +79,9 @@ def _read(path: Path) -> DistributedConfig:
 def _detected() -> Membership:
     """By jax's own detection, in a process of its own."""
     # Listens before it is known which process is of rank 0: the others are told where.
-    address, token = socket.gethostbyname(socket.gethostname()), secrets.token_hex(16)
-    listener = Listener((address, 0), authkey=token.encode())
-    own = {"address": address, "port": listener.address[1], "token": token}
-    done = subprocess.run(  # noqa: S603 (our own command)
-        RENDEZVOUS,
-        input=json.dumps(own),
-        capture_output=True,
-        text=True,
-        env=child_environment(),
-        timeout=2 * COME_S,
-        check=False,
-    )
-    try:
-        found = cast("Meeting", json.loads(done.stdout))
-    except ValueError:
-        listener.close()
-        last = "\n".join(f"  {line}" for line in done.stderr.strip().splitlines()[-5:])
-        raise ClusterError(
-            "--distributed auto: MASTER_ADDR, WORLD_SIZE and RANK are not set, "
-            f"and jax detects no cluster. It said:\n{last}"
-        ) from None
+    server, token = _listen(), secrets.token_hex(16)
+    address, port = server.getsockname()
+    found = _meet({"address": address, "port": port, "token": token})
     config = DistributedConfig(
         enabled=True,
         world_size=found["processes"],
@@ -108,7 +90,43 @@ def _detected() -> Membership:
         master_port=found["port"],
     )
     if not config.is_main_process():
-        listener.close()
-    return Membership(
-        config, found["token"].encode(), listener if config.is_main_process() else None
+        server.close()
+    return Membership(config, found["token"].encode(), server if config.is_main_process() else None)
+
+
+def _listen() -> socket.socket:
+    """At the address that this host's own name has, as gloo does."""
+    name = socket.gethostname()
+    try:
+        return socket.create_server((name, 0), backlog=_BACKLOG)
+    except OSError as error:
+        raise ClusterError(
+            f"--distributed auto: cannot listen at this host's own name, {name}: {error.strerror}"
+        ) from error
+
+
+def _meet(own: dict[str, str | int]) -> Meeting:
+    try:
+        done = subprocess.run(  # noqa: S603 (our own command)
+            RENDEZVOUS,
+            input=json.dumps(own),
+            capture_output=True,
+            text=True,
+            env=child_environment(),
+            timeout=2 * COME_S,
+            check=False,
+        )
+        return cast("Meeting", json.loads(done.stdout))
+    except subprocess.TimeoutExpired:
+        said = [f"nothing within {2 * COME_S:g} s"]
+    except ValueError:
+        said = done.stderr.strip().splitlines()[-5:]
+    if str(own["address"]).startswith("127."):
+        said.append(
+            f"(This host's own name is that of {own['address']}, which other hosts do not reach.)"
+        )
+    raise ClusterError(
+        "--distributed auto: MASTER_ADDR, WORLD_SIZE and RANK are not set, and jax's own "
+        "detection finds no cluster, or not all of it. It said:\n"
+        + "\n".join(f"  {line}" for line in said)
     )

@@ -28,6 +28,7 @@ def catalogue(
         "platform": platform,
         "device_kind": platform,
         "device_count": devices,
+        "processes": 1,
         "device_memory_bytes": None,
         "usable_cores": cores,
         "processes": 1,

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# A run whose processes Open MPI starts: two on this host, or as many as you say, where you say.
+#
+#   examples/openmpi.sh --workloads mlp --meshes "data=1 data=2"
+#   PROCESSES=4 HOSTS=node1:2,node2:2 examples/openmpi.sh --meshes data=4
+#
+# Every argument goes to `python -m bench run`. jax.distributed.initialize() detects who is who.
+set -euo pipefail
+checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+export PYTHONPATH="$checkout${PYTHONPATH:+:$PYTHONPATH}"
+
+# --bind-to none: Lockstep itself keeps each worker to cores of its own.
+# odls_base_sigkill_timeout: after Ctrl-C, so many seconds to write the report, instead of one.
+exec mpirun -n "${PROCESSES:-2}" ${HOSTS:+--host "$HOSTS"} -x PYTHONPATH \
+  --bind-to none --mca odls_base_sigkill_timeout 120 \
+  "${PYTHON:-python}" -m bench run --distributed auto "$@"
