@@ -348,7 +348,7 @@ class Manifest(TypedDict):
     device_count: int
     device_memory_bytes: int | None
     host: dict[str, Any]
-    """os, cpu, physical_cores, memory_bytes and load (1 minute) of rank 0's host, and usable_cores of
+    """os, cpu, physical_cores, memory_bytes and load (1 minute) of rank 0's host; usable_cores of
     all hosts."""
     versions: dict[str, str]
     """python, jax, jaxlib, flax, optax, numpy."""
