@@ -30,6 +30,7 @@ from bench.protocol import BaseFile, Catalogue, PhaseEvent
 from bench.regress.bases import Bases
 from bench.rows import SCHEMA, TWIN, BlockRow, Look, Manifest, SampleRow, Status
 from bench.statistics import Rounds
+from bench.storing import storing
 from bench.supervisor import Launch, Settings, run_block
 from bench.verdicts import AlphaSpending, Claim, claims, compare
 
@@ -347,7 +348,8 @@ class Engine:
         for number, attempt in enumerate(attempts):
             looks = [] if number else spending.looks[looked:]
             row: BlockRow = {**attempt.block, "looks": looks}
-            store.append_block(directory, attempt.samples, attempt.cells, row, attempt.traces)
+            with storing(directory, resume=directory.name):
+                store.append_block(directory, attempt.samples, attempt.cells, row, attempt.traces)
             self._remember(attempt.cells)
         statuses = [row["status"] for attempt in attempts for row in attempt.cells]
         monitor.end(block, launch.number, statuses, found)
@@ -413,7 +415,8 @@ class Engine:
             "git": describe_code(),
         }
         try:
-            self.directory = store.create(REPORTS, manifest)
+            with storing(REPORTS):
+                self.directory = store.create(REPORTS, manifest)
         except store.StoreError as error:
             raise BadInput([str(error)]) from error
         return self.directory
@@ -433,6 +436,7 @@ class Engine:
             rounds=plan.rounds,
             seconds=plan.seconds,
             timeout_s=plan.timeout_s,
+            silence_s=plan.silence_s,
             variants={variant.name: variant for variant in plan.variants},
             implementation_paths=_absolute(options.implementation_path),
             workload_paths=_absolute(options.workload_path),

@@ -30,6 +30,7 @@ from bench.progress import Progress
 from bench.protocol import Catalogue, PhaseEvent
 from bench.regress.bases import find_bases, gated
 from bench.rows import Status
+from bench.storing import NotStoredError, storing
 
 CELLS_FILE = Path(__file__).with_name("cells_test.py")
 BENCHMARK_JSON = "benchmark.json"
@@ -98,6 +99,7 @@ class Front:
         self.console = Console(highlight=False)
         self._dry_run = options.dry_run and not config.option.collectonly
         self._measures = not (options.dry_run or config.option.collectonly)
+        self._catalogue = catalogue
         self._history = read_history(REPORTS, catalogue["platform"])
         self._cells = {cell.name: cell for cell in engine.plan.cells}
         self._selected: dict[Block, list[str]] = {}
@@ -105,6 +107,8 @@ class Front:
         self._failures = 0
         self._results: dict[str, Result] | None = None
         self._report: Path | None = None
+        self._unreported = ""
+        """Why there is no report, where it could not be written."""
         # Written by pytest-benchmark itself; moved once the run's folder exists.
         self._json_folder: tempfile.TemporaryDirectory[str] | None = None
         if self._measures and config.option.benchmark_json is None:
@@ -159,9 +163,22 @@ class Front:
             return (yield)
         todo = self._to_do()
         seconds = sum(self._seconds(block, number) for block, number in todo)
+        self._warn()
         self._progress = Progress(self.console, len(todo), seconds)
         with _termination_as_interrupt(), self._progress:
             return (yield)
+
+    def _warn(self) -> None:
+        """Say at the start what can be known to fail, and need not stop the rest."""
+        named = {name for arms in self._selected.values() for name in arms}
+        for entry in self._catalogue["implementations"]:
+            if entry["error"] and entry["name"] in named:
+                name, path, error = entry["name"], entry["path"], entry["error"]
+                self.console.print(
+                    f"{name} ({path}) cannot be imported, its cells will end as crashed: {error}",
+                    soft_wrap=True,
+                    markup=False,
+                )
 
     def _to_do(self) -> list[tuple[Block, int]]:
         """Launches that are not stored yet: the block, and which of those to do it is."""
@@ -182,6 +199,10 @@ class Front:
                 self.engine.measure(self._selected, self)
             except KeyboardInterrupt:
                 pytest.exit("interrupted: the launches above are stored", returncode=2)
+            except NotStoredError as error:
+                pytest.exit(str(error), returncode=3)
+            except BadInput as error:  # another run has taken its name meanwhile
+                pytest.exit(_message(error), returncode=4)
             except Exception as error:  # noqa: BLE001 - pytest is told to show no tracebacks
                 self.console.print_exception()
                 pytest.exit(f"Lockstep itself failed: {error}", returncode=3)
@@ -274,15 +295,27 @@ class Front:
         """Keep the name of the checkout's folder out of it."""
         commit_info["project"] = "lockstep"
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self) -> None:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, Any]:
         """Build the report from what is stored, also after an interruption."""
         directory = self.engine.directory
-        if directory is None or not self._measures:
-            return
+        try:
+            with storing(directory or REPORTS, resume=directory.name if directory else ""):
+                result = yield  # pytest-benchmark writes its file
+                if directory is not None and self._measures:
+                    self._build(directory)
+        except NotStoredError as error:
+            self._unreported = str(error)
+            session.exitstatus = 3
+            return None
+        return result
+
+    def _build(self, directory: Path) -> None:
         written = Path(self.config.option.benchmark_json)
         if written.is_file() and written.resolve() != (directory / BENCHMARK_JSON).resolve():
-            shutil.copyfile(written, directory / BENCHMARK_JSON)
+            draft = directory / f"{BENCHMARK_JSON}.part"
+            shutil.copyfile(written, draft)
+            draft.replace(directory / BENCHMARK_JSON)
         if (directory / store.BLOCKS).is_file():
             # Drawing libraries take seconds to load: only now, when nobody waits for an answer.
             from bench.report import build  # noqa: PLC0415
@@ -303,6 +336,8 @@ class Front:
             self._json_folder.cleanup()
         if self._report is not None:
             self.console.print(f"report: {self._report.as_posix()}", soft_wrap=True)
+        if self._unreported:
+            self.console.print(f"no report: {self._unreported}", soft_wrap=True)
 
     def _print_plan(self) -> None:
         total = 0.0

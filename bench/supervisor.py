@@ -26,24 +26,37 @@ from pathlib import Path
 from typing import IO, Any, Self, cast
 
 from bench.cells import Block, Cell
+from bench.child import signal_name
 from bench.environment import worker_cores, worker_environment
+from bench.guard import Guard
 from bench.host import load_average
+from bench.oom_kills import killed_by_kernel, read_counters
 from bench.protocol import ENOUGH, MORE, BaseFile, Job, JobOptions, PhaseEvent
+from bench.readable import readable
 from bench.rows import BlockRow, CellRow, SampleRow, Status, TraceRow, block_fields
+from bench.turns import Turns
 from bench.variants import Variant
 from bench.verdicts import look_rounds
 
 COMMAND: tuple[str, ...] = (sys.executable, "-m", "bench.worker")
 
 SILENCE_S = 600.0
-"""A worker that reports nothing for this long is taken to hang."""
+"""A worker that reports nothing for this long is taken to hang. Compiling is not reported on."""
 
 _POLL_S = 0.2
 _TAIL_LINES = 40
 _REASON_LINES = 5
+_LINE_CHARACTERS = 1 << 16
+"""What a worker writes beside its events is read in pieces of this size: it may have no lines."""
 _OUT_OF_MEMORY = re.compile(
     r"RESOURCE_EXHAUSTED|out of memory|std::bad_alloc|MemoryError", re.IGNORECASE
 )
+_KILLERS = {
+    True: ", as the kernel does for want of memory: its count of such kills has risen",
+    False: ", and not by the kernel for want of memory: its count of such kills has not risen",
+    None: ", by the kernel for want of memory or by somebody else: no count of such kills is there",
+}
+"""By whether the kernel is known to have killed for want of memory."""
 _BEFORE_ARMS = ("", "start", "truth")
 """Phases in which every arm would fail alike: running each alone would only repeat the failure."""
 
@@ -271,12 +284,18 @@ class _BlockRun:
         if variant is not None:
             environment = variant.applied(environment)
         job = json.dumps(self._job(attempt, implementations, alone=alone))
+        kills = read_counters()
         with _Worker(environment, job, worker_cores(platform, devices)) as worker:
             limit = self.settings.timeout_s
             deadline = time.monotonic() + limit if limit is not None else None
             end = worker.follow(
                 lambda event: self._hear(report, event, worker), self.settings.silence_s, deadline
             )
+            turn, held_s = worker.turn()
+        if report.phase == "measure" and (not end.overdue or held_s > self.settings.seconds):
+            # A worker that was only slow had to end in somebody's turn; it is to blame where the
+            # turn alone took longer than all rounds should.
+            report.arm = turn
         during = f" during {report.phase}" if report.phase else ""
         if report.block is not None and (report.phase == "trace" or end.code == 0):
             # A worker that died while it traced has told before what it measured.
@@ -284,7 +303,8 @@ class _BlockRun:
         elif end.late:
             report.status, report.reason = "timeout", end.late + during
         else:
-            report.status, report.reason = _diagnose(end.code, during, worker.tail())
+            by_kernel = killed_by_kernel(kills, read_counters())
+            report.status, report.reason = _diagnose(end.code, during, worker.tail(), by_kernel)
         return report
 
     def _complete(self, report: _Report, attempt: str, implementations: list[str]) -> None:
@@ -322,27 +342,32 @@ class _End:
     code: int
     late: str
     """Which deadline passed; empty if none did."""
+    overdue: bool = False
+    """Whether it was that of the whole worker, which may have been getting on."""
 
 
 class _Worker:
-    """A worker process and whatever it starts: one group, which is gone when the context ends."""
+    """A worker process and whatever it starts, all of which is gone when the context ends."""
 
     def __init__(self, environment: Mapping[str, str], job: str, cores: set[int] | None) -> None:
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._said: queue.Queue[str | None] = queue.Queue()
         self.answer(job)
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._guard, self._turns = Guard(), Turns()
         self._process = subprocess.Popen(  # noqa: S603 (our own command)
             COMMAND,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=dict(environment),
+            env={**environment, **self._guard.environment, **self._turns.environment},
+            pass_fds=(self._turns.descriptor,),
             text=True,
             errors="replace",
             start_new_session=True,
         )
         process = self._process
+        self._guard.watch(process.pid)
         if cores is not None:
             # It reads its job first, and starts its threads, which inherit this, only then.
             with contextlib.suppress(ProcessLookupError):
@@ -360,6 +385,8 @@ class _Worker:
 
     def __exit__(self, *_: object) -> None:
         self._kill()
+        self._guard.dismiss()
+        self._turns.close()
         self._said.put(None)
         for thread in self._threads:
             thread.join(timeout=5)
@@ -370,8 +397,9 @@ class _Worker:
         """Pass events on until the worker ends or a deadline passes."""
         for event in self._events(silence_s, deadline):
             if isinstance(event, str):
+                overdue = deadline is not None and time.monotonic() > deadline
                 self._kill()
-                return _End(self._process.returncode, event)
+                return _End(self._process.returncode, event, overdue)
             hear(event)
         # The output is closed: the worker has ended, or is about to.
         try:
@@ -410,10 +438,13 @@ class _Worker:
         """The last lines that it wrote beside its events."""
         return [line for line in self._tail if line.strip()]
 
+    def turn(self) -> tuple[str, float]:
+        """Who had the turn in the rounds when it ended, and for how many seconds already."""
+        return self._turns.read()
+
     def _kill(self) -> None:
-        # The whole group, even if the worker itself is gone: it may have left children behind.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        # Even if the worker itself is gone: it may have left children behind.
+        self._guard.end_all()
         self._process.wait()
 
     def answer(self, line: str) -> None:
@@ -437,7 +468,7 @@ class _Worker:
 
     def _read_err(self, stderr: IO[str]) -> None:
         with contextlib.suppress(OSError, ValueError), stderr:
-            for line in stderr:
+            for line in iter(lambda: stderr.readline(_LINE_CHARACTERS), ""):
                 self._tail.append(line.rstrip("\n"))
 
 
@@ -450,20 +481,27 @@ def _parse(line: str) -> dict[str, Any] | None:
     return event if isinstance(event, dict) and "event" in event else None
 
 
-def _diagnose(code: int, during: str, tail: Sequence[str]) -> tuple[Status, str]:
-    """Status and reason of the cell that is blamed for a worker's end."""
-    last = "\n".join(tail[-_REASON_LINES:])
+def _diagnose(
+    code: int, during: str, tail: Sequence[str], by_kernel: bool | None
+) -> tuple[Status, str]:
+    """Status and reason of the cell that is blamed for a worker's end.
+
+    Args:
+      code: as of subprocess: below 0 for a signal.
+      during: the phase.
+      tail: the last lines that it wrote.
+      by_kernel: whether the kernel killed a process for want of memory meanwhile; None if unknown.
+    """
+    last = readable("\n".join(tail[-_REASON_LINES:]))
     if code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        how = f"the worker was killed by {name}"
+        how = f"the worker was killed by {signal_name(-code)}"
+        if code == -signal.SIGKILL:
+            how += _KILLERS[by_kernel]
     elif code:
         how = f"the worker ended with exit code {code}"
     else:
         how = "the worker ended before its block was complete"
     reason = f"{how}{during}" + (f"; its last lines:\n{last}" if last else "")
-    # The system ends a process that uses too much memory with SIGKILL.
-    memory = code == -signal.SIGKILL or (code != 0 and _OUT_OF_MEMORY.search(last))
+    killed = code == -signal.SIGKILL and by_kernel is not False
+    memory = killed or (code != 0 and _OUT_OF_MEMORY.search(last))
     return ("oom" if memory else "crashed"), reason

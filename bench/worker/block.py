@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import random
 import sys
 import time
@@ -30,6 +31,7 @@ from bench.protocol import (
     SamplesEvent,
     TraceEvent,
 )
+from bench.readable import readable
 from bench.rows import (
     TWIN,
     BlockRow,
@@ -41,12 +43,15 @@ from bench.rows import (
     Turn,
     block_fields,
 )
+from bench.turns import TurnWriter
 from bench.worker.bases import BaseModules
 from bench.worker.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
 from bench.worker.compilation import CompilationLog, remembered_programs
 from bench.worker.completion import check_completion
 from bench.worker.discover import implementation_files, load
-from bench.worker.gate import Gate, WrongStepError
+from bench.worker.divergence import diverged
+from bench.worker.failures import failure
+from bench.worker.gate import Gate, built, pair
 from bench.worker.memory import high_water, largest_program
 from bench.worker.operations import Operations, modules_of
 from bench.worker.problems import load_workload, make_problem
@@ -75,18 +80,6 @@ def make_mesh(shape: MeshShape) -> Mesh:
         axis_types=(AxisType.Auto,) * len(shape.axes),
         devices=devices[: shape.size],
     )
-
-
-def failure(error: BaseException) -> tuple[Status, str]:
-    """How a cell ends that raised, and why, on one line or a few."""
-    if isinstance(error, WrongStepError):
-        return "wrong", str(error)
-    text = str(error).strip()
-    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
-        return "oom", text.splitlines()[0] if text else "out of memory"
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return "crashed", f"{type(error).__name__}: {text}{place}"
 
 
 @dataclass
@@ -120,7 +113,7 @@ class FirstCall:
         self._called = True
         before = live_programs()
         with CompilationLog() as log:
-            state, loss = self._step(state, batch)
+            state, loss = pair(self._step(state, batch))
         self.compile = log.times()
         self.programs = new_programs(live_programs(), before)
         return state, loss
@@ -160,6 +153,11 @@ class BlockRun:
         self.rounds = 0
         self.reported = 0.0
         """When progress was, on the monotonic clock."""
+        self.first_loss = math.nan
+        """Before the first update, of the whole batch."""
+        self.turn = ""
+        """Implementation whose arm, or twin, is being timed."""
+        self.turns = TurnWriter()
 
     def run(self) -> None:
         """Prove, compile, measure and trace, emitting events as it goes."""
@@ -205,8 +203,10 @@ class BlockRun:
                 exact = make_problem(workload, self.block, "fp64")
             shards = self.block.mesh.batch_shards
             programs = self.programs / "proof"
-            return Gate(problem, exact, mesh, shards, self.block.options.precision, programs)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the cells' reason
+            gate = Gate(problem, exact, mesh, shards, self.block.options.precision, programs)
+            self.first_loss = gate.first_loss
+            return gate  # noqa: TRY300
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the cells' reason
             status, reason = failure(error)
             for name in self.job["implementations"]:
                 self.fail(name, problem, status, f"nothing to prove it against: {reason}")
@@ -223,14 +223,14 @@ class BlockRun:
                 implementation = cast("Implementation", load(self.file(name)))
                 reason = implementation.why_unsupported(problem, mesh)
                 if reason is not None:
-                    self.fail(name, problem, "unsupported", reason)
+                    self.fail(name, problem, "unsupported", readable(str(reason)))
                     return
                 checks = [] if name in self.job["proved"] else gate.prove_exact(implementation)
                 self.stopwatch.lap(phase)
 
                 phase = "compile"
                 self.phase(phase, name, number, len(self.job["implementations"]))
-                train_step = implementation.build(problem, mesh)
+                train_step = built(implementation, problem, mesh)
                 first_call = FirstCall(train_step.step)
                 with remembered_programs(self.programs / name):
                     timed_check, state = gate.prove_timed(replace(train_step, step=first_call))
@@ -247,9 +247,9 @@ class BlockRun:
             row["cost"] = compilers_cost(first_call.programs)
             if name not in self.job["proved"]:
                 row["traced_flops"] = read_traced_flops(arm)
-            row["bubble"] = train_step.bubble
+            row["bubble"] = float(train_step.bubble)
             self.rows[name] = row
-        except Exception as error:  # noqa: BLE001 - a user's file may raise anything
+        except BaseException as error:  # noqa: BLE001 - a user's file may raise anything
             self.fail(name, problem, *failure(error))
         finally:
             self.stopwatch.lap(phase)
@@ -271,7 +271,7 @@ class BlockRun:
         return self.checkouts.setdefault(worktree, modules)
 
     def measure(self, problem: Problem, mesh: Mesh) -> list[SampleRow]:
-        """Time all arms and the baseline's twin; withdraw those that compiled meanwhile."""
+        """Time all arms and the baseline's twin; withdraw those that compiled or diverged."""
         arms = {arm.name for arm in self.arms}
         names = [name for name in self.job["implementations"] if name in arms]
         self.baseline = self.job["baseline"] if self.job["baseline"] in names else names[0]
@@ -282,21 +282,37 @@ class BlockRun:
 
         rounds = self.job["rounds"]
         self.phase("measure", "", 0, rounds)
-        self.steps = steps_per_span(self.arms, rounds, self.job["seconds"])
-        with CompilationLog() as log:
-            turns, compiled = measure(
-                self.arms, rounds, self.steps, self.job["seed"], log, self.after_round
-            )
+        try:
+            self.steps = steps_per_span(self.arms, rounds, self.job["seconds"], self.turn_of)
+            with CompilationLog() as log:
+                turns, compiled = measure(
+                    self.arms, rounds, self.steps, self.job["seed"], log, self.after_round,
+                    self.turn_of,
+                )  # fmt: skip
+        except BaseException as error:
+            # The rounds of the others lack a turn: they are taken again, by a fresh worker.
+            if self.turn:
+                self.fail(self.turn, problem, *failure(error))
+            raise
         self.stopwatch.lap("measure")
+        withdrawn = diverged(self.arms, self.first_loss)
+        if TWIN in withdrawn:
+            withdrawn.setdefault(self.baseline, withdrawn[TWIN])
         for name, programs in compiled.items():
+            withdrawn[name] = f"compiled {programs} programs while it was timed"
+        for name, reason in withdrawn.items():
             if name != TWIN:
-                reason = f"compiled {programs} programs while it was timed"
                 self.fail(name, problem, "wrong", reason)
-        if self.baseline in compiled:
+        if self.baseline in withdrawn:
             # Its twin is nobody's noise floor any more, and the ratios need another baseline.
-            compiled[TWIN] = 0
-            self.baseline = next((name for name in names if name not in compiled), "")
-        return self.samples(turn for turn in turns if turn["arm"] not in compiled)
+            withdrawn[TWIN] = ""
+            self.baseline = next((name for name in names if name not in withdrawn), "")
+        return self.samples(turn for turn in turns if turn["arm"] not in withdrawn)
+
+    def turn_of(self, arm: str) -> None:
+        """Note whose turn begins, for whoever asks why the worker has ended."""
+        self.turn = self.baseline if arm == TWIN else arm
+        self.turns.write(self.turn)
 
     def after_round(self, turns: list[Turn]) -> bool:
         """Report progress, and where a look is due, ask whether to go on.
