@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.mesh import MeshShape
 
-PRECISIONS = ("fp32", "bf16")
+PRECISIONS = ("fp32", "bf16", "fp16")
 """What the matrix offers. The gate also builds every problem in `fp64`."""
 
 STATUSES = ("ok", "wrong", "unsupported", "oom", "timeout", "crashed")
@@ -25,7 +25,9 @@ class StepOptions:
     """What a step may be asked to do in another way, without becoming another step."""
 
     precision: str = "fp32"
-    """Of the forward and backward pass; parameters, reductions and update are float32."""
+    """Of the forward and backward pass; parameters and update are float32. Gradients are reduced in
+    float32 where an implementation does it; the compiler may do it in the pass's own precision, and
+    the report shows the dtypes. The loss is not scaled, which fp16 may need: see bench.contract."""
     microbatches: int = 1
     """Parts that the batch is computed in, one after the other, for one update."""
     remat: bool = False
@@ -34,10 +36,12 @@ class StepOptions:
     """Largest global norm of the gradients, beside what the workload's optimizer does."""
     variant: str = ""
     """Name of the environment of its worker, if it is another than usual: see bench.variants."""
+    processes: int = 1
+    """Processes that the mesh is spread over, with equally many of its devices each."""
 
     @classmethod
     def parse(cls, text: str) -> StepOptions:
-        """Read what `str` writes: `fp32`, `bf16,microbatches=4,remat,clip=1,variant=NAME`.
+        """Read what `str` writes: `bf16,microbatches=4,remat,clip=1,variant=NAME,processes=2`.
 
         Raises:
           ValueError: a part is none of these.
@@ -46,8 +50,8 @@ class StepOptions:
         found: dict[str, Any] = {}
         for part in others:
             name, _, value = part.partition("=")
-            if name == "microbatches" and value.isascii() and value.isdigit():
-                found["microbatches"] = int(value)
+            if name in ("microbatches", "processes") and value.isascii() and value.isdigit():
+                found[name] = int(value)
             elif part == "remat":
                 found["remat"] = True
             elif name == "clip" and re.fullmatch(r"[\d.]+(e-?\d+)?", value):
@@ -57,7 +61,7 @@ class StepOptions:
             else:
                 raise ValueError(
                     f"options {text!r}: {part!r} is unknown; write PRECISION[,microbatches=N]"
-                    "[,remat][,clip=NORM][,variant=NAME]"
+                    "[,remat][,clip=NORM][,variant=NAME][,processes=N]"
                 )
         return cls(precision, **found)
 
@@ -71,6 +75,8 @@ class StepOptions:
             parts.append(f"clip={self.clip_norm:g}")
         if self.variant:
             parts.append(f"variant={self.variant}")
+        if self.processes > 1:
+            parts.append(f"processes={self.processes}")
         return ",".join(parts)
 
 

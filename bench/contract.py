@@ -276,6 +276,10 @@ class Precision:
 PRECISIONS = {
     "fp32": Precision(jnp.float32, jnp.float32),
     "bf16": Precision(jnp.bfloat16, jnp.float32),
+    "fp16": Precision(jnp.float16, jnp.float32),
     "fp64": Precision(jnp.float64, jnp.float64),
 }
-"""`fp64` is for proofs, not for timing; it needs `jax.enable_x64(True)` around its use."""
+"""`fp64` is for proofs, not for timing; it needs `jax.enable_x64(True)` around its use.
+
+Under `fp16` the loss is not scaled: gradients of activations below 6e-8 become 0, and where that
+changes losses or updates by more than the gate's tolerance, the step is refused."""

@@ -24,11 +24,13 @@ from bench import peaks, store
 from bench.cells import Block, Cell, decisive
 from bench.environment import relevant_variables
 from bench.host import describe_code, describe_host
-from bench.matrix import BadInput, Plan, closest
+from bench.hosts import Hosts, ThisHost
+from bench.matrix import BadInput, Plan
 from bench.options import Options
 from bench.protocol import BaseFile, Catalogue, PhaseEvent
 from bench.regress.bases import Bases
 from bench.rows import SCHEMA, TWIN, BlockRow, Look, Manifest, SampleRow, Status
+from bench.spelling import closest
 from bench.statistics import Rounds
 from bench.storing import storing
 from bench.supervisor import Launch, Settings, run_block
@@ -85,7 +87,7 @@ def stored_options(options: Options) -> Options:
         raise BadInput([f"--resume: {fault}"])
     directory = find_run(options.resume)
     # Files outside the checkout may lie elsewhere now, so their paths may be given anew.
-    free = {"implementation_path", "workload_path", "dry_run"}
+    free = {"implementation_path", "workload_path", "dry_run", "distributed"}
     given = options.to_json()
     faults = [
         f"--{name.replace('_', '-')}: a resumed run keeps the options it was started with"
@@ -155,6 +157,7 @@ class Engine:
       options: what was asked for.
       catalogue: what there is to measure.
       argv: the command, as the manifest tells it.
+      hosts: where worker processes are started; here if None.
       bases: in a regress run, what the implementations are compared with. Their arms are measured
         beside the plan's where they are selected.
     """
@@ -166,8 +169,10 @@ class Engine:
         catalogue: Catalogue,
         argv: Sequence[str],
         bases: Bases | None = None,
+        hosts: Hosts | None = None,
     ) -> None:
         self.plan = plan
+        self.hosts = hosts or ThisHost()
         self.directory: Path | None = None
         self.bases = bases
         self._base_files: Mapping[str, BaseFile] = {}
@@ -437,6 +442,7 @@ class Engine:
             seconds=plan.seconds,
             timeout_s=plan.timeout_s,
             silence_s=plan.silence_s,
+            hosts=self.hosts,
             variants={variant.name: variant for variant in plan.variants},
             implementation_paths=_absolute(options.implementation_path),
             workload_paths=_absolute(options.workload_path),
@@ -512,5 +518,5 @@ def _portable_options(options: Options) -> dict[str, Any]:
     return {
         name: [_portable(word) for word in value] if name.endswith("_path") else value
         for name, value in options.to_json().items()
-        if name != "dry_run"
+        if name not in ("dry_run", "distributed")
     }

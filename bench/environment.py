@@ -26,13 +26,14 @@ def child_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path}
 
 
-def worker_environment(platform: str, devices: int) -> dict[str, str]:
-    """The environment of a worker that measures on a mesh of `devices` devices.
+def worker_environment(platform: str, devices: int, processes: int = 1) -> dict[str, str]:
+    """The environment of a worker with `devices` devices, one of `processes` that share a mesh.
 
-    On CPU a device is made to be about one core: the worker makes exactly the mesh's devices, and
+    On CPU a device is made to be about one core: the worker makes exactly its devices, and
     NPROC sets XLA's thread pool. One device gets one thread. More devices get spare threads, and
     `worker_cores` keeps them to as many cores as there are devices. Without this one device would
-    use every core, and more devices could not be faster.
+    use every core, and more devices could not be faster. A device of one process among several
+    communicates as well, and gets its spare thread.
     """
     environment = child_environment()
     if platform == "cpu":
@@ -43,7 +44,7 @@ def worker_environment(platform: str, devices: int) -> dict[str, str]:
         environment |= {
             "JAX_NUM_CPU_DEVICES": str(devices),
             "JAX_PLATFORMS": "cpu",
-            "NPROC": str(_THREADS_A_DEVICE * devices if devices > 1 else 1),
+            "NPROC": str(_THREADS_A_DEVICE * devices if devices * processes > 1 else 1),
         }
     else:
         # Arms are alive side by side, and one that does not fit must be told by its allocation.
@@ -51,11 +52,21 @@ def worker_environment(platform: str, devices: int) -> dict[str, str]:
     return environment
 
 
-def worker_cores(platform: str, devices: int) -> set[int] | None:
-    """Cores that a worker is kept to; None for all of this process's, or where none can be set."""
-    if platform != "cpu" or devices == 1 or not hasattr(os, "sched_setaffinity"):
+def worker_cores(platform: str, devices: int, rank: int = 0, processes: int = 1) -> set[int] | None:
+    """Cores that a worker is kept to; None for all of this process's, or where none can be set.
+
+    Processes of one host have cores of their own, as far as there are enough.
+
+    Args:
+      platform: `cpu` or an accelerator's.
+      devices: of each process.
+      rank: of the process among those of its host.
+      processes: on this host.
+    """
+    if platform != "cpu" or devices * processes == 1 or not hasattr(os, "sched_setaffinity"):
         return None
-    return set(sorted(os.sched_getaffinity(0))[:devices])
+    cores = sorted(os.sched_getaffinity(0))
+    return {cores[number % len(cores)] for number in range(rank * devices, (rank + 1) * devices)}
 
 
 def relevant_variables() -> dict[str, str]:

@@ -15,6 +15,7 @@ from bench.cells import PRECISIONS, Block, Cell, StepOptions
 from bench.mesh import AXES, MeshShape
 from bench.options import PRESETS, Options
 from bench.protocol import Catalogue, WorkloadEntry
+from bench.spelling import closest
 from bench.supervisor import SILENCE_S
 from bench.variants import Variant
 from bench.verdicts import MARGIN
@@ -82,7 +83,8 @@ PRESET_TABLE = {
     "full": Preset(
         workloads=(),
         batch_factors=(1, 4),
-        precisions=PRECISIONS,
+        # Not fp16: without a scaled loss, not every batch has gradients that it can hold.
+        precisions=("fp32", "bf16"),
         scaling="both",
         launches=5,
         rounds=128,
@@ -196,17 +198,6 @@ def make_plan(options: Options, catalogue: Catalogue, faults: Sequence[str] = ()
     return plan
 
 
-def closest(word: str, known: Iterable[str]) -> str:
-    """The alternatives to a word that is none of them, likeliest first."""
-    names = list(known)
-    near = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
-    if near:
-        others = [name for name in names if name not in near]
-        more = f" (also: {', '.join(others)})" if others else ""
-        return f"did you mean {' or '.join(near)}?{more}"
-    return f"choose from: {', '.join(names)}" if names else "there are none"
-
-
 class _Reader:
     """Reads one option after the other, and notes faults instead of stopping at the first."""
 
@@ -233,8 +224,10 @@ class _Reader:
             chosen = batches or self._default_batches(f"{workload}-{size}", preset, meshes)
             for options in asked:
                 for batch, mesh in _batches(chosen, meshes, scaling):
-                    blocks[Block(workload, size, mesh, batch, options)] = None
+                    spread = replace(options, processes=min(options.processes, mesh.size))
+                    blocks[Block(workload, size, mesh, batch, spread)] = None
         self._check_batches(blocks)
+        self._check_processes(blocks)
         return Plan(
             preset=name,
             blocks=tuple(blocks),
@@ -274,12 +267,23 @@ class _Reader:
         counts = [
             self._whole("--microbatches", text) for text in self.options.microbatches or ("1",)
         ]
+        given = self.catalogue["processes"]
+        processes = [
+            self._whole("--processes", text) for text in self.options.processes or (str(given),)
+        ]
+        if given > 1:
+            self.faults += [
+                f"--processes: the run has {given} processes, not {count}"
+                for count in processes
+                if count > given
+            ]
         clip_norm = self._positive("--clip-norm", self.options.clip_norm, "gradient norm")
         return [
-            StepOptions(precision, count, self.options.remat, clip_norm, variant)
+            StepOptions(precision, count, self.options.remat, clip_norm, variant, spread)
             for precision in _unique(precisions)
             for count in _unique(counts)
             for variant in ("", *(variant.name for variant in variants))
+            for spread in _unique(processes)
         ]
 
     def _choice(self, option: str, text: str, known: Sequence[str]) -> str:
@@ -457,6 +461,14 @@ class _Reader:
             if shard % count:
                 fault = f"--microbatches: {count} do not divide a device's batch of {shard}"
                 self.faults.append(f"{fault}, in {block.name}")
+
+    def _check_processes(self, blocks: Iterable[Block]) -> None:
+        spread = _unique((block.options.processes, block.mesh) for block in blocks)
+        self.faults += [
+            f"--processes: {count} cannot share the {mesh.size} devices of {mesh} equally"
+            for count, mesh in spread
+            if mesh.size % count
+        ]
 
 
 def name_of(path: str) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, TypedDict
 
+from bench.cells import PRECISIONS
+
 PRESETS = ("quick", "standard", "full")
 
 EXAMPLES = """\
@@ -85,6 +87,8 @@ class Options:
     clip_norm: str | None = None
     variant: tuple[str, ...] = ()
     devices: str | None = None
+    processes: tuple[str, ...] = ()
+    distributed: str | None = None
     scaling: str | None = None
     launches: str | None = None
     rounds: str | None = None
@@ -161,7 +165,8 @@ _OPTIONS: dict[str, _Argument] = {
     "precision": {
         "metavar": "NAME",
         "nargs": "+",
-        "help": "of the forward and backward pass: fp32, bf16",
+        "help": f"of the forward and backward pass: {', '.join(PRECISIONS)}; "
+        "under fp16 the loss is not scaled",
     },
     "microbatches": {
         "metavar": "N",
@@ -186,6 +191,18 @@ _OPTIONS: dict[str, _Argument] = {
     "devices": {
         "metavar": "N",
         "help": "most devices a mesh may have (default: all; on CPU, where devices are virtual, 8)",
+    },
+    "processes": {
+        "metavar": "N",
+        "nargs": "+",
+        "help": "processes that a mesh is spread over, at most one a device (default: 1); "
+        "on CPU they communicate by gloo, each on cores of its own",
+    },
+    "distributed": {
+        "metavar": "HOW",
+        "help": "a launcher has started this command in every process of the run: `auto` (Slurm, "
+        "Open MPI, Kubernetes, or the variables MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK), `env` "
+        "(the variables alone), or the TOML file of a DistributedConfig",
     },
     "scaling": {
         "metavar": "KIND",

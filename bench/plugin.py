@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,8 +23,14 @@ from rich.console import Console
 from bench import store
 from bench.catalogue import CatalogueError, path_faults, read_catalogue
 from bench.cells import Block
+from bench.cluster.follower import follow
+from bench.cluster.leader import Leader
+from bench.cluster.membership import ClusterError, membership
+from bench.distributed import DistributedConfig, DistributedConfigError
 from bench.engine import REPORTS, Engine, Result, Verdicts, stored_options
 from bench.estimate import block_seconds, clock, read_history
+from bench.exits import BAD_INPUT, FAILED
+from bench.hosts import Hosts, ThisHost
 from bench.matrix import BadInput, Plan, make_plan
 from bench.options import Options, add_options, read_options
 from bench.progress import Progress
@@ -34,6 +41,9 @@ from bench.storing import NotStoredError, storing
 
 CELLS_FILE = Path(__file__).with_name("cells_test.py")
 BENCHMARK_JSON = "benchmark.json"
+BAD = (BadInput, CatalogueError, ClusterError, DistributedConfigError, store.StoreError)
+"""What is wrong with what was asked for, or with where it is to run."""
+
 FRONT: pytest.StashKey[Front] = pytest.StashKey()
 """Where cells_test finds the run's hooks."""
 
@@ -47,16 +57,41 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Check the whole of what was asked for, before anything runs."""
     config.option.keyword = _keyword_expression(config.option.keyword)
+    hosts: Hosts = ThisHost()
     try:
-        front = _make_front(config)
-    except (BadInput, CatalogueError, store.StoreError) as error:
+        options = read_options(config.option)
+        if options.distributed is not None:
+            member = membership(options.distributed)
+            if not member.config.is_main_process():
+                pytest.exit(f"followed to the end, as rank {member.config.rank}", follow(member))
+            options, hosts = described(options, member.config), Leader(member)
+        front = _make_front(config, options, hosts)
+    except (
+        BadInput,
+        CatalogueError,
+        ClusterError,
+        DistributedConfigError,
+        store.StoreError,
+    ) as error:
+        hosts.close(BAD_INPUT)
         raise pytest.UsageError(_message(error)) from error
     config.stash[FRONT] = front
     config.pluginmanager.register(front, "lockstep")
 
 
-def _make_front(config: pytest.Config) -> Front:
-    options = stored_options(read_options(config.option))
+def described(options: Options, config: DistributedConfig) -> Options:
+    """The options, with what the description of the run says where they say nothing."""
+    if not options.meshes and (
+        config.mesh_shape or config.mesh().size > config.mesh().axis("data")
+    ):
+        options = replace(options, meshes=(str(config.mesh()),))
+    if not options.precision and config.mixed_precision != "no":
+        options = replace(options, precision=(config.precision,))
+    return options
+
+
+def _make_front(config: pytest.Config, options: Options, hosts: Hosts) -> Front:
+    options = stored_options(options)
     if options.base_revision is not None:
         options = gated(options)
     faults = [
@@ -71,18 +106,21 @@ def _make_front(config: pytest.Config) -> Front:
         if faults
         else read_catalogue(options.implementation_path, options.workload_path)
     )
+    catalogue = hosts.extend(catalogue)
     plan = make_plan(options, catalogue, faults)
     bases = None
     if options.base_revision is not None:
         bases = find_bases(options, catalogue, plan.implementations)
         plan = bases.reduced(plan)
-    engine = Engine(plan, options, catalogue, sys.argv[1:], bases)
+    engine = Engine(plan, options, catalogue, sys.argv[1:], bases, hosts)
     return Front(config, options, catalogue, engine)
 
 
 def _message(error: Exception) -> str:
     """One fault as it is; several as a list."""
-    faults = error.faults if isinstance(error, BadInput) else (str(error),)
+    faults: Sequence[str] = (str(error),)
+    if isinstance(error, BadInput | DistributedConfigError):
+        faults = error.faults
     if len(faults) == 1:
         return faults[0]
     return "\n".join([f"{len(faults)} things are wrong:", *(f"  - {fault}" for fault in faults)])
@@ -109,6 +147,7 @@ class Front:
         self._report: Path | None = None
         self._unreported = ""
         """Why there is no report, where it could not be written."""
+        self._session: pytest.Session | None = None
         # Written by pytest-benchmark itself; moved once the run's folder exists.
         self._json_folder: tempfile.TemporaryDirectory[str] | None = None
         if self._measures and config.option.benchmark_json is None:
@@ -298,6 +337,7 @@ class Front:
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, Any]:
         """Build the report from what is stored, also after an interruption."""
+        self._session = session
         directory = self.engine.directory
         try:
             with storing(directory or REPORTS, resume=directory.name if directory else ""):
@@ -331,13 +371,14 @@ class Front:
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
-        """Say last where the report is."""
+        """Say last where the report is, and other hosts that there is nothing more to do."""
         if self._json_folder is not None:
             self._json_folder.cleanup()
         if self._report is not None:
             self.console.print(f"report: {self._report.as_posix()}", soft_wrap=True)
         if self._unreported:
             self.console.print(f"no report: {self._unreported}", soft_wrap=True)
+        self.engine.hosts.close(int(self._session.exitstatus) if self._session else FAILED)
 
     def _print_plan(self) -> None:
         total = 0.0

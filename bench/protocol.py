@@ -36,6 +36,31 @@ class JobOptions(TypedDict):
     remat: bool
     clip_norm: float | None
     variant: str
+    processes: int
+
+
+class Place(TypedDict):
+    """Which of a launch's processes a worker is."""
+
+    rank: int
+    processes: int
+    coordinator: str
+    """`host:port` where the process of rank 0 serves the others: see jax.distributed.initialize."""
+    local_devices: NotRequired[list[int]]
+    """The accelerators of its host that are its own; all of them if absent."""
+
+
+class Meeting(TypedDict):
+    """What `python -m bench.worker.rendezvous` finds out."""
+
+    rank: int
+    processes: int
+    address: str
+    """Of the host of rank 0."""
+    port: int
+    """Where its front listens."""
+    token: str
+    """What the processes have in common, and nobody else has."""
 
 
 class Job(TypedDict):
@@ -60,6 +85,8 @@ class Job(TypedDict):
     """Rounds after which to send a LookEvent; all below `rounds`."""
     seconds: float
     """Wall time that `rounds` rounds should take; sets the steps a span, never the rounds."""
+    place: NotRequired[Place]
+    """Absent where one process has the whole mesh."""
     seed: int
     """Of the order of arms. The workload's parameters and data never depend on it."""
     alone: bool
@@ -222,6 +249,8 @@ class Catalogue(TypedDict):
     """Devices of an accelerator. Without one, 1: CPU devices are virtual and made to measure."""
     device_memory_bytes: int | None
     usable_cores: int
+    processes: int
+    """Processes that the run has been given; 1 where it starts as many as it is asked for."""
     versions: dict[str, str]
     implementations: list[ImplementationEntry]
     workloads: list[WorkloadEntry]

@@ -12,7 +12,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.cells import Block
 
-SCHEMA = 3
+SCHEMA = 4
 TWIN = "twin"
 """Arm name of the second copy of a block's baseline (the A/A twin)."""
 
@@ -34,8 +34,10 @@ class HostSlot(TypedDict):
     """What there was: wall time times the system's cores."""
     steal_s: float
     """Taken by the hypervisor for other guests."""
+    own_s: float
+    """Used by the processes that measure."""
     foreign_s: float
-    """Used by other processes; below 0 by up to a tick where the kernel has not booked ours yet."""
+    """Used by others; below 0 by up to a tick where the kernel has not booked ours yet."""
     mhz: float | None
     """Mean frequency of the cores when the turn ended; None where it is not shown."""
 
@@ -72,6 +74,9 @@ class SampleRow(Turn):
     block: str
     attempt: str
     launch: int
+    process_throughput_ns: NotRequired[list[int]]
+    """Of several processes, the time that each took, by rank; `throughput_ns` is the longest."""
+    process_latency_ns: NotRequired[list[int]]
 
 
 class BlockFields(TypedDict):
@@ -86,6 +91,7 @@ class BlockFields(TypedDict):
     size: str
     mesh: str
     devices: int
+    processes: int
     batch: int
     precision: str
     options: str
@@ -102,6 +108,7 @@ def block_fields(block: Block, attempt: str, launch: int) -> BlockFields:
         size=block.size,
         mesh=str(block.mesh),
         devices=block.mesh.size,
+        processes=block.options.processes,
         batch=block.batch,
         precision=block.options.precision,
         options=str(block.options),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pandas.api.types import is_object_dtype
@@ -157,13 +158,17 @@ def export(frame: pd.DataFrame, directory: Path, name: str) -> None:
     """Write `<name>.csv` and `<name>.parquet`; objects in cells become JSON text."""
     flat = frame.copy()
     for column in filter(lambda name: is_object_dtype(flat[name]), flat.columns):
-        if flat[column].map(lambda value: isinstance(value, dict | list)).any():
-            flat[column] = flat[column].map(
-                lambda value: json.dumps(value) if isinstance(value, dict | list) else None
-            )
+        if flat[column].map(lambda value: isinstance(value, dict | list | np.ndarray)).any():
+            flat[column] = flat[column].map(_json)
     table = pa.Table.from_pandas(flat, preserve_index=False)
     csv.write_csv(table, directory / f"{name}.csv", csv.WriteOptions(quoting_style="needed"))
     parquet.write_table(table, directory / f"{name}.parquet")
+
+
+def _json(value: Any) -> str | None:
+    if isinstance(value, np.ndarray):  # what a stored list is read as
+        value = value.tolist()
+    return json.dumps(value) if isinstance(value, dict | list) else None
 
 
 def _make_named(reports: Path, name: str) -> Path:

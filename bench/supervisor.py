@@ -1,53 +1,42 @@
-"""One block in worker processes of its own, until every planned cell has ended.
+"""One block in workers of its own, until every planned cell has ended.
 
-A worker's death or delay costs the one cell that it is blamed on: the block is run again without
-it. Each retry removes at least one cell, so this ends. Imports no jax.
+A worker is one process, or several that share the mesh. Its death or delay costs the one cell that
+it is blamed on: the block is run again without it. Each retry removes at least one cell, so this
+ends. Imports no jax.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import queue
 import re
 import signal
-import subprocess
-import sys
-import threading
 import time
 import uuid
 import zlib
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, Self, cast
+from typing import Any, cast
 
 from bench.cells import Block, Cell
 from bench.child import signal_name
-from bench.environment import worker_cores, worker_environment
-from bench.guard import Guard
 from bench.host import load_average
-from bench.oom_kills import killed_by_kernel, read_counters
+from bench.hosts import Hosts, Order, ThisHost
+from bench.processes import Group
 from bench.protocol import ENOUGH, MORE, BaseFile, Job, JobOptions, PhaseEvent
 from bench.readable import readable
 from bench.rows import BlockRow, CellRow, SampleRow, Status, TraceRow, block_fields
-from bench.turns import Turns
 from bench.variants import Variant
 from bench.verdicts import look_rounds
-
-COMMAND: tuple[str, ...] = (sys.executable, "-m", "bench.worker")
 
 SILENCE_S = 600.0
 """A worker that reports nothing for this long is taken to hang. Compiling is not reported on."""
 
-_POLL_S = 0.2
-_TAIL_LINES = 40
+_PEER_S = 30.0
+"""If one process fails at an implementation, the others that do have so long to say so."""
+
 _REASON_LINES = 5
-_LINE_CHARACTERS = 1 << 16
-"""What a worker writes beside its events is read in pieces of this size: it may have no lines."""
 _OUT_OF_MEMORY = re.compile(
     r"RESOURCE_EXHAUSTED|out of memory|std::bad_alloc|MemoryError", re.IGNORECASE
 )
@@ -78,6 +67,8 @@ class Settings:
     """Other environments, by name."""
     implementation_paths: tuple[str, ...] = ()
     workload_paths: tuple[str, ...] = ()
+    hosts: Hosts = field(default_factory=ThisHost)
+    """Where worker processes are started."""
     base_files: Mapping[str, BaseFile] = field(default_factory=dict)
     """Files of arms that are another revision of an implementation."""
     program_cache: str | None = None
@@ -121,6 +112,27 @@ class _Report:
     status: Status = "ok"
     """`ok` where the worker finished; else how the cell it is blamed on ended."""
     reason: str = ""
+    failures: dict[str, dict[int, CellRow]] = field(default_factory=dict)
+    """Failed cells as each of its processes told, by implementation and rank."""
+    first_told: dict[str, float] = field(default_factory=dict)
+    """When the first of them did, on the monotonic clock."""
+    failed_alone: CellRow | None = None
+    """A cell that one process failed at while the others waited for it."""
+
+    def told_failure(self, rank: int, row: CellRow) -> None:
+        """A process has failed at a cell. The others, which do the same, are expected to."""
+        name = row["implementation"]
+        self.failures.setdefault(name, {})[rank] = row
+        self.first_told.setdefault(name, time.monotonic())
+
+    def lonely(self, count: int) -> str:
+        """Which process failed while the others went on, and may wait for it for ever."""
+        for name, rows in self.failures.items():
+            if len(rows) < count and time.monotonic() > self.first_told[name] + _PEER_S:
+                rank, self.failed_alone = next(iter(rows.items()))
+                told = self.failed_alone["reason"]
+                return f"process {rank} of {count} failed where others did not: {told}"
+        return ""
 
 
 def run_block(
@@ -277,22 +289,24 @@ class _BlockRun:
         return job
 
     def _launch(self, attempt: str, implementations: list[str], *, alone: bool) -> _Report:
-        report = _Report()
-        platform, devices = self.settings.platform, self.block.mesh.size
-        environment = worker_environment(platform, devices)
-        variant = self.settings.variants.get(self.block.options.variant)
-        if variant is not None:
-            environment = variant.applied(environment)
-        job = json.dumps(self._job(attempt, implementations, alone=alone))
-        kills = read_counters()
-        with _Worker(environment, job, worker_cores(platform, devices)) as worker:
-            limit = self.settings.timeout_s
-            deadline = time.monotonic() + limit if limit is not None else None
-            end = worker.follow(
-                lambda event: self._hear(report, event, worker), self.settings.silence_s, deadline
+        settings, count = self.settings, self.block.options.processes
+        job = self._job(attempt, implementations, alone=alone)
+        order = Order(
+            job=job,
+            platform=settings.platform,
+            devices=self.block.mesh.size // count,
+            processes=count,
+            variant=settings.variants.get(self.block.options.variant),
+        )
+        report, deadlines = _Report(), _Deadlines(settings)
+        coordinator = settings.hosts.coordinator() if count > 1 else ""
+        with Group(partial(settings.hosts.start, order, coordinator), count) as group:
+            end = group.follow(
+                partial(self._hear, report, group),
+                lambda silence_s: deadlines.passed(silence_s) or report.lonely(count),
             )
-            turn, held_s = worker.turn()
-        if report.phase == "measure" and (not end.overdue or held_s > self.settings.seconds):
+        turn, held_s = group.turn()
+        if report.phase == "measure" and (not deadlines.overdue or held_s > settings.seconds):
             # A worker that was only slow had to end in somebody's turn; it is to blame where the
             # turn alone took longer than all rounds should.
             report.arm = turn
@@ -300,11 +314,16 @@ class _BlockRun:
         if report.block is not None and (report.phase == "trace" or end.code == 0):
             # A worker that died while it traced has told before what it measured.
             self._complete(report, attempt, implementations)
+        elif report.failed_alone is not None and end.late:
+            report.arm = report.failed_alone["implementation"]
+            report.status, report.reason = report.failed_alone["status"], end.late
         elif end.late:
             report.status, report.reason = "timeout", end.late + during
         else:
-            by_kernel = killed_by_kernel(kills, read_counters())
-            report.status, report.reason = _diagnose(end.code, during, worker.tail(), by_kernel)
+            who = "the worker" if count == 1 else f"process {end.rank} of {count}"
+            report.status, report.reason = _diagnose(
+                who, end.code, during, group.tail(end.rank), group.killed_by_kernel(end.rank)
+            )
         return report
 
     def _complete(self, report: _Report, attempt: str, implementations: list[str]) -> None:
@@ -320,10 +339,14 @@ class _BlockRun:
                 continue
             report.cells[name] = self._row(attempt, name, "crashed", reason)
 
-    def _hear(self, report: _Report, event: dict[str, Any], worker: _Worker) -> None:
+    def _hear(self, report: _Report, group: Group, rank: int, event: dict[str, Any]) -> None:
+        if event["event"] == "cell" and event["row"]["status"] != "ok":
+            report.told_failure(rank, event["row"])
+        if rank:
+            return  # rank 0 speaks for all
         match event["event"]:
             case "look":
-                worker.answer(MORE if self.launch.more(event["rows"]) else ENOUGH)
+                group.answer(MORE if self.launch.more(event["rows"]) else ENOUGH)
             case "phase":
                 report.phase, report.arm = event["phase"], event["arm"]
                 self.progress(cast("PhaseEvent", event))
@@ -337,156 +360,33 @@ class _BlockRun:
                 report.block = event["row"]
 
 
-@dataclass(frozen=True)
-class _End:
-    code: int
-    late: str
-    """Which deadline passed; empty if none did."""
-    overdue: bool = False
-    """Whether it was that of the whole worker, which may have been getting on."""
+class _Deadlines:
+    """When a launch that has begun now takes too long."""
 
+    def __init__(self, settings: Settings) -> None:
+        self._started = time.monotonic()
+        self._settings = settings
+        self.overdue = False
+        """Whether the limit of the whole launch has passed, which may have been getting on."""
 
-class _Worker:
-    """A worker process and whatever it starts, all of which is gone when the context ends."""
-
-    def __init__(self, environment: Mapping[str, str], job: str, cores: set[int] | None) -> None:
-        self._lines: queue.Queue[str | None] = queue.Queue()
-        self._said: queue.Queue[str | None] = queue.Queue()
-        self.answer(job)
-        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
-        self._guard, self._turns = Guard(), Turns()
-        self._process = subprocess.Popen(  # noqa: S603 (our own command)
-            COMMAND,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**environment, **self._guard.environment, **self._turns.environment},
-            pass_fds=(self._turns.descriptor,),
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        process = self._process
-        self._guard.watch(process.pid)
-        if cores is not None:
-            # It reads its job first, and starts its threads, which inherit this, only then.
-            with contextlib.suppress(ProcessLookupError):
-                os.sched_setaffinity(process.pid, cores)
-        self._threads = [
-            threading.Thread(target=self._feed, daemon=True),
-            threading.Thread(target=self._read_out, args=(process.stdout,), daemon=True),
-            threading.Thread(target=self._read_err, args=(process.stderr,), daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._kill()
-        self._guard.dismiss()
-        self._turns.close()
-        self._said.put(None)
-        for thread in self._threads:
-            thread.join(timeout=5)
-
-    def follow(
-        self, hear: Callable[[dict[str, Any]], None], silence_s: float, deadline: float | None
-    ) -> _End:
-        """Pass events on until the worker ends or a deadline passes."""
-        for event in self._events(silence_s, deadline):
-            if isinstance(event, str):
-                overdue = deadline is not None and time.monotonic() > deadline
-                self._kill()
-                return _End(self._process.returncode, event, overdue)
-            hear(event)
-        # The output is closed: the worker has ended, or is about to.
-        try:
-            return _End(self._process.wait(timeout=silence_s), "")
-        except subprocess.TimeoutExpired:
-            self._kill()
-            return _End(self._process.returncode, f"did not end within {silence_s:g} s")
-
-    def _events(self, silence_s: float, deadline: float | None) -> Iterator[dict[str, Any] | str]:
-        started = heard = time.monotonic()
-        while True:
-            try:
-                line = self._lines.get(timeout=_POLL_S)
-            except queue.Empty:
-                line = ""
-                if self._process.poll() is not None:
-                    # A child that it left behind may hold the pipe open: this ends the reading.
-                    self._kill()
-            if line is None:
-                return
-            event = _parse(line)
-            now = time.monotonic()
-            if event is not None:
-                heard = now
-                yield event
-            elif line:
-                self._tail.append(line.rstrip("\n"))
-            if deadline is not None and now > deadline:
-                yield f"the worker took over {now - started:.0f} s"
-                return
-            if now - heard > silence_s:
-                yield f"the worker showed no progress for {silence_s:g} s"
-                return
-
-    def tail(self) -> list[str]:
-        """The last lines that it wrote beside its events."""
-        return [line for line in self._tail if line.strip()]
-
-    def turn(self) -> tuple[str, float]:
-        """Who had the turn in the rounds when it ended, and for how many seconds already."""
-        return self._turns.read()
-
-    def _kill(self) -> None:
-        # Even if the worker itself is gone: it may have left children behind.
-        self._guard.end_all()
-        self._process.wait()
-
-    def answer(self, line: str) -> None:
-        """Send a line to its stdin, without waiting until it reads."""
-        self._said.put(line)
-
-    def _feed(self) -> None:
-        stdin = self._process.stdin
-        assert stdin is not None, "it is a pipe"  # noqa: S101
-        # A worker that dies before it reads shows by its exit code.
-        with contextlib.suppress(OSError), stdin:
-            while (line := self._said.get()) is not None:
-                stdin.write(f"{line}\n")
-                stdin.flush()
-
-    def _read_out(self, stdout: IO[str]) -> None:
-        with contextlib.suppress(OSError, ValueError), stdout:
-            for line in stdout:
-                self._lines.put(line)
-        self._lines.put(None)
-
-    def _read_err(self, stderr: IO[str]) -> None:
-        with contextlib.suppress(OSError, ValueError), stderr:
-            for line in iter(lambda: stderr.readline(_LINE_CHARACTERS), ""):
-                self._tail.append(line.rstrip("\n"))
-
-
-def _parse(line: str) -> dict[str, Any] | None:
-    """An event, or None for a line that is none."""
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) and "event" in event else None
+    def passed(self, silence_s: float) -> str:
+        """Which limit has passed, given the seconds without an event; empty if none has."""
+        took, limit = time.monotonic() - self._started, self._settings.timeout_s
+        if limit is not None and took > limit:
+            self.overdue = True
+            return f"the worker took over {took:.0f} s"
+        if silence_s > self._settings.silence_s:
+            return f"the worker showed no progress for {self._settings.silence_s:g} s"
+        return ""
 
 
 def _diagnose(
-    code: int, during: str, tail: Sequence[str], by_kernel: bool | None
+    who: str, code: int, during: str, tail: Sequence[str], by_kernel: bool | None
 ) -> tuple[Status, str]:
-    """Status and reason of the cell that is blamed for a worker's end.
+    """Status and reason of the cell that is blamed for the end of a worker's process.
 
     Args:
+      who: ended.
       code: as of subprocess: below 0 for a signal.
       during: the phase.
       tail: the last lines that it wrote.
@@ -494,13 +394,13 @@ def _diagnose(
     """
     last = readable("\n".join(tail[-_REASON_LINES:]))
     if code < 0:
-        how = f"the worker was killed by {signal_name(-code)}"
+        how = f"{who} was killed by {signal_name(-code)}"
         if code == -signal.SIGKILL:
             how += _KILLERS[by_kernel]
     elif code:
-        how = f"the worker ended with exit code {code}"
+        how = f"{who} ended with exit code {code}"
     else:
-        how = "the worker ended before its block was complete"
+        how = f"{who} ended before its block was complete"
     reason = f"{how}{during}" + (f"; its last lines:\n{last}" if last else "")
     killed = code == -signal.SIGKILL and by_kernel is not False
     memory = killed or (code != 0 and _OUT_OF_MEMORY.search(last))

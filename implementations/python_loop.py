@@ -22,6 +22,8 @@ from bench.placement import unknown_axes
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
+    if mesh.is_multi_process:
+        return "one Python loop drives all devices, and these belong to several processes"
     return unknown_axes(mesh, "data")
 
 

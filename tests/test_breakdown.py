@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 from jaxlib._hlo import hlo_module_from_text
 
 from bench.mesh import MeshShape
+from bench.worker import xspace
 from bench.worker.block import make_mesh
 from bench.worker.breakdown import device_step, known, middle_half
 from bench.worker.clock import Arm
@@ -364,8 +365,10 @@ def test_a_device_with_four_times_the_work_shows_as_wait_on_its_peer(tmp_path):
     assert path.relative_to(tmp_path).as_posix() == (
         "run/plugins/profile/planted/process_0.xplane.pb"
     )
-    steps = read_steps(path, "planted", Operations(modules_of(programs), 2), {0: 0, 1: 1})
-    shown = summarize(steps)
+    steps = read_steps(
+        xspace.read(path.read_bytes(), "planted"), Operations(modules_of(programs), 2), {0: 0, 1: 1}
+    )
+    shown = summarize(steps, [0, 1])
     assert {part["step"] for part in shown.steps} == set(range(6))
     counted = [part for part in shown.steps if part["step"] in shown.counted]
     spent = {
@@ -390,4 +393,4 @@ def test_a_trace_of_something_else_is_refused(tmp_path):
     arm = Arm("other", lambda state, batch: (state, jnp.sum(batch)), None, jnp.ones(4))
     path = record(arm, tmp_path, "run/other", 1)
     with pytest.raises(ValueError, match="no operation of the step's programs"):
-        read_steps(path, "other", Operations([], 1), {0: 0})
+        read_steps(xspace.read(path.read_bytes(), "other"), Operations([], 1), {0: 0})

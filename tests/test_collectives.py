@@ -108,7 +108,7 @@ class Found:
         return {c.kind for c in self.collectives}
 
 
-def run(name, problem, mesh):
+def run(name, problem, mesh, dtypes=frozenset({"f32"})):
     """Compile and run one step, and read the programs that came alive."""
     mesh = make_mesh(MeshShape.parse(mesh))
     implementation = IMPLEMENTATIONS[name]
@@ -122,7 +122,7 @@ def run(name, problem, mesh):
         for program in new_programs(live_programs(), before)
         for collective in collectives(program, mesh.devices.size)
     ]
-    assert {dtype for collective in found for dtype in collective.dtypes} <= {"f32"}
+    assert {dtype for collective in found for dtype in collective.dtypes} <= dtypes
     return Found(found, 4 * sum(x.size for x in jax.tree.leaves(shapes_of_params(problem))))
 
 
@@ -153,6 +153,14 @@ def test_data_parallelism_is_one_all_reduce_of_gradients_and_loss(name, precisio
     found = run(name, small_mlp(precision), "data=4")
     assert found.kinds == {"all-reduce"}
     assert found.of("all-reduce", 4) == [found.parameter_bytes + 4]
+
+
+def test_float16_gradients_are_reduced_in_float32_unless_the_compiler_decides():
+    """As bfloat16 ones are, which XLA itself makes float32 on CPU."""
+    found = run("shard_map_pmean", small_mlp("fp16"), "data=4")
+    assert found.of("all-reduce", 4) == [found.parameter_bytes + 4]
+    found = run("jit_spmd", small_mlp("fp16"), "data=4", {"f16", "f32"})
+    assert found.of("all-reduce", 4) == [4, found.parameter_bytes / 2]
 
 
 @pytest.mark.slow

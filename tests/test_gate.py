@@ -46,11 +46,11 @@ def gate(mesh, programs):
     return make_gate(mlp, mesh, programs)
 
 
-def make_gate(workload, mesh, programs, precision="fp32"):
+def make_gate(workload, mesh, programs, precision="fp32", change=lambda problem: problem):
     config = workload.SIZES["tiny"]()
-    timed = workload.problem(config, 8, precision)
+    timed = change(workload.problem(config, 8, precision))
     with jax.enable_x64(True):
-        exact = workload.problem(config, 8, "fp64")
+        exact = change(workload.problem(config, 8, "fp64"))
     return Gate(timed, exact, mesh, mesh.shape["data"], precision, programs)
 
 
@@ -348,6 +348,24 @@ def test_sgd_workload_catches_a_factor_in_its_own_optimizer_as_well(mesh, progra
         gate.prove_exact(wrong)
 
 
+@pytest.mark.parametrize(("precision", "holds"), [("bf16", True), ("fp16", False)])
+def test_gradients_that_underflow_are_refused(mesh, programs, precision, holds):
+    """In float16 alone: bfloat16 reaches as far down as float32."""
+
+    def faint(problem):
+        return replace(problem, loss=lambda model, batch: 1e-7 * problem.loss(model, batch))
+
+    gate = make_gate(mlp, mesh, programs, precision, faint)
+    right = data_parallel(reduced_by(mean, mean), check_vma=False)
+    gate.prove_exact(right)
+    timed = right.build(faint(mlp.problem(mlp.tiny(), 8, precision)), mesh)
+    if holds:
+        gate.prove_timed(timed)
+    else:
+        with pytest.raises(WrongStepError, match="right in float64, but not as it would be timed"):
+            gate.prove_timed(timed)
+
+
 def test_drift_is_found_bit_by_bit(mesh):
     sharding = jax.sharding.NamedSharding(mesh, P())
     same = np.float32(1.0)
@@ -369,6 +387,7 @@ def test_gate_leaves_the_process_in_float32(gate):
     [
         ("fp64", "gpu", None, 52),
         ("bf16", "cpu", None, 7),
+        ("fp16", "gpu", None, 10),
         ("fp32", "cpu", None, 23),
         ("fp32", "gpu", None, 10),
         ("fp32", "tpu", None, 7),

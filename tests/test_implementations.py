@@ -68,18 +68,22 @@ CASES = {
         Case("linear", "data=1"),
         Case("mlp", "data=8"),
         Case("mlp", "data=2", StepOptions("bf16")),
+        Case("mlp", "data=2", StepOptions("fp16")),
         Case("mlp", "data=2", StepOptions(microbatches=2, remat=True, clip_norm=0.1)),
         Case("vae", "data=4"),
         Case("gpt2", "data=2"),
+        Case("gpt2", "data=2", StepOptions("fp16")),
     ],
     "fully sharded": [
         Case("linear", "data=1"),
         Case("mlp", "data=8"),
         Case("mlp", "data=2,fsdp=4"),
         Case("mlp", "fsdp=2", StepOptions("bf16")),
+        Case("mlp", "data=2", StepOptions("fp16")),
         Case("mlp", "data=2,fsdp=2", StepOptions(microbatches=2, remat=True, clip_norm=0.1)),
         Case("vae", "fsdp=4"),
         Case("gpt2", "fsdp=2"),
+        Case("gpt2", "data=2", StepOptions("fp16")),
     ],
     "tensor parallel": [
         Case("mlp", "data=8,model=1"),
@@ -87,13 +91,16 @@ CASES = {
         Case("mlp", "data=2,model=4"),
         Case("mlp", "data=1,model=8"),
         Case("mlp", "data=2,model=2", StepOptions("bf16")),
+        Case("mlp", "data=2,model=2", StepOptions("fp16")),
         Case("mlp", "data=2,model=2", StepOptions(microbatches=2, remat=True, clip_norm=0.1)),
         Case("vae", "data=2,model=4"),
         Case("gpt2", "data=2,model=2"),
+        Case("gpt2", "data=2,model=2", StepOptions("fp16")),
     ],
     "pipeline": [
         Case("gpt2", "data=2,pipe=2", StepOptions(microbatches=4), DEEP),
         Case("gpt2", "data=2,model=2,pipe=2", StepOptions(microbatches=2), DEEP),
+        Case("gpt2", "data=2,pipe=2", StepOptions("fp16", 2), DEEP),
         Case("gpt2", "data=1,pipe=2", StepOptions("bf16", 2, remat=True, clip_norm=0.1), DEEP),
     ],
 }
@@ -144,6 +151,7 @@ but for FIRST."""
 
 FIRST = {
     ("fsdp_shard_map", "vae-fsdp=4-fp32"),
+    ("jit_spmd", "mlp-data=2-fp16"),
     ("shard_map_pmean", "mlp-data=2-fp32,microbatches=2,remat,clip=0.1"),
     ("fsdp_shard_map", "mlp-data=2,fsdp=2-fp32,microbatches=2,remat,clip=0.1"),
     ("tensor_parallel_shard_map", "mlp-data=2,model=2-fp32,microbatches=2,remat,clip=0.1"),

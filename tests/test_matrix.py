@@ -170,7 +170,7 @@ def test_all_faults_are_reported_at_once() -> None:
         "did you mean data?",
         "data=16 needs 16 devices, there are 8; --devices 16 allows it",
         "--batch-sizes: 'x' is not a positive whole number",
-        "--precision: unknown 'fp23'; did you mean fp32?",
+        "--precision: unknown 'fp23'; did you mean fp32 or fp16?",
         "--rounds: '0'",
         "--seconds: 'nan'",
         "--timeout: '-1'",

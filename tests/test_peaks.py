@@ -17,9 +17,22 @@ def test_known_devices_have_a_peak_and_a_source() -> None:
     assert found.source.startswith("https://")
 
 
+@pytest.mark.parametrize("kind", ["NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"])
+def test_both_half_precisions_have_the_same_peak(kind: str) -> None:
+    half = peaks.peak(kind, "fp16")
+    assert half is not None
+    assert half == peaks.peak(kind, "bf16")
+
+
 @pytest.mark.parametrize(
     ("kind", "precision"),
-    [("cpu", "fp32"), ("NVIDIA H200 NVL", "bf16"), ("TPU v4", "fp32"), ("TPU", "bf16")],
+    [
+        ("cpu", "fp32"),
+        ("TPU v4", "fp16"),
+        ("NVIDIA H200 NVL", "bf16"),
+        ("TPU v4", "fp32"),
+        ("TPU", "bf16"),
+    ],
 )
 def test_the_rest_is_unknown(kind: str, precision: str) -> None:
     assert peaks.peak(kind, precision) is None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import supervisor
+from bench import processes
 from bench.cells import Block, StepOptions
 from bench.environment import ROOT, worker_cores, worker_environment
 from bench.mesh import MeshShape
@@ -30,7 +30,7 @@ class Bench:
         self.monkeypatch = monkeypatch
         self.folder = folder
         worker = Path(__file__).parent / "fakes" / "worker.py"
-        monkeypatch.setattr(supervisor, "COMMAND", (sys.executable, str(worker)))
+        monkeypatch.setattr(processes, "COMMAND", (sys.executable, str(worker)))
 
     def run(
         self, behaviour: dict[str, object], launch: Launch = FIRST, **settings
@@ -174,7 +174,7 @@ def test_out_of_memory_alone_is_final(bench: Bench, behaviour: str) -> None:
 def test_who_killed_it_is_read_from_the_kernels_counters(
     bench: Bench, counts: Iterator[dict], status: str, told: str
 ) -> None:
-    bench.monkeypatch.setattr(supervisor, "read_counters", lambda: next(counts))
+    bench.monkeypatch.setattr(processes, "read_counters", lambda: next(counts))
     bench.run({"B": "kill"})
     assert bench.statuses == {"A": "ok", "B": status, "C": "ok"}
     assert "killed by SIGKILL" in bench.cells["B"]["reason"]

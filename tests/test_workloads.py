@@ -61,14 +61,15 @@ def test_mean_of_equal_shards_is_the_mean_of_the_batch(name):
         np.testing.assert_allclose(np.mean(losses), loss_fn(params, batch), rtol=1e-12)
 
 
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", "bf16"), ("fp16", "f16")])
 @every_workload
-def test_keeps_parameters_in_float32_under_bf16(name):
+def test_keeps_parameters_in_float32(name, precision, dtype):
     workload = WORKLOADS[name]
-    problem = workload.problem(next(iter(workload.SIZES.values()))(), 4, "bf16")
+    problem = workload.problem(next(iter(workload.SIZES.values()))(), 4, precision)
     params, loss_fn = problem.functional()
     grads = jax.eval_shape(jax.grad(loss_fn), params, problem.batch(0))
     assert {str(leaf.dtype) for leaf in jax.tree.leaves((params, grads))} == {"float32"}
-    assert "bf16" in str(jax.make_jaxpr(loss_fn)(params, problem.batch(0)))
+    assert f":{dtype}[" in str(jax.make_jaxpr(loss_fn)(params, problem.batch(0)))
 
 
 @every_workload

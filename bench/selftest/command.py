@@ -14,11 +14,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bench.engine import REPORTS
 from bench.exits import FAILED, refuse
-from bench.matrix import closest
 from bench.selftest.kernel import KernelError
 from bench.selftest.load import PATTERNS, LoadError
 from bench.selftest.peers import peer_names
 from bench.selftest.session import LAUNCHES, MANIFEST, Session, Settings
+from bench.spelling import closest
 
 DEFAULTS = Settings()
 

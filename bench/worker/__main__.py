@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import cast
 
 from bench.protocol import MORE, Event, Job
+from bench.worker import peers
 from bench.worker.block import BlockRun
 
 
@@ -20,20 +22,31 @@ def main() -> None:
     with os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1) as events:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         job = cast("Job", json.loads(sys.stdin.readline()))
+        if "place" in job:
+            peers.join(job["place"])
+        # Rank 0 speaks for all. The others show that they are alive, and what they fail at.
+        told = None if peers.is_main() else {"phase", "cell"}
 
         def emit(event: Event) -> None:
-            events.write(json.dumps(event) + "\n")
+            if told is None or event["event"] in told:
+                events.write(json.dumps(event) + "\n")
 
         def more() -> bool:
             return sys.stdin.readline().strip() == MORE
 
         with TemporaryDirectory(prefix="lockstep-") as own:
             BlockRun(job, emit, more, Path(job.get("program_cache", own))).run()
-    # Everything is said. A thread that an implementation left behind would keep the process alive,
-    # and a library that crashes while it is unloaded would cost what was measured.
-    sys.stderr.flush()
-    os._exit(0)
+        peers.leave()
 
 
 if __name__ == "__main__":
-    main()
+    code = 1
+    try:
+        main()
+        code = 0
+    except BaseException:  # noqa: BLE001 - sys.exit in a step is its failure too
+        traceback.print_exc()
+    # Everything is said. A thread that an implementation left behind would keep the process alive,
+    # and a library that crashes while it is unloaded would cost what was measured.
+    sys.stderr.flush()
+    os._exit(code)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
 import random
 import sys
 import time
@@ -12,13 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 from jax.sharding import AxisType, Mesh
 
 from bench.cells import Block, Cell, StepOptions
 from bench.contract import Implementation, Problem, TrainStep, Workload
+from bench.host import host_id
 from bench.mesh import MeshShape
 from bench.protocol import (
     BlockEvent,
@@ -31,7 +31,6 @@ from bench.protocol import (
     SamplesEvent,
     TraceEvent,
 )
-from bench.readable import readable
 from bench.rows import (
     TWIN,
     BlockRow,
@@ -44,14 +43,16 @@ from bench.rows import (
     block_fields,
 )
 from bench.turns import TurnWriter
+from bench.worker import peers
 from bench.worker.bases import BaseModules
 from bench.worker.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
 from bench.worker.compilation import CompilationLog, remembered_programs
 from bench.worker.completion import check_completion
 from bench.worker.discover import implementation_files, load
 from bench.worker.divergence import diverged
-from bench.worker.failures import failure
+from bench.worker.failures import Ended, UnsupportedError, failure
 from bench.worker.gate import Gate, built, pair
+from bench.worker.host_slots import merged
 from bench.worker.memory import high_water, largest_program
 from bench.worker.operations import Operations, modules_of
 from bench.worker.problems import load_workload, make_problem
@@ -80,6 +81,15 @@ def make_mesh(shape: MeshShape) -> Mesh:
         axis_types=(AxisType.Auto,) * len(shape.axes),
         devices=devices[: shape.size],
     )
+
+
+def agreed(ended: Ended | None) -> Ended | None:
+    """How something ended for all processes: None only if it went well in each of them."""
+    for found in peers.everyones(ended):
+        if found is not None:
+            status, reason = found
+            return status, reason
+    return None
 
 
 @dataclass
@@ -119,6 +129,16 @@ class FirstCall:
         return state, loss
 
 
+class Admitted(NamedTuple):
+    """An implementation that was proved."""
+
+    arm: Arm
+    implementation: Implementation
+    programs: list[Any]
+    """What its step compiled."""
+    row: CellRow
+
+
 class BlockRun:
     """Everything one worker process does for its job.
 
@@ -153,8 +173,6 @@ class BlockRun:
         self.rounds = 0
         self.reported = 0.0
         """When progress was, on the monotonic clock."""
-        self.first_loss = math.nan
-        """Before the first update, of the whole batch."""
         self.turn = ""
         """Implementation whose arm, or twin, is being timed."""
         self.turns = TurnWriter()
@@ -176,7 +194,9 @@ class BlockRun:
             names = self.job["implementations"]
             for number, name in enumerate(self.chance.sample(names, len(names))):
                 self.admit(name, number, problem, mesh, gate)
-        samples = self.measure(problem, mesh) if self.arms else []
+        samples = []
+        if gate is not None and self.arms:
+            samples = self.measure(problem, mesh, gate.first_loss)
         self.emit(SamplesEvent(event="samples", rows=samples))
         self.tell()
         if "profile_dir" in self.job:
@@ -198,24 +218,50 @@ class BlockRun:
     def make_gate(self, workload: Workload, problem: Problem, mesh: Mesh) -> Gate | None:
         """The truth for the block's cells; if it cannot be had, none of them has a proof."""
         self.phase("truth")
+        gate, ended = None, None
         try:
             with jax.enable_x64(True):
                 exact = make_problem(workload, self.block, "fp64")
             shards = self.block.mesh.batch_shards
             programs = self.programs / "proof"
             gate = Gate(problem, exact, mesh, shards, self.block.options.precision, programs)
-            self.first_loss = gate.first_loss
-            return gate  # noqa: TRY300
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is the cells' reason
-            status, reason = failure(error)
-            for name in self.job["implementations"]:
-                self.fail(name, problem, status, f"nothing to prove it against: {reason}")
-            return None
-        finally:
-            self.stopwatch.lap("gate")
+            ended = failure(error)
+        self.stopwatch.lap("gate")
+        ended = agreed(ended)
+        if ended is None:
+            return gate
+        status, reason = ended
+        for name in self.job["implementations"]:
+            self.fail(name, problem, status, f"nothing to prove it against: {reason}")
+        return None
 
     def admit(self, name: str, number: int, problem: Problem, mesh: Mesh, gate: Gate) -> None:
         """Prove an implementation and make it an arm, or end its cell with a reason."""
+        admitted, ended = None, None
+        try:
+            admitted = self.prove(name, number, problem, mesh, gate)
+        except BaseException as error:  # noqa: BLE001 - a user's file may raise anything
+            ended = failure(error)
+            # At once: other processes may be waiting for this one, and never come to ask.
+            self.fail(name, problem, *ended)
+        everywhere = agreed(ended)
+        if everywhere is not None and ended is None:
+            self.fail(name, problem, *everywhere)
+        elif admitted is not None:
+            self.arms.append(admitted.arm)
+            self.implementations[name] = admitted.implementation
+            self.step_programs[name] = admitted.programs
+            self.rows[name] = admitted.row
+
+    def prove(self, name: str, number: int, problem: Problem, mesh: Mesh, gate: Gate) -> Admitted:
+        """Prove an implementation, in float64 and as it will be timed.
+
+        Raises:
+          UnsupportedError: it says that it cannot run this.
+          WrongStepError: it is wrong.
+          Exception: whatever else its file raises.
+        """
         phase: Phase = "gate"
         self.phase(phase, name, number, len(self.job["implementations"]))
         try:
@@ -223,8 +269,7 @@ class BlockRun:
                 implementation = cast("Implementation", load(self.file(name)))
                 reason = implementation.why_unsupported(problem, mesh)
                 if reason is not None:
-                    self.fail(name, problem, "unsupported", readable(str(reason)))
-                    return
+                    raise UnsupportedError(reason)
                 checks = [] if name in self.job["proved"] else gate.prove_exact(implementation)
                 self.stopwatch.lap(phase)
 
@@ -235,9 +280,6 @@ class BlockRun:
                 with remembered_programs(self.programs / name):
                     timed_check, state = gate.prove_timed(replace(train_step, step=first_call))
                 arm = warm_arm(name, train_step, state, problem)
-            self.arms.append(arm)
-            self.implementations[name] = implementation
-            self.step_programs[name] = first_call.programs
             row = self.row(name, problem, "ok", "")
             row["proof"] = [*checks, timed_check]
             row["compile"] = first_call.compile
@@ -248,9 +290,7 @@ class BlockRun:
             if name not in self.job["proved"]:
                 row["traced_flops"] = read_traced_flops(arm)
             row["bubble"] = float(train_step.bubble)
-            self.rows[name] = row
-        except BaseException as error:  # noqa: BLE001 - a user's file may raise anything
-            self.fail(name, problem, *failure(error))
+            return Admitted(arm, implementation, first_call.programs, row)
         finally:
             self.stopwatch.lap(phase)
 
@@ -270,7 +310,7 @@ class BlockRun:
         modules = BaseModules(Path(worktree), Path(repository))
         return self.checkouts.setdefault(worktree, modules)
 
-    def measure(self, problem: Problem, mesh: Mesh) -> list[SampleRow]:
+    def measure(self, problem: Problem, mesh: Mesh, first_loss: float) -> list[SampleRow]:
         """Time all arms and the baseline's twin; withdraw those that compiled or diverged."""
         arms = {arm.name for arm in self.arms}
         names = [name for name in self.job["implementations"] if name in arms]
@@ -295,11 +335,12 @@ class BlockRun:
                 self.fail(self.turn, problem, *failure(error))
             raise
         self.stopwatch.lap("measure")
-        withdrawn = diverged(self.arms, self.first_loss)
+        withdrawn = diverged(self.arms, first_loss)
         if TWIN in withdrawn:
             withdrawn.setdefault(self.baseline, withdrawn[TWIN])
         for name, programs in compiled.items():
             withdrawn[name] = f"compiled {programs} programs while it was timed"
+        withdrawn = dict(item for found in peers.everyones(withdrawn) for item in found.items())
         for name, reason in withdrawn.items():
             if name != TWIN:
                 self.fail(name, problem, "wrong", reason)
@@ -326,31 +367,47 @@ class BlockRun:
         if self.rounds not in self.job["looks"]:
             return True
         self.emit(LookEvent(event="look", rows=self.samples(turns)))
-        return self.more()
+        return peers.of_main(self.more() if peers.is_main() else False)
 
     def samples(self, turns: Iterable[Turn]) -> list[SampleRow]:
-        """The turns as they are stored."""
+        """The turns as they are stored: each as long as it took the slowest process."""
         job, block = self.job, self.block.name
-        return [
+        rows = [
             SampleRow(block=block, attempt=job["attempt"], launch=job["launch"], **turn)
             for turn in turns
         ]
+        if jax.process_count() > 1:
+            seen = peers.everyones([[own_times(row), row["host"]] for row in rows])
+            hosts = peers.everyones(host_id())
+            for row, *each in zip(rows, *seen, strict=True):
+                spans, slots = zip(*each, strict=True)
+                throughput, latency, wash_out = map(list, zip(*spans, strict=True))
+                row["throughput_ns"], row["process_throughput_ns"] = max(throughput), throughput
+                row["latency_ns"], row["process_latency_ns"] = max(latency), latency
+                row["wash_out_ns"] = max(wash_out)
+                row["host"] = merged(slots, hosts)
+        return rows
 
     def add_twin(self, problem: Problem, mesh: Mesh) -> None:
         """A second copy of the baseline. Without room for it, or refused, the floor is unknown."""
+        arm, ended = None, None
         try:
             with self.modules_of(self.baseline):
                 twin = self.implementations[self.baseline].build(problem, mesh)
                 with remembered_programs(self.programs / self.baseline):
-                    self.arms.append(warm_arm(TWIN, twin, twin.state, problem))
-            if self.chance.random() < 0.5:  # noqa: PLR2004 - which copy is the older one is chance
-                original = next(arm for arm in self.arms if arm.name == self.baseline)
-                original.name, self.arms[-1].name = TWIN, self.baseline
+                    arm = warm_arm(TWIN, twin, twin.state, problem)
         except Exception as error:
-            status, reason = failure(error)
-            if status not in {"oom", "wrong"}:
+            ended = failure(error)
+            if ended[0] not in {"oom", "wrong"}:
                 raise
-            print(f"no twin of {self.baseline}: {reason}", file=sys.stderr)  # noqa: T201
+        ended = agreed(ended)
+        if ended is not None or arm is None:
+            print(f"no twin of {self.baseline}: {ended}", file=sys.stderr)  # noqa: T201
+            return
+        self.arms.append(arm)
+        if self.chance.random() < 0.5:  # noqa: PLR2004 - which copy is the older one is chance
+            original = next(arm for arm in self.arms if arm.name == self.baseline)
+            original.name, self.arms[-1].name = TWIN, self.baseline
 
     def trace(self, logdir: Path, mesh: Mesh) -> None:
         """One TensorBoard run for each cell that is ok, and what it shows."""
@@ -371,7 +428,7 @@ class BlockRun:
             if traced.steps:
                 row = self.rows[subject.arm.name]
                 row["profile"] = subject.run
-                self.emit(TraceEvent(event="trace", row=trace_row(self.fields, row, traced)))
+                self.emit(TraceEvent(event="trace", row=trace_row(self.fields, row, traced, mesh)))
         self.stopwatch.lap("trace")
 
     def fail(self, name: str, problem: Problem, status: Status, reason: str) -> None:
@@ -406,6 +463,11 @@ class BlockRun:
             load_before=0.0,
             load_after=0.0,
         )
+
+
+def own_times(row: SampleRow) -> tuple[int, int, int]:
+    """Nanoseconds of a turn's spans, as this process measured them."""
+    return row["throughput_ns"], row["latency_ns"], row["wash_out_ns"]
 
 
 def read_communication(programs: Sequence[Any], mesh: Mesh) -> list[Communication] | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -67,8 +67,15 @@ class DeviceStep:
     )
 
 
+Arrivals = dict[str, int]
+"""When the last of its group began a collective, by the collective's run and group."""
+
+
 def known(
-    events: Iterable[Event], operations: Operations, places: Mapping[int, int]
+    events: Iterable[Event],
+    operations: Operations,
+    places: Mapping[int, int],
+    everywhere: Callable[[Arrivals], Arrivals] = lambda own: own,
 ) -> list[Known]:
     """What ran, on the devices of the mesh.
 
@@ -76,6 +83,7 @@ def known(
       events: of one step, in order of their start.
       operations: of the step's programs.
       places: of devices in the mesh, by ordinal.
+      everywhere: adds what other processes saw to the arrivals that this one saw.
     """
     found = [
         (event, operations.get(event.module, event.op, event.program))
@@ -85,32 +93,24 @@ def known(
     # The nth run of a collective on one device meets the nth on the others of its group; the end
     # of an asynchronous one meets their starts.
     runs: Counter[tuple[str, str, int]] = Counter()
-    arrivals: defaultdict[_Meeting, int] = defaultdict(int)
-    meetings: list[_Meeting | None] = []
+    seen: defaultdict[str, int] = defaultdict(int)
+    meetings: list[str] = []
     for event, operation in found:
-        meeting = None
+        meeting = ""
         if operation.category == "collective":
             place = places[event.device]
             number = runs[event.module, event.op, place]
             runs[event.module, event.op, place] += 1
             group = next((group for group in operation.groups if place in group), (place,))
-            meeting = _Meeting(event.module, operation.start or event.op, number, group)
+            meeting = f"{event.module}/{operation.start or event.op}/{number}/{group}"
             if not operation.start:
-                arrivals[meeting] = max(arrivals[meeting], event.start)
+                seen[meeting] = max(seen[meeting], event.start)
         meetings.append(meeting)
+    arrivals = everywhere(seen)
     return [
-        Known(event, operation, event.start if meeting is None else arrivals[meeting])
+        Known(event, operation, arrivals.get(meeting, 0) if meeting else event.start)
         for (event, operation), meeting in zip(found, meetings, strict=True)
     ]
-
-
-class _Meeting(NamedTuple):
-    """A run of a collective, on all devices of a group."""
-
-    module: str
-    op: str
-    number: int
-    group: tuple[int, ...]
 
 
 def _alone(own: Sequence[Known]) -> list[Known]:

@@ -42,6 +42,7 @@ def catalogue(request: CatalogueRequest, importing: Callable[[Path], None]) -> C
         device_count=1 if device.platform == "cpu" else jax.device_count(),
         device_memory_bytes=memory,
         usable_cores=usable_cores(),
+        processes=1,
         versions={"python": platform.python_version()} | {name: version(name) for name in packages},
         implementations=[
             implementation_entry(name, path, loader)

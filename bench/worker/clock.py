@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from bench.rows import Turn
+from bench.worker import peers
 from bench.worker.compilation import CompilationLog
 from bench.worker.host_slots import HostWatch
 from bench.worker.order import balanced_orders
@@ -89,7 +90,8 @@ def steps_per_span(
     turn_of("")
     turn = seconds * 1e9 / rounds / sum(each)
     wash_out = 1
-    return max(1, min(MAX_STEPS, int((turn - wash_out) / (1 + LATENCY_SHARE))))
+    steps = max(1, min(MAX_STEPS, int((turn - wash_out) / (1 + LATENCY_SHARE))))
+    return peers.of_main(steps)
 
 
 def latency_steps(steps: int) -> int:

@@ -9,21 +9,30 @@ from bench.readable import readable
 from bench.rows import Status
 from bench.worker.gate import WrongStepError
 
+Ended = tuple[Status, str]
+"""How a cell ended that has no time, and why."""
 
-def failure(error: BaseException) -> tuple[Status, str]:
+
+class UnsupportedError(Exception):
+    """An implementation cannot run this; the message is its reason."""
+
+
+def failure(error: BaseException) -> Ended:
     """How a cell ends that raised, and why, on one line or a few."""
-    text = str(error).strip()
+    text = readable(str(error).strip())
     if isinstance(error, WrongStepError):
-        return "wrong", readable(text)
+        return "wrong", text
+    if isinstance(error, UnsupportedError):
+        return "unsupported", text
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
-        return "oom", readable(text.splitlines()[0]) if text else "out of memory"
+        return "oom", text.splitlines()[0] if text else "out of memory"
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return "crashed", readable(f"{name_and_text(error)}{place}")
+    return "crashed", f"{readable(name_and_text(error))}{place}"
 
 
 def name_and_text(error: BaseException) -> str:
     """What was raised; for SystemExit, what was called."""
     if isinstance(error, SystemExit):
         return f"it calls sys.exit({error.code!r})"
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {str(error).strip()}"

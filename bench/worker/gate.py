@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -36,6 +37,7 @@ from jax.sharding import Mesh
 
 from bench.contract import Batch, Implementation, Params, Problem, TrainStep
 from bench.rows import ProofCheck
+from bench.worker import peers
 from bench.worker.compilation import remembered_programs
 from bench.worker.diagnosis import FirstStep, explain
 
@@ -101,7 +103,7 @@ def rounding(precision: str, platform: str) -> float:
     On GPUs and TPUs, JAX's default for float32 matrix products is TensorFloat-32 (10 bits) and
     bfloat16 (7 bits), unless `jax_default_matmul_precision` asks for more.
     """
-    bits = {"fp64": 52, "fp32": 23, "bf16": 7}[precision]
+    bits = {"fp64": 52, "fp32": 23, "fp16": 10, "bf16": 7}[precision]
     config: Any = jax.config  # its flags are not in its stubs in every version
     if precision == "fp32" and config.jax_default_matmul_precision in (None, "default"):
         bits = {"gpu": 10, "tpu": 7}.get(platform, bits)
@@ -199,7 +201,8 @@ def by_path(params: Params) -> dict[str, Any]:
 
 def flatten(params: Params) -> Flat:
     """A copy on the host that no later donation can delete."""
-    return {path: np.array(leaf, np.float64) for path, leaf in by_path(params).items()}
+    leaves = by_path(params).items()
+    return {path: np.array(peers.on_host(leaf), np.float64) for path, leaf in leaves}
 
 
 def all_finite(params: Flat) -> bool:
@@ -208,7 +211,16 @@ def all_finite(params: Flat) -> bool:
 
 
 def find_drift(arrays: dict[str, Any]) -> str:
-    """Compare replicas bit by bit; say where two differ, or return an empty string."""
+    """Compare replicas bit by bit; say where two differ, or return an empty string.
+
+    All processes find the same.
+    """
+    found = next(filter(None, peers.everyones(find_local_drift(arrays))), "")
+    return found or find_drift_of_processes(arrays)
+
+
+def find_local_drift(arrays: dict[str, Any]) -> str:
+    """Compare replicas on the devices of this process."""
     for path, array in arrays.items():
         seen: dict[str, Any] = {}
         for shard in array.addressable_shards:
@@ -218,6 +230,24 @@ def find_drift(arrays: dict[str, Any]) -> str:
                     f"replicas drift: {path} is not the same on "
                     f"device {first.device.id} and device {shard.device.id}"
                 )
+    return ""
+
+
+def find_drift_of_processes(arrays: dict[str, Any]) -> str:
+    """Compare the replicas of processes, each of which holds one, by their digests."""
+    if jax.process_count() == 1:
+        return ""
+    own = [
+        (path, str(shard.index), sha256(np.asarray(shard.data).tobytes()).hexdigest())
+        for path, array in arrays.items()
+        for shard in array.addressable_shards
+    ]
+    seen: dict[tuple[str, str], tuple[int, str]] = {}
+    for rank, replicas in enumerate(peers.everyones(own)):
+        for path, part, digest in replicas:
+            first, theirs = seen.setdefault((path, part), (rank, digest))
+            if digest != theirs:
+                return f"replicas drift: {path} is not the same in process {first} and {rank}"
     return ""
 
 

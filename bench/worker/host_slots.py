@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, NamedTuple, Self
@@ -16,6 +17,34 @@ FREQUENCIES = "/sys/devices/system/cpu"
 _BUSY = (0, 1, 2, 5, 6)
 """user, nice, system, irq and softirq of /proc/stat's first line; see proc_stat(5)."""
 _STEAL = 7
+
+
+def merged(slots: Sequence[HostSlot | None], hosts: Sequence[str]) -> HostSlot | None:
+    """What happened on all hosts during a turn, each of them counted once.
+
+    Args:
+      slots: what each process saw.
+      hosts: which host each is on.
+
+    Returns:
+      Sums over the hosts, and the mean frequency; None where one of them tells nothing.
+    """
+    found = [slot for slot in slots if slot is not None]
+    if len(found) < len(slots):
+        return None
+    own, first = dict.fromkeys(hosts, 0.0), dict(zip(reversed(hosts), reversed(found), strict=True))
+    for host, slot in zip(hosts, found, strict=True):
+        own[host] += slot["own_s"]
+    mhz = [slot["mhz"] for slot in first.values() if slot["mhz"] is not None]
+    # What is foreign to one process may be another's that measures.
+    busy = sum(slot["foreign_s"] + slot["own_s"] for slot in first.values())
+    return HostSlot(
+        cores_s=round(sum(slot["cores_s"] for slot in first.values()), 6),
+        steal_s=round(sum(slot["steal_s"] for slot in first.values()), 6),
+        own_s=round(sum(own.values()), 6),
+        foreign_s=round(busy - sum(own.values()), 6),
+        mhz=round(sum(mhz) / len(mhz), 1) if mhz else None,
+    )
 
 
 class Reading(NamedTuple):
@@ -61,6 +90,7 @@ class HostWatch:
         return HostSlot(
             cores_s=round((now.wall_s - last.wall_s) * self._cores, 6),
             steal_s=round(now.steal_s - last.steal_s, 6),
+            own_s=round(now.own_s - last.own_s, 6),
             foreign_s=round((now.busy_s - last.busy_s) - (now.own_s - last.own_s), 6),
             mhz=self._mhz(),
         )

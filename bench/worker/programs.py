@@ -101,7 +101,8 @@ def compilers_cost(programs: Sequence[Any]) -> CompilersCost | None:
             cost = program.cost_analysis()
         except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError):
             return None
-        devices = len(program.local_devices())
+        # Every process has compiled the same program, and knows its own devices.
+        devices = len(program.local_devices()) * jax.process_count()
         flops += devices * max(0.0, cost.get("flops", 0.0))
         moved += devices * max(0.0, cost.get("bytes accessed", 0.0))
     return CompilersCost(flops=flops, accessed_bytes=moved) if programs else None

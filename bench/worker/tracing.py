@@ -9,18 +9,21 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import astuple, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
 from jax.sharding import Mesh
 
-from bench.host import usable_cores
+from bench.host import host_id, usable_cores
 from bench.rows import BlockFields, CellRow, OpTime, StepParts, TraceRow
-from bench.worker import xspace
-from bench.worker.breakdown import DeviceStep, OpShare, device_step, known, middle_half
+from bench.worker import peers, xspace
+from bench.worker.breakdown import Arrivals, DeviceStep, OpShare, device_step, known, middle_half
 from bench.worker.clock import Arm
 from bench.worker.operations import Operation, Operations
+
+T = TypeVar("T")
 
 PASSES = 8
 """How often each arm is traced, by turns, so that what the host does meanwhile meets them all."""
@@ -87,33 +90,64 @@ def trace_by_turns(
     Returns:
       What was seen of each subject: in the passes before one that failed, which is printed.
     """
-    places = {
-        device.local_hardware_id: place
-        for place, device in enumerate(mesh.devices.flat)
-        if device.process_index == jax.process_index()
-    }
+    places = places_of(mesh)
     found = [Traced([], []) for _ in subjects]
     failed: set[int] = set()
     until = time.monotonic() + ENOUGH_S
     for turn in range(PASSES):
-        if turn > 1 and time.monotonic() > until:
+        if turn > 1 and peers.of_main(time.monotonic() > until):
             break
         for number, subject in enumerate(subjects):
             if number in failed:
                 continue
             done = turn * len(subjects) + number
             phase("trace", subject.arm.name, done, PASSES * len(subjects))
-            try:
-                untraced_ns = [subject.arm.run(1) for _ in range(steps)]
-                with tempfile.TemporaryDirectory() if turn else nullcontext(logdir) as folder:
-                    path = record(subject.arm, Path(folder), subject.run, steps)
-                    traced = read_steps(path, subject.arm.name, subject.operations, places)
-                found[number].steps.extend(traced)
-                found[number].untraced_ns.extend(untraced_ns)
-            except Exception:  # noqa: BLE001 - a profiler's fault must not cost the samples
+            taken = tried(partial(take, subject, None if turn else logdir, steps))
+            read = None
+            if taken is not None:
+                recording, untraced_ns = taken
+                read = tried(partial(read_steps, recording, subject.operations, places))
+            if taken is None or read is None:
                 failed.add(number)
-                traceback.print_exc()
+                continue
+            found[number].steps.extend(read)
+            found[number].untraced_ns.extend(untraced_ns)
     return found
+
+
+def tried(what: Callable[[], T]) -> T | None:
+    """What comes of it. None, in all processes alike, where one of them fails, which is printed.
+
+    A profiler's fault must not cost the samples.
+    """
+    found = None
+    try:
+        found = what()
+    except Exception:  # noqa: BLE001 - whatever it is
+        traceback.print_exc()
+    return found if all(peers.everyones(found is not None)) else None
+
+
+def take(subject: Subject, logdir: Path | None, steps: int) -> tuple[xspace.Recording, list[int]]:
+    """A trace, and the lengths of as many steps before it; the trace's file is kept in `logdir`."""
+    untraced_ns = [subject.arm.run(1) for _ in range(steps)]
+    with tempfile.TemporaryDirectory() if logdir is None else nullcontext(logdir) as folder:
+        path = record(subject.arm, Path(folder), subject.run, steps)
+        return xspace.read(path.read_bytes(), subject.arm.name), untraced_ns
+
+
+def places_of(mesh: Mesh) -> dict[int, int]:
+    """Places in the mesh of this process's devices, by what its traces call them."""
+    return {
+        ordinal(device): place
+        for place, device in enumerate(mesh.devices.flat)
+        if device.process_index == jax.process_index()
+    }
+
+
+def ordinal(device: Any) -> int:
+    """What a device is called in the traces of its process."""
+    return int(device.id if device.platform == "cpu" else device.local_hardware_id)
 
 
 def record(arm: Arm, logdir: Path, run: str, steps: int) -> Path:
@@ -145,24 +179,22 @@ def record(arm: Arm, logdir: Path, run: str, steps: int) -> Path:
 
 
 def read_steps(
-    path: Path, step: str, operations: Operations, places: Mapping[int, int]
+    recording: xspace.Recording, operations: Operations, places: Mapping[int, int]
 ) -> list[list[DeviceStep]]:
-    """Read where the time of each step went, on each device.
+    """Read where the time of each step went, on each device of this process.
 
     Args:
-      path: of a trace.
-      step: what steps are annotated with.
+      recording: a trace.
       operations: of the step's programs.
       places: of devices in the mesh, by their ordinal in the trace.
 
     Raises:
-      ValueError: the file is no trace, or no operation of the programs is in it.
+      ValueError: no operation of the programs is in it.
     """
-    recording = xspace.read(path.read_bytes(), step)
     found = []
     for start, end in recording.steps:
         events = [event for event in recording.events if start <= event.start < end]
-        ours = known(events, operations, places)
+        ours = known(events, operations, places, partial(arrivals_everywhere, recording.began))
         found.append(
             [
                 device_step((start, end), [one for one in ours if one.event.device == ordinal])
@@ -175,24 +207,58 @@ def read_steps(
         for device in devices
         for operation in device.operations
     ):
-        raise ValueError(f"{path.name}: no operation of the step's programs is in the trace")
+        raise ValueError("no operation of the step's programs is in the trace")
     return found
 
 
-def summarize(steps: Sequence[Sequence[DeviceStep]]) -> Shown:
-    """Put together what steps spent, on devices in the order of the mesh."""
-    counted = middle_half([step[0].share.total for step in steps])
-    parts = [
+def arrivals_everywhere(began: int, own: Arrivals) -> Arrivals:
+    """When the last of all processes arrived, where they are on one host and so have one clock.
+
+    Clocks of different hosts are apart by more than a collective takes: there, a device's waiting
+    for another host cannot be told from moving data.
+
+    Args:
+      began: when the clock of this process's trace showed 0.
+      own: as this process saw it.
+    """
+    if jax.process_count() == 1:
+        return own
+    told = peers.everyones((host_id(), began, own))
+    if len({host for host, _, _ in told}) > 1 or not all(start for _, start, _ in told):
+        return own
+    latest: Arrivals = {}
+    for _, start, arrivals in told:
+        for meeting, at in arrivals.items():
+            latest[meeting] = max(latest.get(meeting, 0), at + start)
+    return {meeting: at - began for meeting, at in latest.items()}
+
+
+def summarize(steps: Sequence[Sequence[DeviceStep]], places: Sequence[int]) -> Shown:
+    """Put together what steps spent on the devices of all processes.
+
+    Args:
+      steps: on the devices of this process.
+      places: of these in the mesh.
+    """
+    counted = peers.of_main(middle_half([step[0].share.total for step in steps]))
+    own_parts = [
         _parts(number, place, device)
         for number, step in enumerate(steps)
-        for place, device in enumerate(step)
+        for place, device in zip(places, step, strict=True)
     ]
-    return Shown(parts, counted, _ops([device for number in counted for device in steps[number]]))
+    own_ops = _ops([device for number in counted for device in steps[number]])
+    parts = [part for found in peers.everyones(own_parts) for part in found]
+    return Shown(
+        steps=sorted(parts, key=lambda part: (part["step"], part["device"])),
+        counted=counted,
+        ops=_mean(peers.everyones(own_ops)),
+    )
 
 
-def trace_row(fields: BlockFields, row: CellRow, traced: Traced) -> TraceRow:
+def trace_row(fields: BlockFields, row: CellRow, traced: Traced, mesh: Mesh) -> TraceRow:
     """What the traces of a cell showed, as it is stored."""
-    shown = summarize(traced.steps)
+    shown = summarize(traced.steps, list(places_of(mesh).values()))
+    on_cpu = jax.devices()[0].platform == "cpu"
     return TraceRow(
         **fields,
         cell=row["cell"],
@@ -202,9 +268,27 @@ def trace_row(fields: BlockFields, row: CellRow, traced: Traced) -> TraceRow:
         steps=shown.steps,
         counted=shown.counted,
         ops=shown.ops,
-        untraced_ns=traced.untraced_ns,
-        cores=usable_cores() if jax.devices()[0].platform == "cpu" else None,
+        untraced_ns=[max(each) for each in zip(*peers.everyones(traced.untraced_ns), strict=True)],
+        cores=usable_cores() if on_cpu else None,
     )
+
+
+def _mean(found: Sequence[Sequence[OpTime]]) -> list[OpTime]:
+    """Means over processes with equally many devices, in the order of the first."""
+    if len(found) == 1:
+        return list(found[0])
+    sums: dict[tuple[str, str], OpTime] = {}
+    for op in (op for ops in found for op in ops):
+        key = (op["module"], op["op"])
+        total = sums.get(key)
+        sums[key] = {
+            **op,
+            "count": op["count"] / len(found) + (total["count"] if total else 0.0),
+            "compute_ns": op["compute_ns"] / len(found) + (total["compute_ns"] if total else 0.0),
+            "wait_ns": op["wait_ns"] / len(found) + (total["wait_ns"] if total else 0.0),
+            "move_ns": op["move_ns"] / len(found) + (total["move_ns"] if total else 0.0),
+        }
+    return list(sums.values())
 
 
 def _parts(step: int, place: int, device: DeviceStep) -> StepParts:

@@ -51,6 +51,8 @@ class Recording:
     """Start and end of each annotated step, in order."""
     events: list[Event]
     """By time of their start."""
+    began: int
+    """When its clock showed 0: nanoseconds since 1970, UTC; 0 where the trace does not say."""
 
 
 def read(serialized: bytes, step: str) -> Recording:
@@ -73,13 +75,15 @@ def read(serialized: bytes, step: str) -> Recording:
         planes = list(data.planes)
         host = next((plane for plane in planes if plane.name.startswith("/host:CPU")), None)
         events = [event for plane in planes for event in _of_device(plane)]
+        stats = {name: value for plane in planes for name, value in plane.stats}
+        began = int(stats.get("profile_start_time", 0))
         if host is None:
-            return Recording([], sorted(events, key=lambda event: event.start))
+            return Recording([], sorted(events, key=lambda event: event.start), began)
         threads = [_Thread.of(line, step) for line in host.lines]
     if not events:
         events = list(_of_threads(threads))
     steps = sorted(step for thread in threads for step in thread.steps)
-    return Recording(steps, sorted(events, key=lambda event: event.start))
+    return Recording(steps, sorted(events, key=lambda event: event.start), began)
 
 
 def _of_device(plane: Any) -> Iterator[Event]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import bench.catalogue
-import bench.supervisor
+import bench.processes
 from bench.__main__ import app
 
 
@@ -22,7 +22,7 @@ def build(directory: Path) -> Path:
 signal.signal(signal.SIGINT, signal.default_int_handler)
 HERE = Path(__file__).parent
 bench.catalogue.COMMAND = (sys.executable, str(HERE / "catalogue.py"))
-bench.supervisor.COMMAND = (sys.executable, str(HERE / "worker.py"))
+bench.processes.COMMAND = (sys.executable, str(HERE / "worker.py"))
 report = ModuleType("bench.report")
 report.build = build
 # Its tables are real: the closing lines are made from them. Only drawing is left out.

@@ -1,0 +1,17 @@
+"""What a word was likely meant to be. Imports nothing of bench."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """The alternatives to a word that is none of them, likeliest first."""
+    names = list(known)
+    near = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
+    if near:
+        others = [name for name in names if name not in near]
+        more = f" (also: {', '.join(others)})" if others else ""
+        return f"did you mean {' or '.join(near)}?{more}"
+    return f"choose from: {', '.join(names)}" if names else "there are none"

@@ -1,0 +1,44 @@
+"""Prints, as JSON, which of a cluster's processes this is, and where that of rank 0 listens.
+
+Each reads from stdin where it would listen itself. jax's own detection (Slurm, Open MPI, Kubernetes
+and others: see jax.distributed.initialize) says who is who; the processes meet once, on CPU devices
+alone, and part again. It is a process of its own: what asks stays free of jax, and of devices.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import jax
+
+from bench.protocol import Meeting
+from bench.worker import peers
+
+
+def meet(own: dict[str, str | int]) -> Meeting:
+    """Meet the other processes.
+
+    Raises:
+      ValueError, RuntimeError: jax detects no cluster, or the others do not come.
+    """
+    jax.config.update("jax_platforms", "cpu")
+    jax.distributed.initialize(cluster_detection_method=os.environ.get("LOCKSTEP_DETECTION"))
+    main = peers.of_main(own)
+    return Meeting(
+        rank=jax.process_index(),
+        processes=jax.process_count(),
+        address=str(main["address"]),
+        port=int(main["port"]),
+        token=str(main["token"]),
+    )
+
+
+if __name__ == "__main__":
+    own = json.loads(sys.stdin.readline())
+    answer = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no answer
+    found = meet(own)
+    with os.fdopen(answer, "w") as file:
+        json.dump(found, file)
