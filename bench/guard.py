@@ -29,9 +29,9 @@ GONE_S = 5.0
 _DISMISSED = "dismissed"
 
 
-def marked(mark: str) -> list[int]:
+def marked(mark: str, variable: str = MARK) -> list[int]:
     """Processes that have the mark in the environment they were started with."""
-    wanted = f"{MARK}={mark}".encode()
+    wanted = f"{variable}={mark}".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -6,11 +6,11 @@ Loaded by `python -m bench run` alone, together with pytest-benchmark. Imports n
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import re
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +37,7 @@ from bench.progress import Progress
 from bench.protocol import Catalogue, PhaseEvent
 from bench.regress.bases import find_bases, gated
 from bench.rows import Status
-from bench.storing import NotStoredError, storing
+from bench.storing import NotStoredError, storing, write_whole
 
 CELLS_FILE = Path(__file__).with_name("cells_test.py")
 BENCHMARK_JSON = "benchmark.json"
@@ -145,14 +145,14 @@ class Front:
         self._failures = 0
         self._results: dict[str, Result] | None = None
         self._report: Path | None = None
-        self._unreported = ""
-        """Why there is no report, where it could not be written."""
+        self._closing: list[str] = []
+        """What is to be said last."""
         self._session: pytest.Session | None = None
-        # Written by pytest-benchmark itself; moved once the run's folder exists.
-        self._json_folder: tempfile.TemporaryDirectory[str] | None = None
+        self._benchmarks: dict[str, Any] | None = None
+        """What pytest-benchmark has to say of the cells."""
         if self._measures and config.option.benchmark_json is None:
-            self._json_folder = tempfile.TemporaryDirectory(prefix="lockstep-")
-            config.option.benchmark_json = Path(self._json_folder.name, BENCHMARK_JSON)
+            # It puts it together only if it is to write it, and cannot know the run's folder yet.
+            config.option.benchmark_json = os.devnull
 
     @property
     def plan(self) -> Plan:
@@ -239,9 +239,11 @@ class Front:
             except KeyboardInterrupt:
                 pytest.exit("interrupted: the launches above are stored", returncode=2)
             except NotStoredError as error:
-                pytest.exit(str(error), returncode=3)
+                self._closing.append(f"error: {error}")
+                pytest.exit("ended early", returncode=FAILED)
             except BadInput as error:  # another run has taken its name meanwhile
-                pytest.exit(_message(error), returncode=4)
+                self._closing.append(f"error: {_message(error)}")
+                pytest.exit("ended early", returncode=BAD_INPUT)
             except Exception as error:  # noqa: BLE001 - pytest is told to show no tracebacks
                 self.console.print_exception()
                 pytest.exit(f"Lockstep itself failed: {error}", returncode=3)
@@ -334,6 +336,11 @@ class Front:
         """Keep the name of the checkout's folder out of it."""
         commit_info["project"] = "lockstep"
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
+        """Keep it for the run's folder."""
+        self._benchmarks = output_json
+
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, Any]:
         """Build the report from what is stored, also after an interruption."""
@@ -345,17 +352,15 @@ class Front:
                 if directory is not None and self._measures:
                     self._build(directory)
         except NotStoredError as error:
-            self._unreported = str(error)
-            session.exitstatus = 3
+            self._closing.append(f"no report: {error}")
+            session.exitstatus = FAILED
             return None
         return result
 
     def _build(self, directory: Path) -> None:
-        written = Path(self.config.option.benchmark_json)
-        if written.is_file() and written.resolve() != (directory / BENCHMARK_JSON).resolve():
-            draft = directory / f"{BENCHMARK_JSON}.part"
-            shutil.copyfile(written, draft)
-            draft.replace(directory / BENCHMARK_JSON)
+        if self._benchmarks is not None:
+            text = json.dumps(self._benchmarks, indent=4, default=str)
+            write_whole(directory / BENCHMARK_JSON, text)
         if (directory / store.BLOCKS).is_file():
             # Drawing libraries take seconds to load: only now, when nobody waits for an answer.
             from bench.report import build  # noqa: PLC0415
@@ -372,12 +377,10 @@ class Front:
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
         """Say last where the report is, and other hosts that there is nothing more to do."""
-        if self._json_folder is not None:
-            self._json_folder.cleanup()
         if self._report is not None:
             self.console.print(f"report: {self._report.as_posix()}", soft_wrap=True)
-        if self._unreported:
-            self.console.print(f"no report: {self._unreported}", soft_wrap=True)
+        for line in self._closing:
+            self.console.print(line, soft_wrap=True, markup=False)
         self.engine.hosts.close(int(self._session.exitstatus) if self._session else FAILED)
 
     def _print_plan(self) -> None:

@@ -35,3 +35,13 @@ def storing(folder: Path, resume: str = "") -> Iterator[None]:
         if resume:
             advice += f", then continue: python -m bench run --resume {resume}"
         raise NotStoredError(f"cannot write into {folder}: {error.strerror}; {advice}") from error
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that is there as a whole, or as it was before."""
+    draft = path.with_name(f"{path.name}.part")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

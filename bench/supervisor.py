@@ -395,13 +395,12 @@ def _diagnose(
     last = readable("\n".join(tail[-_REASON_LINES:]))
     if code < 0:
         how = f"{who} was killed by {signal_name(-code)}"
-        if code == -signal.SIGKILL:
-            how += _KILLERS[by_kernel]
     elif code:
         how = f"{who} ended with exit code {code}"
     else:
         how = f"{who} ended before its block was complete"
-    reason = f"{how}{during}" + (f"; its last lines:\n{last}" if last else "")
+    killer = _KILLERS[by_kernel] if code == -signal.SIGKILL else ""
+    reason = f"{how}{during}{killer}" + (f"; its last lines:\n{last}" if last else "")
     killed = code == -signal.SIGKILL and by_kernel is not False
     memory = killed or (code != 0 and _OUT_OF_MEMORY.search(last))
     return ("oom" if memory else "crashed"), reason

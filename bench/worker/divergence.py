@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from bench.numbers import count
 from bench.worker.clock import Arm
 
 FACTOR = 10.0
@@ -30,11 +31,11 @@ def why_diverged(arm: Arm, first: float) -> str:
             continue
         value = float(loss)
         if not math.isfinite(value):
-            return f"the loss is {value} after {steps} steps: {_trained(arm)}"
+            return f"the loss is {value} after {count(steps, 'step')}: {_trained(arm)}"
         if first and value - first > (FACTOR - 1) * abs(first):
             return (
-                f"the loss diverges: {value:.3g} after {steps} steps, and {first:.3g} before the "
-                f"first: {_trained(arm)}"
+                f"the loss diverges: {value:.3g} after {count(steps, 'step')}, and {first:.3g} "
+                f"before the first: {_trained(arm)}"
             )
     return ""
 

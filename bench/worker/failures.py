@@ -35,4 +35,5 @@ def name_and_text(error: BaseException) -> str:
     """What was raised; for SystemExit, what was called."""
     if isinstance(error, SystemExit):
         return f"it calls sys.exit({error.code!r})"
-    return f"{type(error).__name__}: {str(error).strip()}"
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

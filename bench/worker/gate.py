@@ -367,9 +367,8 @@ class Gate:
             if not truth.finite:
                 losses = ", ".join(f"{loss:.3g}" for loss in truth.losses)
                 raise WrongStepError(
-                    "the workload itself is not finite, whoever computes it: on one device, in "
-                    f"{name}, the losses of its first {STEPS} steps are {losses}, "
-                    "or a parameter is not finite"
+                    "the workload itself is not finite, whoever computes it: losses or parameters "
+                    f"of {STEPS} steps on one device ({name}; losses: {losses})"
                 )
 
     @property

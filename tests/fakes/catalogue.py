@@ -24,6 +24,7 @@ def catalogue(
         "platform": platform,
         "device_kind": platform,
         "device_count": devices,
+        "processes": 1,
         "device_memory_bytes": None,
         "usable_cores": cores,
         "versions": {"python": "3", "jax": "0"},
