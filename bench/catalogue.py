@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+from bench.child import ask
 from bench.environment import ROOT, child_environment
 from bench.protocol import Catalogue, CatalogueRequest
+from bench.readable import readable
 from bench.rows import TWIN
 
 COMMAND = (sys.executable, "-m", "bench.worker.catalogue")
@@ -60,32 +62,37 @@ def read_catalogue(
 ) -> Catalogue:
     """Ask a child process for devices, versions, implementations and workloads.
 
+    A file that ends the process which imports it (os._exit, a crash, a loop without end) has that
+    as its error, and another process is asked about the rest.
+
     Raises:
-      CatalogueError: it failed, hung, or answered with something else.
+      CatalogueError: it ended without an answer, and no file is to blame.
     """
     request: CatalogueRequest = {
         "implementation_paths": [str(Path(path).resolve()) for path in implementation_paths],
         "workload_paths": [str(Path(path).resolve()) for path in workload_paths],
+        "fatal": {},
     }
-    try:
-        done = subprocess.run(  # noqa: S603 (our own command)
-            COMMAND,
-            input=json.dumps(request),
-            capture_output=True,
-            text=True,
-            env=child_environment(),
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise CatalogueError(f"looking for devices took over {TIMEOUT_S:.0f} s") from error
-    if done.returncode == 0:
-        try:
-            return cast("Catalogue", json.loads(done.stdout))
-        except ValueError:
-            pass
-    tail = "\n".join(f"  {line}" for line in done.stderr.strip().splitlines()[-10:])
-    raise CatalogueError(
-        "cannot find out what there is to run: `python -m bench.worker.catalogue` ended with "
-        f"exit code {done.returncode}. Its last lines:\n{tail or '  (none)'}"
-    )
+    while True:
+        answer = ask(COMMAND, json.dumps(request), child_environment(), TIMEOUT_S)
+        said = _read(answer.out)
+        if answer.code == 0 and said and isinstance(said[-1], dict):
+            return cast("Catalogue", said[-1])
+        file = said[-1] if said else None
+        if not isinstance(file, str) or file in request["fatal"]:
+            tail = "\n".join(f"  {line}" for line in answer.last_lines(10))
+            raise CatalogueError(
+                "cannot find out what there is to run: `python -m bench.worker.catalogue` "
+                f"{answer.ending}. Its last lines:\n{tail or '  (none)'}"
+            )
+        last = "".join(f"; its last line: {line}" for line in answer.last_lines(1))
+        request["fatal"][file] = readable(f"the process that imported it {answer.ending}{last}")
+
+
+def _read(text: str) -> list[Any]:
+    """The lines that are JSON: the files that were imported, then the catalogue."""
+    found = []
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
+    return found

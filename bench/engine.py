@@ -34,6 +34,7 @@ from bench.regress.bases import Bases
 from bench.rows import SCHEMA, TWIN, BlockRow, CellRow, Look, Manifest, SampleRow, Status
 from bench.spelling import closest
 from bench.statistics import Rounds
+from bench.storing import storing
 from bench.supervisor import Launch, Settings, run_block
 from bench.verdicts import AlphaSpending, Claim, claims, compare
 
@@ -406,7 +407,8 @@ class Engine:
         blocks[0] = {**blocks[0], "looks": spending.looks[looked:]}
         cells = [self._keyed(block, row) for attempt in attempts for row in attempt.cells]
         traces = [row for attempt in attempts for row in attempt.traces]
-        store.append_launch(directory, rows, cells, blocks, traces)
+        with storing(directory, resume=directory.name):
+            store.append_launch(directory, rows, cells, blocks, traces)
         self._remember(cells)
         monitor.end(block, number, [row["status"] for row in cells], found)
 
@@ -512,7 +514,8 @@ class Engine:
             "git": describe_code(),
         }
         try:
-            self.directory = store.create(REPORTS, manifest)
+            with storing(REPORTS):
+                self.directory = store.create(REPORTS, manifest)
         except store.StoreError as error:
             raise BadInput([str(error)]) from error
         self._own(self.directory)
@@ -533,6 +536,7 @@ class Engine:
             rounds=plan.rounds,
             seconds=plan.seconds,
             timeout_s=plan.timeout_s,
+            silence_s=plan.silence_s,
             hosts=self.hosts,
             variants={variant.name: variant for variant in plan.variants},
             implementation_paths=_absolute(options.implementation_path),

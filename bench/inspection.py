@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from rich.text import Text
 from bench import numbers
 from bench.catalogue import path_faults, read_catalogue
 from bench.cells import Cell, StepOptions
+from bench.child import ask
 from bench.environment import worker_environment
 from bench.matrix import BadInput, make_plan
 from bench.options import Options
@@ -101,22 +101,14 @@ def _options(name: str, implementations: Sequence[str], workloads: Sequence[str]
 
 
 def _ask(request: InspectionRequest, platform: str, cell: Cell) -> Inspection:
-    try:
-        done = subprocess.run(  # noqa: S603 (our own command)
-            COMMAND,
-            input=json.dumps(request),
-            capture_output=True,
-            text=True,
-            env=worker_environment(platform, cell.block.mesh.size),
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise InspectionError(f"{cell.name} was not built within {TIMEOUT_S:.0f} s") from error
-    if done.returncode:
-        tail = "\n".join(f"  {line}" for line in done.stderr.strip().splitlines()[-10:])
+    environment = worker_environment(platform, cell.block.mesh.size)
+    answer = ask(COMMAND, json.dumps(request), environment, TIMEOUT_S)
+    if answer.code is None:
+        raise InspectionError(f"{cell.name} was not built within {TIMEOUT_S:.0f} s")
+    if answer.code:
+        tail = "\n".join(f"  {line}" for line in answer.last_lines(10))
         raise InspectionError(f"{cell.name} cannot be built. Its last lines:\n{tail}")
-    return cast("Inspection", json.loads(done.stdout))
+    return cast("Inspection", json.loads(answer.out))
 
 
 def show(console: Console, found: Inspection) -> None:

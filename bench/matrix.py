@@ -14,8 +14,9 @@ from typing import TypeVar
 from bench.cells import PRECISIONS, Block, Cell, StepOptions
 from bench.mesh import AXES, MeshShape
 from bench.options import PRESETS, Options
-from bench.protocol import Catalogue, ImplementationEntry, WorkloadEntry
+from bench.protocol import Catalogue, WorkloadEntry
 from bench.spelling import closest
+from bench.supervisor import SILENCE_S
 from bench.variants import Variant
 from bench.verdicts import MARGIN
 
@@ -147,6 +148,8 @@ class Plan:
     """Steps of a trace; 0 where none is recorded."""
     timeout_s: float | None
     """Most time of one worker process."""
+    silence_s: float
+    """Most time in which it shows no progress."""
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -173,6 +176,7 @@ class Plan:
             "target_ci": self.target_ci,
             "profile_steps": self.profile_steps,
             "timeout": self.timeout_s,
+            "silence": self.silence_s,
         }
 
 
@@ -239,6 +243,7 @@ class _Reader:
             target_ci=self._share("--target-ci", self.options.target_ci),
             profile_steps=self._profile_steps(),
             timeout_s=self._positive("--timeout", self.options.timeout, "seconds"),
+            silence_s=self._positive("--silence", self.options.silence, "seconds") or SILENCE_S,
         )
 
     def _variants(self) -> list[Variant]:
@@ -322,10 +327,14 @@ class _Reader:
             self.faults.append("--profile-steps: has an effect with --profile only")
         return 0
 
-    def _importable(self, kind: str, entry: ImplementationEntry | WorkloadEntry) -> None:
+    def _importable(self, entry: WorkloadEntry) -> None:
+        """A workload has to be: its sizes say what there is to measure.
+
+        An implementation that cannot be imported ends its own cells, like one that cannot be built.
+        """
         if entry["error"]:
             self.faults.append(
-                f"{kind} {entry['name']} ({entry['path']}) cannot be imported: {entry['error']}"
+                f"workload {entry['name']} ({entry['path']}) cannot be imported: {entry['error']}"
             )
 
     def _implementations(self) -> list[str]:
@@ -335,7 +344,6 @@ class _Reader:
         for name in _unique([*self.options.implementations, *outside] or entries):
             if name in entries:
                 chosen.append(name)
-                self._importable("implementation", entries[name])
             elif name not in outside:  # a fault of the path itself is reported already
                 self.faults.append(f"--implementations: unknown {name!r}; {closest(name, entries)}")
         if not self.options.implementations and outside:
@@ -372,13 +380,12 @@ class _Reader:
         self, text: str, entries: dict[str, WorkloadEntry], outside: Sequence[str]
     ) -> tuple[str, str] | None:
         if text in entries:
-            entry = entries[text]
-            self._importable("workload", entry)
-            return text, entry["default"]
+            self._importable(entries[text])
+            return text, entries[text]["default"]
         for name, entry in entries.items():
             if text.startswith(f"{name}-"):
                 size = text.removeprefix(f"{name}-")
-                self._importable("workload", entry)
+                self._importable(entry)
                 if size in entry["sizes"] or entry["error"]:
                     return name, size
                 self.faults.append(

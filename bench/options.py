@@ -100,6 +100,7 @@ class Options:
     profile: bool = False
     profile_steps: str | None = None
     timeout: str | None = None
+    silence: str | None = None
     implementation_path: tuple[str, ...] = ()
     workload_path: tuple[str, ...] = ()
     run: str | None = None
@@ -240,8 +241,12 @@ _OPTIONS: dict[str, _Argument] = {
     "profile_steps": {"metavar": "N", "help": "steps of a trace (default: 5)"},
     "timeout": {
         "metavar": "SECONDS",
-        "help": "most time a worker process may take for a block (default: no limit; "
-        "one that shows no progress for 600 s is ended in any case)",
+        "help": "most time a worker process may take for a block (default: no limit)",
+    },
+    "silence": {
+        "metavar": "SECONDS",
+        "help": "a worker process that shows no progress for so long is taken to hang and ended; "
+        "one that compiles shows none (default: 600)",
     },
     "implementation_path": {
         "metavar": "FILE",

@@ -6,10 +6,11 @@ Loaded by `python -m bench run` alone, together with pytest-benchmark. Imports n
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import re
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from bench.cluster.membership import ClusterError, Membership, membership
 from bench.distributed import DistributedConfig, DistributedConfigError
 from bench.engine import REPORTS, Engine, Result, Verdicts, stored_options
 from bench.estimate import block_seconds, clock, read_history
+from bench.exits import BAD_INPUT, FAILED
 from bench.hosts import Hosts, ThisHost
 from bench.matrix import BadInput, Plan, make_plan
 from bench.options import Options, add_options, read_options
@@ -36,6 +38,7 @@ from bench.progress import Progress
 from bench.protocol import Catalogue, PhaseEvent
 from bench.regress.bases import find_bases, gated
 from bench.rows import Status
+from bench.storing import NotStoredError, storing
 
 CELLS_FILE = Path(__file__).with_name("cells_test.py")
 BENCHMARK_JSON = "benchmark.json"
@@ -146,6 +149,7 @@ class Front:
         self.console = Console(highlight=False)
         self._dry_run = options.dry_run and not config.option.collectonly
         self._measures = not (options.dry_run or config.option.collectonly)
+        self._catalogue = catalogue
         self._history = read_history(REPORTS, catalogue["platform"])
         self._cells = {cell.name: cell for cell in engine.plan.cells}
         self._selected: dict[Block, list[str]] = {}
@@ -154,11 +158,13 @@ class Front:
         self._results: dict[str, Result] | None = None
         self._run: store.Run | None = None
         self._report: Path | None = None
-        # Written by pytest-benchmark itself; moved once the run's folder exists.
-        self._json_folder: tempfile.TemporaryDirectory[str] | None = None
+        self._closing: list[str] = []
+        """What is to be said last."""
+        self._benchmarks: dict[str, Any] | None = None
+        """What pytest-benchmark has to say of the cells."""
         if self._measures and config.option.benchmark_json is None:
-            self._json_folder = tempfile.TemporaryDirectory(prefix="lockstep-")
-            config.option.benchmark_json = Path(self._json_folder.name, BENCHMARK_JSON)
+            # It puts it together only if it is to write it, and cannot know the run's folder yet.
+            config.option.benchmark_json = os.devnull
 
     @property
     def plan(self) -> Plan:
@@ -208,9 +214,22 @@ class Front:
             return (yield)
         todo = self._to_do()
         seconds = sum(self._seconds(block, number) for block, number in todo)
+        self._warn()
         self._progress = Progress(self.console, len(todo), seconds)
         with _termination_as_interrupt(), self._progress:
             return (yield)
+
+    def _warn(self) -> None:
+        """Say at the start what can be known to fail, and need not stop the rest."""
+        named = {name for arms in self._selected.values() for name in arms}
+        for entry in self._catalogue["implementations"]:
+            if entry["error"] and entry["name"] in named:
+                name, path, error = entry["name"], entry["path"], entry["error"]
+                self.console.print(
+                    f"{name} ({path}) cannot be imported, its cells will end as crashed: {error}",
+                    soft_wrap=True,
+                    markup=False,
+                )
 
     def _to_do(self) -> list[tuple[Block, int]]:
         """Launches that are not stored yet: the block, and which of those to do it is."""
@@ -231,8 +250,12 @@ class Front:
                 self.engine.measure(self._selected, self)
             except KeyboardInterrupt:
                 pytest.exit("interrupted: the launches above are stored", returncode=2)
-            except BadInput as error:
-                pytest.exit(_message(error), returncode=int(pytest.ExitCode.USAGE_ERROR))
+            except NotStoredError as error:
+                self._closing.append(f"error: {error}")
+                pytest.exit("ended early", returncode=FAILED)
+            except BadInput as error:  # its name was taken, or its files changed, meanwhile
+                self._closing.append(f"error: {_message(error)}")
+                pytest.exit("ended early", returncode=BAD_INPUT)
             except Exception as error:  # noqa: BLE001 - pytest is told to show no tracebacks
                 self.console.print_exception()
                 pytest.exit(f"Lockstep itself failed: {error}", returncode=3)
@@ -330,14 +353,29 @@ class Front:
         commit_info["project"] = "lockstep"
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self) -> None:
+    def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
+        """Keep it for the run's folder."""
+        self._benchmarks = output_json
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, Any]:
         """Build the report from what is stored, also after an interruption."""
         directory = self.engine.directory
-        if directory is None or not self._measures:
-            return
-        written = Path(self.config.option.benchmark_json)
-        if written.is_file() and written.resolve() != (directory / BENCHMARK_JSON).resolve():
-            files.write(directory / BENCHMARK_JSON, written.read_bytes())
+        try:
+            with storing(directory or REPORTS, resume=directory.name if directory else ""):
+                result = yield  # pytest-benchmark writes its file
+                if directory is not None and self._measures:
+                    self._build(directory)
+        except NotStoredError as error:
+            self._closing.append(f"no report: {error}")
+            session.exitstatus = FAILED
+            return None
+        return result
+
+    def _build(self, directory: Path) -> None:
+        if self._benchmarks is not None:
+            text = json.dumps(self._benchmarks, indent=4, default=str)
+            files.write(directory / BENCHMARK_JSON, text)
         if (directory / store.LAUNCHES).is_file():
             # Drawing libraries take seconds to load: only now, when nobody waits for an answer.
             from bench.report import build  # noqa: PLC0415
@@ -355,10 +393,10 @@ class Front:
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
         """Say last where the report is, and other hosts that there is nothing more to do."""
-        if self._json_folder is not None:
-            self._json_folder.cleanup()
         if self._report is not None:
             self.console.print(f"report: {self._report.as_posix()}", soft_wrap=True)
+        for line in self._closing:
+            self.console.print(line, soft_wrap=True, markup=False)
         self.engine.hosts.close()
 
     def _print_plan(self) -> None:

@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import queue
-import signal
 import socket
 import subprocess
 import sys
@@ -22,12 +21,18 @@ from typing import IO, Any, Protocol, Self
 
 import psutil
 
+from bench.guard import Guard
+from bench.oom_kills import killed_by_kernel, read_counters
+from bench.turns import Turns
+
 COMMAND: tuple[str, ...] = (sys.executable, "-m", "bench.worker")
 
 _POLL_S = 0.2
 _LEAVE_S = 60.0
 """A process whose output is closed may take so long to end, and others to follow rank 0."""
 _TAIL_LINES = 40
+_LINE_CHARACTERS = 1 << 16
+"""What a process writes beside its events is read in pieces of this size: it may have no lines."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,12 @@ class Process(Protocol):
 
     def tail(self) -> list[str]:
         """The last lines that it wrote beside its events."""
+
+    def turn(self) -> tuple[str, float]:
+        """Who has the turn in the rounds, or had it at its end, and since how many seconds."""
+
+    def killed_by_kernel(self) -> bool | None:
+        """Whether, until its end, the kernel killed for want of memory; None where unknown."""
 
     def kill(self) -> None:
         """End it, and whatever it started."""
@@ -129,6 +140,17 @@ class Group:
         """The last lines that a process wrote beside its events."""
         return [*self._tails[rank], *self.processes[rank].tail()]
 
+    def turn(self) -> tuple[str, float]:
+        """Who has the turn in the rounds, or had it at the end, and since how many seconds.
+
+        All processes take the same turns, and that of rank 0 is on this host.
+        """
+        return self.processes[0].turn()
+
+    def killed_by_kernel(self, rank: int) -> bool | None:
+        """Whether the kernel killed for want of memory on a process's host; None where unknown."""
+        return self.processes[rank].killed_by_kernel()
+
     def follow(
         self,
         hear: Callable[[int, dict[str, Any]], None],
@@ -192,7 +214,7 @@ class Group:
 
 
 class LocalProcess:
-    """A worker process on this host, and whatever it starts: one session of processes.
+    """A worker process on this host, and whatever it starts.
 
     Args:
       start: what it is started with.
@@ -204,17 +226,23 @@ class LocalProcess:
         self._said: queue.Queue[str | None] = queue.Queue()
         self.answer(start.job)
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._guard: Guard | None = Guard()
+        self._turns = Turns()
+        self._turn = ("", 0.0)
+        self._oom_kills = read_counters()
         self._process = subprocess.Popen(  # noqa: S603 (our own command)
             COMMAND,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=dict(start.environment),
+            env={**start.environment, **self._guard.environment, **self._turns.environment},
+            pass_fds=(self._turns.descriptor,),
             text=True,
             errors="replace",
             start_new_session=True,
         )
         process = self._process
+        self._guard.watch(process.pid)
         # It reads its job first, and starts its threads, which inherit this, only then.
         with contextlib.suppress(ProcessLookupError):
             if start.cores is not None:
@@ -251,12 +279,25 @@ class LocalProcess:
         """The last lines of its stderr."""
         return [line for line in self._tail if line.strip()]
 
+    def turn(self) -> tuple[str, float]:
+        """Who has the turn in the rounds, or had it at its end, and since how many seconds."""
+        return self._turn if self._guard is None else self._turns.read()
+
+    def killed_by_kernel(self) -> bool | None:
+        """Whether, until its end, the kernel killed for want of memory; None where unknown."""
+        return killed_by_kernel(self._oom_kills, read_counters())
+
     def kill(self) -> None:
         """End it, and whatever it started."""
-        # The whole group, even if the worker itself is gone: it may have left children behind.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        if self._guard is None:
+            return
+        self._turn = self._turns.read()
+        # Even if the worker itself is gone: it may have left children behind.
+        self._guard.end_all()
         self._process.wait()
+        self._guard.dismiss()
+        self._guard = None
+        self._turns.close()
         self._said.put(None)
         for thread in self._threads:
             thread.join(timeout=5)
@@ -278,7 +319,7 @@ class LocalProcess:
 
     def _read_err(self, stderr: IO[str]) -> None:
         with contextlib.suppress(OSError, ValueError), stderr:
-            for line in stderr:
+            for line in iter(lambda: stderr.readline(_LINE_CHARACTERS), ""):
                 self._tail.append(line.rstrip("\n"))
 
 

@@ -2,9 +2,9 @@
 
 A worker (`python -m bench.worker`) reads one Job as a line of JSON from stdin, writes one event a
 line as JSON to the file descriptor it was started with as stdout, and exits 0. After a LookEvent it
-waits for a line on stdin: MORE rounds, or ENOUGH. Whatever implementations
-print goes to stderr. `python -m bench.worker.catalogue` reads a CatalogueRequest and writes one
-Catalogue.
+waits for a line on stdin: MORE rounds, or ENOUGH. Whatever implementations print goes to stderr.
+`python -m bench.worker.catalogue` reads a CatalogueRequest, writes the path of each file that it is
+about to import, and then one Catalogue, each as a line of JSON.
 """
 
 from __future__ import annotations
@@ -223,6 +223,8 @@ class CatalogueRequest(TypedDict):
 
     implementation_paths: list[str]
     workload_paths: list[str]
+    fatal: dict[str, str]
+    """Files that are not to be imported, and why: they ended a process that was asked before."""
 
 
 class ImplementationEntry(TypedDict):

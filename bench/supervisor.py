@@ -20,16 +20,18 @@ from pathlib import Path
 from typing import Any, cast
 
 from bench.cells import Block, Cell
+from bench.child import signal_name
 from bench.host import load_average
 from bench.hosts import Hosts, Order, ThisHost
 from bench.processes import Group
 from bench.protocol import ENOUGH, MORE, BaseFile, Job, JobOptions, PhaseEvent
+from bench.readable import readable
 from bench.rows import BlockRow, CellRow, SampleRow, Status, TraceRow, block_fields
 from bench.variants import Variant
 from bench.verdicts import look_rounds
 
 SILENCE_S = 600.0
-"""A worker that reports nothing for this long is taken to hang."""
+"""A worker that reports nothing for this long is taken to hang. Compiling is not reported on."""
 
 _PEER_S = 30.0
 """If one process fails at an implementation, the others that do have so long to say so."""
@@ -38,6 +40,12 @@ _REASON_LINES = 5
 _OUT_OF_MEMORY = re.compile(
     r"RESOURCE_EXHAUSTED|out of memory|std::bad_alloc|MemoryError", re.IGNORECASE
 )
+_KILLERS = {
+    True: ", as the kernel does for want of memory: its count of such kills has risen",
+    False: ", and not by the kernel for want of memory: its count of such kills has not risen",
+    None: ", by the kernel for want of memory or by somebody else: no count of such kills is there",
+}
+"""By whether the kernel is known to have killed for want of memory."""
 _BEFORE_ARMS = ("", "start", "truth")
 """Phases in which every arm would fail alike: running each alone would only repeat the failure."""
 
@@ -297,6 +305,11 @@ class _BlockRun:
                 partial(self._hear, report, group),
                 lambda silence_s: deadlines.passed(silence_s) or report.lonely(count),
             )
+        turn, held_s = group.turn()
+        if report.phase == "measure" and (not deadlines.overdue or held_s > settings.seconds):
+            # A worker that was only slow had to end in somebody's turn; it is to blame where the
+            # turn alone took longer than all rounds should.
+            report.arm = turn
         during = f" during {report.phase}" if report.phase else ""
         if report.block is not None and (report.phase == "trace" or end.code == 0):
             # A worker that died while it traced has told before what it measured.
@@ -309,7 +322,9 @@ class _BlockRun:
             report.status, report.reason = "timeout", end.late + during + held
         else:
             who = "the worker" if count == 1 else f"process {end.rank} of {count}"
-            report.status, report.reason = _diagnose(who, end.code, during, group.tail(end.rank))
+            report.status, report.reason = _diagnose(
+                who, end.code, during, group.tail(end.rank), group.killed_by_kernel(end.rank)
+            )
         return report
 
     def _complete(self, report: _Report, attempt: str, implementations: list[str]) -> None:
@@ -352,31 +367,41 @@ class _Deadlines:
     def __init__(self, settings: Settings) -> None:
         self._started = time.monotonic()
         self._settings = settings
+        self.overdue = False
+        """Whether the limit of the whole launch has passed, which may have been getting on."""
 
     def passed(self, silence_s: float) -> str:
         """Which limit has passed, given the seconds without an event; empty if none has."""
         took, limit = time.monotonic() - self._started, self._settings.timeout_s
         if limit is not None and took > limit:
+            self.overdue = True
             return f"the worker took over {took:.0f} s"
         if silence_s > self._settings.silence_s:
             return f"the worker showed no progress for {self._settings.silence_s:g} s"
         return ""
 
 
-def _diagnose(who: str, code: int, during: str, tail: Sequence[str]) -> tuple[Status, str]:
-    """Status and reason of the cell that is blamed for the end of a worker's process."""
-    last = "\n".join(tail[-_REASON_LINES:])
+def _diagnose(
+    who: str, code: int, during: str, tail: Sequence[str], by_kernel: bool | None
+) -> tuple[Status, str]:
+    """Status and reason of the cell that is blamed for the end of a worker's process.
+
+    Args:
+      who: ended.
+      code: as of subprocess: below 0 for a signal.
+      during: the phase.
+      tail: the last lines that it wrote.
+      by_kernel: whether the kernel killed a process for want of memory meanwhile; None if unknown.
+    """
+    last = readable("\n".join(tail[-_REASON_LINES:]))
     if code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        how = f"{who} was killed by {name}"
+        how = f"{who} was killed by {signal_name(-code)}"
     elif code:
         how = f"{who} ended with exit code {code}"
     else:
         how = f"{who} ended before its block was complete"
-    reason = f"{how}{during}" + (f"; its last lines:\n{last}" if last else "")
-    # The system ends a process that uses too much memory with SIGKILL.
-    memory = code == -signal.SIGKILL or (code != 0 and _OUT_OF_MEMORY.search(last))
+    killer = _KILLERS[by_kernel] if code == -signal.SIGKILL else ""
+    reason = f"{how}{during}{killer}" + (f"; its last lines:\n{last}" if last else "")
+    killed = code == -signal.SIGKILL and by_kernel is not False
+    memory = killed or (code != 0 and _OUT_OF_MEMORY.search(last))
     return ("oom" if memory else "crashed"), reason

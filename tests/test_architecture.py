@@ -20,7 +20,11 @@ SHARED = {"contract", "placement", "clipping", "layers", "logical_axes", "pipeli
 """What implementations and workloads may use."""
 JAX_SIDE = {*SHARED, "worker", "workloads"}
 """The parts of bench that run in a worker process, where jax is."""
-JAX_SIDE_FILES = {"bench/selftest/jax_step.py", "bench/selftest/trials.py"}
+JAX_SIDE_FILES = {
+    "bench/selftest/jax_step.py",
+    "bench/selftest/trials.py",
+    *(str(path.relative_to(ROOT)) for path in (ROOT / "bench/faults/planted").glob("*.py")),
+}
 """As above, in parts that also have another side."""
 
 

@@ -94,6 +94,7 @@ class Clockwork:
 
     def __init__(self, nanoseconds):
         self.nanoseconds = nanoseconds
+        self.name = "clockwork"
 
     def run(self, steps):
         return steps * self.nanoseconds

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -146,18 +148,61 @@ def test_death_that_no_arm_is_to_blame_for_ends_the_block(bench: Bench) -> None:
 
 
 def test_out_of_memory_that_no_arm_is_to_blame_for_gives_each_the_memory(bench: Bench) -> None:
-    bench.run({"measure": "kill"})
+    bench.run({"measure": "exhausted"})
     assert bench.statuses == dict.fromkeys(ARMS, "ok")
     assert all(row["interleaved"] is False for row in bench.cells.values())
     assert [job["implementations"] for job in bench.jobs] == [ARMS, ["A"], ["B"], ["C"]]
 
 
-@pytest.mark.parametrize("behaviour", ["kill", "exhausted", "oom always"])
+@pytest.mark.parametrize("behaviour", ["exhausted", "oom always"])
 def test_out_of_memory_alone_is_final(bench: Bench, behaviour: str) -> None:
     bench.run({"B": behaviour})
     assert bench.statuses == {"A": "ok", "B": "oom", "C": "ok"}
     assert bench.jobs[-1]["implementations"] == ["B"]
     assert bench.jobs[-1]["alone"]
+
+
+@pytest.mark.parametrize(
+    ("counts", "status", "told"),
+    [
+        (itertools.repeat({"vmstat": 3}), "crashed", "not by the kernel for want of memory"),
+        (({"vmstat": n} for n in itertools.count()), "oom", "as the kernel does for want"),
+        (itertools.repeat({}), "oom", "or by somebody else"),
+    ],
+    ids=("steady", "rising", "unknown"),
+)
+def test_who_killed_it_is_read_from_the_kernels_counters(
+    bench: Bench, counts: Iterator[dict], status: str, told: str
+) -> None:
+    bench.monkeypatch.setattr(processes, "read_counters", lambda: next(counts))
+    bench.run({"B": "kill"})
+    assert bench.statuses == {"A": "ok", "B": status, "C": "ok"}
+    assert "killed by SIGKILL" in bench.cells["B"]["reason"]
+    assert told in bench.cells["B"]["reason"]
+
+
+def test_who_has_the_turn_is_blamed_for_a_death_in_the_rounds(bench: Bench) -> None:
+    bench.run({"turn": "B", "measure": "segv"})
+    assert bench.statuses == {"A": "ok", "B": "crashed", "C": "ok"}
+    assert "SIGSEGV during measure" in bench.cells["B"]["reason"]
+    assert [job["implementations"] for job in bench.jobs] == [ARMS, ["A", "C"]]
+
+
+@pytest.mark.parametrize(("seconds", "blamed"), [(0.1, "B"), (60.0, "")])
+def test_a_late_worker_is_only_blamed_on_a_turn_longer_than_all_rounds(
+    bench: Bench, seconds: float, blamed: str
+) -> None:
+    bench.run({"turn": "B", "measure": "hang"}, timeout_s=2, seconds=seconds)
+    late = [name for name in ARMS if bench.statuses[name] == "timeout"]
+    assert late == ([blamed] if blamed else ARMS)
+
+
+def test_what_a_worker_prints_is_cut_and_cleaned(bench: Bench) -> None:
+    bench.run({"B": "binary"})
+    reason = bench.cells["B"]["reason"]
+    assert "\x1b" not in reason
+    assert "more characters" in reason
+    assert len(reason) < 3000
 
 
 def test_out_of_memory_beside_others_only(bench: Bench) -> None:

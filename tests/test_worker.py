@@ -298,27 +298,36 @@ def test_the_worker_asks_whether_its_rounds_are_enough():
 def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):
     (tmp_path / "bad.py").write_text("import no_such_module\n")
     (tmp_path / "exits.py").write_text("raise SystemExit(0)\n")
+    (tmp_path / "deadly.py").write_text("import os\nos._exit(1)\n")
+    (tmp_path / "noisy.py").write_text("import os\nos.write(1, b'{\\xff}\\n[1]\\n')\n")
     (tmp_path / "json.py").write_text('"""Named like a library."""\n')
     (tmp_path / "half.py").write_text('"""Half."""\ndef build(problem, mesh): ...\n')
     request = {
         "implementation_paths": [
-            str(tmp_path / f"{name}.py") for name in ("bad", "exits", "json", "half")
+            str(tmp_path / f"{name}.py")
+            for name in ("bad", "exits", "json", "half", "deadly", "noisy")
         ],
         "workload_paths": [],
+        "fatal": {str(tmp_path / "deadly.py"): "it was killed"},
     }
     done = subprocess.run(
         [sys.executable, "-m", "bench.worker.catalogue"],
         input=json.dumps(request),
         capture_output=True,
         text=True,
+        errors="replace",
         cwd=ROOT,
         check=True,
     )
-    answer = json.loads(done.stdout)
+    *imported, answer = map(json.loads, done.stdout.splitlines())
+    assert str(tmp_path / "bad.py") in imported
+    assert str(tmp_path / "deadly.py") not in imported
     assert answer["platform"] == "cpu"
     implementations = {entry["name"]: entry for entry in answer["implementations"]}
     assert "no_such_module" in implementations["bad"]["error"]
-    assert "exits when it is imported" in implementations["exits"]["error"]
+    assert "it calls sys.exit(0)" in implementations["exits"]["error"]
+    assert implementations["deadly"]["error"] == "it was killed"
+    assert implementations["noisy"]["error"] == "lacks build, why_unsupported"
     assert implementations["json"]["summary"] == "Named like a library."
     assert implementations["half"]["error"] == "lacks why_unsupported"
     assert implementations["half"]["summary"] == "Half."

@@ -153,8 +153,14 @@ class _Follower:
         code = None if self._process is None else self._process.code(0)
         if self._process is not None and code is not None:
             self._process.kill()  # what it left behind, and waits for its last lines
-            tail = self._process.tail()
-            self._tell({"attempt": self._attempt, "ended": code, "tail": tail})
+            self._tell(
+                {
+                    "attempt": self._attempt,
+                    "ended": code,
+                    "tail": self._process.tail(),
+                    "killed_by_kernel": self._process.killed_by_kernel(),
+                }
+            )
             self._process = None
 
     def _pass_on(self, line: str | None) -> None:

@@ -215,6 +215,7 @@ class RemoteProcess:
         self._over = threading.Event()
         self._code: int | None = None
         self._tail: list[str] = []
+        self._killed_by_kernel: bool | None = None
         link.process = self
         if link.lost:
             self.ended(LOST, ["the connection to its host was lost before"])
@@ -225,7 +226,8 @@ class RemoteProcess:
         match message:
             case {"said": line}:
                 self._hear(line)
-            case {"ended": code, "tail": tail}:
+            case {"ended": code, "tail": tail, "killed_by_kernel": killed_by_kernel}:
+                self._killed_by_kernel = killed_by_kernel
                 self.ended(code, tail)
 
     def ended(self, code: int, tail: list[str]) -> None:
@@ -251,6 +253,14 @@ class RemoteProcess:
     def tail(self) -> list[str]:
         """The last lines of its stderr."""
         return self._tail
+
+    def turn(self) -> tuple[str, float]:
+        """That is told by rank 0, which is not remote."""
+        return "", 0.0
+
+    def killed_by_kernel(self) -> bool | None:
+        """Whether, until its end, the kernel killed for want of memory; None where unknown."""
+        return self._killed_by_kernel
 
     def kill(self) -> None:
         """End it, and whatever it started."""

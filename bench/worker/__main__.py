@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -40,7 +41,17 @@ def main() -> None:
 
         with TemporaryDirectory(prefix="lockstep-") as own:
             BlockRun(job, emit, more, Path(job.get("program_cache", own))).run()
+        peers.leave()
 
 
 if __name__ == "__main__":
-    main()
+    code = 1
+    try:
+        main()
+        code = 0
+    except BaseException:  # noqa: BLE001 - sys.exit in a step is its failure too
+        traceback.print_exc()
+    # Everything is said. A thread that an implementation left behind would keep the process alive,
+    # and a library that crashes while it is unloaded would cost what was measured.
+    sys.stderr.flush()
+    os._exit(code)

@@ -42,13 +42,16 @@ from bench.rows import (
     Turn,
     block_fields,
 )
+from bench.turns import TurnWriter
 from bench.worker import peers
 from bench.worker.bases import BaseModules
 from bench.worker.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
 from bench.worker.compilation import CompilationLog, remembered_programs
 from bench.worker.completion import check_completion
 from bench.worker.discover import implementation_files, load
-from bench.worker.gate import Gate, WrongStepError
+from bench.worker.divergence import diverged
+from bench.worker.failures import Ended, UnsupportedError, failure
+from bench.worker.gate import Gate, built, pair
 from bench.worker.host_slots import merged
 from bench.worker.memory import high_water, largest_program
 from bench.worker.operations import Operations, modules_of
@@ -78,28 +81,6 @@ def make_mesh(shape: MeshShape) -> Mesh:
         axis_types=(AxisType.Auto,) * len(shape.axes),
         devices=devices[: shape.size],
     )
-
-
-class UnsupportedError(Exception):
-    """An implementation cannot run this; the message is its reason."""
-
-
-Ended = tuple[Status, str]
-"""How a cell ended that has no time, and why."""
-
-
-def failure(error: BaseException) -> Ended:
-    """How a cell ends that raised, and why, on one line or a few."""
-    if isinstance(error, WrongStepError):
-        return "wrong", str(error)
-    if isinstance(error, UnsupportedError):
-        return "unsupported", str(error)
-    text = str(error).strip()
-    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
-        return "oom", text.splitlines()[0] if text else "out of memory"
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return "crashed", f"{type(error).__name__}: {text}{place}"
 
 
 def agreed(ended: Ended | None) -> Ended | None:
@@ -142,7 +123,7 @@ class FirstCall:
         self._called = True
         before = live_programs()
         with CompilationLog() as log:
-            state, loss = self._step(state, batch)
+            state, loss = pair(self._step(state, batch))
         self.compile = log.times()
         self.programs = new_programs(live_programs(), before)
         return state, loss
@@ -192,6 +173,9 @@ class BlockRun:
         self.rounds = 0
         self.reported = 0.0
         """When progress was, on the monotonic clock."""
+        self.turn = ""
+        """Implementation whose arm, or twin, is being timed."""
+        self.turns = TurnWriter()
 
     def run(self) -> None:
         """Prove, compile, measure and trace, emitting events as it goes."""
@@ -210,7 +194,9 @@ class BlockRun:
             names = self.job["implementations"]
             for number, name in enumerate(self.chance.sample(names, len(names))):
                 self.admit(name, number, problem, mesh, gate)
-        samples = self.measure(problem, mesh) if self.arms else []
+        samples = []
+        if gate is not None and self.arms:
+            samples = self.measure(problem, mesh, gate.first_loss)
         self.emit(SamplesEvent(event="samples", rows=samples))
         self.tell()
         if "profile_dir" in self.job:
@@ -239,7 +225,7 @@ class BlockRun:
             shards = self.block.mesh.batch_shards
             programs = self.programs / "proof"
             gate = Gate(problem, exact, mesh, shards, self.block.options.precision, programs)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the cells' reason
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the cells' reason
             ended = failure(error)
         self.stopwatch.lap("gate")
         ended = agreed(ended)
@@ -255,7 +241,7 @@ class BlockRun:
         admitted, ended = None, None
         try:
             admitted = self.prove(name, number, problem, mesh, gate)
-        except Exception as error:  # noqa: BLE001 - a user's file may raise anything
+        except BaseException as error:  # noqa: BLE001 - a user's file may raise anything
             ended = failure(error)
             # At once: other processes may be waiting for this one, and never come to ask.
             self.fail(name, problem, *ended)
@@ -289,7 +275,7 @@ class BlockRun:
 
                 phase = "compile"
                 self.phase(phase, name, number, len(self.job["implementations"]))
-                train_step = implementation.build(problem, mesh)
+                train_step = built(implementation, problem, mesh)
                 first_call = FirstCall(train_step.step)
                 with remembered_programs(self.programs / name):
                     timed_check, state = gate.prove_timed(replace(train_step, step=first_call))
@@ -303,7 +289,7 @@ class BlockRun:
             row["cost"] = compilers_cost(first_call.programs)
             if name not in self.job["proved"]:
                 row["traced_flops"] = read_traced_flops(arm)
-            row["bubble"] = train_step.bubble
+            row["bubble"] = float(train_step.bubble)
             return Admitted(arm, implementation, first_call.programs, row)
         finally:
             self.stopwatch.lap(phase)
@@ -324,8 +310,8 @@ class BlockRun:
         modules = BaseModules(Path(worktree), Path(repository))
         return self.checkouts.setdefault(worktree, modules)
 
-    def measure(self, problem: Problem, mesh: Mesh) -> list[SampleRow]:
-        """Time all arms and the baseline's twin; withdraw those that compiled meanwhile."""
+    def measure(self, problem: Problem, mesh: Mesh, first_loss: float) -> list[SampleRow]:
+        """Time all arms and the baseline's twin; withdraw those that compiled or diverged."""
         arms = {arm.name for arm in self.arms}
         names = [name for name in self.job["implementations"] if name in arms]
         self.baseline = self.job["baseline"] if self.job["baseline"] in names else names[0]
@@ -336,22 +322,38 @@ class BlockRun:
 
         rounds = self.job["rounds"]
         self.phase("measure", "", 0, rounds)
-        self.steps = steps_per_span(self.arms, rounds, self.job["seconds"])
-        with CompilationLog() as log:
-            turns, compiled = measure(
-                self.arms, rounds, self.steps, self.job["seed"], log, self.after_round
-            )
+        try:
+            self.steps = steps_per_span(self.arms, rounds, self.job["seconds"], self.turn_of)
+            with CompilationLog() as log:
+                turns, compiled = measure(
+                    self.arms, rounds, self.steps, self.job["seed"], log, self.after_round,
+                    self.turn_of,
+                )  # fmt: skip
+        except BaseException as error:
+            # The rounds of the others lack a turn: they are taken again, by a fresh worker.
+            if self.turn:
+                self.fail(self.turn, problem, *failure(error))
+            raise
         self.stopwatch.lap("measure")
-        compiled = dict(pair for found in peers.everyones(compiled) for pair in found.items())
+        withdrawn = diverged(self.arms, first_loss)
+        if TWIN in withdrawn:
+            withdrawn.setdefault(self.baseline, withdrawn[TWIN])
         for name, programs in compiled.items():
+            withdrawn[name] = f"compiled {programs} programs while it was timed"
+        withdrawn = dict(item for found in peers.everyones(withdrawn) for item in found.items())
+        for name, reason in withdrawn.items():
             if name != TWIN:
-                reason = f"compiled {programs} programs while it was timed"
                 self.fail(name, problem, "wrong", reason)
-        if self.baseline in compiled:
+        if self.baseline in withdrawn:
             # Its twin is nobody's noise floor any more, and the ratios need another baseline.
-            compiled[TWIN] = 0
-            self.baseline = next((name for name in names if name not in compiled), "")
-        return self.samples(turn for turn in turns if turn["arm"] not in compiled)
+            withdrawn[TWIN] = ""
+            self.baseline = next((name for name in names if name not in withdrawn), "")
+        return self.samples(turn for turn in turns if turn["arm"] not in withdrawn)
+
+    def turn_of(self, arm: str) -> None:
+        """Note whose turn begins, for whoever asks why the worker has ended."""
+        self.turn = self.baseline if arm == TWIN else arm
+        self.turns.write(self.turn)
 
     def after_round(self, turns: list[Turn]) -> bool:
         """Report progress, and where a look is due, ask whether to go on.

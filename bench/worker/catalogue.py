@@ -1,13 +1,16 @@
 """Prints, as JSON, which devices, implementations and workloads there are.
 
-A process of its own: the asking process stays free of jax, and of the device's memory.
+A process of its own: the asking process stays free of jax, and of the device's memory. Before it
+imports a file it prints the file's path, for a file may end the process that imports it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
@@ -17,11 +20,19 @@ import jax
 
 from bench.host import usable_cores
 from bench.protocol import Catalogue, CatalogueRequest, ImplementationEntry, WorkloadEntry
+from bench.readable import readable
 from bench.worker.discover import implementation_files, load, workload_files
+from bench.worker.failures import name_and_text
 
 
-def catalogue(request: CatalogueRequest) -> Catalogue:
-    """Import everything that can be imported, and say why where it cannot."""
+def catalogue(request: CatalogueRequest, importing: Callable[[Path], None]) -> Catalogue:
+    """Import everything that can be imported, and say why where it cannot.
+
+    Args:
+      request: what is asked.
+      importing: told each file before it is imported.
+    """
+    loader = Loader(request["fatal"], importing)
     device = jax.devices()[0]
     memory = (device.memory_stats() or {}).get("bytes_limit")
     packages = ("jax", "jaxlib", "flax", "optax", "numpy")
@@ -34,53 +45,74 @@ def catalogue(request: CatalogueRequest) -> Catalogue:
         processes=1,
         versions={"python": platform.python_version()} | {name: version(name) for name in packages},
         implementations=[
-            implementation_entry(name, path)
+            implementation_entry(name, path, loader)
             for name, path in implementation_files(request["implementation_paths"]).items()
         ],
         workloads=[
-            workload_entry(name, path)
+            workload_entry(name, path, loader)
             for name, path in workload_files(request["workload_paths"]).items()
         ],
     )
 
 
-def implementation_entry(name: str, path: Path) -> ImplementationEntry:
+class Loader:
+    """Imports files, but for those that ended an earlier process."""
+
+    def __init__(self, fatal: dict[str, str], importing: Callable[[Path], None]) -> None:
+        self._fatal = fatal
+        self._importing = importing
+
+    def try_load(self, path: Path, *required: str) -> tuple[ModuleType | None, str]:
+        """The module and an empty string, or what is wrong with it."""
+        if str(path) in self._fatal:
+            return None, self._fatal[str(path)]
+        self._importing(path)
+        try:
+            module = load(path)
+        except BaseException as error:  # noqa: BLE001 - a user's file may raise anything
+            return None, readable(name_and_text(error))
+        missing = [name for name in required if name not in vars(module)]
+        return module, f"lacks {', '.join(missing)}" if missing else ""
+
+
+def implementation_entry(name: str, path: Path, loader: Loader) -> ImplementationEntry:
     """One file's entry."""
-    module, error = try_load(path, "build", "why_unsupported")
+    module, error = loader.try_load(path, "build", "why_unsupported")
     return ImplementationEntry(name=name, path=str(path), summary=summary(module), error=error)
 
 
-def workload_entry(name: str, path: Path) -> WorkloadEntry:
+def workload_entry(name: str, path: Path, loader: Loader) -> WorkloadEntry:
     """One file's entry."""
-    module, error = try_load(path, "SIZES", "DEFAULT_SIZE", "problem")
+    module, error = loader.try_load(path, "SIZES", "DEFAULT_SIZE", "problem")
+    sizes: list[str] = []
+    if module is not None and not error:
+        try:
+            sizes = list(module.SIZES)
+        except TypeError as fault:
+            error = f"SIZES: {fault}"
     return WorkloadEntry(
         name=name,
         path=str(path),
         summary=summary(module),
-        sizes=list(module.SIZES) if module and not error else [],
-        default=module.DEFAULT_SIZE if module and not error else "",
+        sizes=sizes,
+        default=str(module.DEFAULT_SIZE) if module is not None and not error else "",
         error=error,
     )
 
 
-def try_load(path: Path, *required: str) -> tuple[ModuleType | None, str]:
-    """The module and an empty string, or what is wrong with it."""
-    try:
-        module = load(path)
-    except Exception as error:  # noqa: BLE001 - a user's file may raise anything
-        return None, f"{type(error).__name__}: {error}"
-    missing = [name for name in required if name not in vars(module)]
-    return module, f"lacks {', '.join(missing)}" if missing else ""
-
-
 def summary(module: ModuleType | None) -> str:
     """First line of the docstring."""
-    lines = ((module.__doc__ if module else None) or "").strip().splitlines()
+    lines = str((module.__doc__ if module else None) or "").strip().splitlines()
     return lines[0] if lines else ""
 
 
 if __name__ == "__main__":
-    request = cast("CatalogueRequest", json.load(sys.stdin))
-    answer = sys.stdout
-    sys.stdout = sys.stderr  # whatever the files print while imported is not the answer
-    json.dump(catalogue(request), answer)
+    asked = cast("CatalogueRequest", json.load(sys.stdin))
+    # Whatever the files print while they are imported is not the answer.
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1) as answer:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        found = catalogue(asked, lambda path: print(json.dumps(str(path)), file=answer))
+        print(json.dumps(found), file=answer)
+    # A thread that a file has started must not keep this process alive.
+    sys.stderr.flush()
+    os._exit(0)

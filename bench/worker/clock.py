@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -33,6 +33,11 @@ class Arm:
     step: Callable[[Any, Any], tuple[Any, jax.Array]]
     state: Any
     batch: Any
+    steps: int = 0
+    """Run so far."""
+    losses: list[tuple[int, jax.Array]] = field(default_factory=list)
+    """The last loss of each span, and after how many steps it was: left on the devices, where
+    nothing waits for them."""
 
     def run(self, steps: int, *, wait_each: bool = False) -> int:
         """Run steps and wait until the devices are done.
@@ -61,16 +66,28 @@ class Arm:
             jax.block_until_ready(arrays)
             end = time.perf_counter_ns()
         self.state = state
+        self.steps += steps
+        self.losses.append((self.steps, loss))
         return end - start
 
 
-def steps_per_span(arms: list[Arm], rounds: int, seconds: float) -> int:
+def nobody_asks(_name: str) -> None:
+    """Where it does not matter whose turn it is."""
+
+
+def steps_per_span(
+    arms: list[Arm], rounds: int, seconds: float, turn_of: Callable[[str], None] = nobody_asks
+) -> int:
     """Steps of a throughput span, so that the rounds take about `seconds` together.
 
     All arms share it. Unequal step counts would bias the comparison of microsecond steps: the cost
     of starting and ending a span would be shared by a different number of steps.
     """
-    each = [statistics.median(arm.run(1) for _ in range(CALIBRATION_STEPS)) for arm in arms]
+    each = []
+    for arm in arms:
+        turn_of(arm.name)
+        each.append(statistics.median(arm.run(1) for _ in range(CALIBRATION_STEPS)))
+    turn_of("")
     turn = seconds * 1e9 / rounds / sum(each)
     wash_out = 1
     steps = max(1, min(MAX_STEPS, int((turn - wash_out) / (1 + LATENCY_SHARE))))
@@ -106,6 +123,7 @@ def measure(
     seed: int,
     log: CompilationLog,
     after_round: Callable[[list[Turn]], bool],
+    turn_of: Callable[[str], None] = nobody_asks,
 ) -> tuple[list[Turn], dict[str, int]]:
     """Time all arms in interleaved rounds.
 
@@ -119,6 +137,7 @@ def measure(
       seed: of the order of arms.
       log: open, to notice compilation.
       after_round: is given all turns so far, and says whether to go on.
+      turn_of: told before each turn whose it is, and after the last of a round that it is nobody's.
 
     Returns:
       All turns, and for every arm that compiled a program inside a span, how many: its times are
@@ -133,6 +152,7 @@ def measure(
             watch.slot()  # what happened between rounds belongs to no turn
             for position, name in enumerate(order):
                 arm = by_name[name]
+                turn_of(name)
                 programs, at = log.programs, time.time()
                 wash_out = arm.run(1)
                 throughput = arm.run(steps)
@@ -154,6 +174,7 @@ def measure(
                 )
                 turns.append(turn)
                 predecessor = name
+            turn_of("")
             gc.collect()
             if not after_round(turns):
                 break

@@ -24,10 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -68,6 +68,12 @@ class Trajectory:
     drift: str = ""
     """The first place where devices held different replicas; empty if they never did."""
 
+    @property
+    def finite(self) -> bool:
+        """Whether no loss and no parameter is infinite or NaN."""
+        snapshots = (self.start, self.first, self.last)
+        return bool(np.isfinite(self.losses).all()) and all(map(all_finite, snapshots))
+
 
 @contextmanager
 def exact_arithmetic(programs: Path) -> Iterator[None]:
@@ -104,19 +110,48 @@ def rounding(precision: str, platform: str) -> float:
     return float(2.0**-bits)
 
 
+def built(implementation: Implementation, problem: Problem, mesh: Mesh) -> TrainStep:
+    """What an implementation builds.
+
+    Raises:
+      WrongStepError: it is no TrainStep.
+    """
+    train_step: Any = implementation.build(problem, mesh)
+    # Not by its class: an implementation of another revision has that revision's.
+    parts = ("state", "place", "step", "params")
+    if not is_dataclass(train_step) or not all(hasattr(train_step, part) for part in parts):
+        raise WrongStepError(f"build returns a {type(train_step).__name__}, not a TrainStep")
+    return cast("TrainStep", train_step)
+
+
+def pair(returned: Any) -> tuple[Any, Any]:
+    """The state and the loss that a step returned.
+
+    Raises:
+      WrongStepError: it returned something else.
+    """
+    if not isinstance(returned, tuple | list):
+        what = f"a {type(returned).__name__}"
+    elif len(returned) != 2:  # noqa: PLR2004 - a pair
+        what = f"{len(returned)} values"
+    else:
+        return returned[0], returned[1]
+    raise WrongStepError(f"the step returns {what}, not the pair (state, loss)")
+
+
 def run_steps(train_step: TrainStep, batches: list[Batch]) -> Stepped:
     """Step through the batches, looking whether replicas still agree.
 
     Raises:
-      WrongStepError: a loss is not a scalar, a loss or parameter is not finite, or an output
-        cannot be waited for.
+      WrongStepError: a step returns no pair, a loss is not a scalar, a loss or parameter is not
+        finite, or an output cannot be waited for.
     """
     state = train_step.state
     losses: list[float] = []
     snapshots = [flatten(train_step.params(state))]
     drift = ""
     for number, batch in enumerate(batches):
-        state, loss = train_step.step(state, train_step.place(batch))
+        state, loss = pair(train_step.step(state, train_step.place(batch)))
         check_waitable(state, loss)
         if loss.shape:
             raise WrongStepError(f"the loss has shape {loss.shape}; it must be one scalar")
@@ -126,9 +161,9 @@ def run_steps(train_step: TrainStep, batches: list[Batch]) -> Stepped:
             params = train_step.params(state)
             drift = drift or find_drift(by_path(params))
             snapshots.append(flatten(params))
-    if not np.isfinite(losses).all() or not all(map(all_finite, snapshots)):
-        raise WrongStepError("the loss or a parameter is not finite")
     trajectory = Trajectory(np.array(losses), snapshots[0], snapshots[1], snapshots[-1], drift)
+    if not trajectory.finite:
+        raise WrongStepError("the loss or a parameter is not finite")
     return Stepped(trajectory, state)
 
 
@@ -293,6 +328,9 @@ class Gate:
       mesh: the block's mesh; `shards` says into how many parts it splits the batch.
       precision: the timed problem's.
       programs: folder where compiled proofs are remembered.
+
+    Raises:
+      WrongStepError: the workload itself has no finite loss or parameters.
     """
 
     def __init__(
@@ -325,6 +363,18 @@ class Gate:
                 )
                 for name, problem in self.problems.items()
             }
+        for name, truth in self.truth.items():
+            if not truth.finite:
+                losses = ", ".join(f"{loss:.3g}" for loss in truth.losses)
+                raise WrongStepError(
+                    "the workload itself is not finite, whoever computes it: losses or parameters "
+                    f"of {STEPS} steps on one device ({name}; losses: {losses})"
+                )
+
+    @property
+    def first_loss(self) -> float:
+        """Of the whole batch, before the first update."""
+        return float(self.truth[OWN].losses[0])
 
     def resolvable(self, eps: float) -> Flat:
         """Per element: is its gradient at least eps^(1/4) of the typical one?"""
@@ -343,7 +393,7 @@ class Gate:
         for name, problem in self.problems.items():
             truth = self.truth[name]
             with exact_arithmetic(self.programs):
-                train_step = implementation.build(problem, self.mesh)
+                train_step = built(implementation, problem, self.mesh)
                 ours = run_steps(train_step, self.exact_batches).trajectory
                 check = ProofCheck(
                     name=name,

@@ -4,6 +4,7 @@
 {"equal": true}      all arms are equally fast
 {"times": {"B": 2}}  so many times the step time that an arm would have
 {"edits": FILE}      adds a line to it
+{"turn": "B"}        it says that this arm has the turn before it measures, where it is not gone yet
 {"log": FILE}        every job is appended to it, a line each, with its XLA_FLAGS
 """
 
@@ -20,6 +21,7 @@ from pathlib import Path
 from bench.cells import Block, StepOptions
 from bench.mesh import MeshShape
 from bench.rows import block_fields
+from bench.turns import TurnWriter
 
 BEHAVIOUR = json.loads(os.environ.get("FAKE_WORKER", "{}"))
 JOB = json.loads(sys.stdin.readline())
@@ -68,6 +70,9 @@ def act(arm: str, behaviour: str) -> tuple[str, str]:
             pids.with_suffix(".part").write_text(f"{os.getpid()} {child.pid}")
             pids.with_suffix(".part").replace(pids)  # whole as soon as it is there
             time.sleep(300)
+        case "binary":
+            sys.stderr.buffer.write(b"\x1b[31m\xff\xfe" * 200_000)
+            sys.exit(3)
         case "babble":
             while True:
                 phase("gate", arm)
@@ -108,7 +113,9 @@ for arm in ARMS:
     if status == "ok":
         ok.append(arm)
 phase("measure")
-if "measure" in BEHAVIOUR and not JOB["alone"]:
+TURN = BEHAVIOUR.get("turn", "")
+TurnWriter().write(TURN)
+if "measure" in BEHAVIOUR and not JOB["alone"] and (not TURN or TURN in ARMS):
     act("", BEHAVIOUR["measure"])
 
 
