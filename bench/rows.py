@@ -348,8 +348,8 @@ class Manifest(TypedDict):
     device_count: int
     device_memory_bytes: int | None
     host: dict[str, Any]
-    """os, cpu, physical_cores, memory_bytes and load (1 minute) of rank 0's host, and usable_cores of
-    all hosts."""
+    """Of that of rank 0: os, cpu, physical_cores, memory_bytes, load (1 minute). Of all hosts:
+    usable_cores."""
     versions: dict[str, str]
     """python, jax, jaxlib, flax, optax, numpy."""
     environment: dict[str, str]

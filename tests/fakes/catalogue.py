@@ -31,7 +31,6 @@ def catalogue(
         "processes": 1,
         "device_memory_bytes": None,
         "usable_cores": cores,
-        "processes": 1,
         "versions": {"python": "3", "jax": "0"},
         "implementations": [
             *(implementation(name) for name in ("jit_spmd", "pmap", "python_loop")),
