@@ -142,7 +142,8 @@ def cluster(session: nox.Session) -> None:
     On Debian: apt-get install openmpi-bin slurmctld slurmd slurm-client iproute2
     """
     install(session, "tests")
-    words = ("tests/test_launchers.py", "--cluster", "-rs")
+    # Each waits for whole runs.
+    words = ("tests/test_launchers.py", "--cluster", "-rs", "-o", "faulthandler_timeout=1200")
     session.run(python(session), "-m", "pytest", *words, *session.posargs)
 
 

@@ -24,7 +24,7 @@ from rich.text import Text
 from bench import files, store
 from bench.catalogue import CatalogueError, path_faults, read_catalogue
 from bench.cells import Block
-from bench.cluster.follower import follow
+from bench.cluster.follower import TERMINATION, follow
 from bench.cluster.leader import Leader
 from bench.cluster.membership import ClusterError, Membership, membership
 from bench.distributed import DistributedConfig, DistributedConfigError
@@ -209,7 +209,7 @@ class Front:
 
     @pytest.hookimpl(wrapper=True, specname="pytest_runtestloop")
     def pytest_show_progress(self) -> Generator[None, Any, Any]:
-        """Around all items: the progress bar, and SIGTERM as an interruption."""
+        """Around all items: the progress bar, and signals that interrupt."""
         if not self._measures:
             return (yield)
         todo = self._to_do()
@@ -446,13 +446,14 @@ def _keyword_expression(expression: str) -> str:
 
 @contextlib.contextmanager
 def _termination_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends the run as Ctrl-C does: workers are killed, the report is built."""
+    """These signals end the run as Ctrl-C does: workers are killed, the report is built."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in TERMINATION}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

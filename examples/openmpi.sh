@@ -10,7 +10,11 @@ checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PYTHONPATH="$checkout${PYTHONPATH:+:$PYTHONPATH}"
 
 # --bind-to none: Lockstep itself keeps each worker to cores of its own.
-# odls_base_sigkill_timeout: after Ctrl-C, so many seconds to write the report, instead of one.
-exec mpirun -n "${PROCESSES:-2}" ${HOSTS:+--host "$HOSTS"} -x PYTHONPATH \
-  --bind-to none --mca odls_base_sigkill_timeout 120 \
-  "${PYTHON:-python}" -m bench run --distributed auto "$@"
+setsid mpirun -n "${PROCESSES:-2}" ${HOSTS:+--host "$HOSTS"} -x PYTHONPATH --bind-to none \
+  "${PYTHON:-python}" -m bench run --distributed auto "$@" &
+
+# mpirun answers Ctrl-C by killing all within two seconds, without reading what they print. This
+# signal it passes on, and rank 0 ends the run as on Ctrl-C: workers go, the report is written.
+trap 'kill -USR1 $!' INT TERM
+while kill -0 $! 2>/dev/null; do wait $! && code=0 || code=$?; done
+exit "$code"

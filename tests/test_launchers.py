@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
 import psutil
 import pytest
 
@@ -110,6 +109,11 @@ class Launches:
     def workers(self) -> int:
         """How many worker processes there are."""
         return len(self.alive("bench.worker"))
+
+    def met(self) -> bool:
+        """Whether two worker processes have a connection, as to nobody but one another."""
+        workers = self.alive("bench.worker")
+        return len(workers) == 2 and all(worker.net_connections("tcp") for worker in workers)
 
     def wait_for(self, what: str, condition: Callable[[], object]) -> None:
         until = time.monotonic() + LIMIT_S
@@ -339,8 +343,9 @@ def test_a_file(launches: Launches) -> None:
 def test_a_process_that_is_killed_costs_its_blocks_and_not_the_run(launches: Launches) -> None:
     words = [("data=1 data=2" if word == "data=2" else word) for word in SMALL]
     both = pair(launches, EXAMPLES / "variables.sh", *words, WORLD_SIZE=2)
-    launches.wait_for("workers of two processes", lambda: launches.workers() == 2)
+    launches.wait_for("workers of two processes have met", launches.met)
     both.processes[1].kill()
+    both.processes[1].wait()
     assert launches.end(both.processes[0]) == 1, launches.output
     cells = stored(both.folders[0]).cells.set_index("processes")
     assert cells.loc[1, "status"] == "ok", cells.loc[1, "reason"]
@@ -415,11 +420,24 @@ def test_two_hosts(launches: Launches, two_hosts: TwoHosts) -> None:
     pair(launches, EXAMPLES / "variables.sh", *SMALL, on=two_hosts.command, **LINE).check()
 
 
-def scaled(launches: Launches, two_hosts: TwoHosts, name: str) -> pd.DataFrame:
-    """The report's curves from one process to one on each host, by implementation and devices."""
+@dataclass(frozen=True)
+class Scaled:
+    """A curve from one process to one on each host, with the same global batch."""
+
+    alone_s: float
+    """Fastest step of one process. Others that use the cores only ever make one slower."""
+    both_s: float
+    """Fastest step of two processes."""
+    sent_bytes: float
+    """That a device sends in such a step, as stored."""
+    efficiency: float
+    """As reported, from medians."""
+
+
+def scaled(launches: Launches, two_hosts: TwoHosts, name: str) -> Scaled:
     words = (
         *("--workloads", "mlp", "--meshes", "data=1 data=2", "--batch-sizes", "512"),
-        *("--implementations", "shard_map_psum", "jit_spmd", "--rounds", "8", "--seconds", "4"),
+        *("--implementations", "shard_map_psum", "--rounds", "15", "--seconds", "6"),
         *("--launches", "1", "--run", "tried"),
     )
     own = Launches(launches.folder / name)
@@ -431,8 +449,49 @@ def scaled(launches: Launches, two_hosts: TwoHosts, name: str) -> pd.DataFrame:
         own.kill()
     run = stored(both.folders[0])
     [curve] = scaling.find(tables.build(run).cells)
-    points = curve.points.set_index(["implementation", "devices"])
-    fastest = run.samples.assign(s=run.samples["throughput_ns"] / run.samples["steps"] / 1e9)
-    print(name, points[["step_s", "efficiency"]])
-    print(fastest.groupby(["arm", "block"])["s"].describe())
-    return points
+    samples = run.samples.merge(run.blocks[["block", "processes"]], on="block")
+    fastest = (samples["throughput_ns"] / samples["steps"] / 1e9).groupby(samples["processes"])
+    cells = run.cells.set_index("processes")
+    found = Scaled(
+        *fastest.min()[[1, 2]],
+        sent_bytes=sum(part["wire_bytes"] for part in cells.loc[2, "communication"]),
+        efficiency=curve.points.set_index("devices").loc[2, "efficiency"],
+    )
+    print(f"{name}: {found}")
+    return found
+
+
+@needs("ip", "tc", "unshare", "mount", "hostname", root=True)
+def test_scaling_bends_as_communication_predicts(launches: Launches, two_hosts: TwoHosts) -> None:
+    free = scaled(launches, two_hosts, "unlimited")
+    efficiency = free.efficiency
+    for name, bits_per_s in (("1gbit", 1e9), ("100mbit", 1e8)):
+        # A bucket much smaller than a step's bytes, and a queue that holds all of them.
+        queue = ("tbf", "rate", name, "burst", "128kb", "limit", "32mb")
+        if reason := two_hosts.slow_down(*queue):
+            pytest.skip(f"tc cannot limit bandwidth here: {reason}")
+        slow = scaled(launches, two_hosts, name)
+        predicted = slow.sent_bytes / (bits_per_s / 8)
+        # What the free line takes as well, for copies and packets, a slow one hides: at most what
+        # two processes are short of halving the step.
+        hidden = free.both_s - free.alone_s / 2
+        assert 0.75 * predicted - hidden < slow.both_s - free.both_s < 1.25 * predicted
+        # What one process alone takes stays what it is, and two lose what they wait.
+        lost = free.both_s / (free.both_s + predicted)
+        measured = (slow.alone_s / slow.both_s) / (free.alone_s / free.both_s)
+        assert measured == pytest.approx(lost, rel=0.25)
+        assert slow.efficiency < efficiency
+        efficiency = slow.efficiency
+
+
+@needs("ip", "tc", "unshare", "mount", "hostname", root=True)
+def test_delay_costs_a_round_trip_a_step(launches: Launches, two_hosts: TwoHosts) -> None:
+    each_way_s = 0.02
+    if reason := two_hosts.slow_down(
+        "netem", "delay", f"{each_way_s * 1e3:g}ms", "limit", "100000"
+    ):
+        pytest.skip(f"this kernel has no netem: {reason}")
+    slow = scaled(launches, two_hosts, "delayed")
+    two_hosts.slow_down("pfifo")
+    free = scaled(launches, two_hosts, "unlimited")
+    assert slow.both_s - free.both_s > 2 * each_way_s

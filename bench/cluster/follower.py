@@ -25,6 +25,9 @@ LEFT_ALONE = 1
 that went: rank 0's exit code speaks for all, and a launcher that ends a job as soon as any process
 fails must not end rank 0 while it says what was wrong."""
 
+TERMINATION = (signal.SIGTERM, signal.SIGUSR1)
+"""Signals that end a run as Ctrl-C does. The second is the one that mpirun passes on."""
+
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 _POLL_S = 0.2
 
@@ -83,7 +86,7 @@ def follow(member: Membership) -> int:
     """
     with _connect(member) as connection:
         # The leader hears these as well, and ends the run in order.
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, *TERMINATION):
             signal.signal(number, signal.SIG_IGN)
         return _Follower(connection, hello(member.config)).follow()
 

@@ -81,7 +81,11 @@ def _detected() -> Membership:
     # Listens before it is known which process is of rank 0: the others are told where.
     server, token = _listen(), secrets.token_hex(16)
     address, port = server.getsockname()
-    found = _meet({"address": address, "port": port, "token": token})
+    try:
+        found = _meet({"address": address, "port": port, "token": token})
+    except ClusterError:
+        server.close()
+        raise
     config = DistributedConfig(
         enabled=True,
         world_size=found["processes"],

@@ -1,6 +1,7 @@
 """Stands in for `python -m bench.worker`: behaves as FAKE_WORKER says, a JSON object.
 
 {"B": "segv"}        what happens in the gate of an arm; see `act`
+{"ranks": [{}, {}]}  the same of each process of a launch, by rank
 {"equal": true}      all arms are equally fast
 {"times": {"B": 2}}  so many times the step time that an arm would have
 {"edits": FILE}      adds a line to it
@@ -25,6 +26,8 @@ from bench.turns import TurnWriter
 
 BEHAVIOUR = json.loads(os.environ.get("FAKE_WORKER", "{}"))
 JOB = json.loads(sys.stdin.readline())
+if "ranks" in BEHAVIOUR:
+    BEHAVIOUR |= BEHAVIOUR["ranks"][JOB["place"]["rank"]]
 ARMS = JOB["implementations"]
 MESH, OPTIONS = MeshShape.parse(JOB["mesh"]), StepOptions(**JOB["options"])
 COMMON = block_fields(
