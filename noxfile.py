@@ -120,6 +120,13 @@ def selftest(session: nox.Session) -> None:
 
 
 @nox.session
+def faults(session: nox.Session) -> None:
+    """Inject faults into real runs: what does each leave behind? (posargs: names, --list)."""
+    install(session)
+    session.run(python(session), "-m", "bench", "faults", *session.posargs)
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """Run the project's own tests (posargs: options of pytest, such as `-n 0 --pdb`)."""
     install(session, "tests")

@@ -20,6 +20,7 @@ from bench import store
 from bench.catalogue import CatalogueError
 from bench.engine import PROFILES, REPORTS, find_run
 from bench.exits import FAILED, refuse
+from bench.faults.command import faults
 from bench.matrix import BadInput, share
 from bench.options import help_text, regress_help_text
 from bench.plugin import CELLS_FILE
@@ -222,6 +223,7 @@ def tensorboard(
 
 
 app.command()(selftest)
+app.command()(faults)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +24,13 @@ ALL = (*GOOD, LATER)
 
 
 def planted(
-    file: str, status: str, reason: str, *words: str, code: int = 1, says: str = ""
+    file: str,
+    status: str,
+    reason: str,
+    *words: str,
+    code: int = 1,
+    says: str = "",
+    beside: Sequence[str] = GOOD,
 ) -> Trial:
     """A planted implementation beside good ones, which must be ok.
 
@@ -35,6 +41,7 @@ def planted(
       words: options of the run.
       code: exit code of the run.
       says: pattern that the run's output has to match.
+      beside: the good ones.
     """
 
     def trial(lab: Lab) -> Outcome:
@@ -42,12 +49,18 @@ def planted(
         ended = lab.measure(file, words=words).wait()
         outcome.see_end(ended, code)
         outcome.see_cell(lab.cells().get(f"8/{file}"), status, reason)
-        outcome.see_others(lab, (8,))
+        outcome.see_others(lab, (8,), beside)
         outcome.see_files(lab, file)
         outcome.expect(ended.says(says), f"it does not say {says!r}")
         return outcome
 
     return trial
+
+
+def of_two(file: str, status: str, reason: str) -> Trial:
+    """A planted implementation of which one of two processes goes wrong."""
+    words = ("--meshes", "data=2", "--processes", "2", "--silence", "20")
+    return planted(file, status, reason, *words, beside=GOOD[1:])  # the first is for one process
 
 
 def bad_workload(file: str, reason: str) -> Trial:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from bench import store
 from bench.faults import scenarios
-from bench.faults.scenarios import Trial, bad_workload, damaged, interrupted, planted
+from bench.faults.scenarios import Trial, bad_workload, damaged, interrupted, of_two, planted
 
 SILENCE_S = 20
 """Of the runs in which something hangs. A worker starts in a few seconds."""
@@ -87,6 +87,22 @@ FAULTS = (
     Fault(
         "stopped-worker", HANG, "the timed step stops its process by SIGSTOP",
         planted("stops", "timeout", f"{SILENT} measure", *HANGS),
+    ),
+    Fault(
+        "peer-killed", CRASH, "one of two processes kills itself by SIGKILL",
+        of_two("peer_killed", "crashed", "process 1 of 2 was killed by SIGKILL"),
+    ),
+    Fault(
+        "peer-raises", USER, "one of two processes raises in its step, and the other waits for it",
+        of_two("peer_raises", "crashed", "process 1 of 2 failed where others did not: Runtime"),
+    ),
+    Fault(
+        "peer-stopped", HANG, "one of two processes stops itself by SIGSTOP",
+        of_two("peer_stops", "timeout", f"{SILENT} .*; process 1 was stopped"),
+    ),
+    Fault(
+        "peer-elsewhere", HANG, "one of two processes waits in a collective that is its own alone",
+        of_two("peer_elsewhere", "timeout", SILENT),
     ),
     Fault(
         "nan-in-rounds", LOSS, "the loss becomes NaN in the timed rounds",

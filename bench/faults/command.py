@@ -1,0 +1,62 @@
+"""`python -m bench faults`: is anything lost when something goes wrong? Imports no jax."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from bench.engine import REPORTS
+from bench.exits import refuse
+from bench.faults import page, session
+from bench.faults.outcome import Outcome
+from bench.faults.table import FAULTS, Fault
+from bench.spelling import closest
+
+DEVIATED = 1
+"""Exit code where something was lost."""
+
+
+def faults(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[FAULT]...", help="Which (default: all).")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Only list the faults.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Faults that are injected at once.")] = 2,
+    run: Annotated[str, typer.Option(help="Name of the folder in reports/.")] = "",
+) -> None:
+    """Inject faults into real runs, and check that nothing is lost: a table of what each left.
+
+    The exit code is 0 if all ended as they must, or could not be injected here; else 1.
+    """
+    console = Console(highlight=False)
+    if list_:
+        for fault in FAULTS:
+            console.print(f"{fault.name}  ({fault.kind}) {fault.how}", soft_wrap=True)
+        return
+    known = {fault.name: fault for fault in FAULTS}
+    unknown = [f"unknown {one!r}; {closest(one, known)}" for one in names or () if one not in known]
+    name = run or f"faults_{datetime.now(UTC):%Y-%m-%d_%H%M}"
+    if Path(name).name != name:
+        unknown.append(f"--run: {name!r} is not a plain name of a folder")
+    elif (REPORTS / name).exists():
+        unknown.append(f"--run: {name} exists in {REPORTS}/; choose another name")
+    if unknown:
+        refuse("\n".join(unknown))
+
+    def done(fault: Fault, outcome: Outcome) -> None:
+        console.print(
+            f"{page.word(outcome)}  {fault.name}  {outcome.seconds:.0f} s", soft_wrap=True
+        )
+        for deviation in outcome.deviations:
+            console.print(f"  {deviation}", soft_wrap=True, markup=False)
+
+    results = session.run([known[one] for one in names or known], jobs, done)
+    session.write(REPORTS / name, results)
+    path = page.build(REPORTS / name, results)
+    console.print(page.summary(results))
+    typer.echo(f"faults: {path.as_posix()}")
+    raise typer.Exit(0 if all(page.as_expected(row) for row in results["rows"]) else DEVIATED)
