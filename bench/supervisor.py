@@ -125,14 +125,20 @@ class _Report:
         self.failures.setdefault(name, {})[rank] = row
         self.first_told.setdefault(name, time.monotonic())
 
-    def lonely(self, count: int) -> str:
-        """Which process failed while the others went on, and may wait for it for ever."""
+    def overdue(self, late: str, count: int) -> str:
+        """Why a launch is to be cut; empty if it may go on.
+
+        Args:
+          late: which deadline has passed; empty if none has.
+          count: of processes. If one failed while the others went on, they may wait for it for ever.
+        """
         for name, rows in self.failures.items():
-            if len(rows) < count and time.monotonic() > self.first_told[name] + _PEER_S:
+            waited_s = time.monotonic() - self.first_told[name]
+            if len(rows) < count and (late or waited_s > _PEER_S):
                 rank, self.failed_alone = next(iter(rows.items()))
                 told = self.failed_alone["reason"]
                 return f"process {rank} of {count} failed where others did not: {told}"
-        return ""
+        return late
 
 
 def run_block(
@@ -303,7 +309,7 @@ class _BlockRun:
         with Group(partial(settings.hosts.start, order, coordinator), count) as group:
             end = group.follow(
                 partial(self._hear, report, group),
-                lambda silence_s: deadlines.passed(silence_s) or report.lonely(count),
+                lambda silence_s: report.overdue(deadlines.passed(silence_s), count),
             )
         turn, held_s = group.turn()
         if report.phase == "measure" and (not deadlines.overdue or held_s > settings.seconds):
