@@ -115,14 +115,25 @@ def test_one_fault(trial, passed: bool, skipped: str) -> None:
     ],
 )
 def test_the_table_and_the_exit_code(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trial, code: int, words: str
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    trial,
+    code: int,
+    words: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "FAULTS", (fault(trial, "mine"),))
     with pytest.raises(typer.Exit) as ended:
         command.faults(["mine"], list_=False, jobs=1, run="r")
     assert ended.value.exit_code == code
-    assert words in (tmp_path / "reports/r" / page.PAGE).read_text()
+    assert words in (tmp_path / "reports/r" / page.MARKDOWN).read_text()
+    html = (tmp_path / "reports/r" / page.PAGE).read_text()
+    assert words.replace("\\", "") in html
+    assert html.rstrip().endswith("</html>")
+    shown = capsys.readouterr().out
+    assert "mine" in shown
+    assert "1 fault: " in shown
     (row,) = json.loads((tmp_path / "reports/r" / session.RESULTS).read_text())["rows"]
     assert row["name"] == "mine"
     assert row["passed"] == (code == 0 and not row["outcome"]["skipped"])
