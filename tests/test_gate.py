@@ -22,7 +22,7 @@ from bench.placement import (
     place_model_state_on_shards,
 )
 from bench.worker.block import make_mesh
-from bench.worker.gate import OWN, SGD, Gate, WrongStepError, find_drift, rounding
+from bench.worker.gate import OWN, SGD, Gate, WrongStepError, built, find_drift, pair, rounding
 from bench.workloads import linear, mlp
 from implementations import python_loop
 
@@ -397,3 +397,34 @@ def test_gate_leaves_the_process_in_float32(gate):
 def test_rounding_follows_the_shortest_significand(precision, platform, asked, bits):
     with jax.default_matmul_precision(asked):
         assert rounding(precision, platform) == 2.0**-bits
+
+
+def test_a_workload_that_is_not_finite_is_not_the_implementations_fault(mesh, programs):
+    def infinite(problem: Problem) -> Problem:
+        return replace(problem, loss=lambda model, batch: problem.loss(model, batch) / 0.0)
+
+    with pytest.raises(WrongStepError, match=r"the workload itself .*\(fp64 sgd; losses: inf"):
+        make_gate(linear, mesh, programs, change=infinite)
+
+
+def test_the_first_loss_is_the_truths(gate):
+    assert gate.first_loss == gate.truth[OWN].losses[0]
+
+
+@pytest.mark.parametrize("returned", [None, TrainStep, {"state": 1}])
+def test_what_is_built_must_be_a_step(mesh, returned):
+    class Odd:
+        @staticmethod
+        def build(problem, mesh):
+            return returned
+
+    with pytest.raises(WrongStepError, match=f"build returns a {type(returned).__name__}, not"):
+        built(Odd, linear.problem(linear.tiny(), 8, "fp32"), mesh)
+
+
+def test_what_a_step_returns_must_be_a_pair():
+    assert pair([1, 2]) == (1, 2)
+    with pytest.raises(WrongStepError, match="3 values, not the pair"):
+        pair((1, 2, 3))
+    with pytest.raises(WrongStepError, match="a float, not the pair"):
+        pair(1.0)

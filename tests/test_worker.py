@@ -33,7 +33,7 @@ JOB = {
     },
     "implementations": [
         *("jit_spmd", "noisy", "wrong", "broken", "elsewhere", "greedy", "hasty", "lavish"),
-        "restless",
+        *("restless", "leaves", "interrupts"),
     ],
     "baseline": "jit_spmd",
     "proved": [],
@@ -53,6 +53,8 @@ OUTSIDE = {
     "greedy": RIGHT
     + "def build(problem, mesh):\n    raise MemoryError('RESOURCE_EXHAUSTED: 1 EiB')\n",
 }
+OUTSIDE["leaves"] = RIGHT + "def build(problem, mesh):\n    raise SystemExit('enough')\n"
+OUTSIDE["interrupts"] = RIGHT + "def why_unsupported(problem, mesh):\n    raise KeyboardInterrupt\n"
 OUTSIDE["hasty"] = """
 import dataclasses, hashlib, threading, time
 from implementations import jit_spmd
@@ -165,6 +167,8 @@ def test_every_cell_ends_once_with_its_reason(events):
     assert ends["greedy"] == ("oom", "RESOURCE_EXHAUSTED: 1 EiB")
     assert ends["broken"][0] == "crashed"
     assert "RuntimeError: no such luck (broken.py:3)" in ends["broken"][1]
+    assert ends["leaves"] == ("crashed", "it calls sys.exit('enough') (leaves.py:3)")
+    assert ends["interrupts"] == ("crashed", "KeyboardInterrupt (interrupts.py:3)")
     assert ends["wrong"][0] == "wrong"
     assert "the loss is 3 times what it should be" in ends["wrong"][1]
     for late in ("hasty", "lavish"):

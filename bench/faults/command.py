@@ -48,15 +48,15 @@ def faults(
         refuse("\n".join(unknown))
 
     def done(fault: Fault, outcome: Outcome) -> None:
-        console.print(
-            f"{page.word(outcome)}  {fault.name}  {outcome.seconds:.0f} s", soft_wrap=True
-        )
+        word = f"{page.word(outcome):7}"
+        console.print(f"{word}  {fault.name}  {outcome.seconds:.0f} s", soft_wrap=True)
         for deviation in outcome.deviations:
             console.print(f"  {deviation}", soft_wrap=True, markup=False)
 
     results = session.run([known[one] for one in names or known], jobs, done)
     session.write(REPORTS / name, results)
     path = page.build(REPORTS / name, results)
+    console.print(page.table(results))
     console.print(page.summary(results))
     typer.echo(f"faults: {path.as_posix()}")
     raise typer.Exit(0 if all(page.as_expected(row) for row in results["rows"]) else DEVIATED)

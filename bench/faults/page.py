@@ -1,22 +1,37 @@
-"""What the faults left behind, as a table in Markdown. Imports no jax."""
+"""What the faults left behind: a table on the terminal, in Markdown and on a page.
+
+Imports no jax.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
 
 from bench import files, numbers
 from bench.faults.outcome import Outcome
 from bench.faults.session import Results, Row
 from bench.report.templates import environment
 
-PAGE = "faults.md"
+PAGE = "faults.html"
+MARKDOWN = "faults.md"
+
+_STYLES = {"passed": "green", "FAILED": "bold red", "skipped": "yellow"}
 
 
 def word(outcome: Outcome) -> str:
     """How it went, in a word."""
     if outcome.skipped:
         return "skipped"
-    return "passed " if outcome.passed else "FAILED "
+    return "passed" if outcome.passed else "FAILED"
+
+
+def cut(outcome: Outcome) -> str:
+    """`20.1 s`; empty where no process was to end."""
+    return "" if outcome.cut_s is None else f"{outcome.cut_s:.1f} s"
 
 
 def as_expected(row: Row) -> bool:
@@ -35,11 +50,39 @@ def summary(results: Results) -> str:
     return f"{numbers.count(len(rows), 'fault')}: {', '.join(parts)}; in {took}"
 
 
+def table(results: Results) -> Table:
+    """The table, as far as a terminal has room: reasons are cut, the page has them whole."""
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("fault", "", "how its cell ended", "beside it"):
+        shown.add_column(heading, no_wrap=True, overflow="ellipsis")
+    for heading in ("exit", "cut after", "left"):
+        shown.add_column(heading, justify="right", no_wrap=True)
+    shown.add_column("report", no_wrap=True, overflow="ellipsis")
+    for row, outcome in _rows(results):
+        how = (outcome.skipped or outcome.cell).splitlines()
+        shown.add_row(
+            row["name"],
+            Text(word(outcome), style=_STYLES[word(outcome)]),
+            Text(how[0] if how else ""),
+            outcome.others,
+            "" if outcome.code is None else str(outcome.code),
+            cut(outcome),
+            str(len(outcome.left) + len(outcome.half_written)),
+            Text(outcome.report or "readable"),
+        )
+    return shown
+
+
 def build(folder: Path, results: Results) -> Path:
-    """Write the table and return its path."""
-    template = environment(Path(__file__).parent, markdown=True).get_template("faults.md.j2")
-    rows = [(row, Outcome(**row["outcome"])) for row in results["rows"]]
-    text = template.render(results=results, rows=rows, summary=summary(results), word=word)
-    path = folder / PAGE
-    files.write(path, text)
-    return path
+    """Write the pages, and return the path of the one to look at."""
+    for name, markdown in ((MARKDOWN, True), (PAGE, False)):
+        template = environment(Path(__file__).parent, markdown=markdown).get_template(f"{name}.j2")
+        text = template.render(
+            results=results, rows=_rows(results), summary=summary(results), word=word, cut=cut
+        )
+        files.write(folder / name, text)
+    return folder / PAGE
+
+
+def _rows(results: Results) -> list[tuple[Row, Outcome]]:
+    return [(row, Outcome(**row["outcome"])) for row in results["rows"]]
