@@ -21,7 +21,7 @@ them where cores are contended: this is no late work."""
 WATCH_S = 0.05
 WATCHED_S = 0.4
 IDLE_SHARE = 0.05
-IDLE_TIMES = 4
+IDLE_TIMES = 2
 """After the grace a process is watched bit by bit, until it uses less than this share of a core so
 many times in a row: a thread may have to wait for its turn."""
 
