@@ -130,7 +130,7 @@ class _Report:
 
         Args:
           late: which deadline has passed; empty if none has.
-          count: of processes. If one failed while others went on, they may wait for it for ever.
+          count: of processes. If one failed alone, the others may wait for it for ever.
         """
         for name, rows in self.failures.items():
             waited_s = time.monotonic() - self.first_told[name]

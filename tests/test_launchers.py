@@ -433,6 +433,15 @@ class Scaled:
     efficiency: float
     """As reported, from medians."""
 
+    def least(self, other: Scaled) -> Scaled:
+        """What both say of a host that nobody else uses."""
+        return Scaled(
+            min(self.alone_s, other.alone_s),
+            min(self.both_s, other.both_s),
+            self.sent_bytes,
+            max(self.efficiency, other.efficiency),
+        )
+
 
 def scaled(launches: Launches, two_hosts: TwoHosts, name: str) -> Scaled:
     words = (
@@ -461,27 +470,47 @@ def scaled(launches: Launches, two_hosts: TwoHosts, name: str) -> Scaled:
     return found
 
 
+FREE = ("noqueue",)
+RATES = {"1gbit": 1e9, "100mbit": 1e8}
+"""Names, and bits a second."""
+
+
+def unlike_predicted(free: Scaled, slow: Scaled, bits_per_s: float) -> str:
+    """In what a line of a bandwidth differs from what its bytes and one without limit predict."""
+    predicted = slow.sent_bytes / (bits_per_s / 8)
+    # What the free line takes as well, for copies and packets, a slow one hides: at most what two
+    # processes are short of halving the step.
+    hidden = free.both_s - free.alone_s / 2
+    if not 0.75 * predicted - hidden < slow.both_s - free.both_s < 1.25 * predicted:
+        return f"{slow} takes longer than {free} by other than {predicted} s"
+    # One process alone takes what it took, and two lose what they wait.
+    left = free.both_s / (free.both_s + predicted)
+    if (slow.alone_s / slow.both_s) / (free.alone_s / free.both_s) != pytest.approx(left, rel=0.25):
+        return f"{slow} is other than {left} times as efficient as {free}"
+    return ""
+
+
 @needs("ip", "tc", "unshare", "mount", "hostname", root=True)
 def test_scaling_bends_as_communication_predicts(launches: Launches, two_hosts: TwoHosts) -> None:
-    free = scaled(launches, two_hosts, "unlimited")
-    efficiency = free.efficiency
-    for name, bits_per_s in (("1gbit", 1e9), ("100mbit", 1e8)):
-        # A bucket much smaller than a step's bytes, and a queue that holds all of them.
-        queue = ("tbf", "rate", name, "burst", "128kb", "limit", "32mb")
-        if reason := two_hosts.slow_down(*queue):
-            pytest.skip(f"tc cannot limit bandwidth here: {reason}")
-        slow = scaled(launches, two_hosts, name)
-        predicted = slow.sent_bytes / (bits_per_s / 8)
-        # What the free line takes as well, for copies and packets, a slow one hides: at most what
-        # two processes are short of halving the step.
-        hidden = free.both_s - free.alone_s / 2
-        assert 0.75 * predicted - hidden < slow.both_s - free.both_s < 1.25 * predicted
-        # What one process alone takes stays what it is, and two lose what they wait.
-        lost = free.both_s / (free.both_s + predicted)
-        measured = (slow.alone_s / slow.both_s) / (free.alone_s / free.both_s)
-        assert measured == pytest.approx(lost, rel=0.25)
-        assert slow.efficiency < efficiency
-        efficiency = slow.efficiency
+    # A bucket much smaller than a step's bytes, and a queue that holds all of them.
+    queues = {name: ("tbf", "rate", name, "burst", "128kb", "limit", "32mb") for name in RATES}
+    best: dict[str, Scaled] = {}
+    unlike: list[str] = []
+    for again in range(3):  # others may use the cores
+        for name, queue in {"free": FREE, **queues}.items():
+            if reason := two_hosts.slow_down(*queue):
+                pytest.skip(f"tc cannot limit bandwidth here: {reason}")
+            found = scaled(launches, two_hosts, f"{name}{again}")
+            best[name] = best.get(name, found).least(found)
+        unlike = [
+            fault
+            for name, bits_per_s in RATES.items()
+            if (fault := unlike_predicted(best["free"], best[name], bits_per_s))
+        ]
+        if not unlike:
+            break
+    assert not unlike
+    assert best["free"].efficiency > best["1gbit"].efficiency > best["100mbit"].efficiency
 
 
 @needs("ip", "tc", "unshare", "mount", "hostname", root=True)
@@ -492,6 +521,6 @@ def test_delay_costs_a_round_trip_a_step(launches: Launches, two_hosts: TwoHosts
     ):
         pytest.skip(f"this kernel has no netem: {reason}")
     slow = scaled(launches, two_hosts, "delayed")
-    two_hosts.slow_down("pfifo")
+    assert not two_hosts.slow_down(*FREE)
     free = scaled(launches, two_hosts, "unlimited")
     assert slow.both_s - free.both_s > 2 * each_way_s

@@ -127,7 +127,8 @@ def _meet(own: dict[str, str | int]) -> Meeting:
         said = done.stderr.strip().splitlines()[-5:]
     if str(own["address"]).startswith("127."):
         said.append(
-            f"(This host's own name is that of {own['address']}, which other hosts do not reach.)"
+            f"(If there are other hosts: they do not reach {own['address']}, to which this host's "
+            "own name leads.)"
         )
     raise ClusterError(
         "--distributed auto: MASTER_ADDR, WORLD_SIZE and RANK are not set, and jax's own "
