@@ -14,7 +14,11 @@ from bench.exits import refuse
 from bench.faults import page, session
 from bench.faults.outcome import Outcome
 from bench.faults.table import FAULTS, Fault
+from bench.host import usable_cores
 from bench.spelling import closest
+
+JOBS = min(usable_cores() + 1, 8)
+"""One more than there are cores: many wait for a deadline."""
 
 DEVIATED = 1
 """Exit code where something was lost."""
@@ -25,7 +29,7 @@ def faults(
         list[str] | None, typer.Argument(metavar="[FAULT]...", help="Which (default: all).")
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="Only list the faults.")] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Faults that are injected at once.")] = 2,
+    jobs: Annotated[int, typer.Option(min=1, help="Faults that are injected at once.")] = JOBS,
     run: Annotated[str, typer.Option(help="Name of the folder in reports/.")] = "",
 ) -> None:
     """Inject faults into real runs, and check that nothing is lost: a table of what each left.

@@ -51,24 +51,25 @@ def summary(results: Results) -> str:
 
 
 def table(results: Results) -> Table:
-    """The table, as far as a terminal has room: reasons are cut, the page has them whole."""
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("fault", "", "how its cell ended", "beside it"):
-        shown.add_column(heading, no_wrap=True, overflow="ellipsis")
-    for heading in ("exit", "cut after", "left"):
+    """What a terminal has room for. `left` counts processes left over and files not whole."""
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    shown.add_column("fault", no_wrap=True)
+    shown.add_column("", no_wrap=True)
+    # The one column that gives way; its lines are cut rather than wrapped.
+    shown.add_column("how its cell ended", min_width=11)
+    shown.add_column("beside it", no_wrap=True)
+    for heading in ("exit", "cut", "left"):
         shown.add_column(heading, justify="right", no_wrap=True)
-    shown.add_column("report", no_wrap=True, overflow="ellipsis")
     for row, outcome in _rows(results):
         how = (outcome.skipped or outcome.cell).splitlines()
         shown.add_row(
             row["name"],
             Text(word(outcome), style=_STYLES[word(outcome)]),
-            Text(how[0] if how else ""),
+            Text(how[0] if how else "", no_wrap=True, overflow="ellipsis"),
             outcome.others,
             "" if outcome.code is None else str(outcome.code),
             cut(outcome),
             str(len(outcome.left) + len(outcome.half_written)),
-            Text(outcome.report or "readable"),
         )
     return shown
 

@@ -5,7 +5,9 @@ Imports no jax.
 
 from __future__ import annotations
 
+import os
 import re
+import resource
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -106,8 +108,8 @@ def interrupted(number: signal.Signals) -> Trial:
         front.send(number)
         ended = front.wait()
         outcome.see_end(ended, 2)
-        said = re.search(r"interrupted[^\n]*", ended.out)
-        outcome.cell = said[0] if said else ""
+        said = re.search(r"interrupted[^\n!]*", ended.out)
+        outcome.cell = said[0].strip() if said else ""
         outcome.expect(said is not None, "it does not say that it was interrupted")
         stored = {row["batch"] for _, row in lab.stored().blocks.iterrows()}
         outcome.expect(len(stored) == 1, f"{len(stored)} blocks are stored, not the first alone")
@@ -149,11 +151,13 @@ def full_disk(lab: Lab) -> Outcome:
 
 
 def full_temporary_folder(lab: Lab) -> Outcome:
-    """The temporary folder has room for a hundredth of what compiled programs and traces take."""
+    """The temporary folder is full, but for two blocks: it looks usable, and is not."""
     outcome = Outcome()
     temporary = lab.folder / "tmp"
     temporary.mkdir()
     with small_disk(temporary, "64k") as (prefix, root):
+        filler = fill(root / temporary.relative_to("/"))
+        os.truncate(filler, filler.stat().st_size - 2 * resource.getpagesize())
         small = replace(lab, prefix=prefix, root=root, environment={"TMPDIR": str(temporary)})
         ended = small.measure(words=("--profile",)).wait()
         outcome.see_end(ended, 0)

@@ -133,7 +133,7 @@ FAULTS = (
         scenarios.full_disk,
     ),
     Fault(
-        "full-temporary-folder", DISK, "TMPDIR is a tmpfs of 64 KiB; with --profile",
+        "full-temporary-folder", DISK, "TMPDIR has room for two memory pages; with --profile",
         scenarios.full_temporary_folder,
     ),
     Fault(
