@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -39,8 +40,10 @@ def main() -> None:
         def more() -> bool:
             return sys.stdin.readline().strip() == MORE
 
-        with TemporaryDirectory(prefix="lockstep-") as own:
-            BlockRun(job, emit, more, Path(job.get("program_cache", own))).run()
+        # A worker that is killed leaves no folder behind: where launches share one, it makes none.
+        shared = job.get("program_cache")
+        with nullcontext(shared) if shared else TemporaryDirectory(prefix="lockstep-") as programs:
+            BlockRun(job, emit, more, Path(programs)).run()
         peers.leave()
 
 
