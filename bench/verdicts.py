@@ -116,14 +116,15 @@ def compare(
     Returns:
       Claims by arm, of those that have samples and whose opponents have.
     """
-    found = {}
-    for arm, opponent in opponents.items():
-        ratio = statistics.ratio(rounds, arm, opponent)
-        if ratio is not None:
-            verdict = decide(ratio, alpha, margin)
-            needed = 0.0 if verdict.decided else launches_to_decide(ratio, alpha, margin)
-            found[arm] = Claim(ratio, verdict, needed)
-    return found
+    ratios = statistics.ratios(rounds, opponents)
+    return {arm: claim(ratio, alpha, margin) for arm, ratio in ratios.items()}
+
+
+def claim(ratio: Ratio, alpha: float, margin: float) -> Claim:
+    """What a ratio says, with an error of alpha."""
+    verdict = decide(ratio, alpha, margin)
+    needed = 0.0 if verdict.decided else launches_to_decide(ratio, alpha, margin)
+    return Claim(ratio, verdict, needed)
 
 
 def pairs(arms: int) -> int:
