@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from bench import statistics
 from bench.rows import Look
-from bench.statistics import Ratio, Rounds
+
+if TYPE_CHECKING:
+    from bench.statistics import Ratio, Rounds
 
 ALPHA = 0.01
 MARGIN = 0.02
@@ -116,6 +117,8 @@ def compare(
     Returns:
       Claims by arm, of those that have samples and whose opponents have.
     """
+    from bench import statistics  # noqa: PLC0415 (whoever only plans looks need not load scipy)
+
     ratios = statistics.ratios(rounds, opponents)
     return {arm: claim(ratio, alpha, margin) for arm, ratio in ratios.items()}
 
