@@ -9,6 +9,8 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
+from statistics import median as median_of
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -69,14 +71,15 @@ def drifts(series: Mapping[str, Sequence[NDArray[np.float64]]]) -> dict[str, Eff
         moving = np.flatnonzero(np.ptp(values, axis=-1))
         few = max(1, _MOST_PAIRS // len(_pairs(count)[0]))
         for some in (moving[start : start + few] for start in range(0, len(moving), few)):
-            for place, slope, score in zip(places[some], *trend(values[some]), strict=True):
-                found[arms[place]].append((float(slope) * (count - 1), float(score)))
+            trends = (figures.tolist() for figures in trend(values[some]))
+            for place, slope, score in zip(places[some].tolist(), *trends, strict=True):
+                found[arms[place]].append((slope * (count - 1), score))
     return {arm: _combined(*zip(*found[arm], strict=True)) for arm in series if arm in found}
 
 
 def _combined(sizes: Sequence[float], scores: Sequence[float]) -> Effect:
     score = sum(scores) / math.sqrt(len(scores))
-    return Effect(float(median(np.array(sizes))), 2 * float(ndtr(-abs(score))))
+    return Effect(median_of(sizes), 2 * float(ndtr(-abs(score))))
 
 
 def trend(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -136,17 +139,17 @@ def _left_over(rounds: Rounds) -> NDArray[np.float64]:
     left[(~np.isnan(left)).sum(axis=1) < 2] = np.nan  # noqa: PLR2004
     for process in np.unique(rounds.attempt):
         own = rounds.attempt == process
-        left[own] -= _median(left[own], axis=0)
-    return left - _median(left, axis=1)
+        left[own] -= _median(left[own].T)
+    return left - _median(left)[:, np.newaxis]
 
 
 def _of_groups(left: NDArray[np.float64], by: NDArray[np.float64]) -> Effect | None:
     known = ~(np.isnan(left) | np.isnan(by))
     values, keys = left[known], by[known]
     together = np.argsort(keys, kind="stable")
-    starts = np.flatnonzero(np.diff(keys[together])) + 1
-    groups = np.split(values[together], starts)
-    groups = [group for group in groups if len(group) >= _FEWEST_TURNS]
+    values, keys = values[together], keys[together]
+    ends = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)]
+    groups = [values[a:b] for a, b in pairwise(ends) if b - a >= _FEWEST_TURNS]
     if len(groups) < 2 or not np.ptp(np.concatenate(groups)):  # noqa: PLR2004
         return None
     medians = np.concatenate([median(alike) for _, alike in stacked(groups)])
@@ -171,15 +174,15 @@ def kruskal_wallis(groups: Sequence[NDArray[np.float64]]) -> float:
     return float(chdtrc(len(groups) - 1, h))
 
 
-def _median(values: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
-    """The median of what is there, NaN where nothing is: np.nanmedian is slow, and warns."""
+def _median(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The median of what is there in each row, NaN where nothing is. np.nanmedian is slow."""
     if not values.size:
-        return values
-    ordered = np.sort(values, axis=axis)  # NaN last
-    count = (~np.isnan(values)).sum(axis=axis, keepdims=True)
-    middle = np.maximum(count - 1, 0) // 2, count // 2
-    low, high = (np.take_along_axis(ordered, place, axis) for place in middle)
-    found: NDArray[np.float64] = (low + high) / 2
+        return np.full(len(values), np.nan)
+    ordered = np.sort(values)  # NaN last
+    count = (~np.isnan(values)).sum(axis=1)
+    rows = np.arange(len(values))
+    middle = ordered[rows, np.maximum(count - 1, 0) // 2] + ordered[rows, count // 2]
+    found: NDArray[np.float64] = middle / 2
     return found
 
 
@@ -195,18 +198,19 @@ class Conditions:
     """Lowest and highest mean frequency; None where the system does not show it."""
 
 
-def conditions(samples: pd.DataFrame) -> Conditions | None:
-    """Sum up the host's slots in a frame of samples; None where the system told nothing."""
-    there, steal, foreign = (
-        float(np.nansum(samples[f"host_{name}_s"].to_numpy(float)))
-        for name in ("cores", "steal", "foreign")
-    )
+HOST = ("host_cores_s", "host_steal_s", "host_foreign_s", "host_mhz")
+"""Columns of samples that tell of it."""
+
+
+def conditions(samples: pd.DataFrame | Mapping[str, NDArray[np.float64]]) -> Conditions | None:
+    """Sum up the host's slots in the columns HOST; None where the system told nothing."""
+    cores, steal, foreign, mhz = (np.asarray(samples[name], float) for name in HOST)
+    there = float(np.nansum(cores))
     if not there:
         return None
-    mhz = samples["host_mhz"].to_numpy(float)
     mhz = mhz[~np.isnan(mhz)]
     return Conditions(
-        steal=steal / there,
-        foreign=max(foreign / there, 0.0),
+        steal=float(np.nansum(steal)) / there,
+        foreign=max(float(np.nansum(foreign)) / there, 0.0),
         mhz=(float(mhz.min()), float(mhz.max())) if mhz.size else None,
     )

@@ -77,9 +77,9 @@ def _columns(kind: type) -> list[str]:
 
 
 def _spread(row: dict[str, Any], nested: Iterable[str]) -> dict[str, Any]:
-    flat = {key: value for key, value in row.items() if key not in nested}
+    flat = dict(row)
     for key in nested:
-        for name, value in (row.get(key) or {}).items():
+        for name, value in (flat.pop(key, None) or {}).items():
             flat[f"{key}_{name}"] = value
     return flat
 

@@ -170,12 +170,9 @@ class Rounds:
         """What is there in each column of (rounds, columns), an array a worker process."""
         there = ~np.isnan(values)
         ends = [0, *(np.flatnonzero(np.diff(self.attempt)) + 1).tolist(), len(values)]
+        each = [slice(start, end) for start, end in pairwise(ends)]
         return [
-            [
-                column[start:end][known[start:end]]
-                for start, end in pairwise(ends)
-                if known[start:end].any()
-            ]
+            [found for own in each if (found := column[own][known[own]]).size]
             for column, known in zip(values.T, there.T, strict=True)
         ]
 
@@ -256,7 +253,8 @@ def spreads(rounds: Rounds, figure: Figure) -> dict[str, Spread]:
     places = np.outer(counts - 1, [0.5, 0.25, 0.75])
     below = places.astype(np.intp)
     above = np.minimum(below + 1, counts[:, np.newaxis] - 1)
-    low, high = (np.take_along_axis(seconds, index, axis=1) for index in (below, above))
+    arms = np.arange(len(seconds))[:, np.newaxis]
+    low, high = seconds[arms, below], seconds[arms, above]
     found = low + (high - low) * (places - below)
     each = zip(rounds.arms, *found.T.tolist(), counts.tolist(), strict=True)
     return {arm: Spread(*figures) for arm, *figures in each if figures[-1]}

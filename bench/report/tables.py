@@ -16,7 +16,7 @@ import pandas as pd
 
 from bench import numbers, peaks, statistics
 from bench.cells import decisive
-from bench.effects import Conditions, Effect, conditions, drifts, orders
+from bench.effects import HOST, Conditions, Effect, conditions, drifts, orders
 from bench.mesh import MeshShape
 from bench.report import bubbles
 from bench.rows import TWIN
@@ -25,6 +25,8 @@ from bench.verdicts import MARGIN, Claim, claim, claims, pairs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from bench.report.bubbles import Idle
     from bench.rows import Manifest, TraceRow
@@ -152,25 +154,26 @@ def build(run: Run) -> Tables:
     for cell in cells:
         of_block[cell["block"]].append(cell)
     timed = _timed_samples(run)
-    by_block = timed.groupby("block")
-    samples, none = {str(name): rows for name, rows in by_block}, timed.iloc[:0]
-    # Names become numbers once, not in each of hundreds of blocks.
-    turns, places, nowhere = Turns.of(timed), by_block.indices, np.empty(0, np.intp)
+    # Of hundreds of blocks, frames would take most of the time: columns become arrays once.
+    turns, host = Turns.of(timed), {name: timed[name].to_numpy(float) for name in HOST}
+    places = timed.groupby("block").indices
     margin = float(run.manifest["config"].get("margin", MARGIN))
     comparisons = []
     for name, attempts in _attempts(run.blocks).items():
-        own, shown = of_block[name], samples.get(name, none)
-        rounds = Rounds.arranged(turns.at(np.asarray(places.get(name, nowhere))))
+        own, shown = of_block[name], np.asarray(places.get(name, ()), np.intp)
+        rounds = Rounds.arranged(turns.at(shown))
         throughput, latency = (spreads(rounds, figure) for figure in ("throughput", "latency"))
         for cell in own:
             arm, device_kind = cell["implementation"], run.manifest["device_kind"]
             cell.update(_times(cell, throughput.get(arm), latency.get(arm), device_kind))
-        baseline, counted = _comparable(attempts, shown, own)
+        baseline, counted = _comparable(attempts, timed, shown, own)
         if len(counted) < len(shown):
-            rounds = Rounds.of(counted)
+            rounds = Rounds.arranged(turns.at(counted))
         right = [cell for cell in own if cell["status"] == "ok"]
         arms = tuple(cell["implementation"] for cell in right)
-        comparison = _comparison(name, attempts, counted, rounds, baseline, arms, margin)
+        slots = conditions({name: values[counted] for name, values in host.items()})
+        times = process_times(timed, counted) if attempts[0]["processes"] > 1 else {}
+        comparison = _comparison(name, attempts, rounds, slots, times, baseline, arms, margin)
         for cell in own:
             cell.update(_ratio(cell, comparison))
         comparison.ranked.extend(sorted(right, key=_rank))
@@ -201,24 +204,28 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _comparable(
-    attempts: list[dict[str, Any]], samples: pd.DataFrame, own: list[dict[str, Any]]
-) -> tuple[str, pd.DataFrame]:
-    """A block's baseline, and those of its samples that may be compared with it.
+    attempts: list[dict[str, Any]],
+    timed: pd.DataFrame,
+    places: NDArray[np.intp],
+    own: list[dict[str, Any]],
+) -> tuple[str, NDArray[np.intp]]:
+    """A block's baseline, and the places of those of its samples that may be compared with it.
 
     The baseline is that of the attempt that timed most arms: cells measured alone are their own,
     and their twins count for nobody else.
     """
     refused = [cell["implementation"] for cell in own if cell["status"] != "ok"]
     if refused:
-        samples = samples[~samples["arm"].isin(refused)]
-    if samples.empty:
-        return "", samples
+        places = places[~timed["arm"].iloc[places].isin(refused)]
+    if not places.size:
+        return "", places
     baselines = {row["attempt"]: row["baseline"] for row in attempts}
     if len(set(baselines.values())) == 1:
-        return attempts[0]["baseline"], samples
+        return attempts[0]["baseline"], places
+    samples = timed[["attempt", "arm"]].iloc[places]
     baseline = baselines[samples.groupby("attempt")["arm"].nunique().idxmax()]
     of_others = samples["attempt"].map(baselines) != baseline
-    return baseline, samples[~((samples["arm"] == TWIN) & of_others)]
+    return baseline, places[~((samples["arm"] == TWIN) & of_others)]
 
 
 def _rank(cell: dict[str, Any]) -> tuple[float, float, str]:
@@ -387,8 +394,9 @@ def _times(
 def _comparison(
     name: str,
     attempts: list[dict[str, Any]],
-    samples: pd.DataFrame,
     rounds: Rounds,
+    conditions: Conditions | None,
+    process_times: dict[str, np.ndarray],
     baseline: str,
     arms: tuple[str, ...],
     margin: float,
@@ -412,7 +420,7 @@ def _comparison(
         processes=int(first["processes"]),
         baseline=baseline,
         rounds=rounds,
-        conditions=conditions(samples),
+        conditions=conditions,
         floor=floor,
         launches=len({row["launch"] for row in attempts}),
         measured_s=float(sum(row["seconds"].get("measure", 0.0) for row in attempts)),
@@ -425,13 +433,13 @@ def _comparison(
         ranked=[],
         drifts=drifts(rounds.paired(opponents)),
         order=orders(rounds),
-        process_times=process_times(samples) if first["processes"] > 1 else {},
+        process_times=process_times,
     )
 
 
-def process_times(samples: pd.DataFrame) -> dict[str, np.ndarray]:
+def process_times(timed: pd.DataFrame, places: NDArray[np.intp]) -> dict[str, np.ndarray]:
     """Nanoseconds of each arm's throughput spans in each of several processes."""
-    told = samples[samples["process_throughput_ns"].notna()]
+    told = timed[["arm", "process_throughput_ns"]].iloc[places].dropna()
     return {
         str(arm): np.array(rows["process_throughput_ns"].tolist(), dtype=np.int64)
         for arm, rows in told.groupby("arm")
