@@ -35,7 +35,7 @@ class Scaling:
     batch: int
     """Global batch of a strong curve, batch a device of a weak one."""
     points: pd.DataFrame
-    """`implementation`, `devices`, `mesh`, `step_s` with quartiles, `units_per_s`, `unit`,
+    """`cell`, `implementation`, `devices`, `mesh`, `step_s` with quartiles, `units_per_s`, `unit`,
     `oversubscribed`, and `efficiency` with quartiles `efficiency_q1`, `efficiency_q3`, a share
     of 1: NaN for an implementation without a time on the smallest mesh."""
 
@@ -63,7 +63,7 @@ class Scaling:
 
 
 _COLUMNS = [
-    *("implementation", "devices", "mesh", "step_s", "step_q1_s", "step_q3_s"),
+    *("cell", "implementation", "devices", "mesh", "step_s", "step_q1_s", "step_q3_s"),
     *("units_per_s", "unit", "oversubscribed", "efficiency", "efficiency_q1", "efficiency_q3"),
 ]
 

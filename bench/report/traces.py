@@ -78,18 +78,29 @@ def breakdown(
     return Table(f"Where a step's time goes, {block.place}", headings, rows, facts, remarks)
 
 
-def _row(cell: Mapping[Any, Any], trace: TraceRow, categories: Sequence[str]) -> Row:
+def parts(trace: TraceRow) -> dict[str, float]:
+    """Seconds of a traced step by what they were spent on; together they are the step.
+
+    Keys: `dispatch`, computing by its category (`matmul`, `elementwise`, `layout`, `unknown`),
+    `wait` and `move` in collectives, `idle`.
+    """
     found = means(trace)
-    computing = [
-        sum(op["compute_ns"] for op in trace["ops"] if op["category"] == category) / 1e9
-        for category in categories
-    ]
-    parts = [found["dispatch"], *computing, found["wait"], found["move"], found["idle"]]
+    computing = {
+        category: sum(op["compute_ns"] for op in trace["ops"] if op["category"] == category) / 1e9
+        for category in ("matmul", "elementwise", "layout", "unknown")
+    }
+    rest = {name: found[name] for name in ("wait", "move", "idle")}
+    return {"dispatch": found["dispatch"], **computing, **rest}
+
+
+def _row(cell: Mapping[Any, Any], trace: TraceRow, categories: Sequence[str]) -> Row:
+    found, spent = means(trace), parts(trace)
+    shown = ("dispatch", *categories, "wait", "move", "idle")
     return Row(
         cell["implementation"],
         [
             Figure(numbers.si(found["total"], "s")),
-            *(_share(seconds, found["total"]) for seconds in parts),
+            *(_share(spent[part], found["total"]) for part in shown),
             _share(found["overlap"], found["total"]),
             _slowest(trace),
         ],
@@ -191,6 +202,21 @@ def _causes(a: str, b: str, found: Attribution) -> Table:
         Figure("Source", "sizes"),
     ]
     return Table(f"Causes, {a} against {b}", headings, rows, [])
+
+
+def cause_list(found: Attribution) -> list[list[Any]]:
+    """The largest causes, a list each: what, seconds more in A, in A, in B, source, sizes."""
+    return [
+        [
+            called(cause.key),
+            cause.difference,
+            cause.a.seconds,
+            cause.b.seconds,
+            cause.key.source,
+            " ".join(cause.key.sizes[:_MOST_OPS]),
+        ]
+        for cause in found.causes[:_MOST_CAUSES]
+    ]
 
 
 def _of(difference: float, whole: float) -> str:
