@@ -155,6 +155,18 @@ def cluster(session: nox.Session) -> None:
 
 
 @nox.session
+def browser(session: nox.Session) -> None:
+    """Open reports in headless Chromium, and try every control (posargs: of pytest).
+
+    Chromium is the system's (on Debian: apt-get install chromium), or one that
+    `playwright install chromium` brought.
+    """
+    install(session, "tests", "browser")
+    words = ("tests/test_browser.py", "--browser")
+    session.run(python(session), "-m", "pytest", *words, *session.posargs)
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Check style, formatting and types."""
     install(session, "lint")
@@ -172,7 +184,7 @@ def lock(session: nox.Session) -> None:
     session.run(
         *("uv", "pip", "compile", "pyproject.toml", "--output-file", LOCK, "--quiet"),
         *("--universal", "--python-version", "3.11", "--fork-strategy", "requires-python"),
-        *("--all-extras", "--group", "lint", "--group", "tests"),
+        *("--all-extras", "--group", "lint", "--group", "tests", "--group", "browser"),
         *("--no-emit-index-url", "--no-emit-find-links", "--no-header", "--no-annotate"),
         *session.posargs,
         external=session.venv_backend == "none",

@@ -2,7 +2,8 @@
 
 const byId = (id) => document.getElementById(id);
 const drawn = new Map();  // Views of charts, by the element they are in.
-let pending = new Set();  // Groups of charts that are to be drawn.
+const pending = new Set();  // Groups of charts that are to be drawn.
+const embedding = new Set();  // Charts that are being drawn.
 
 // Charts.
 
@@ -23,7 +24,7 @@ async function embed(target, spec) {
 
 /* A chart with its name, what it shows, and the numbers behind it. */
 function figure({ title, caption, spec, table }) {
-  const target = element("div", { class: "chart" });
+  const target = element("div", { class: "chart", "aria-hidden": "true" });
   const made = element("figure", {},
     element("div", { class: "wide", tabindex: "0", role: "img", "aria-label": `${title}. The table below has its numbers.` }, target),
     caption ? element("figcaption", {}, caption) : "");
@@ -34,7 +35,8 @@ function figure({ title, caption, spec, table }) {
     });
     made.append(details);
   }
-  made.ready = embed(target, spec);
+  const drawing = embed(target, spec).finally(() => embedding.delete(drawing));
+  embedding.add(drawing);
   return made;
 }
 
@@ -85,7 +87,7 @@ function focusOn(cell) {
     element("p", {}, cell.of.place),
     ...summaryOf(cell).map((line) => element("p", {}, line)),
     cell.traced?.why ? element("p", {}, cell.traced.why) : "",
-    element("p", {}, element("a", { href: addressOf(cell) }, "all about this cell"),
+    element("p", {}, cellLink(cell, "all about this cell"),
       cell.traced ? " \u00b7 " : "", cell.traced ? traceLink(cell) : ""));
 }
 
@@ -104,15 +106,21 @@ function selection() {
 }
 
 const subjectNumber = () => Math.max(0, DATA.subjects.indexOf(chosen("subject")));
-const hidden = () => new Set(chosen("off").split(",").filter(Boolean));
+const hidden = () => new Set(chosen("off").split("/").filter(Boolean));  // No name of a file has one.
 const byPlace = (cells) => [...cells].sort((a, b) => a.block - b.block || a.implementation - b.implementation);
 
 const CELL_COLUMN = { key: "cell", title: "Cell", value: (row) => CELLS[row.cell].full,
   node: (row) => cellLink(CELLS[row.cell], CELLS[row.cell].full) };
 const NAME = { key: "name", title: "Implementation", filter: true };
 
-const cellLink = (cell, text) => element("a", { href: addressOf(cell) }, text);
-const addressOf = (cell) => address("cell", { subject: cell.of.subjectName, cell: cell.full });
+const cellLink = (cell, text) => element("a", {
+  href: address("cell", { subject: cell.of.subjectName, cell: cell.full }),
+  onclick: (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    open(cell);
+  },
+}, text);
 
 const MOST_PANELS = 12;
 
@@ -319,9 +327,16 @@ const nothing = (text) => element("p", { class: "note" }, text);
 
 // One cell.
 
+/* Choices that make no sense for another subject. */
+const OF_SUBJECT = { mesh: "", batch: "", off: "", curve: "", along: "", cell: "", all: "" };
+
 function open(cell) {
-  choose({ subject: cell.of.subjectName, cell: cell.full }, "cell");
-  syncControls();
+  const other = cell.of.subject !== subjectNumber();
+  choose({ ...(other ? OF_SUBJECT : {}), subject: cell.of.subjectName, cell: cell.full }, "cell");
+  if (other) {
+    syncControls();
+    redraw();
+  }
   drawCell();
   byId("cell").scrollIntoView();
 }
@@ -333,7 +348,7 @@ function currentCell() {
   return own.find((cell) => cell.traced?.main) ?? own.find((cell) => cell.verdict && cell.paired) ?? own[0] ?? CELLS[0];
 }
 
-async function drawCell() {
+function drawCell() {
   const target = byId("one");
   const cell = currentCell();
   if (!cell) return;
@@ -439,10 +454,11 @@ function drawCells() {
   const right = "right";
   const table = {
     sort: chosen("sort"), down: chosen("down") === "1", query: chosen("q"),
-    filters: JSON.parse(chosen("filters", "{}")),
+    filters: Object.fromEntries([...state.choices].filter(([key]) => key.startsWith("is."))
+      .map(([key, value]) => [key.slice(3), value])),
   };
   const changed = () => choose({ sort: table.sort, down: table.down ? "1" : "", q: table.query,
-    filters: Object.values(table.filters).some(Boolean) ? JSON.stringify(table.filters) : "" }, "cells");
+    ...Object.fromEntries(Object.entries(table.filters).map(([key, value]) => [`is.${key}`, value])) }, "cells");
   byId("all").replaceChildren(makeTable({
     title: "All cells", name: `${DATA.run.name}-cells`, rows: CELLS, state: table, changed, search: true,
     columns: [
@@ -518,10 +534,10 @@ function drawHost() {
 // Controls.
 
 function selector(label, key, options, value, group) {
-  const select = element("select", {}, ...options.map(([option, text]) => element("option", { value: option }, text)));
+  const select = element("select", { id: `choose-${key}` }, ...options.map(([option, text]) => element("option", { value: option }, text)));
   select.value = value;
   select.addEventListener("change", () => { choose({ [key]: select.value }); redraw([group]); });
-  return element("label", {}, `${label} `, select);
+  return element("span", {}, element("label", { for: select.id }, label), " ", select);
 }
 
 function fill(select, options, value) {
@@ -544,7 +560,7 @@ function syncControls() {
       const now = hidden();
       if (box.checked) now.delete(name);
       else now.add(name);
-      choose({ off: [...now].join(",") });
+      choose({ off: [...now].join("/") });
       redraw();
     });
     return element("label", { class: "chip" }, box, swatch(number), name);
@@ -591,14 +607,19 @@ function redraw(groups = Object.keys(GROUPS)) {
   whenIdle();
 }
 
-const later = window.requestIdleCallback ?? ((callback) => setTimeout(callback, 50));
+const later = (callback) => (window.requestIdleCallback
+  ? requestIdleCallback(callback, { timeout: 500 }) : setTimeout(callback, 50));
 
 function whenIdle() {
-  later(() => {
+  delete document.body.dataset.drawn;
+  later(async () => {
     const next = pending.values().next().value;
     if (next) {
       drawGroup(next);
       whenIdle();
+    } else {
+      await Promise.all(embedding);
+      document.body.dataset.drawn = "all";
     }
   });
 }
@@ -624,14 +645,14 @@ function start() {
   document.body.append(tip);
   for (const id of ["subject", "mesh", "batch"]) {
     byId(id).addEventListener("change", (event) => {
-      choose({ [id]: event.target.value, ...(id === "subject" ? { mesh: "", batch: "", off: "", curve: "", cell: "" } : {}) });
+      choose({ [id]: event.target.value, ...(id === "subject" ? { ...OF_SUBJECT, subject: event.target.value } : {}) });
       syncControls();
       redraw();
       if (id === "subject") drawCell();
     });
   }
   for (const [id, off] of [["everyone", () => []], ["nobody", () => [...byId("implementations").querySelectorAll("label")].map((label) => label.textContent)]]) {
-    byId(id).addEventListener("click", () => { choose({ off: off().join(",") }); syncControls(); redraw(); });
+    byId(id).addEventListener("click", () => { choose({ off: off().join("/") }); syncControls(); redraw(); });
   }
   byId("theme").addEventListener("click", () => {
     document.documentElement.dataset.theme = dark() ? "light" : "dark";
@@ -639,7 +660,10 @@ function start() {
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw(["heatmap"]));
   byId("host")?.addEventListener("toggle", drawHost);
-  window.addEventListener("hashchange", () => { readState(); show(); goTo(state.section); });
+  window.addEventListener("hashchange", () => {
+    if (!readState()) show();
+    goTo(state.section);
+  });
   show();
   goTo(state.section);
 }

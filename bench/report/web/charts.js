@@ -184,7 +184,7 @@ function heatmapChart(rows, { columns, meshes, batches, kind }) {
       layer: [
         { mark: { type: "rect", cornerRadius: 2 },
           encoding: {
-            x: { field: "mesh", type: "nominal", sort: meshes, axis: { title: null, labelAngle: -30, labelLimit: 120, domain: false, ticks: false } },
+            x: { field: "mesh", type: "nominal", sort: meshes, axis: { title: null, labelAngle: -30, labelLimit: 120, labelOverlap: false, domain: false, ticks: false } },
             y: { field: "batch", type: "ordinal", sort: batches, axis: { title: "batch", domain: false, ticks: false } },
             color: { condition: { test: "isValid(datum.value)", field: "value", type: "quantitative", scale, legend: null }, value: "var(--shade)" },
             stroke: focused("var(--ink)", "var(--paper)"),

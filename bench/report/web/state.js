@@ -3,10 +3,16 @@
 
 const state = { section: "", choices: new URLSearchParams() };
 
+/* What the address says. One that names a section alone leaves the choices; is that all? */
 function readState() {
-  const [section, query = ""] = location.hash.slice(1).split(/\?(.*)/s);
+  const [section, query] = location.hash.slice(1).split(/\?(.*)/s);
   state.section = section;
+  if (query === undefined) {
+    choose({});
+    return true;
+  }
   state.choices = new URLSearchParams(query);
+  return false;
 }
 
 const chosen = (key, otherwise = "") => state.choices.get(key) ?? otherwise;
@@ -18,7 +24,7 @@ function choose(changes, section = state.section) {
     else state.choices.delete(key);
   }
   state.section = section;
-  history.replaceState(null, "", address(section, state.choices));
+  if (section || state.choices.size) history.replaceState(null, "", address(section, state.choices));
 }
 
 function address(section, choices) {
