@@ -21,6 +21,7 @@ from bench.catalogue import CatalogueError
 from bench.engine import PROFILES, REPORTS, find_run
 from bench.exits import FAILED, exit_codes, refuse
 from bench.faults.command import faults
+from bench.gallery.command import gallery, publish
 from bench.matrix import BadInput, share
 from bench.options import help_text, regress_help_text
 from bench.plugin import CELLS_FILE
@@ -217,6 +218,8 @@ def tensorboard(
     raise typer.Exit(code)
 
 
+app.command(epilog=exit_codes())(gallery)
+app.command(epilog=exit_codes())(publish)
 app.command(epilog=exit_codes({0: "done, whatever was found"}))(selftest)
 app.command(epilog=exit_codes({0: "all ended as they must", 1: "something was lost"}))(faults)
 
