@@ -85,6 +85,20 @@ def report(session: nox.Session) -> None:
 
 
 @nox.session
+def publish(session: nox.Session) -> None:
+    """Make a folder of a stored run that can be committed (posargs: its name)."""
+    install(session)
+    session.run(python(session), "-m", "bench", "publish", *session.posargs)
+
+
+@nox.session
+def gallery(session: nox.Session) -> None:
+    """Index the published runs in reports/README.md and reports/index.html."""
+    install(session)
+    session.run(python(session), "-m", "bench", "gallery", *session.posargs)
+
+
+@nox.session
 def compare(session: nox.Session) -> None:
     """Compare two stored runs, cell by cell (posargs: their names)."""
     install(session)
