@@ -17,7 +17,7 @@ from bench.cells import Block
 from bench.matrix import Plan
 
 WORKER_START_S = 5.0
-"""Interpreter, imports, devices, the workload and the gate's truth."""
+"""Interpreter, imports, devices, the workload, the machine's ceilings and the gate's truth."""
 
 CACHED = 0.5
 """Share of a first launch's proving and compiling that later ones need: programs are cached."""

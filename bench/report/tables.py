@@ -18,7 +18,7 @@ from bench import numbers, peaks, statistics
 from bench.cells import decisive
 from bench.effects import Conditions, Effect, conditions, drift, order
 from bench.mesh import MeshShape
-from bench.report import bubbles
+from bench.report import bubbles, rooflines
 from bench.rows import TWIN
 from bench.statistics import Ratio, Rounds
 from bench.verdicts import MARGIN, Claim, claims
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bench.report.bubbles import Idle
-    from bench.rows import Manifest, TraceRow
+    from bench.rows import Ceilings, Manifest, TraceRow
     from bench.store import Damage, Run
 
 IMPLAUSIBLE = "implausible"
@@ -72,6 +72,8 @@ class Comparison:
     """Steps of a throughput span, in every launch that timed anything: the different ones."""
     load: float
     """Highest load average of the host when a launch began."""
+    ceilings: Ceilings | None
+    """What its hardware can do at best: see bench.report.rooflines.ceilings."""
     arms: tuple[str, ...]
     """Implementations that may show a time."""
     alpha: float
@@ -125,7 +127,12 @@ class Tables:
     pipeline's schedule leaves idle as a share of the step (`bubble`) and what was measured not to
     be spent on microbatches (`idle`, `idle_low`, `idle_high`: see bench.report.bubbles), FLOPs of a
     step over all devices (`model_flops`, `traced_flops`, `compiled_flops`) and bytes
-    (`accessed_bytes`), `achieved_flops` a second, `mfu` as a share, `baseline`, `ratio`,
+    (`accessed_bytes`), compiled FLOPs for each such byte (`intensity`) and of a device in a second
+    (`device_flops`), the most that the measured ceilings allow at this intensity (`roof_flops`) and
+    the share of it that is reached (`roof`; the compiler counts every operand of every instruction
+    as a byte accessed, caches included, and the body of a loop once, so that it may be over 1),
+    seconds that `wire_bytes` alone take at the measured rate (`communication_s`; 0 where none are
+    sent), `achieved_flops` a second, `mfu` as a share, `baseline`, `ratio`,
     `ratio_low`, `ratio_high`, `paired`, `launches`, `verdict`, `verdict_low`, `verdict_high`,
     `to_decide_s` (more measuring time that would probably decide it), `profile`. NaN or None where
     there is no figure; no times unless status is `ok`."""
@@ -153,6 +160,7 @@ def build(run: Run) -> Tables:
         of_block[cell["block"]].append(cell)
     samples = {str(name): rows for name, rows in _timed_samples(run).groupby("block")}
     none = run.samples.iloc[:0]
+    ceilings = rooflines.ceilings(run.blocks)
     margin = float(run.manifest["config"].get("margin", MARGIN))
     comparisons = []
     for name, attempts in _attempts(run.blocks).items():
@@ -165,9 +173,11 @@ def build(run: Run) -> Tables:
             rounds = Rounds.of(counted)
         right = [cell for cell in own if cell["status"] == "ok"]
         arms = tuple(cell["implementation"] for cell in right)
-        comparison = _comparison(name, attempts, counted, rounds, baseline, arms, margin)
+        machine = ceilings.get(name)
+        comparison = _comparison(name, attempts, counted, rounds, baseline, arms, margin, machine)
         for cell in own:
             cell.update(_ratio(cell, comparison))
+            cell.update(rooflines.figures(cell, machine))
         comparison.ranked.extend(sorted(right, key=_rank))
         comparisons.append(comparison)
     idle = bubbles.measure(comparisons)
@@ -381,6 +391,7 @@ def _comparison(
     baseline: str,
     arms: tuple[str, ...],
     margin: float,
+    machine: Ceilings | None,
 ) -> Comparison:
     """A block's comparison, not yet ranked."""
     first = attempts[0]
@@ -404,6 +415,7 @@ def _comparison(
         measured_s=float(sum(row["seconds"].get("measure", 0.0) for row in attempts)),
         span_steps=tuple(sorted({int(row["steps"]) for row in attempts if row["steps"]})),
         load=max(float(row["load_before"]) for row in attempts),
+        ceilings=machine,
         arms=arms,
         alpha=alpha,
         margin=margin,

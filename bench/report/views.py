@@ -129,7 +129,7 @@ def _work(cell: Mapping[Any, Any]) -> list[Figure]:
         )
         for count in ("traced_flops", "compiled_flops")
     ]
-    intensity = cell["compiled_flops"] / cell["accessed_bytes"] if cell["accessed_bytes"] else 0.0
+    intensity = cell["intensity"]
     return [
         *flops,
         Figure(numbers.bytes_(cell["accessed_bytes"])),
