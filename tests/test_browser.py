@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import re
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ import synthetic
 
 from bench import numbers, report, store
 from bench.report import page as pages
+from bench.selftest.first_paint import chromium, flags
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,6 @@ pytestmark = pytest.mark.browser
 
 IMAGE = "<img src=x onerror=alert(1)>"
 HOSTILE = f"</script><script>alert(1)</script>{IMAGE}<!-- \u2028 =cmd()"
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 
 PLAN = synthetic.Plan(
     workloads=("linear-base", "mlp-base"),
@@ -58,11 +57,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def browser() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright  # noqa: PLC0415 - of this session alone
 
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
-                 None)  # fmt: skip
     with sync_playwright() as driver:
         # Without a path, the browser that Playwright itself has installed.
-        browser = driver.chromium.launch(executable_path=found, args=FLAGS)
+        browser = driver.chromium.launch(executable_path=chromium(), args=flags())
         yield browser
         browser.close()
 
