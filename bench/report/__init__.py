@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bench import files, store
-from bench.report import page, tables, traces
+from bench.report import figures, page, tables, traces
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,11 +34,12 @@ def build(run: Run) -> Path:
         store.export(traces.steps_frame(rows), run_dir, "trace_steps")
         store.export(traces.operations_frame(rows), run_dir, "trace_operations")
         store.export(traces.causes_frame(found.comparisons, found.traces), run_dir, "causes")
-    content = page.content(found, run.manifest)
+    drawn = figures.draw(found)
     plots = run_dir / "plots"
     plots.mkdir(exist_ok=True)
-    for chart in content.charts:
+    for chart in drawn.charts:
         chart.plot.write(plots)
+    content = page.content(found, run.manifest, drawn)
     files.write(run_dir / "report.md", page.markdown(content))
     path = run_dir / "report.html"
     files.write(path, page.html(content))

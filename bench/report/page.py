@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import math
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from bench import numbers
-from bench.report import plots, scaling, stragglers, traces, variants, views, words
+from bench.report import figures, stragglers, traces, variants, views, words
 from bench.report.templates import environment
 
 if TYPE_CHECKING:
-    from bench.report.plots import Plot
+    from bench.report.figures import Figures
+    from bench.report.plots.style import Plot
     from bench.report.tables import Comparison, Tables
     from bench.report.views import Table
     from bench.report.words import Summary
     from bench.rows import Manifest
-
-FOREST_LINES = 160
-SCALING_LINES = 60
-"""Most lines of a subject's forest plot over its panels, and of its scaling plots together. More
-could not be read, take seconds to draw, and the tables hold them all."""
 
 
 @dataclass(frozen=True)
@@ -88,35 +81,24 @@ class Content:
     caveats: list[words.Caveat]
     environment: list[tuple[str, str]]
     subjects: list[Subject]
+    figures: Figures
     timeline: Chart | None
     """What the host did over the run; None where nothing was timed."""
     endings: list[views.Ending]
     traced: bool
 
-    @property
-    def charts(self) -> list[Chart]:
-        """Every plot of the page."""
-        return [
-            chart
-            for subject in self.subjects
-            for chart in (*subject.curves, *([subject.ratios] if subject.ratios else []))
-        ] + ([self.timeline] if self.timeline else [])
 
-
-def content(found: Tables, manifest: Manifest) -> Content:
-    """Everything the page shows, from the report's tables."""
+def content(found: Tables, manifest: Manifest, drawn: Figures | None = None) -> Content:
+    """Everything the page shows, from the report's tables and its plots; None draws these here."""
     cells = found.cells
-    timed = [] if cells.empty else sorted(cells.loc[cells["status"] == "ok", "implementation"])
-    implementations = list(dict.fromkeys(timed))
+    drawn = drawn or figures.draw(found)
     groups: dict[str, list[Comparison]] = {}
     for comparison in found.comparisons:
         groups.setdefault(comparison.subject, []).append(comparison)
-    curves = scaling.find(cells)
     changed = variants.find(found.comparisons)
     subjects = [
-        _subject(name, blocks, [c for c in curves if c.subject == name],
-                 [e for e in changed if e.block.subject == name], found=found,
-                 manifest=manifest, implementations=implementations)
+        _subject(name, blocks, [e for e in changed if e.block.subject == name], found=found,
+                 manifest=manifest, drawn=drawn)
         for name, blocks in groups.items()
     ]  # fmt: skip
     summaries = [summary for subject in subjects for summary in subject.summaries]
@@ -130,7 +112,8 @@ def content(found: Tables, manifest: Manifest) -> Content:
         caveats=words.caveats(found, manifest),
         environment=views.environment(manifest),
         subjects=subjects,
-        timeline=_timeline(found),
+        figures=drawn,
+        timeline=_inlined(drawn.host) if drawn.host else None,
         endings=views.endings(cells),
         traced=bool(found.traces),
     )
@@ -149,46 +132,31 @@ def markdown(page: Content) -> str:
 def _subject(
     name: str,
     blocks: list[Comparison],
-    curves: list[scaling.Scaling],
     changed: list[variants.Effect],
     *,
     found: Tables,
     manifest: Manifest,
-    implementations: list[str],
+    drawn: Figures,
 ) -> Subject:
-    first = blocks[0]
-    anchor = re.sub(r"[^\w-]", "-", f"{first.workload}-{first.size}-{first.options}")
     timed = [b for b in blocks if b.ranked]
-    compared = [b for b in blocks if _has_ratios(b)]
-    most = max((len(b.ranked) for b in compared), default=1)
-    drawn, plotted = compared[: FOREST_LINES // most or 1], curves[: SCALING_LINES // most or 1]
-    ratios = None
-    if compared:
-        title = f"Step time over the baseline's, {name}"
-        ratios = Chart(
-            title=title,
-            label=f"{title}; the tables below hold its numbers",
-            plot=plots.forest(f"ratios-{anchor}", drawn, found.cells, implementations),
-            table=None,
-        )
+    charts = drawn.subjects[name]
+    ratios = [_inlined(chart) for chart in charts if chart.kind == "ratios"]
     return Subject(
         name=name,
-        anchor=anchor,
+        anchor=figures.anchor(blocks[0]),
         summaries=[words.summary(b) for b in blocks],
-        curves=[
-            Chart(
-                title=curve.title,
-                label=f"{curve.title}, {name}; the table below holds its numbers",
-                plot=plots.scaling(curve, implementations),
-                table=views.curve(curve),
-            )
-            for curve in plotted
-        ],
-        ratios=ratios,
-        left_out=_left_out(len(curves) - len(plotted), len(compared) - len(drawn)),
+        curves=[_inlined(chart) for chart in charts if chart.kind == "scaling"],
+        ratios=ratios[0] if ratios else None,
+        left_out=drawn.left_out.get(name, ""),
         variant=views.variant(changed) if changed else None,
         communication=views.communication(timed),
         blocks=[_block(b, found, manifest) for b in timed],
+    )
+
+
+def _inlined(chart: figures.Chart) -> Chart:
+    return Chart(
+        chart.title, f"{chart.label}; the tables hold its numbers", chart.plot, chart.table
     )
 
 
@@ -203,31 +171,4 @@ def _block(block: Comparison, found: Tables, manifest: Manifest) -> Block:
         breakdown=breakdown,
         causes=traces.causes(differences),
         work=views.work(block),
-    )
-
-
-def _left_out(curves: int, blocks: int) -> str:
-    parts = [
-        numbers.count(count, what)
-        for count, what in ((curves, "scaling curve"), (blocks, "block"))
-        if count > 0
-    ]
-    if not parts:
-        return ""
-    return f"Not drawn, but in the tables: {words.listing(parts)} more."
-
-
-def _timeline(found: Tables) -> Chart | None:
-    if found.timeline.empty:
-        return None
-    title = "The host over time"
-    label = f"{title}: step times of the baselines, and what others on the host used"
-    return Chart(title, label, plots.timeline("host", found.timeline), None)
-
-
-def _has_ratios(block: Comparison) -> bool:
-    return any(
-        not math.isnan(cell["ratio"])
-        for cell in block.ranked
-        if cell["implementation"] != block.baseline
     )

@@ -37,7 +37,9 @@ class Scaling:
     points: pd.DataFrame
     """`implementation`, `devices`, `mesh`, `step_s` with quartiles, `units_per_s`, `unit`,
     `oversubscribed`, and `efficiency` with quartiles `efficiency_q1`, `efficiency_q3`, a share
-    of 1: NaN for an implementation without a time on the smallest mesh."""
+    of 1: NaN for an implementation without a time on the smallest mesh. `memory_bytes` and
+    `high_water_bytes` of a device, and `communication_s`, what its collectives alone take at the
+    measured rate: NaN where unknown."""
 
     @property
     def subject(self) -> str:
@@ -62,9 +64,13 @@ class Scaling:
         return f"{self.kind.capitalize()} scaling, {self.family}{each}, batch {self.batch} {fixed}"
 
 
+_MEASURED = ("memory_bytes", "high_water_bytes", "communication_s")
+"""Columns that a table may lack."""
+
 _COLUMNS = [
     *("implementation", "devices", "mesh", "step_s", "step_q1_s", "step_q3_s"),
     *("units_per_s", "unit", "oversubscribed", "efficiency", "efficiency_q1", "efficiency_q3"),
+    *_MEASURED,
 ]
 
 
@@ -76,6 +82,7 @@ def find(cells: pd.DataFrame) -> list[Scaling]:
     families = {mesh: _family(mesh) for mesh in ok["mesh"].unique()}
     ok = ok.assign(family=ok["mesh"].map(families), each=ok["batch"] / ok["devices"])
     ok = ok.sort_values(["implementation", "devices"])
+    ok = ok.reindex(columns=[*ok.columns, *(name for name in _MEASURED if name not in ok.columns)])
     asked = {text: str(replace(StepOptions.parse(text), processes=1)) for text in ok["options"]}
     ok = ok.assign(asked=ok["options"].map(asked), own=ok["devices"] // ok["processes"])
     alone = ok["processes"] == 1

@@ -16,7 +16,7 @@ from bench.explain.words import Reason, called, only_one_transposes, reason, sig
 from bench.report.views import Figure, Row, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from bench.explain.attribution import Cause
     from bench.report.tables import Comparison
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _MOST_CAUSES = 12
 _MOST_OPS = 3
 """Of a table of causes: largest ones, and operations of each; causes.csv has them all."""
+
+_COMPUTING = ("matmul", "elementwise", "layout", "unknown")
+"""Categories of operations that compute."""
 
 TENSORBOARD = "http://localhost:6006"
 """Where `nox -s tensorboard` serves traces unless told otherwise."""
@@ -46,8 +49,7 @@ def breakdown(
     others = any(
         op["category"] == "unknown" for cell in shown for op in traces[cell["cell"]]["ops"]
     )
-    categories = ("matmul", "elementwise", "layout", *(["unknown"] if others else []))
-    rows = [_row(cell, traces[cell["cell"]], categories) for cell in shown]
+    rows = [_row(cell, traces[cell["cell"]], others=others) for cell in shown]
     headings = [
         Figure("Implementation"),
         Figure("Traced step", "waited for"),
@@ -78,18 +80,32 @@ def breakdown(
     return Table(f"Where a step's time goes, {block.place}", headings, rows, facts, remarks)
 
 
-def _row(cell: Mapping[Any, Any], trace: TraceRow, categories: Sequence[str]) -> Row:
+def parts(trace: TraceRow) -> dict[str, float]:
+    """Seconds of a step by what they are spent on, in the order of the report.
+
+    Means over devices and counted steps, of `dispatch`, `matmul`, `elementwise`, `layout` and
+    `unknown` operations, `wait` and `move` in collectives, and `idle`.
+    """
     found = means(trace)
-    computing = [
-        sum(op["compute_ns"] for op in trace["ops"] if op["category"] == category) / 1e9
-        for category in categories
-    ]
-    parts = [found["dispatch"], *computing, found["wait"], found["move"], found["idle"]]
+    computing = {
+        category: sum(op["compute_ns"] for op in trace["ops"] if op["category"] == category) / 1e9
+        for category in _COMPUTING
+    }
+    return {
+        "dispatch": found["dispatch"],
+        **computing,
+        **{part: found[part] for part in ("wait", "move", "idle")},
+    }
+
+
+def _row(cell: Mapping[Any, Any], trace: TraceRow, *, others: bool) -> Row:
+    found = means(trace)
+    shown = [seconds for part, seconds in parts(trace).items() if others or part != "unknown"]
     return Row(
         cell["implementation"],
         [
             Figure(numbers.si(found["total"], "s")),
-            *(_share(seconds, found["total"]) for seconds in parts),
+            *(_share(seconds, found["total"]) for seconds in shown),
             _share(found["overlap"], found["total"]),
             _slowest(trace),
         ],
