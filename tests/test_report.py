@@ -173,9 +173,6 @@ def test_a_variant_is_compared_with_the_usual_environment(tmp_path: Path) -> Non
         assert not effect.ratio.paired
         assert effect.ratio.low < 1.5 < effect.ratio.high
         assert effect.verdict.word == "slower"
-    text = page.markdown(page.content(built, synthetic.manifest(SMALL)))
-    assert text.count("### Against the usual environment") == 1
-    assert re.search(r"\| jit_spmd \| 1\.[45]\d+ \(1\.\d+\S1\.\d+, slower\)", text)
 
 
 def test_a_pipelines_bubble_is_measured(tmp_path: Path) -> None:
@@ -188,17 +185,13 @@ def test_a_pipelines_bubble_is_measured(tmp_path: Path) -> None:
         assert cell["idle_low"] < bubble < cell["idle_high"]
         assert cell["idle"] == pytest.approx(bubble, abs=0.05)
     assert cells.loc["fp32,microbatches=8", "idle":"idle_high"].isna().all(), "nothing is longer"
-    text = page.markdown(page.content(built, synthetic.manifest(SMALL)))
-    assert re.search(r"bubble 50.0 % by its schedule, measured with the update \d+", text)
 
 
 def test_measured_memory_is_beside_the_planned(tmp_path: Path) -> None:
-    built, run = small(tmp_path, launches=2)
+    built, _ = small(tmp_path, launches=2)
     cells = built.cells.set_index("implementation")["high_water_bytes"]
     assert cells["pmap"] == 3_600_000
     assert cells.drop("pmap").isna().all()
-    text = page.markdown(page.content(built, run.manifest))
-    assert text.count(" measured) |") == 1
 
 
 def test_what_traces_showed_is_in_the_report(tmp_path: Path) -> None:
@@ -212,8 +205,6 @@ def test_what_traces_showed_is_in_the_report(tmp_path: Path) -> None:
     run_name = "synthetic%2Fmlp-base%2Fdata%3D2%2Fb64%2Ffp32%2Fslow"
     link = f"http://localhost:6006/?run={run_name}&amp;tag=trace_viewer@&amp;host=process_0#profile"
     assert f'<a href="{link}">trace</a>' in shown
-    text = page.markdown(content)
-    assert re.search(r"\| slow \|.*\| slower \| \+\d+.* \(elementwise operations, update, tr", text)
     report.build(run)
     assert "<summary>Causes, slow against jit_spmd</summary>" in shown
     assert "<small>transposes in slow only</small>" in shown
@@ -501,18 +492,10 @@ def test_references_within_the_page_resolve(text: str) -> None:
     assert {a or b for a, b in targets} <= identifiers
 
 
-def test_hostile_text_is_inert(text: str, directory: Path) -> None:
+def test_hostile_text_is_inert(text: str) -> None:
     assert "<script" not in text
     assert "<img" not in text
     assert html.escape("</td><script>alert(1)</script>", quote=False) in text
-    markdown = (directory / "report.md").read_text(encoding="utf-8")
-    assert "<script" not in markdown
-    assert "![i]" not in markdown
-    lines = [line for line in markdown.splitlines() if "alert(1)" in line]
-    assert len(lines) == 1
-    # Four cells and no more: bars within the reason are escaped.
-    assert len(re.findall(r"(?<!\\)\|", lines[0])) == 5
-    assert "# H" not in markdown.splitlines()
 
 
 def test_hostile_names_do_not_break_plots_or_pages(tmp_path: Path) -> None:
@@ -523,14 +506,6 @@ def test_hostile_names_do_not_break_plots_or_pages(tmp_path: Path) -> None:
     structure.feed(text)
     assert structure.open == []
     assert "<b>" not in text.replace('<b class="won">', "")
-
-
-def test_every_markdown_table_is_rectangular(directory: Path) -> None:
-    width = 0
-    for line in (directory / "report.md").read_text(encoding="utf-8").splitlines():
-        bars = len(re.findall(r"(?<!\\)\|", line))
-        assert not bars or not width or bars == width, line
-        width = bars
 
 
 def test_the_same_rows_give_the_same_bytes(directory: Path, tmp_path: Path) -> None:
@@ -544,14 +519,6 @@ def test_the_same_rows_give_the_same_bytes(directory: Path, tmp_path: Path) -> N
                                         ".json", ".jsonl"}  # fmt: skip
     for path in made:
         assert (again / path).read_bytes() == (directory / path).read_bytes(), path
-
-
-def test_plots_are_named_on_the_page(directory: Path) -> None:
-    files = {p.stem for p in (directory / "plots").glob("*.svg")}
-    assert files == {p.stem for p in (directory / "plots").glob("*.png")}
-    linked = re.findall(r"\(plots/(.+)\.svg\)", (directory / "report.md").read_text("utf-8"))
-    assert sorted(linked) == sorted(files)
-    assert {f.partition("-")[0] for f in files} == {"strong", "weak", "ratios", "host"}
 
 
 def test_the_shaded_region_is_explained_where_there_is_one(text: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Puts tables, words and plots onto one HTML page and one Markdown page."""
+"""Puts tables, words and plots onto one HTML page."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from bench.report import figures, stragglers, traces, variants, views, words
 from bench.report.templates import environment
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from bench.report.figures import Figures
     from bench.report.plots.style import Plot
     from bench.report.tables import Comparison, Tables
@@ -81,38 +83,41 @@ class Content:
     caveats: list[words.Caveat]
     environment: list[tuple[str, str]]
     subjects: list[Subject]
-    figures: Figures
     timeline: Chart | None
     """What the host did over the run; None where nothing was timed."""
     endings: list[views.Ending]
     traced: bool
 
 
-def content(found: Tables, manifest: Manifest, drawn: Figures | None = None) -> Content:
-    """Everything the page shows, from the report's tables and its plots; None draws these here."""
+def content(
+    found: Tables,
+    manifest: Manifest,
+    drawn: Figures | None = None,
+    summaries: Mapping[str, Summary] | None = None,
+) -> Content:
+    """Everything the page shows; plots and summaries are made here if they are not given."""
     cells = found.cells
     drawn = drawn or figures.draw(found)
+    summaries = summaries or words.summaries(found)
     groups: dict[str, list[Comparison]] = {}
     for comparison in found.comparisons:
         groups.setdefault(comparison.subject, []).append(comparison)
     changed = variants.find(found.comparisons)
     subjects = [
         _subject(name, blocks, [e for e in changed if e.block.subject == name], found=found,
-                 manifest=manifest, drawn=drawn)
+                 manifest=manifest, drawn=drawn, summaries=summaries)
         for name, blocks in groups.items()
     ]  # fmt: skip
-    summaries = [summary for subject in subjects for summary in subject.summaries]
     return Content(
         manifest=manifest,
         command=views.command(manifest),
         started=views.started(manifest),
-        headline=words.headline(summaries),
+        headline=words.headline(list(summaries.values())),
         decisions=words.decisions(cells),
         tally=words.tally(cells),
         caveats=words.caveats(found, manifest),
         environment=views.environment(manifest),
         subjects=subjects,
-        figures=drawn,
         timeline=_inlined(drawn.host) if drawn.host else None,
         endings=views.endings(cells),
         traced=bool(found.traces),
@@ -124,11 +129,6 @@ def html(page: Content) -> str:
     return environment(markdown=False).get_template("template.html.j2").render(page=page)
 
 
-def markdown(page: Content) -> str:
-    """The same in GitHub's Markdown; plots are links into plots/."""
-    return environment(markdown=True).get_template("template.md.j2").render(page=page)
-
-
 def _subject(
     name: str,
     blocks: list[Comparison],
@@ -137,6 +137,7 @@ def _subject(
     found: Tables,
     manifest: Manifest,
     drawn: Figures,
+    summaries: Mapping[str, Summary],
 ) -> Subject:
     timed = [b for b in blocks if b.ranked]
     charts = drawn.subjects[name]
@@ -144,7 +145,7 @@ def _subject(
     return Subject(
         name=name,
         anchor=figures.anchor(blocks[0]),
-        summaries=[words.summary(b) for b in blocks],
+        summaries=[summaries[b.name] for b in blocks],
         curves=[_inlined(chart) for chart in charts if chart.kind == "scaling"],
         ratios=ratios[0] if ratios else None,
         left_out=drawn.left_out.get(name, ""),
