@@ -9,6 +9,7 @@ import csv
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 import pandas as pd
 import pytest
@@ -245,10 +246,11 @@ def test_a_field_of_the_heatmap_leads_to_its_cell(open_page) -> None:
 
 
 def test_a_cell_tells_everything(open_page, directory: Path) -> None:
-    opened = open_page("#cell?subject=mlp-base%2C+fp32&cell=mlp-base%2Fdata%3D2%2Fb64%2Ffp32%2Fnnx_jit_cached")
+    opened = open_page(
+        "#cell?subject=mlp-base%2C+fp32&cell=mlp-base%2Fdata%3D2%2Fb64%2Ffp32%2Fnnx_jit_cached"
+    )
     text = opened.page.locator("#one").inner_text()
-    cell = pd.read_csv(directory / "cells.csv").set_index("cell").loc[
-        "mlp-base/data=2/b64/fp32/nnx_jit_cached"]  # fmt: skip
+    cell = pd.read_csv(directory / "cells.csv").set_index("cell").loc[name]
     assert numbers.si(cell["step_s"], "s") in text
     assert numbers.ratio(cell["ratio_low"]) in text
     assert "--implementations jit_spmd nnx_jit_cached" in text
@@ -306,8 +308,9 @@ def test_text_of_a_download_runs_no_formula(open_page, tmp_path: Path) -> None:
     opened = open_page()
     quoted = opened.page.evaluate(
         f"""() => {{ {_read("format.js")} {_read("table.js")}
-        const made = makeTable({{title: "t", name: "n", rows: [{{a: "=1+1", b: -2, c: 'x"y'}}],
-          columns: [{{key: "a", title: "a"}}, {{key: "b", title: "b"}}, {{key: "c", title: "c"}}]}});
+        const columns = ["a", "b", "c"].map(key => ({{key, title: key}}));
+        const rows = [{{a: "=1+1", b: -2, c: 'x"y'}}];
+        const made = makeTable({{title: "t", name: "n", rows, columns}});
         document.body.append(made); made.id = "made"; }}"""
     )
     assert quoted is None
@@ -335,7 +338,9 @@ def test_numbers_are_written_as_elsewhere(open_page, name: str) -> None:
         "percent": numbers.percent,
         "ratio": numbers.ratio,
     }[name]
-    values = VALUES if name in {"si", "bytes", "seconds"} else [*VALUES, *(-v for v in VALUES[3:12])]
+    values = (
+        VALUES if name in {"si", "bytes", "seconds"} else [*VALUES, *(-v for v in VALUES[3:12])]
+    )
     if name != "si":
         values = [value for value in values if abs(value) < 1e7]
     if name == "bytes":

@@ -88,7 +88,9 @@ def test_curves_refer_to_their_cells(found, data) -> None:
     assert len(set(cells["batch"])) == 1
     assert set(cells["devices"]) == {1, 2, 4}
     assert set(cells["status"]) == {"ok"}
-    alone = [share for share, n in zip(curve["efficiency"], cells["devices"], strict=True) if n == 1]
+    alone = [
+        share for share, n in zip(curve["efficiency"], cells["devices"], strict=True) if n == 1
+    ]
     assert alone == [1.0] * len(alone)
 
 

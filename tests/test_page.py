@@ -39,12 +39,12 @@ def found(run) -> tables.Tables:
 
 @pytest.fixture(scope="module")
 def made(found, run) -> page.Page:
-    return page.make(found, run.manifest)
+    return page.make(found, run.manifest, words.summaries(found))
 
 
 @pytest.fixture(scope="module")
 def text(found, run) -> str:
-    return page.html(found, run.manifest)
+    return page.html(found, run.manifest, words.summaries(found))
 
 
 class Elements(HTMLParser):
@@ -114,6 +114,21 @@ def test_hostile_text_is_escaped(text) -> None:
     assert "<img" not in text.partition('id="data"')[0]
 
 
+def test_hostile_names_break_nothing(tmp_path) -> None:
+    name = 'a<b>&"c$x^{$'
+    plan = synthetic.Plan(devices=(2,), ratios={"jit_spmd": 1.0, name: 0.9})
+    run = store.load(synthetic.write(tmp_path, plan))
+    found = tables.build(run)
+    parser = Elements()
+    parser.feed(page.html(found, run.manifest, words.summaries(found)))
+    assert parser.open == []
+    assert ("b", {"class": "won"}) in parser.found
+
+
+def test_of_a_page_of_ordinary_size(text) -> None:
+    assert len(text.encode()) < 5e6
+
+
 def test_the_first_screen_has_the_answer(found, made, text) -> None:
     first = text.partition('<section id="explore">')[0]
     assert words.headline([words.summary(block) for block in found.comparisons]) in first
@@ -145,12 +160,14 @@ def test_the_fastest_of_each_block_is_there(found, made) -> None:
 
 
 def test_same_rows_same_page(found, run, text) -> None:
-    assert page.html(tables.build(run), run.manifest) == text
+    again = tables.build(run)
+    assert page.html(again, run.manifest, words.summaries(again)) == text
 
 
 def test_nothing_measured(tmp_path) -> None:
     run = store.load(store.create(tmp_path, synthetic.manifest(PLAN)))
-    made = page.make(tables.build(run), run.manifest)
+    empty = tables.build(run)
+    made = page.make(empty, run.manifest, {})
     assert made.headline == "Nothing could be compared."
     assert made.tally == "No cell has ended yet."
-    assert page.html(tables.build(run), run.manifest).startswith("<!doctype html>")
+    assert page.html(empty, run.manifest, {}).startswith("<!doctype html>")

@@ -1,7 +1,7 @@
 """From stored rows to a report: pages, plots and tables. Imports no jax.
 
 `tables` computes every number, `scaling` finds the curves, `words`, `plots` and `views` say, draw
-and format them, and `page` puts them together.
+and format them, `figures` chooses the plots, and `markdown` and `page` put them together.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bench import files, store
-from bench.report import page, tables, traces
+from bench.report import figures, markdown, page, tables, traces, words
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,12 +34,16 @@ def build(run: Run) -> Path:
         store.export(traces.steps_frame(rows), run_dir, "trace_steps")
         store.export(traces.operations_frame(rows), run_dir, "trace_operations")
         store.export(traces.causes_frame(found.comparisons, found.traces), run_dir, "causes")
-    content = page.content(found, run.manifest)
+    drawn = figures.draw(found)
     plots = run_dir / "plots"
     plots.mkdir(exist_ok=True)
-    for chart in content.charts:
+    for chart in drawn.charts:
         chart.plot.write(plots)
-    files.write(run_dir / "report.md", page.markdown(content))
+    summaries = words.summaries(found)
+    files.write(
+        run_dir / "report.md",
+        markdown.render(markdown.content(found, run.manifest, drawn, summaries)),
+    )
     path = run_dir / "report.html"
-    files.write(path, page.html(content))
+    files.write(path, page.html(found, run.manifest, summaries))
     return path

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bench.cells import StepOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from bench.report.tables import Comparison
     from bench.rows import Manifest
 
@@ -24,28 +25,13 @@ def of_block(block: Comparison, manifest: Manifest) -> str:
     A cell is measured beside its baseline, because its ratio is one to it. Files of the user's own
     are named as they were when the run was started.
     """
-    asked = StepOptions.parse(block.options)
     config = manifest["config"]
-    typed = config.get("options", {})
     words = [
         *("--workloads", f"{block.workload}-{block.size}"),
         *("--meshes", block.mesh),
         *("--batch-sizes", str(block.batch), "--scaling", "strong"),
-        *("--precision", asked.precision),
+        *_step(StepOptions.parse(block.options), config.get("options", {})),
     ]
-    if asked.microbatches > 1:
-        words += ["--microbatches", str(asked.microbatches)]
-    if asked.remat:
-        words.append("--remat")
-    if asked.clip_norm is not None:
-        words += ["--clip-norm", f"{asked.clip_norm:g}"]
-    if asked.processes > 1:
-        words += ["--processes", str(asked.processes)]
-    if asked.variant:
-        words += _each("variant", (v for v in typed.get("variant", ())
-                                   if v.startswith(f"{asked.variant}=")))  # fmt: skip
-    for name in ("implementation_path", "workload_path"):
-        words += _each(name.replace("_", "-"), typed.get(name, ()))
     for name in ("launches", "rounds", "seconds"):
         if name in config:
             words += [f"--{name}", f"{config[name]:g}"]
@@ -56,5 +42,20 @@ def of_block(block: Comparison, manifest: Manifest) -> str:
     return f"nox -s bench -- {shlex.join(words)}"
 
 
-def _each(option: str, values: Iterable[str]) -> list[str]:
-    return [word for value in values for word in (f"--{option}", value)]
+def _step(asked: StepOptions, typed: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """The options of a step, and where its files are; `typed` is what the run was asked for."""
+    yield from ("--precision", asked.precision)
+    if asked.microbatches > 1:
+        yield from ("--microbatches", str(asked.microbatches))
+    if asked.remat:
+        yield "--remat"
+    if asked.clip_norm is not None:
+        yield from ("--clip-norm", f"{asked.clip_norm:g}")
+    if asked.processes > 1:
+        yield from ("--processes", str(asked.processes))
+    for definition in typed.get("variant", ()):
+        if asked.variant and definition.startswith(f"{asked.variant}="):
+            yield from ("--variant", definition)
+    for name in ("implementation_path", "workload_path"):
+        for path in typed.get(name, ()):
+            yield from (f"--{name.replace('_', '-')}", path)

@@ -124,7 +124,7 @@ def _blocks(
     number = {name: index for index, name in enumerate(subjects)}
     columns: Columns = {}
     for block in found.comparisons:
-        ceilings = block.ceilings or {}
+        ceilings = block.ceilings
         floor = block.floor
         rounds = _shown(len(block.rounds.attempt))
         row = {
@@ -138,8 +138,8 @@ def _blocks(
             "baseline": place.get(block.baseline, -1),
             "margin": block.margin,
             "floor": None if floor is None else _short([floor.value, floor.low, floor.high]),
-            "matmul": ceilings.get("matmul_flops"),
-            "bandwidth": ceilings.get("memory_bytes"),
+            "matmul": ceilings and ceilings["matmul_flops"],
+            "bandwidth": ceilings and ceilings["memory_bytes"],
             "command": commands.of_block(block, manifest),
             "facts": views.facts(block, manifest) if block.ranked else [],
             "order": [[by, effect.size, effect.sure] for by, effect in block.order.items()],
@@ -157,7 +157,9 @@ def _blocks(
 
 def _shown(count: int) -> list[int]:
     """Places of at most MOST_ROUNDS rounds."""
-    return np.unique(np.linspace(0, max(count - 1, 0), min(count, MOST_ROUNDS)).astype(int)).tolist()
+    return np.unique(
+        np.linspace(0, max(count - 1, 0), min(count, MOST_ROUNDS)).astype(int)
+    ).tolist()
 
 
 def _launches(block: Comparison, rounds: Sequence[int]) -> list[int]:
@@ -249,8 +251,13 @@ def _traced(found: Tables, of_cell: Mapping[str, int]) -> dict[str, dict[str, An
             _explain(told[str(of_cell[f"{block.name}/{name}"])], reason)
         for one in differences:
             cell = told[str(of_cell[one.cell["cell"]])]
-            cell["causes"] = traces.cause_list(one.attribution)
+            cell["causes"] = traces.cause_list(
+                one.cell["implementation"], one.baseline, one.attribution
+            )
             cell["whole"] = one.attribution.whole
+        if block.ranked:
+            for name, reason in traces.against_fastest(block, found.traces).items():
+                told[str(of_cell[f"{block.name}/{name}"])]["why_fastest"] = reason.sentence
     return told
 
 

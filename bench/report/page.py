@@ -16,7 +16,7 @@ from bench.report import dataset, vega, views, words
 from bench.report.templates import environment, stylesheet
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
     from bench.report.tables import Tables
     from bench.rows import Manifest
@@ -88,32 +88,28 @@ class Page:
         )
 
 
-def html(found: Tables, manifest: Manifest) -> str:
-    """The page of a run."""
-    return environment(WEB, markdown=False).get_template("page.html.j2").render(
-        page=make(found, manifest)
-    )
+def html(found: Tables, manifest: Manifest, summaries: Mapping[str, words.Summary]) -> str:
+    """The page of a run; `summaries` are those of `words.summaries`."""
+    template = environment(WEB, markdown=False).get_template("page.html.j2")
+    return template.render(page=make(found, manifest, summaries))
 
 
-def make(found: Tables, manifest: Manifest) -> Page:
+def make(found: Tables, manifest: Manifest, summaries: Mapping[str, words.Summary]) -> Page:
     """Put the page together."""
     cells = found.cells
-    summaries = [words.summary(comparison) for comparison in found.comparisons]
     of_subject: dict[str, list[Fastest]] = {}
-    for summary in summaries:
+    for summary in summaries.values():
         of_subject.setdefault(summary.comparison.subject, []).append(_fastest(summary))
     verdicts = Counter(cells["verdict"].dropna()) if len(cells) else Counter[str]()
     ended = Counter(cells["status"]) if len(cells) else Counter[str]()
     # Everything in here is ours, or escaped for where it stands.
     return Page(
         run=manifest["run"],
-        headline=words.headline(summaries),
+        headline=words.headline(list(summaries.values())),
         tally=words.tally(cells),
         device=manifest["device_kind"],
         started=views.started(manifest),
-        subjects=[
-            Subject(name, rows) for name, rows in of_subject.items()
-        ],
+        subjects=[Subject(name, rows) for name, rows in of_subject.items()],
         verdicts=[(word, verdicts[word]) for word in words.WORDS if verdicts[word]],
         price=words.price(cells),
         failures=[

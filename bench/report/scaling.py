@@ -37,7 +37,9 @@ class Scaling:
     points: pd.DataFrame
     """`cell`, `implementation`, `devices`, `mesh`, `step_s` with quartiles, `units_per_s`, `unit`,
     `oversubscribed`, and `efficiency` with quartiles `efficiency_q1`, `efficiency_q3`, a share
-    of 1: NaN for an implementation without a time on the smallest mesh."""
+    of 1: NaN for an implementation without a time on the smallest mesh. `memory_bytes` and
+    `high_water_bytes` of a device, and `communication_s`, what its collectives alone take at the
+    measured rate: NaN where unknown."""
 
     @property
     def subject(self) -> str:
@@ -65,6 +67,7 @@ class Scaling:
 _COLUMNS = [
     *("cell", "implementation", "devices", "mesh", "step_s", "step_q1_s", "step_q3_s"),
     *("units_per_s", "unit", "oversubscribed", "efficiency", "efficiency_q1", "efficiency_q3"),
+    *("memory_bytes", "high_water_bytes", "communication_s"),
 ]
 
 

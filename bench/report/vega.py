@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.metadata
 
 import vl_convert
 from platformdirs import user_cache_path
@@ -27,7 +28,8 @@ def library() -> str:
     Expressions are to be run by its own interpreter (`ast`): the page's policy forbids `eval`.
     Packing takes two seconds, so the result is kept in the user's cache.
     """
-    kept = user_cache_path("lockstep") / f"vega-{vl_convert.__version__}-{VERSION}.js"
+    packer = importlib.metadata.version("vl-convert-python")
+    kept = user_cache_path("lockstep") / f"vega-{packer}-{VERSION}.js"
     with contextlib.suppress(OSError):
         return kept.read_text("utf-8")
     text: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VERSION)

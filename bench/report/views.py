@@ -96,50 +96,6 @@ def comparison(
     return Table(block.place, headings, rows, facts(block, manifest))
 
 
-def work(block: Comparison) -> Table:
-    """What each of the block's steps computes and keeps, without running it."""
-    headings = [
-        Figure("Implementation"),
-        Figure("Traced FLOPs", "over the model's"),
-        Figure("Compiled FLOPs", "over the model's"),
-        Figure("Accessed", "of all devices"),
-        Figure("Intensity", "compiled FLOPs a byte"),
-        Figure("Arguments", "a device"),
-        Figure("Outputs", "reused arguments"),
-        Figure("Temporaries", "a device"),
-    ]
-    rows = [Row(cell["implementation"], _work(cell)) for cell in block.ranked]
-    fact = (
-        "Traced: the matrix products of the step's jaxpr, on all devices and with its loops. It is "
-        "above the model's where activations are computed again, where several devices compute "
-        "the same, and by the ticks of a pipeline's bubble, in which nothing is done. Compiled: "
-        "XLA's own count, which has functions of single elements too, and counts the body of a "
-        "loop once."
-    )
-    return Table(f"Work and memory, {block.place}", headings, rows, [fact])
-
-
-def _work(cell: Mapping[Any, Any]) -> list[Figure]:
-    model = cell["model_flops"]
-    flops = [
-        Figure(
-            numbers.MISSING
-            if math.isnan(cell[count])
-            else f"{numbers.significant(cell[count] / model)}{numbers.NARROW}{numbers.TIMES}"
-        )
-        for count in ("traced_flops", "compiled_flops")
-    ]
-    intensity = cell["intensity"]
-    return [
-        *flops,
-        Figure(numbers.bytes_(cell["accessed_bytes"])),
-        Figure(numbers.MISSING if math.isnan(intensity) else numbers.significant(intensity)),
-        Figure(numbers.bytes_(cell["argument_bytes"])),
-        Figure(numbers.bytes_(cell["output_bytes"]), numbers.bytes_(cell["alias_bytes"])),
-        Figure(numbers.bytes_(cell["temporary_bytes"])),
-    ]
-
-
 def _row(cell: Mapping[Any, Any], block: Comparison, reasons: Mapping[str, Reason] | None) -> Row:
     notes = []
     if cell["implementation"] == block.baseline:

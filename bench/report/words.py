@@ -92,6 +92,11 @@ def summary(comparison: Comparison) -> Summary:
     return Summary(comparison, leaders, undecided, text, short, width)
 
 
+def summaries(content: Tables) -> dict[str, Summary]:
+    """Of every block, by its name."""
+    return {block.name: summary(block) for block in content.comparisons}
+
+
 def _rank(
     comparison: Comparison, beside: Sequence[str], times: dict[str, float]
 ) -> tuple[str, str, list[str], bool]:

@@ -175,7 +175,10 @@ def compute(rows: Sequence[Row], seconds: float) -> Figures:
         detectors=detectors,
         coverages=coverages,
         cost=cost,
-        targets=[*targets(detectors, coverages, cost, seconds), *(t for row in large for t in report_targets(row))],
+        targets=[
+            *targets(detectors, coverages, cost, seconds),
+            *(t for row in large for t in report_targets(row)),
+        ],
         errors={name: failed.count(name) for name in dict.fromkeys(failed)},
     )
 

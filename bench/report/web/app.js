@@ -372,7 +372,7 @@ function drawCell() {
   const parts = [
     element("h3", {}, cell.full),
     cell.status === "ok" ? "" : element("p", { class: "reason" }, element("b", {}, `${cell.status}: `), cell.reason),
-    cell.traced?.why ? element("p", {}, cell.traced.why) : "",
+    ...[cell.traced?.why, cell.traced?.why_fastest].filter(Boolean).map((text) => element("p", {}, text)),
     element("dl", { class: "facts" }, ...facts.map(([name, text]) => element("div", {}, element("dt", {}, name), element("dd", {}, text)))),
     element("p", {}, ...(cell.traced ? [traceLink(cell), " in TensorBoard (nox -s tensorboard) \u00b7 "] : []), "again: ", element("code", {}, commandOf(cell)), " ",
       copyButton(() => commandOf(cell))),
