@@ -54,6 +54,9 @@ FEWEST, MOST = 3, 5
 SIDE = 6
 """Most batches, and most meshes, of a heatmap."""
 
+POINTS = 8
+"""Most points along a curve of throughput."""
+
 _FIELDS_A_PANEL = 25
 """Numbers in fields that take as long to draw as a panel."""
 
@@ -307,10 +310,12 @@ def _throughput(
         return
     drawn, rest = _some(meshes, most, "meshes")
     shown = ok[ok["mesh"].isin(drawn)]
+    batches, more = _some(sorted(shown["batch"].unique()), POINTS, "batches")
+    shown = shown[shown["batch"].isin(batches)]
     yield _Planned(
         "throughput",
         "Throughput against the batch",
-        f"Points are medians, bars quartiles; both axes are logarithmic.{rest}",
+        f"Points are medians, bars quartiles; both axes are logarithmic.{rest}{more}",
         len(drawn),
         lambda: throughput.draw(f"throughput-{slug}", shown, implementations),
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from bench.report.plots import style
 from bench.report.plots.style import INK, MUTED, Grid, Look, Mark
@@ -68,7 +68,11 @@ def draw(slug: str, blocks: Sequence[Panel], implementations: Sequence[str]) -> 
         first.set_xlim(low / pad, high * pad)
         first.set_ylim(-0.7, len(names) - 0.4)
         first.set_yticks(range(len(names)), [style.short(name) for name in names])
-        first.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+        first.xaxis.set_major_locator(
+            LogLocator(subs=(1.0, 2.0, 5.0))
+            if high > 4 * low
+            else MaxNLocator(4, steps=[1, 2, 2.5, 5, 10])
+        )
         first.xaxis.set_minor_locator(NullLocator())
         first.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
         for axes, block in zip(panels, blocks, strict=True):

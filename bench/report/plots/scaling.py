@@ -67,11 +67,11 @@ def communication_bound(curve: Scaling) -> NDArray[np.float64]:
     Returns:
       (meshes, 2): devices, and seconds a step; empty unless it is known on two meshes.
     """
-    least = curve.points.groupby("devices")["communication_s"].min()
-    least = least[least > 0]
-    return np.column_stack([least.index, least])[: len(least) if len(least) > 1 else 0].astype(
-        float
-    )
+    known = curve.points[curve.points["communication_s"] > 0]
+    if known["devices"].nunique() < 2:  # noqa: PLR2004
+        return np.empty((0, 2))
+    least = known.groupby("devices")["communication_s"].min()
+    return np.column_stack([least.index, least]).astype(float)
 
 
 def curves(
