@@ -179,7 +179,7 @@ def test_every_plot_is_linked_with_its_caption(page: str) -> None:
     linked = re.findall(r"\(plots/(.+)\.svg\)", page)
     assert len(linked) == len(set(linked))
     assert {slug.partition("-")[0] for slug in linked} == {
-        "ratios", "strong", "memory", "distribution", "host",
+        "ratios", "strong", "memory", "distribution", "host", "roofline",
     }  # fmt: skip
     assert "Lines are 95 % intervals of the ratio" in page
     assert page.index("plots/") < page.index("## Tables of")
@@ -189,7 +189,7 @@ def test_what_is_not_drawn_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(figures, "PANELS", 5)
     found, run = build(tmp_path, devices=(1, 2))
     page = markdown.render(markdown.content(found, run.manifest, figures.draw(found)))
-    assert "Not drawn, as a report has room for 5 panels: 1 scaling curve, memory" in page
+    assert "Not drawn, as a report has room for 5 panels: 1 scaling curve, roofline, memory" in page
 
 
 def test_there_are_no_gaps(page: str) -> None:
