@@ -235,8 +235,8 @@ def everywhere(action: Callable[[], T]) -> tuple[T, float]:
 
 
 def filled(mesh: Mesh, size: int, value: float) -> jax.Array:
-    """Numbers of float32, so many bytes on each device."""
-    count = mesh.size * size // np.dtype(np.float32).itemsize
+    """Numbers of float32, so many bytes on each device, rounded down to whole ones."""
+    count = mesh.size * (size // np.dtype(np.float32).itemsize)
     sharding = NamedSharding(mesh, P(_AXIS))
     make = jax.jit(lambda: jnp.full(count, value, jnp.float32), out_shardings=sharding)
     return make().block_until_ready()
