@@ -246,9 +246,8 @@ def test_a_field_of_the_heatmap_leads_to_its_cell(open_page) -> None:
 
 
 def test_a_cell_tells_everything(open_page, directory: Path) -> None:
-    opened = open_page(
-        "#cell?subject=mlp-base%2C+fp32&cell=mlp-base%2Fdata%3D2%2Fb64%2Ffp32%2Fnnx_jit_cached"
-    )
+    name = "mlp-base/data=2/b64/fp32/nnx_jit_cached"
+    opened = open_page("#cell?" + urlencode({"subject": "mlp-base, fp32", "cell": name}))
     text = opened.page.locator("#one").inner_text()
     cell = pd.read_csv(directory / "cells.csv").set_index("cell").loc[name]
     assert numbers.si(cell["step_s"], "s") in text

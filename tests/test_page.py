@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from html.parser import HTMLParser
 
 import pytest
 import synthetic
+from pages import Elements
 
 from bench import store
 from bench.report import page, tables, words
@@ -45,30 +45,6 @@ def made(found, run) -> page.Page:
 @pytest.fixture(scope="module")
 def text(found, run) -> str:
     return page.html(found, run.manifest, words.summaries(found))
-
-
-class Elements(HTMLParser):
-    """Every element of a page, with what stands in those that are not shown as text."""
-
-    VOID = frozenset({"meta", "br", "img", "input", "link", "hr"})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[tuple[str, dict[str, str | None], str]] = []
-
-    def handle_starttag(self, tag, attrs) -> None:
-        self.found.append((tag, dict(attrs)))
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data) -> None:
-        if self.open and self.open[-1] in {"script", "style"}:
-            self.texts.append((*self.found[-1], data))
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +88,15 @@ def test_links_within_the_page_have_targets(elements) -> None:
 def test_hostile_text_is_escaped(text) -> None:
     assert "<script>alert" not in text
     assert "<img" not in text.partition('id="data"')[0]
+
+
+def test_how_it_was_run_and_traced_is_said(text, tmp_path) -> None:
+    assert "python -m bench run --preset quick --meshes data=1 data=2" in text
+    run = store.load(synthetic.write(tmp_path, synthetic.Plan(devices=(2,), traced=True)))
+    found = tables.build(run)
+    traced = page.html(found, run.manifest, words.summaries(found))
+    for shown, said in ((text, False), (traced, True)):
+        assert ("<code>nox -s tensorboard</code> shows them" in shown) == said
 
 
 def test_hostile_names_break_nothing(tmp_path) -> None:

@@ -336,8 +336,8 @@ def test_glyphs_are_in_the_file(drawn: Figures) -> None:
 def test_every_kind_is_drawn_once_a_subject(drawn: Figures) -> None:
     (charts,) = drawn.subjects.values()
     assert [chart.kind for chart in charts] == [
-        "ratios", "scaling", "scaling", "breakdown", "heatmap", "throughput", "memory",
-        "distribution",
+        "ratios", "scaling", "scaling", "breakdown", "heatmap", "throughput", "roofline",
+        "memory", "distribution",
     ]  # fmt: skip
     assert not drawn.left_out
     assert drawn.host is not None
@@ -362,8 +362,8 @@ def test_one_bound_holds_for_all_plots_of_a_run(
     (text,) = few.left_out.values()
     assert text == (
         "Not drawn, as a report has room for 9 panels: 1 scaling curve, where a step's time goes, "
-        "ratio to the baseline by mesh and batch, throughput against the batch, memory of a device "
-        "and step times of all rounds."
+        "ratio to the baseline by mesh and batch, throughput against the batch, roofline, memory "
+        "of a device and step times of all rounds."
     )
 
 

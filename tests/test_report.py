@@ -143,7 +143,10 @@ def test_the_fastest_is_named_with_its_interval(tmp_path: Path) -> None:
     pattern = r"11\.\d\N{NARROW NO-BREAK SPACE}% less time than middle \(1\d\.\d"
     assert re.search(pattern, verdict.text)
     assert "less time than the baseline jit_spmd (" in verdict.text
-    assert words.headline([verdict]) == "fast is fastest."
+    assert re.fullmatch(
+        r"fast is fastest. Against the baseline jit_spmd the fastest takes (19|20).\d.% less time.",
+        words.headline([verdict]),
+    )
 
 
 def test_equals_are_not_ranked(tmp_path: Path) -> None:
@@ -439,14 +442,6 @@ def test_a_run_in_which_nothing_ran_has_a_report(tmp_path: Path) -> None:
     assert "7 cells: 7 unsupported." in text
 
 
-def test_how_traces_are_seen_is_said(tmp_path: Path) -> None:
-    assert "tensorboard" not in report.build(
-        store.load(synthetic.write(tmp_path, SMALL))
-    ).read_text("utf-8")
-    traced = synthetic.write(tmp_path, dataclasses.replace(SMALL, traced=True), "traced")
-    assert "nox -s tensorboard" in report.build(store.load(traced)).read_text("utf-8")
-
-
 def test_the_report_imports_no_jax() -> None:
     bench = Path(report.__file__).parents[1]
     files = [*bench.glob("report/*.py"), *(bench / f"{n}.py" for n in ("store", "statistics",
@@ -484,7 +479,3 @@ def test_other_numbers() -> None:
     }
     for made, expected in plain.items():
         assert made.replace(numbers.NARROW, " ") == expected
-
-
-def test_the_command_can_be_pasted(text: str) -> None:
-    assert "python -m bench run --preset quick --meshes data=1 data=2" in text

@@ -29,6 +29,8 @@ _COMMON = {"", "localhost", "root", "runner", "ubuntu", "user"}
 
 _HOMES = re.compile(r"(?:/home/|/Users/|/root/|[A-Za-z]:\\{1,2}Users\\)[\w.-]*")
 
+_CODE = re.compile(r'<script type="module">.*?</script>', re.DOTALL)
+
 
 def publish(run: store.Run, reports: Path) -> Path:
     """Make a published folder of a run, and return it.

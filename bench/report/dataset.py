@@ -157,14 +157,13 @@ def _blocks(
 
 def _shown(count: int) -> list[int]:
     """Places of at most MOST_ROUNDS rounds."""
-    return np.unique(
-        np.linspace(0, max(count - 1, 0), min(count, MOST_ROUNDS)).astype(int)
-    ).tolist()
+    places = np.linspace(0, max(count - 1, 0), min(count, MOST_ROUNDS)).astype(int)
+    return sorted({int(place) for place in places})
 
 
 def _launches(block: Comparison, rounds: Sequence[int]) -> list[int]:
     """For each round, which launch or worker it is of."""
-    return block.rounds.attempt[list(rounds)].tolist() if rounds else []
+    return [int(block.rounds.attempt[place]) for place in rounds]
 
 
 def _samples(block: Comparison, arm: str, rounds: Sequence[int]) -> list[float | None]:
