@@ -6,19 +6,20 @@ Imports no jax.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from scipy.special import chdtrc, ndtr
 
-from bench.statistics import inflation, median
+from bench.statistics import inflation, median, stacked
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    import pandas as pd
     from numpy.typing import NDArray
 
     from bench.statistics import Rounds
@@ -28,6 +29,8 @@ SURE = 0.001
 
 _FEWEST_ROUNDS = 8
 _FEWEST_TURNS = 3
+_MOST_PAIRS = 1_000_000
+"""Of rounds, compared at once: some 10 MB."""
 
 
 @dataclass(frozen=True)
@@ -52,16 +55,31 @@ def drift(rounds: Rounds, arm: str, other: str) -> Effect | None:
     is the median over launches of Theil and Sen's slope times the rounds. None where no launch has
     enough rounds.
     """
-    series = [s for s in rounds.log_ratios(arm, other) if len(s) >= _FEWEST_ROUNDS and np.ptp(s)]
-    if not series:
-        return None
-    slopes, scores = zip(*map(trend, series), strict=True)
-    sizes = [slope * (len(values) - 1) for slope, values in zip(slopes, series, strict=True)]
+    return drifts(rounds.paired({arm: other})).get(arm)
+
+
+def drifts(series: Mapping[str, Sequence[NDArray[np.float64]]]) -> dict[str, Effect]:
+    """`drift` of arms by their log ratios, an array a launch; of those with enough rounds."""
+    arms = [arm for arm, launches in series.items() for _ in launches]
+    found: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    for places, values in stacked([values for launches in series.values() for values in launches]):
+        count = values.shape[-1]
+        if count < _FEWEST_ROUNDS:
+            continue
+        moving = np.flatnonzero(np.ptp(values, axis=-1))
+        few = max(1, _MOST_PAIRS // len(_pairs(count)[0]))
+        for some in (moving[start : start + few] for start in range(0, len(moving), few)):
+            for place, slope, score in zip(places[some], *trend(values[some]), strict=True):
+                found[arms[place]].append((float(slope) * (count - 1), float(score)))
+    return {arm: _combined(*zip(*found[arm], strict=True)) for arm in series if arm in found}
+
+
+def _combined(sizes: Sequence[float], scores: Sequence[float]) -> Effect:
     score = sum(scores) / math.sqrt(len(scores))
-    return Effect(median(np.array(sizes)), 2 * float(ndtr(-abs(score))))
+    return Effect(float(median(np.array(sizes))), 2 * float(ndtr(-abs(score))))
 
 
-def trend(values: NDArray[np.float64]) -> tuple[float, float]:
+def trend(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Theil and Sen's slope a place, and the normal score of Mann and Kendall's test.
 
     Both are functions of the differences of all pairs: the median of their slopes, and the sum of
@@ -71,16 +89,18 @@ def trend(values: NDArray[np.float64]) -> tuple[float, float]:
     of 10,000. Neighbours that depend on each other make S vary more: as Hamed and Rao (Journal of
     Hydrology 204 (1998), 182) do, its variance is inflated by the autocorrelation of what the trend
     leaves.
+
+    Args:
+      values: (..., rounds), each series along the last axis by itself.
     """
-    earlier, later = _pairs(len(values))
-    differences = values[later] - values[earlier]
+    count = values.shape[-1]
+    earlier, later = _pairs(count)
+    differences = values[..., later] - values[..., earlier]
     slope = median(differences / (later - earlier))
-    total = float(np.sign(differences).sum())
-    count = len(values)
+    total = np.sign(differences).sum(axis=-1)
     variance = count * (count - 1) * (2 * count + 5) / 18
-    variance *= inflation(values - slope * np.arange(count))
-    score = (total - math.copysign(1, total)) / math.sqrt(variance) if total else 0.0
-    return slope, score
+    variance *= inflation(values - slope[..., np.newaxis] * np.arange(count))
+    return slope, (total - np.sign(total)) / np.sqrt(variance)
 
 
 @cache
@@ -97,23 +117,40 @@ def order(rounds: Rounds, by: NDArray[np.float64]) -> Effect | None:
     difference of two groups' medians, the test Kruskal and Wallis's. None where there are too few
     turns.
     """
-    shared = (~np.isnan(rounds.throughput)).sum(axis=1) > 1
-    if not shared.any():
-        return None
-    left, by, attempt = np.log(rounds.throughput[shared]), by[shared], rounds.attempt[shared]
-    for process in np.unique(attempt):
-        own = attempt == process
-        present = ~np.isnan(left[own]).all(axis=0)
-        left[np.ix_(own, present)] -= _median(left[np.ix_(own, present)], axis=0)
-    left -= _median(left, axis=1)
+    return _of_groups(_left_over(rounds), by)
+
+
+def orders(rounds: Rounds) -> dict[str, Effect]:
+    """Both effects of `order`, those that there are turns enough for."""
+    left = _left_over(rounds)
+    found = {name: _of_groups(left, getattr(rounds, name)) for name in ("position", "predecessor")}
+    return {name: effect for name, effect in found.items() if effect is not None}
+
+
+def _left_over(rounds: Rounds) -> NDArray[np.float64]:
+    """(rounds, arms): log times less what is the arm's in the process, and the round's.
+
+    NaN where an arm had no turn, or had the round for itself.
+    """
+    left = np.log(rounds.throughput)
+    left[(~np.isnan(left)).sum(axis=1) < 2] = np.nan  # noqa: PLR2004
+    for process in np.unique(rounds.attempt):
+        own = rounds.attempt == process
+        left[own] -= _median(left[own], axis=0)
+    return left - _median(left, axis=1)
+
+
+def _of_groups(left: NDArray[np.float64], by: NDArray[np.float64]) -> Effect | None:
     known = ~(np.isnan(left) | np.isnan(by))
     values, keys = left[known], by[known]
-    groups = [values[keys == key] for key in np.unique(keys)]
+    together = np.argsort(keys, kind="stable")
+    starts = np.flatnonzero(np.diff(keys[together])) + 1
+    groups = np.split(values[together], starts)
     groups = [group for group in groups if len(group) >= _FEWEST_TURNS]
     if len(groups) < 2 or not np.ptp(np.concatenate(groups)):  # noqa: PLR2004
         return None
-    medians = [median(group) for group in groups]
-    return Effect(max(medians) - min(medians), kruskal_wallis(groups))
+    medians = np.concatenate([median(alike) for _, alike in stacked(groups)])
+    return Effect(float(np.ptp(medians)), kruskal_wallis(groups))
 
 
 def kruskal_wallis(groups: Sequence[NDArray[np.float64]]) -> float:
@@ -124,21 +161,25 @@ def kruskal_wallis(groups: Sequence[NDArray[np.float64]]) -> float:
     JASA 47 (1952), 583). As scipy.stats.kruskal, which takes six times as long for such groups, and
     to import as long as all of pandas. Not all values may be equal.
     """
-    values = np.concatenate(groups)
     sizes = np.array([len(group) for group in groups])
-    count = len(values)
-    ranks = pd.Series(values).rank().to_numpy()
+    _, place, ties = np.unique(np.concatenate(groups), return_inverse=True, return_counts=True)
+    count = len(place)
+    ranks = (np.cumsum(ties) - (ties - 1) / 2)[place]
     sums = np.add.reduceat(ranks, np.cumsum(sizes) - sizes)
     h = 12 / (count * (count + 1)) * float((sums**2 / sizes).sum()) - 3 * (count + 1)
-    _, ties = np.unique(ranks, return_counts=True)
     h /= 1 - float((ties**3 - ties).sum()) / (count**3 - count)
     return float(chdtrc(len(groups) - 1, h))
 
 
 def _median(values: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
-    """The median of what is there; np.nanmedian is slow, and hardly ever is anything missing."""
-    median = np.nanmedian if np.isnan(values).any() else np.median
-    found: NDArray[np.float64] = median(values, axis=axis, keepdims=True)
+    """The median of what is there, NaN where nothing is: np.nanmedian is slow, and warns."""
+    if not values.size:
+        return values
+    ordered = np.sort(values, axis=axis)  # NaN last
+    count = (~np.isnan(values)).sum(axis=axis, keepdims=True)
+    middle = np.maximum(count - 1, 0) // 2, count // 2
+    low, high = (np.take_along_axis(ordered, place, axis) for place in middle)
+    found: NDArray[np.float64] = (low + high) / 2
     return found
 
 
@@ -156,12 +197,16 @@ class Conditions:
 
 def conditions(samples: pd.DataFrame) -> Conditions | None:
     """Sum up the host's slots in a frame of samples; None where the system told nothing."""
-    there = float(samples["host_cores_s"].sum())
+    there, steal, foreign = (
+        float(np.nansum(samples[f"host_{name}_s"].to_numpy(float)))
+        for name in ("cores", "steal", "foreign")
+    )
     if not there:
         return None
-    mhz = samples["host_mhz"].dropna().astype(float)
+    mhz = samples["host_mhz"].to_numpy(float)
+    mhz = mhz[~np.isnan(mhz)]
     return Conditions(
-        steal=float(samples["host_steal_s"].sum()) / there,
-        foreign=max(float(samples["host_foreign_s"].sum()) / there, 0.0),
-        mhz=None if mhz.empty else (float(mhz.min()), float(mhz.max())),
+        steal=steal / there,
+        foreign=max(foreign / there, 0.0),
+        mhz=(float(mhz.min()), float(mhz.max())) if mhz.size else None,
     )

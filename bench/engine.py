@@ -14,12 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol, cast
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from bench import lock, peaks, store
 from bench.cells import Block, Cell, decisive
@@ -33,10 +32,14 @@ from bench.protocol import BaseFile, Catalogue, PhaseEvent
 from bench.regress.bases import Bases
 from bench.rows import SCHEMA, TWIN, BlockRow, CellRow, Look, Manifest, SampleRow, Status
 from bench.spelling import closest
-from bench.statistics import Rounds
 from bench.storing import storing
 from bench.supervisor import Launch, Settings, run_block
 from bench.verdicts import AlphaSpending, Claim, claims, compare
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bench.statistics import Rounds
 
 REPORTS = Path("reports")
 PROFILES = Path("profiles")
@@ -256,6 +259,8 @@ class Engine:
             have changed. What was measured before is stored.
         """
         self._tell(monitor)
+        # What looks at samples takes a second to load: now, while no worker waits for the answer.
+        import_module("bench.statistics")
         started = time.monotonic()
         with TemporaryDirectory(prefix="lockstep-") as programs, self._checked_out(selected):
             for block, arms in selected.items():
@@ -355,13 +360,13 @@ class Engine:
         }
         arms = {row["arm"] for row in samples} - {TWIN} - failed
         if self.bases is not None:
-            rounds, each = Rounds.of(pd.DataFrame(samples)), alpha / len(self._compared)
+            rounds, each = _arranged(samples), alpha / len(self._compared)
             return compare(rounds, self.bases.opponents(arms), each, self.plan.margin)
         named = [name for name in self.plan.implementations if name in arms]
         if not named:
             return {}
         baseline = self.plan.baseline if self.plan.baseline in named else named[0]
-        rounds = Rounds.of(pd.DataFrame(samples))
+        rounds = _arranged(samples)
         return claims(rounds, named, baseline, alpha, self.plan.margin)
 
     def _launch(
@@ -595,6 +600,15 @@ def _rounds(samples: Iterable[SampleRow]) -> int:
     """Rounds in which arms were side by side."""
     turns = Counter((row["attempt"], row["round"]) for row in samples)
     return sum(count > 1 for count in turns.values())
+
+
+def _arranged(samples: Sequence[SampleRow]) -> Rounds:
+    """A block's samples by round and arm."""
+    import pandas as pd  # noqa: PLC0415 (a run that is only planned need not wait for these)
+
+    from bench.statistics import Rounds  # noqa: PLC0415
+
+    return Rounds.of(pd.DataFrame(samples))
 
 
 def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from pathlib import Path
 
 from bench import store
@@ -44,21 +45,22 @@ def read_history(reports: Path, platform: str) -> History:
     for manifest in manifests[-_NEWEST_RUNS:]:
         # A run that cannot be read only makes the estimate rougher.
         with contextlib.suppress(store.StoreError, KeyError, OSError):
-            run = store.load(manifest.parent)
+            run = store.read(manifest.parent)
             if run.manifest["platform"] == platform:
                 history |= _overheads(run)
     return history
 
 
-def _overheads(run: store.Run) -> History:
-    counts = run.cells.groupby("attempt").size().to_dict()
+def _overheads(run: store.Stored) -> History:
+    attempts = {(row["cell"], row["launch"]): row["attempt"] for row in run.rows(store.CELLS)}
+    counts = Counter(attempts.values())
     return {
         (
             f"{row['workload']}-{row['size']}",
-            counts.get(row["attempt"], 0),
+            counts[row["attempt"]],
             row["launch"] == 0,
         ): sum(seconds for phase, seconds in row["seconds"].items() if phase != "measure")
-        for row in run.blocks.to_dict("records")
+        for row in run.blocks
         if row["seconds"]
     }
 

@@ -8,7 +8,7 @@ shares no round: `unpaired` and `quotient` compare it. Imports no jax.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
@@ -20,7 +20,7 @@ from scipy import special
 from bench.rows import TWIN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -54,6 +54,50 @@ Figure = Literal["throughput", "latency"]
 
 
 @dataclass(frozen=True)
+class Turns:
+    """Samples, of one block or of many, as arrays with an element a sample."""
+
+    names: NDArray[np.str_]
+    """Of arms, in the order in which they come."""
+    arm: NDArray[np.intp]
+    """Index in `names`."""
+    predecessor: NDArray[np.intp]
+    """Index in `names` of who ran just before, -1 where none of these did."""
+    attempt: NDArray[np.intp]
+    """Number of the worker process, in the order in which they come."""
+    round: NDArray[np.int64]
+    position: NDArray[np.int64]
+    throughput: NDArray[np.float64]
+    """Seconds a step."""
+    latency: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, samples: pd.DataFrame) -> Turns:
+        """From a frame with the columns of bench.rows.SampleRow."""
+        arm, names = pd.factorize(samples["arm"])
+
+        def seconds(span: str, steps: str) -> NDArray[np.float64]:
+            a_step: NDArray[np.float64] = samples[span].to_numpy(float) / samples[steps].to_numpy()
+            return a_step / 1e9
+
+        return cls(
+            names=np.asarray(names, np.str_),
+            arm=arm,
+            predecessor=pd.Index(names).get_indexer(samples["predecessor"]),
+            attempt=pd.factorize(samples["attempt"])[0],
+            round=samples["round"].to_numpy(np.int64),
+            position=samples["position"].to_numpy(np.int64),
+            throughput=seconds("throughput_ns", "steps"),
+            latency=seconds("latency_ns", "latency_steps"),
+        )
+
+    def at(self, places: NDArray[np.intp]) -> Turns:
+        """Those at so numbered places."""
+        each = (getattr(self, own.name)[places] for own in fields(self) if own.name != "names")
+        return Turns(self.names, *each)
+
+
+@dataclass(frozen=True)
 class Rounds:
     """A block's samples, by round and arm."""
 
@@ -73,29 +117,31 @@ class Rounds:
     @classmethod
     def of(cls, samples: pd.DataFrame) -> Rounds:
         """Arrange the samples of one block: a frame with the columns of bench.rows.SampleRow."""
-        arms, names = pd.factorize(samples["arm"])
-        attempts, _ = pd.factorize(samples["attempt"])
-        rounds = samples["round"].to_numpy(np.int64)
-        longest = int(rounds.max(initial=0)) + 1
-        keys, row = np.unique(attempts * longest + rounds, return_inverse=True)
+        return cls.arranged(Turns.of(samples))
 
-        def arranged(values: NDArray[np.float64]) -> NDArray[np.float64]:
-            table = np.full((len(keys), len(names)), np.nan)
-            table[row, arms] = values
-            return table
+    @classmethod
+    def arranged(cls, turns: Turns) -> Rounds:
+        """Arrange the turns of one block."""
+        names, column = _as_they_come(turns.arm)
+        longest = int(turns.round.max(initial=0)) + 1
+        keys, row = np.unique(turns.attempt * longest + turns.round, return_inverse=True)
+        _, attempt = np.unique(keys // longest, return_inverse=True)
 
-        def seconds(span: str, steps: str) -> NDArray[np.float64]:
-            return arranged(samples[span].to_numpy(float) / samples[steps].to_numpy(float) / 1e9)
+        def table(values: NDArray[np.generic]) -> NDArray[np.float64]:
+            found = np.full((len(keys), len(names)), np.nan)
+            found[row, column] = values
+            return found
 
-        before = pd.Index(names).get_indexer(samples["predecessor"]).astype(float)
-        position = samples["position"].to_numpy(float)
+        # By the index of an arm; the last place is that of -1, no arm.
+        places = np.full(len(turns.names) + 1, np.nan)
+        places[names] = np.arange(len(names))
         return cls(
-            arms=tuple(names),
-            attempt=keys // longest,
-            throughput=seconds("throughput_ns", "steps"),
-            latency=seconds("latency_ns", "latency_steps"),
-            position=arranged(position),
-            predecessor=arranged(np.where((before < 0) | (position == 0), np.nan, before)),
+            arms=tuple(turns.names[names].tolist()),
+            attempt=attempt,
+            throughput=table(turns.throughput),
+            latency=table(turns.latency),
+            position=table(turns.position),
+            predecessor=table(np.where(turns.position == 0, np.nan, places[turns.predecessor])),
         )
 
     def seconds(self, arm: str, figure: Figure) -> NDArray[np.float64]:
@@ -107,19 +153,38 @@ class Rounds:
 
     def log_ratios(self, arm: str, other: str) -> list[NDArray[np.float64]]:
         """log(time(arm) / time(other)) of every round they shared, an array a worker process."""
-        return self._by_process(
-            np.log(self.seconds(arm, "throughput") / self.seconds(other, "throughput"))
-        )
+        return self.paired({arm: other}).get(arm, [])
+
+    def paired(self, opponents: Mapping[str, str]) -> dict[str, list[NDArray[np.float64]]]:
+        """`log_ratios` of arms, each to an opponent of its own, by those that shared any round."""
+        known = {a: b for a, b in opponents.items() if {a, b} <= set(self.arms)}
+        arms, others = (list(map(self.arms.index, names)) for names in (known, known.values()))
+        series = self._series(np.log(self.throughput[:, arms] / self.throughput[:, others]))
+        return {arm: found for arm, found in zip(known, series, strict=True) if found}
 
     def log_seconds(self, arm: str) -> list[NDArray[np.float64]]:
         """log(seconds a step) of every round the arm had a turn in, an array a worker process."""
-        return self._by_process(np.log(self.seconds(arm, "throughput")))
+        return self._series(np.log(self.seconds(arm, "throughput"))[:, np.newaxis])[0]
 
-    def _by_process(self, values: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    def _series(self, values: NDArray[np.float64]) -> list[list[NDArray[np.float64]]]:
+        """What is there in each column of (rounds, columns), an array a worker process."""
         there = ~np.isnan(values)
-        values, attempt = values[there], self.attempt[there]
-        ends = [0, *(np.flatnonzero(np.diff(attempt)) + 1).tolist(), len(values)]
-        return [values[start:end] for start, end in pairwise(ends) if start < end]
+        ends = [0, *(np.flatnonzero(np.diff(self.attempt)) + 1).tolist(), len(values)]
+        return [
+            [
+                column[start:end][known[start:end]]
+                for start, end in pairwise(ends)
+                if known[start:end].any()
+            ]
+            for column, known in zip(values.T, there.T, strict=True)
+        ]
+
+
+def _as_they_come(codes: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The different codes in the order in which they come, and the place of each among them."""
+    found, first, place = np.unique(codes, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return found[order], np.argsort(order)[place]
 
 
 @dataclass(frozen=True)
@@ -180,14 +245,21 @@ class Ratio:
 
 def spread(rounds: Rounds, arm: str, figure: Figure) -> Spread | None:
     """Median and quartiles of `arm`'s seconds a step; None if it has no samples."""
-    seconds = rounds.seconds(arm, figure)
-    seconds = np.sort(seconds[~np.isnan(seconds)])
-    if not seconds.size:
-        return None
-    # As np.quantile does by default, which takes several times as long.
-    places = np.array([0.25, 0.5, 0.75]) * (seconds.size - 1)
-    lower, median, upper = np.interp(places, np.arange(seconds.size), seconds).tolist()
-    return Spread(median, lower, upper, rounds=seconds.size)
+    return spreads(rounds, figure).get(arm)
+
+
+def spreads(rounds: Rounds, figure: Figure) -> dict[str, Spread]:
+    """`spread` of all arms that have samples."""
+    seconds = np.sort(getattr(rounds, figure).T)  # NaN last
+    counts = (~np.isnan(seconds)).sum(axis=1)
+    # As np.nanquantile does by default, which takes several times as long.
+    places = np.outer(counts - 1, [0.5, 0.25, 0.75])
+    below = places.astype(np.intp)
+    above = np.minimum(below + 1, counts[:, np.newaxis] - 1)
+    low, high = (np.take_along_axis(seconds, index, axis=1) for index in (below, above))
+    found = low + (high - low) * (places - below)
+    each = zip(rounds.arms, *found.T.tolist(), counts.tolist(), strict=True)
+    return {arm: Spread(*figures) for arm, *figures in each if figures[-1]}
 
 
 def ratio(rounds: Rounds, arm: str, other: str) -> Ratio | None:
@@ -195,9 +267,20 @@ def ratio(rounds: Rounds, arm: str, other: str) -> Ratio | None:
 
     Only the former has an error. None where either has no samples.
     """
-    series = rounds.log_ratios(arm, other)
-    if series:
-        return estimate(series)
+    return ratios(rounds, {arm: other}).get(arm)
+
+
+def ratios(rounds: Rounds, opponents: Mapping[str, str]) -> dict[str, Ratio]:
+    """`ratio` of arms, each to an opponent of its own, by those that have one."""
+    series = rounds.paired(opponents)
+    paired = dict(zip(series, estimates(list(series.values())), strict=True))
+    found = {
+        arm: paired.get(arm) or _of_all_rounds(rounds, arm, opponents[arm]) for arm in opponents
+    }
+    return {arm: ratio for arm, ratio in found.items() if ratio is not None}
+
+
+def _of_all_rounds(rounds: Rounds, arm: str, other: str) -> Ratio | None:
     above, below = (spread(rounds, name, "throughput") for name in (arm, other))
     if above is None or below is None:
         return None
@@ -230,43 +313,86 @@ def estimate(
     Satterthwaite's for the two parts of the variance: f + n - 1 for what processes add, and for
     what rounds add those of a median's variance, summed over processes.
     """
-    count = sum(len(values) for values in series)
-    known = [
-        (median(values), variance, len(values))
-        for values in series
-        if (variance := median_variance(values)) is not None
-    ]
-    if not known:
-        value = math.exp(median(np.concatenate(series)))
-        return Ratio(value, None, 0.0, count, len(series), paired=True)
-    medians, variances, rounds = np.array(known).T
-    spread_known = process_freedom + len(known) - 1
-    excess = max(0.0, _variance(medians) - float(variances.mean()))
-    between = (process_freedom * process_sd**2 + (len(known) - 1) * excess) / spread_known
-    freedoms = _FREEDOM_OF_ROUNDS * np.cbrt(rounds)
-    pooled = float(freedoms @ (variances * rounds)) / float(freedoms.sum()) / rounds
-    shrunk = (freedoms * variances + _FREEDOM_OF_POOLED * pooled) / (freedoms + _FREEDOM_OF_POOLED)
-    weights = 1 / (between + shrunk)
-    weights /= weights.sum()
-    of_processes, of_rounds = float((weights**2).sum()) * between, float(weights**2 @ variances)
-    return Ratio(
-        math.exp(float(weights @ medians)),
-        error=math.sqrt(of_processes + of_rounds),
-        freedom=_pooled_freedom(of_processes, spread_known, of_rounds, float(freedoms.sum())),
-        rounds=count,
-        launches=len(series),
-        paired=True,
+    return estimates([series], process_sd, process_freedom)[0]
+
+
+def estimates(
+    many: Sequence[Sequence[NDArray[np.float64]]],
+    process_sd: float = PROCESS_SD,
+    process_freedom: float = PROCESS_FREEDOM,
+) -> list[Ratio]:
+    """`estimate` of several arms' series, each by itself; at once, as there may be many arms."""
+    flat = [values for series in many for values in series]
+    medians, variances = np.empty(len(flat)), np.full(len(flat), np.nan)
+    for places, values in stacked(flat):
+        variance = median_variance(values)
+        if variance is not None:
+            medians[places], variances[places] = median(values), variance
+    known = ~np.isnan(variances)
+    medians, variances = medians[known], variances[known]
+    rounds = np.array([len(values) for values in flat])[known]
+    # Of each known process, which arm's it is, counting those that have any.
+    arms, arm = np.unique(
+        np.repeat(np.arange(len(many)), [len(series) for series in many])[known],
+        return_inverse=True,
     )
 
+    def total(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.bincount(arm, values, len(arms))
 
-def _variance(values: NDArray[np.float64]) -> float:
-    """Of a sample; 0 of a single value."""
-    return float(values.var(ddof=1)) if len(values) > 1 else 0.0
+    processes = np.bincount(arm, minlength=len(arms))
+    spread_known = process_freedom + processes - 1
+    deviations = medians - (total(medians) / processes)[arm]
+    excess = total(deviations**2) / np.maximum(processes - 1, 1) - total(variances) / processes
+    between = process_freedom * process_sd**2 + (processes - 1) * np.maximum(excess, 0)
+    between /= spread_known
+    freedoms: NDArray[np.float64] = _FREEDOM_OF_ROUNDS * np.cbrt(rounds)
+    pooled = (total(freedoms * variances * rounds) / total(freedoms))[arm] / rounds
+    shrunk = (freedoms * variances + _FREEDOM_OF_POOLED * pooled) / (freedoms + _FREEDOM_OF_POOLED)
+    weights = 1 / (between[arm] + shrunk)
+    weights /= total(weights)[arm]
+    of_processes, of_rounds = total(weights**2) * between, total(weights**2 * variances)
+    freedom = _pooled_freedom(of_processes, spread_known, of_rounds, total(freedoms))
+    logs, errors = total(weights * medians), np.sqrt(of_processes + of_rounds)
+    found = dict(
+        zip(arms.tolist(), np.stack([logs, errors, freedom], axis=1).tolist(), strict=True)
+    )
+    return [_ratio(series, *found.get(number, ())) for number, series in enumerate(many)]
 
 
-def _pooled_freedom(one: float, one_freedom: float, other: float, other_freedom: float) -> float:
+def _ratio(
+    series: Sequence[NDArray[np.float64]],
+    log: float | None = None,
+    error: float | None = None,
+    freedom: float = 0.0,
+) -> Ratio:
+    """A paired ratio; its value is the median of all rounds where no process has an error."""
+    value = float(median(np.concatenate(series))) if log is None else log
+    rounds = sum(len(values) for values in series)
+    return Ratio(math.exp(value), error, freedom, rounds, len(series), paired=True)
+
+
+def stacked(
+    series: Sequence[NDArray[np.float64]],
+) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float64]]]:
+    """Series of one length as rows of an array, (series, length), after their places among all."""
+    lengths = np.array([len(values) for values in series])
+    for length in set(lengths.tolist()):
+        places = np.flatnonzero(lengths == length)
+        yield places, np.array([series[place] for place in places.tolist()])
+
+
+def _pooled_freedom(
+    one: NDArray[np.float64],
+    one_freedom: NDArray[np.floating],
+    other: NDArray[np.float64],
+    other_freedom: NDArray[np.floating],
+) -> NDArray[np.float64]:
     """Satterthwaite's degrees of freedom of a sum of two independent estimates of variances."""
-    return (one + other) ** 2 / (one**2 / one_freedom + other**2 / other_freedom)
+    found: NDArray[np.float64] = (one + other) ** 2 / (
+        one**2 / one_freedom + other**2 / other_freedom
+    )
+    return found
 
 
 def unpaired(
@@ -354,14 +480,16 @@ def quotient(above: Ratio, below: Ratio, shared: float = PROCESS_FREEDOM) -> Rat
     )
 
 
-def median(values: NDArray[np.float64]) -> float:
-    """np.median of a series without gaps, in a fifth of the time."""
+def median(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """np.median along the last axis of series without gaps, in a fifth of the time."""
+    count = values.shape[-1]
     ordered = np.sort(values)
-    return float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+    middle: NDArray[np.float64] = ordered[..., (count - 1) // 2] + ordered[..., count // 2]
+    return middle / 2
 
 
-def median_variance(values: NDArray[np.float64]) -> float | None:
-    """Variance of the median of a series whose values may depend on their neighbours.
+def median_variance(values: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """Variance of the median of series whose values may depend on their neighbours.
 
     From the width of the sign test's interval, which assumes no distribution (McKean and Schrader,
     Communications in Statistics 13 (1984), 751), times the inflation by autocorrelation. The
@@ -369,6 +497,9 @@ def median_variance(values: NDArray[np.float64]) -> float | None:
     hosts, the error comes out about a tenth too large; nearer to the median it would be less
     biased, but of few rounds so uncertain that verdicts were wrong more often. None where there
     are too few values for an interval.
+
+    Args:
+      values: (..., rounds); as in all that follows, each series along the last axis by itself.
     """
     interval = median_interval(values)
     if interval is None:
@@ -378,29 +509,31 @@ def median_variance(values: NDArray[np.float64]) -> float | None:
     return error**2 * inflation(values)
 
 
-def inflation(values: NDArray[np.float64]) -> float:
+def inflation(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Factor on the variance of a median by the dependence of neighbouring values; at least 1.
 
     The larger of two estimates from the autocorrelations r_k of the signs of the deviations from
     the median, on whose dependence a median's variance depends. 1 + 2 sum_k (1 - k / (b + 1)) r_k
     with Bartlett's weights and b = n^(1/3) lags (Newey and West, Econometrica 55 (1987), 703)
     assumes nothing of how the dependence fades, and misses what fades later than that;
-    (1 + r_1) / (1 - r_1), that of a first-order autoregression, does not.
+    (1 + r_1) / (1 - r_1), that of a first-order autoregression, does not. Of two values at least.
     """
-    signs = np.sign(values - median(values))
-    power = float(signs @ signs)
-    if not power:
-        return 1.0
-    lags = int(math.cbrt(len(values)) + 1e-9)
-    found = [float(signs[lag:] @ signs[:-lag]) / power for lag in range(1, lags + 1)]
+    count = values.shape[-1]
+    signs = np.sign(values - median(values)[..., np.newaxis])
+    power = np.maximum((signs**2).sum(axis=-1), 1)  # no sign, no correlation
+    lags = int(math.cbrt(count) + 1e-9)
+    found = [
+        (signs[..., lag:] * signs[..., :-lag]).sum(axis=-1) / power for lag in range(1, lags + 1)
+    ]
     weighted = 1 + 2 * sum((1 - lag / (lags + 1)) * r for lag, r in enumerate(found, start=1))
-    first = min(found[0] * len(values) / (len(values) - 1), _LARGEST_AUTOCORRELATION)
-    return max(1.0, weighted, (1 + first) / (1 - first))
+    first = np.minimum(found[0] * count / (count - 1), _LARGEST_AUTOCORRELATION)
+    larger: NDArray[np.float64] = np.maximum(weighted, (1 + first) / (1 - first))
+    return np.maximum(larger, 1)
 
 
 def median_interval(
     values: NDArray[np.float64], confidence: float = CONFIDENCE
-) -> tuple[float, float, float] | None:
+) -> tuple[NDArray[np.float64], NDArray[np.float64], float] | None:
     """Interval for the median between two order statistics, and its exact confidence.
 
     With n values sorted as x[1] .. x[n], the count of values below the median is Binomial(n, 1/2),
@@ -408,11 +541,11 @@ def median_interval(
     The largest k that keeps this at or under 1 - confidence is taken (David and Nagaraja, Order
     Statistics, 3rd ed., 7.1). None where even the extremes are not enough: under 6 values at 95 %.
     """
-    depth, exact = _depth(len(values), confidence)
+    depth, exact = _depth(values.shape[-1], confidence)
     if depth == 0:
         return None
     ordered = np.sort(values)
-    return float(ordered[depth - 1]), float(ordered[-depth]), exact
+    return ordered[..., depth - 1], ordered[..., -depth], exact
 
 
 @cache

@@ -1,4 +1,4 @@
-"""A run's folder: created once, appended a block at a time, read as data frames. Imports no jax.
+"""A run's folder: created once, appended a block at a time, and read. Imports no jax.
 
 The layout is in bench.rows. Nothing stored is ever changed. A launch counts once its line is in
 `launches.jsonl`, which is written last, says where the launch's rows lie in the other files and
@@ -16,25 +16,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-import numpy as np
-import pandas as pd
-import pyarrow as pa
-from pandas.api.types import is_object_dtype
-from pyarrow import csv, parquet
-from pyarrow import json as arrow_json
-
 from bench import files
 from bench.rows import (
     SCHEMA,
     BlockRow,
     CellRow,
-    CompilersCost,
-    CompileTimes,
     Extent,
-    HostSlot,
     LaunchRow,
     Manifest,
-    MemoryBytes,
     SampleRow,
     TraceRow,
 )
@@ -43,17 +32,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    import pandas as pd
+
 MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
 CELLS = "cells.jsonl"
 TRACES = "traces.jsonl"
 LAUNCHES = "launches.jsonl"
-
-_NESTED: dict[type, dict[str, type]] = {
-    CellRow: {"compile": CompileTimes, "memory": MemoryBytes, "cost": CompilersCost},
-    SampleRow: {"host": HostSlot},
-}
-"""Keys that become columns of their own: `compile_trace_s`, `memory_total_bytes` ..."""
 
 
 class StoreError(Exception):
@@ -96,6 +81,31 @@ class Run:
     """What traces showed, the last of each cell."""
     damaged: list[Damage] = field(default_factory=list)
     """What is there and was not read."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Of a run's folder, what was neither cut off nor is damaged."""
+
+    manifest: Manifest
+    launches: list[LaunchRow]
+    texts: Mapping[str, memoryview]
+    """Whole files, by name."""
+    damaged: list[Damage]
+
+    @property
+    def blocks(self) -> list[BlockRow]:
+        """Rows of all launches."""
+        return [row for launch in self.launches for row in launch["blocks"]]
+
+    def spans(self, name: str) -> list[memoryview]:
+        """What the launches have stored in a file: whole lines."""
+        extents = _joined([launch["stored"].get(name) for launch in self.launches])
+        return [self.texts[name][start:end] for start, end in extents]
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """What they have stored in it, as rows."""
+        return [json.loads(line) for span in self.spans(name) for line in bytes(span).splitlines()]
 
 
 def create(reports: Path, manifest: Manifest) -> Path:
@@ -174,6 +184,28 @@ def load(directory: Path) -> Run:
     Raises:
       StoreError: the folder is not a run, or its manifest has another schema or is damaged.
     """
+    from bench import frames  # noqa: PLC0415 (its libraries take long to load: see there)
+
+    stored = read(directory)
+    cells = frames.of_rows(stored.rows(CELLS), CellRow)
+    traces = cast("list[TraceRow]", stored.rows(TRACES))
+    return Run(
+        directory=directory,
+        manifest=stored.manifest,
+        samples=frames.of_samples(stored.spans(SAMPLES)),
+        cells=cells.drop_duplicates(["cell", "launch"], keep="last", ignore_index=True),
+        blocks=frames.of_rows(map(dict, stored.blocks), BlockRow),
+        traces=list({row["cell"]: row for row in traces}.values()),
+        damaged=stored.damaged,
+    )
+
+
+def read(directory: Path) -> Stored:
+    """Read a run as the rows that count.
+
+    Raises:
+      StoreError: as of `load`.
+    """
     manifest = read_manifest(directory)
     # First: what a run that is being measured stores meanwhile is of launches that come later.
     lines = _bytes(directory / LAUNCHES)
@@ -191,45 +223,14 @@ def load(directory: Path) -> Run:
     ]
     if len(lines) == len(_bytes(directory / LAUNCHES)):
         damaged += _cut_off(told, texts)
-
-    def spans(name: str) -> list[memoryview]:
-        return [
-            texts[name][start:end]
-            for start, end in _joined([launch["stored"].get(name) for launch in launches])
-        ]
-
-    def rows(name: str) -> list[dict[str, Any]]:
-        return [json.loads(line) for span in spans(name) for line in bytes(span).splitlines()]
-
-    cells = _frame(rows(CELLS), CellRow)
-    return Run(
-        directory=directory,
-        manifest=manifest,
-        samples=_samples(spans(SAMPLES)),
-        cells=cells.drop_duplicates(["cell", "launch"], keep="last", ignore_index=True),
-        blocks=_frame([dict(row) for launch in launches for row in launch["blocks"]], BlockRow),
-        traces=cast("list[TraceRow]", list({row["cell"]: row for row in rows(TRACES)}.values())),
-        damaged=damaged,
-    )
+    return Stored(manifest, launches, texts, damaged)
 
 
 def export(frame: pd.DataFrame, directory: Path, name: str) -> None:
     """Write `<name>.csv` and `<name>.parquet`; objects in cells become JSON text."""
-    flat = frame.copy()
-    for column in filter(lambda name: is_object_dtype(flat[name]), flat.columns):
-        if flat[column].map(lambda value: isinstance(value, dict | list | np.ndarray)).any():
-            flat[column] = flat[column].map(_json)
-    table = pa.Table.from_pandas(flat, preserve_index=False)
-    with files.replacing(directory / f"{name}.csv") as draft:
-        csv.write_csv(table, draft, csv.WriteOptions(quoting_style="needed"))
-    with files.replacing(directory / f"{name}.parquet") as draft:
-        parquet.write_table(table, draft)
+    from bench import frames  # noqa: PLC0415 (as above)
 
-
-def _json(value: Any) -> str | None:
-    if isinstance(value, np.ndarray):  # what a stored list is read as
-        value = value.tolist()
-    return json.dumps(value) if isinstance(value, dict | list) else None
+    frames.write(frame, directory, name)
 
 
 def _make_named(reports: Path, name: str) -> Path:
@@ -352,41 +353,3 @@ def _joined(extents: Iterable[Extent | None]) -> Iterator[tuple[int, int]]:
 
 def _range(start: int, end: int) -> str:
     return f"bytes {start} to {end - 1}"
-
-
-def _samples(spans: Sequence[memoryview]) -> pd.DataFrame:
-    """Samples as a frame. There may be very many."""
-    columns = _columns(SampleRow)
-    if not spans:
-        return pd.DataFrame(columns=columns)
-    text = spans[0] if len(spans) == 1 else b"".join(spans)  # copied only where parts are missing
-    table = arrow_json.read_json(pa.BufferReader(text))
-    frame: pd.DataFrame = table.flatten().to_pandas()
-    frame.columns = [str(name).replace(".", "_") for name in frame.columns]
-    return frame.reindex(columns=columns)
-
-
-def _frame(rows: list[dict[str, Any]], kind: type) -> pd.DataFrame:
-    nested = _NESTED.get(kind, {})
-    return pd.DataFrame([_spread(row, nested) for row in rows], columns=_columns(kind))
-
-
-def _columns(kind: type) -> list[str]:
-    nested = _NESTED.get(kind, {})
-    columns = []
-    for key in _keys(kind):
-        columns += [f"{key}_{name}" for name in _keys(nested[key])] if key in nested else [key]
-    return columns
-
-
-def _spread(row: dict[str, Any], nested: Iterable[str]) -> dict[str, Any]:
-    flat = {key: value for key, value in row.items() if key not in nested}
-    for key in nested:
-        for name, value in (row.get(key) or {}).items():
-            flat[f"{key}_{name}"] = value
-    return flat
-
-
-def _keys(kind: type) -> list[str]:
-    """Keys of a TypedDict, those it inherits first."""
-    return list(kind.__annotations__)

@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from bench import statistics
 from bench.rows import Look
-from bench.statistics import Ratio, Rounds
+
+if TYPE_CHECKING:
+    from bench.statistics import Ratio, Rounds
 
 ALPHA = 0.01
 MARGIN = 0.02
@@ -116,14 +117,17 @@ def compare(
     Returns:
       Claims by arm, of those that have samples and whose opponents have.
     """
-    found = {}
-    for arm, opponent in opponents.items():
-        ratio = statistics.ratio(rounds, arm, opponent)
-        if ratio is not None:
-            verdict = decide(ratio, alpha, margin)
-            needed = 0.0 if verdict.decided else launches_to_decide(ratio, alpha, margin)
-            found[arm] = Claim(ratio, verdict, needed)
-    return found
+    from bench import statistics  # noqa: PLC0415 (whoever only plans looks need not load scipy)
+
+    ratios = statistics.ratios(rounds, opponents)
+    return {arm: claim(ratio, alpha, margin) for arm, ratio in ratios.items()}
+
+
+def claim(ratio: Ratio, alpha: float, margin: float) -> Claim:
+    """What a ratio says, with an error of alpha."""
+    verdict = decide(ratio, alpha, margin)
+    needed = 0.0 if verdict.decided else launches_to_decide(ratio, alpha, margin)
+    return Claim(ratio, verdict, needed)
 
 
 def pairs(arms: int) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from bench.faults import command, page, session
+from bench.faults import command, page, session, table
 from bench.faults.lab import PLANTED, Cell, Ended, Lab, LabError, UnavailableError
 from bench.faults.outcome import Outcome
 from bench.faults.table import FAULTS, Fault
@@ -123,7 +123,7 @@ def test_the_table_and_the_exit_code(
     words: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(command, "FAULTS", (fault(trial, "mine"),))
+    monkeypatch.setattr(table, "FAULTS", (fault(trial, "mine"),))
     with pytest.raises(typer.Exit) as ended:
         command.faults(["mine"], list_=False, jobs=1, run="r")
     assert ended.value.exit_code == code

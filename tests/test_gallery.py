@@ -13,7 +13,7 @@ import pytest
 import synthetic
 from typer.testing import CliRunner
 
-from bench import exits, store
+from bench import exits, numbers, store
 from bench.__main__ import app
 from bench.environment import ROOT
 from bench.gallery import entries, page, publishing
@@ -76,8 +76,10 @@ def test_a_run_is_published_and_listed(checkout):
     done = lockstep("gallery")
     assert done.exit_code == 0, done.output
     assert done.output.splitlines() == [
-        f"{NAME}: shard_map_psum is fastest. Against the baseline jit_spmd the fastest takes "
-        f"50.0{numbers.NARROW}% less time.",
+        (
+            f"{NAME}: shard_map_psum is fastest. Against the baseline jit_spmd the fastest takes "
+            f"50.0{numbers.NARROW}% less time."
+        ),
         "gallery: reports/index.html",
     ]
     markdown, html = ((reports / name).read_text() for name in (page.MARKDOWN, page.PAGE))

@@ -484,6 +484,19 @@ def test_dry_run_measures_nothing(front: Front) -> None:
     assert not (front.folder / "reports").exists()
 
 
+def test_commands_without_tables_need_not_wait_for_them(mixed: tuple[Front, Done]) -> None:
+    """Not even where stored runs tell how long blocks take."""
+    front = Front(mixed[0].folder)
+    front.environment["PYTHONPROFILEIMPORTTIME"] = "1"
+    for words in (["--help"], ["run", *SMALL, "--dry-run"]):
+        done = front(*words)
+        names = [line.rpartition("|")[2].strip() for line in done.err.splitlines()]
+        assert done.code == 0
+        assert "bench.plugin" in names
+        tables = {"numpy", "pandas", "pyarrow", "scipy", "matplotlib"}
+        assert not tables & {name.partition(".")[0] for name in names}
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_keeps_what_is_stored(front: Front, number: signal.Signals) -> None:
     process = front.told(pmap="hang").start(

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from bench.engine import REPORTS
 from bench.exits import refuse
-from bench.faults import page, session
-from bench.faults.outcome import Outcome
-from bench.faults.table import FAULTS, Fault
 from bench.host import usable_cores
 from bench.spelling import closest
+
+if TYPE_CHECKING:
+    from bench.faults.outcome import Outcome
+    from bench.faults.table import Fault
 
 JOBS = min(usable_cores() + 1, 8)
 """One more than there are cores: many wait for a deadline."""
@@ -36,6 +37,10 @@ def faults(
 
     What cannot be injected here is skipped, and said to be.
     """
+    # Other commands need not wait for these.
+    from bench.faults import page, session  # noqa: PLC0415
+    from bench.faults.table import FAULTS  # noqa: PLC0415
+
     console = Console(highlight=False)
     if list_:
         for fault in FAULTS:

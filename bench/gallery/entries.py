@@ -15,7 +15,7 @@ from bench.faults import page as faults_page
 from bench.faults import session as faults_session
 from bench.report import tables, views, words
 from bench.selftest.page import FIGURES
-from bench.selftest.session import MANIFEST as SELFTEST
+from bench.selftest.settings import MANIFEST as SELFTEST
 
 RUNS, SELFTESTS, FAULTS = "Runs", "Self-tests", "Injected faults"
 KINDS = {

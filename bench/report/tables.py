@@ -9,19 +9,19 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from bench import numbers, peaks, statistics
 from bench.cells import decisive
-from bench.effects import Conditions, Effect, conditions, drift, order
+from bench.effects import Conditions, Effect, conditions, drifts, orders
 from bench.mesh import MeshShape
 from bench.report import bubbles, rooflines
 from bench.rows import TWIN
-from bench.statistics import Ratio, Rounds
-from bench.verdicts import MARGIN, Claim, claims
+from bench.statistics import Ratio, Rounds, Spread, Turns, spreads
+from bench.verdicts import MARGIN, Claim, claim, claims, pairs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -152,24 +152,29 @@ class Tables:
 def build(run: Run) -> Tables:
     """Compute the tables of a run."""
     launches: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in run.cells.to_dict("records"):
-        launches[row["cell"]].append(cast("dict[str, Any]", row))
+    for row in _records(run.cells):
+        launches[row["cell"]].append(row)
     cells = [_identity(rows, run.manifest) for rows in launches.values()]
     of_block: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for cell in cells:
         of_block[cell["block"]].append(cell)
-    samples = {str(name): rows for name, rows in _timed_samples(run).groupby("block")}
-    none = run.samples.iloc[:0]
     ceilings = rooflines.ceilings(run.blocks)
+    timed = _timed_samples(run)
+    samples = {str(name): rows for name, rows in timed.groupby("block")}
+    turns, places = Turns.of(timed), timed.groupby("block").indices
+    none, nowhere = timed.iloc[:0], np.empty(0, np.intp)
     margin = float(run.manifest["config"].get("margin", MARGIN))
     comparisons = []
     for name, attempts in _attempts(run.blocks).items():
-        own, timed = of_block[name], samples.get(name, none)
-        rounds = Rounds.of(timed)
+        own, shown = of_block[name], samples.get(name, none)
+        rounds = Rounds.arranged(turns.at(np.asarray(places.get(name, nowhere))))
+        throughput, latency = (spreads(rounds, figure) for figure in ("throughput", "latency"))
         for cell in own:
-            cell.update(_times(cell, rounds, run.manifest["device_kind"]))
-        baseline, counted = _comparable(attempts, timed, own)
-        if len(counted) < len(timed):
+            arm = cell["implementation"]
+            spread_of = throughput.get(arm), latency.get(arm)
+            cell.update(_times(cell, *spread_of, run.manifest["device_kind"]))
+        baseline, counted = _comparable(attempts, shown, own)
+        if len(counted) < len(shown):
             rounds = Rounds.of(counted)
         right = [cell for cell in own if cell["status"] == "ok"]
         arms = tuple(cell["implementation"] for cell in right)
@@ -194,9 +199,15 @@ def build(run: Run) -> Tables:
 def _attempts(blocks: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
     """Rows of blocks by their name, in the order of the report."""
     found: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in blocks.sort_values(BLOCK_ORDER, kind="stable").to_dict("records"):
-        found[row["block"]].append(cast("dict[str, Any]", row))
+    for row in _records(blocks.sort_values(BLOCK_ORDER, kind="stable")):
+        found[row["block"]].append(row)
     return found
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as dicts; as `to_dict`, which takes five times as long."""
+    names = frame.columns.tolist()
+    return [dict(zip(names, row, strict=True)) for row in frame.astype(object).to_numpy().tolist()]
 
 
 def _comparable(
@@ -228,6 +239,8 @@ def _rank(cell: dict[str, Any]) -> tuple[float, float, str]:
 def _timeline(samples: pd.DataFrame, comparisons: list[Comparison]) -> pd.DataFrame:
     baselines = {c.name: c.baseline for c in comparisons}
     key = ["block", "launch", "attempt", "round"]
+    # Where no system shows a frequency these are objects, of which pandas takes means one by one.
+    samples = samples.astype({"host_mhz": float})
     host = samples.groupby(key, sort=False).agg(
         at=("at", "min"),
         there=("host_cores_s", "sum"),
@@ -244,7 +257,6 @@ def _timeline(samples: pd.DataFrame, comparisons: list[Comparison]) -> pd.DataFr
         relative=pd.Series(relative.to_numpy(), index=pd.MultiIndex.from_frame(own[key])),
         foreign=host["foreign"] / there,
         steal=host["steal"] / there,
-        mhz=host["mhz"].astype(float),
     )
     columns = ["minutes", "launch", "relative", "foreign", "steal", "mhz"]
     return table.sort_values("at", kind="stable").reset_index()[columns]
@@ -346,16 +358,15 @@ def _timed_samples(run: Run) -> pd.DataFrame:
     return run.samples.merge(arms, on=[*key, "arm"], how="inner")
 
 
-def _times(cell: dict[str, Any], rounds: Rounds, device_kind: str) -> dict[str, Any]:
+def _times(
+    cell: dict[str, Any], throughput: Spread | None, latency: Spread | None, device_kind: str
+) -> dict[str, Any]:
     """Times and rates of an `ok` cell, or the status and reason that refuse them."""
     figures = ("step_s", "step_q1_s", "step_q3_s", "latency_s", "latency_q1_s", "latency_q3_s",
                "units_per_s", "achieved_flops", "mfu")  # fmt: skip
     nothing: dict[str, Any] = {"rounds": 0} | dict.fromkeys(figures, float("nan"))
     if cell["status"] != "ok":
         return nothing
-    name = cell["implementation"]
-    throughput = statistics.spread(rounds, name, "throughput")
-    latency = statistics.spread(rounds, name, "latency")
     if throughput is None or latency is None:
         return nothing | {"status": "crashed", "reason": "no samples were stored"}
     published = peaks.peak(device_kind, cell["precision"])
@@ -397,6 +408,9 @@ def _comparison(
     first = attempts[0]
     looks = [look for row in sorted(attempts, key=itemgetter("launch")) for look in row["looks"]]
     alpha = float(looks[-1]["alpha"]) if looks else 0.0
+    opponents = {arm: baseline for arm in arms if arm != baseline}
+    ratios = statistics.ratios(rounds, opponents | {TWIN: baseline})
+    floor, each = ratios.pop(TWIN, None), alpha / pairs(len(arms))
     return Comparison(
         name=name,
         workload=first["workload"],
@@ -410,7 +424,7 @@ def _comparison(
         baseline=baseline,
         rounds=rounds,
         conditions=conditions(samples),
-        floor=statistics.noise_floor(rounds, baseline),
+        floor=floor,
         launches=len({row["launch"] for row in attempts}),
         measured_s=float(sum(row["seconds"].get("measure", 0.0) for row in attempts)),
         span_steps=tuple(sorted({int(row["steps"]) for row in attempts if row["steps"]})),
@@ -419,16 +433,11 @@ def _comparison(
         arms=arms,
         alpha=alpha,
         margin=margin,
-        claims=claims(rounds, arms, baseline, alpha, margin),
+        claims={arm: claim(ratio, each, margin) for arm, ratio in ratios.items()},
         ranked=[],
-        drifts=_known({a: drift(rounds, a, baseline) for a in arms if a != baseline}),
-        order=_known(
-            {
-                "position": order(rounds, rounds.position),
-                "predecessor": order(rounds, rounds.predecessor),
-            }
-        ),
-        process_times=process_times(samples),
+        drifts=drifts(rounds.paired(opponents)),
+        order=orders(rounds),
+        process_times=process_times(samples) if first["processes"] > 1 else {},
     )
 
 
@@ -441,10 +450,6 @@ def process_times(samples: pd.DataFrame) -> dict[str, np.ndarray]:
     }
 
 
-def _known(effects: dict[str, Effect | None]) -> dict[str, Effect]:
-    return {name: effect for name, effect in effects.items() if effect is not None}
-
-
 def _ratio(cell: dict[str, Any], comparison: Comparison) -> dict[str, Any]:
     name = cell["implementation"]
     own: dict[str, Any] = {"baseline": comparison.baseline, "paired": True, "verdict": None}
@@ -455,10 +460,11 @@ def _ratio(cell: dict[str, Any], comparison: Comparison) -> dict[str, Any]:
     if claim is None:
         return own | {"paired": False}
     ratio, verdict = claim.ratio, claim.verdict
+    low, high = ratio.interval() or (float("nan"), float("nan"))
     return own | {
         "ratio": ratio.value,
-        "ratio_low": _number(ratio.low),
-        "ratio_high": _number(ratio.high),
+        "ratio_low": low,
+        "ratio_high": high,
         "paired": ratio.paired,
         "verdict": verdict.word,
         "verdict_low": verdict.low,

@@ -17,7 +17,7 @@ from bench.exits import FAILED, refuse
 from bench.selftest.kernel import KernelError
 from bench.selftest.load import PATTERNS, LoadError
 from bench.selftest.peers import peer_names
-from bench.selftest.session import LAUNCHES, MANIFEST, DamagedError, Session, Settings
+from bench.selftest.settings import LAUNCHES, MANIFEST, Settings
 from bench.spelling import closest
 
 DEFAULTS = Settings()
@@ -52,6 +52,9 @@ def selftest(
 
     Takes about half an hour with all peers. Nothing else should run on the machine.
     """
+    # Other commands need not wait for it.
+    from bench.selftest.session import DamagedError, Session  # noqa: PLC0415
+
     if again:
         folder = REPORTS / again if (REPORTS / again).exists() else Path(again)
         if not (folder / MANIFEST).is_file():

@@ -15,7 +15,6 @@ from scipy.stats import binomtest
 from bench import statistics
 from bench.rows import TWIN
 from bench.selftest.session import (
-    LAUNCHES,
     ROUNDS,
     SLOWDOWNS,
     OverheadRow,
@@ -24,6 +23,7 @@ from bench.selftest.session import (
     ReportRow,
     Row,
 )
+from bench.selftest.settings import LAUNCHES
 from bench.statistics import Ratio
 from bench.verdicts import MARGIN, AlphaSpending, Word, decide, look_rounds
 

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict, cast
@@ -28,13 +28,13 @@ from bench.rows import TWIN, Turn
 from bench.selftest import big_run, kernel
 from bench.selftest.first_paint import first_paint
 from bench.selftest.kernel import Kernel
-from bench.selftest.load import PATTERNS, load
+from bench.selftest.load import load
 from bench.selftest.peer import Peer, PeerError
-from bench.selftest.peers import find_peers, peer_names
+from bench.selftest.peers import find_peers
+from bench.selftest.settings import MANIFEST, Settings
 from bench.statistics import Rounds
 
 TRIALS = "trials.jsonl"
-MANIFEST = "selftest.json"
 
 BASE = "base"
 SLOWDOWNS = {TWIN: 1.0, "2 % slower": 1.02, "5 % slower": 1.05, "10 % slower": 1.10}
@@ -44,8 +44,6 @@ PEER_SLOWDOWNS = (TWIN, "2 % slower", "5 % slower")
 
 STEP_S = 0.001
 ROUNDS = 128
-LAUNCHES = 4
-"""Worker processes of the longer trials."""
 _TIMEOUT_S = 600.0
 _REBUILD = (
     "import json, pathlib; from bench.selftest.big_run import rebuild; "
@@ -55,25 +53,6 @@ _REBUILD = (
 
 class DamagedError(Exception):
     """A stored file is not as it was stored; the message says which."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How much to do."""
-
-    processes: int = 8
-    """Worker processes of Lockstep under each load. A multiple of LAUNCHES."""
-    trials: int = 9
-    """Trials of each process."""
-    peer_trials: int = 10
-    """Trials of each peer under each load, of each slowdown in PEER_SLOWDOWNS."""
-    seconds: float = 1.0
-    """Measuring time of a pair, both programs together."""
-    report_cells: int = 10_000
-    """Size of the run whose report is timed, at least; 0: none is."""
-    patterns: tuple[str, ...] = tuple(PATTERNS)
-    peers: tuple[str, ...] = field(default_factory=lambda: tuple(peer_names()))
-    seed: int = 0
 
 
 class OwnRow(TypedDict):
