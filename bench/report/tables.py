@@ -21,7 +21,7 @@ from bench.mesh import MeshShape
 from bench.report import bubbles, rooflines
 from bench.rows import TWIN
 from bench.statistics import Ratio, Rounds, Spread, Turns, spreads
-from bench.verdicts import MARGIN, Claim, claim, claims, pairs
+from bench.verdicts import MARGIN, Claim, claim, pairs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,9 +92,11 @@ class Comparison:
     process_times: dict[str, np.ndarray]
     """Of several processes, nanoseconds of each arm's throughput spans, (spans, processes)."""
 
-    def against(self, arm: str, other: str) -> Claim | None:
-        """What is said of an arm against another than the baseline; None without samples."""
-        return claims(self.rounds, self.arms, other, self.alpha, self.margin, only=arm).get(arm)
+    def claims_of(self, arm: str) -> dict[str, Claim]:
+        """What is said of an arm against each other one, by the other."""
+        ratios = statistics.ratios(self.rounds, {o: arm for o in self.arms if o != arm})
+        alpha = self.alpha / pairs(len(self.arms))
+        return {other: claim(ratio.inverse, alpha, self.margin) for other, ratio in ratios.items()}
 
     def seconds_to_decide(self, claim: Claim) -> float:
         """How much more measuring would probably decide a claim; 0 if it is decided."""

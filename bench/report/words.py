@@ -107,7 +107,8 @@ def _rank(
     time = f"{numbers.si(times[first], 's')} a step"
     if not others:
         return f"{time}; nothing to compare it with.", "nothing to compare it with", [], False
-    found = {name: _against(comparison, first, name) for name in others}
+    every = comparison.claims_of(first)
+    found = {name: every[name] for name in others}
     said = {word: [n for n in others if found[n].verdict.word == word] for word in WORDS}
     beaten, tied = said["faster"], [*said["same"], *said["undecided"], *said["slower"]]
     named = dict.fromkeys([*beaten[:1], *(n for n in beaten if n == comparison.baseline)])
@@ -139,13 +140,6 @@ def _rank(
         [first, *tied],
         bool(said["undecided"] or said["slower"]),
     )
-
-
-def _against(comparison: Comparison, first: str, other: str) -> Claim:
-    claim = comparison.against(first, other)
-    if claim is None:
-        raise ValueError(f"{comparison.name}: {first} or {other} is ok and has no samples")
-    return claim
 
 
 def _called(name: str, comparison: Comparison) -> str:
