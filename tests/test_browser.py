@@ -115,7 +115,7 @@ def open_page(browser: Browser, directory: Path) -> Iterator[object]:
 
 def test_every_chart_is_drawn_and_nothing_is_fetched(open_page) -> None:
     opened = open_page()
-    for group in ("ratios", "curves", "batches", "heatmap", "breakdown"):
+    for group in ("ratios", "curves", "batches", "heatmap", "breakdown", "roofline"):
         assert opened.marks(group) > 10, group
     assert opened.page.locator("#one .chart svg").count() == 2
     assert len(opened.requests) == 1
@@ -286,6 +286,7 @@ def test_cells_are_sorted_filtered_searched_and_downloaded(open_page, tmp_path: 
         stored = list(csv.DictReader(file))
     assert [float(row["step"]) for row in stored] == pytest.approx(values[::-1], rel=1e-2)
     assert all("--baseline jit_spmd" in row["command"] for row in stored)
+    assert {row["traced_flops"] for row in stored} == {"1"}, "as the model's"
 
 
 def _seconds(text: str) -> float:

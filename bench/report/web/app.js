@@ -620,6 +620,9 @@ function whenIdle() {
     } else {
       await Promise.all(embedding);
       document.body.dataset.drawn = "all";
+      // What was drawn above has moved it.
+      if (landing) goTo(landing);
+      landing = "";
     }
   });
 }
@@ -633,11 +636,14 @@ function show() {
   drawCell();
 }
 
+/* The section that the page was opened at, until the reader moves. */
+let landing = "";
+
 function goTo(section) {
   const target = section && byId(section);
   if (!target) return;
   for (let above = target; above; above = above.parentElement) if (above.tagName === "DETAILS") above.open = true;
-  target.scrollIntoView();
+  target.scrollIntoView({ behavior: "instant" });
 }
 
 function start() {
@@ -664,8 +670,12 @@ function start() {
     if (!readState()) show();
     goTo(state.section);
   });
+  for (const move of ["wheel", "touchstart", "keydown", "pointerdown"]) {
+    window.addEventListener(move, () => { landing = ""; }, { once: true, passive: true });
+  }
   show();
-  goTo(state.section);
+  landing = state.section;
+  goTo(landing);
 }
 
 // After the first screen has been painted.
