@@ -171,7 +171,7 @@ def test_controls_choose_what_charts_show(open_page) -> None:
         ("heatmap", "Figure", "step time", "Heatmap of step time"),
         ("heatmap", "Figure", "memory a device", "MiB"),
         ("breakdown", "Bars", "share of the step", "share of the traced step"),
-        ("batches", "Mesh", "data=4", "data=4"),
+        ("batches", "Along", "data=4", "data=4"),
     ],
 )
 def test_choices_of_a_chart(open_page, group: str, label: str, option: str, shown: str) -> None:
@@ -182,6 +182,16 @@ def test_choices_of_a_chart(open_page, group: str, label: str, option: str, show
         "all => all.map(one => one.getAttribute('aria-label')).join(' ')"
     )
     assert shown in names + opened.text(group)
+
+
+def test_a_curve_breaks_where_a_mesh_has_no_time(open_page) -> None:
+    """python_loop is wrong on four devices: its line has a gap there, others have none."""
+    opened = open_page("#curves?off=" + "/".join(set(PLAN.ratios) - {"python_loop", "jit_spmd"}))
+    paths = opened.page.locator("#curves svg").first.locator("path[stroke^='var(--c']")
+    drawn = [d for d in paths.evaluate_all("all => all.map(one => one.getAttribute('d'))") if d]
+    lines = sorted(d.count("M") for d in drawn if "L" in d)
+    assert lines[-1] == 2
+    assert 1 in lines
 
 
 def test_axes_are_linear_if_asked(open_page) -> None:
@@ -307,7 +317,7 @@ def test_every_table_behind_a_chart_opens(open_page) -> None:
 def test_text_of_a_download_runs_no_formula(open_page, tmp_path: Path) -> None:
     opened = open_page()
     quoted = opened.page.evaluate(
-        f"""() => {{ {_read("format.js")} {_read("table.js")}
+        f"""() => {{ {_read("format.js")} {_read("dom.js")} {_read("table.js")}
         const columns = ["a", "b", "c"].map(key => ({{key, title: key}}));
         const rows = [{{a: "=1+1", b: -2, c: 'x"y'}}];
         const made = makeTable({{title: "t", name: "n", rows, columns}});

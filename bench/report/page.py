@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 WEB = Path(__file__).with_name("web")
 
-SCRIPTS = ("format.js", "table.js", "data.js", "state.js", "charts.js", "app.js")
+SCRIPTS = (
+    *("format.js", "dom.js", "table.js", "data.js", "state.js", "selection.js", "charts.js"),
+    *("pointer.js", "figures.js", "groups.js", "cell.js", "lists.js", "controls.js", "app.js"),
+)
 """In the order of their definitions; together they are one script."""
 
 FIRST = 8

@@ -29,7 +29,8 @@ function rowsOf(columns, others = []) {
   const keys = Object.keys(columns).filter((key) => !others.includes(key));
   const count = keys.length ? columns[keys[0]].length : 0;
   return Array.from({ length: count }, (_, index) =>
-    Object.fromEntries(keys.map((key) => [key, columns[key][index]])));
+    Object.fromEntries(keys.map((key) => [key, columns[key][index]])),
+  );
 }
 
 function commandOf(cell) {

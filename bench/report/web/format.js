@@ -3,8 +3,17 @@
 const MISSING = "\u2013";
 const NARROW = "\u202f";
 const PREFIXES = new Map([
-  [-12, "p"], [-9, "n"], [-6, "\u00b5"], [-3, "m"], [0, ""], [3, "k"], [6, "M"], [9, "G"],
-  [12, "T"], [15, "P"], [18, "E"],
+  [-12, "p"],
+  [-9, "n"],
+  [-6, "\u00b5"],
+  [-3, "m"],
+  [0, ""],
+  [3, "k"],
+  [6, "M"],
+  [9, "G"],
+  [12, "T"],
+  [15, "P"],
+  [18, "E"],
 ]);
 
 const known = (value) => value !== null && value !== undefined;
@@ -54,10 +63,6 @@ function percent(share) {
   const size = Math.abs(value);
   const decimals = size >= 100 ? 0 : size >= 1 ? 1 : 2;
   return `${value.toFixed(decimals)}${NARROW}%`.replace("-", "\u2212");
-}
-
-function signedPercent(share) {
-  return known(share) && share > 0 ? `+${percent(share)}` : percent(share);
 }
 
 function ratio(value) {

@@ -24,7 +24,8 @@ function choose(changes, section = state.section) {
     else state.choices.delete(key);
   }
   state.section = section;
-  if (section || state.choices.size) history.replaceState(null, "", address(section, state.choices));
+  if (section || state.choices.size)
+    history.replaceState(null, "", address(section, state.choices));
 }
 
 function address(section, choices) {

@@ -2,17 +2,6 @@
 
 const ROWS_A_PAGE = 50;
 
-function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
-    else if (value === true) made.setAttribute(key, "");
-    else if (known(value) && value !== false) made.setAttribute(key, value);
-  }
-  made.append(...children.filter((child) => known(child) && child !== ""));
-  return made;
-}
-
 /*
  * A table of objects.
  *
@@ -24,27 +13,53 @@ function element(name, attributes = {}, ...children) {
  *   filter       whether to offer its values to choose from
  * state: {sort, down, query, filters}, kept by the caller; `changed()` is called when it has.
  */
-function makeTable({ title, name, columns, rows, state = {}, changed = () => {}, search = rows.length > 8 }) {
+function makeTable({
+  title,
+  name,
+  columns,
+  rows,
+  state = {},
+  changed = () => {},
+  search = rows.length > 8,
+}) {
   for (const column of columns) column.value ??= (row) => row[column.key];
   const shownText = (column, row) => {
     const value = column.value(row);
     return column.text ? column.text(value) : known(value) ? String(value) : MISSING;
   };
-  const words = search && rows.map((row) =>
-    columns.map((column) => `${shownText(column, row)} ${column.detail?.(row) ?? ""}`)
-      .join(" ").toLowerCase());
+  const words =
+    search &&
+    rows.map((row) =>
+      columns
+        .map((column) => `${shownText(column, row)} ${column.detail?.(row) ?? ""}`)
+        .join(" ")
+        .toLowerCase(),
+    );
   state.filters ??= {};
   let pages = 1;
 
   const body = element("tbody");
   const count = element("span", { class: "count", role: "status" });
-  const more = element("button", { type: "button", onclick: () => { pages += 4; draw(); } },
-    "Show more rows");
+  const more = element(
+    "button",
+    {
+      type: "button",
+      onclick: () => {
+        pages += 4;
+        draw();
+      },
+    },
+    "Show more rows",
+  );
   const headings = columns.map((column) => {
     const arrow = element("span", { class: "arrow", "aria-hidden": "true" });
     const button = element("button", { type: "button", class: "sort" }, column.title, arrow);
-    const cell = element("th", { scope: "col", class: column.align }, button,
-      column.note ? element("small", {}, column.note) : "");
+    const cell = element(
+      "th",
+      { scope: "col", class: column.align },
+      button,
+      column.note ? element("small", {}, column.note) : "",
+    );
     button.addEventListener("click", () => {
       state.down = state.sort === column.key && !state.down;
       state.sort = column.key;
@@ -88,16 +103,28 @@ function makeTable({ title, name, columns, rows, state = {}, changed = () => {},
       else cell.removeAttribute("aria-sort");
       arrow.textContent = sorted ? (state.down ? " \u25be" : " \u25b4") : "";
     }
-    body.replaceChildren(...found.slice(0, pages * ROWS_A_PAGE).map((index) => {
-      const row = rows[index];
-      return element("tr", {}, ...columns.map((column, number) => {
-        const detail = column.detail?.(row);
-        return element(number ? "td" : "th", { scope: number ? null : "row", class: column.align },
-          column.node?.(row) ?? shownText(column, row), detail ? element("small", {}, detail) : "");
-      }));
-    }));
-    count.textContent = found.length === rows.length
-      ? `${rows.length} rows` : `${found.length} of ${rows.length} rows`;
+    body.replaceChildren(
+      ...found.slice(0, pages * ROWS_A_PAGE).map((index) => {
+        const row = rows[index];
+        return element(
+          "tr",
+          {},
+          ...columns.map((column, number) => {
+            const detail = column.detail?.(row);
+            return element(
+              number ? "td" : "th",
+              { scope: number ? null : "row", class: column.align },
+              column.node?.(row) ?? shownText(column, row),
+              detail ? element("small", {}, detail) : "",
+            );
+          }),
+        );
+      }),
+    );
+    count.textContent =
+      found.length === rows.length
+        ? `${rows.length} rows`
+        : `${found.length} of ${rows.length} rows`;
     more.hidden = found.length <= pages * ROWS_A_PAGE;
   }
 
@@ -120,17 +147,31 @@ function makeTable({ title, name, columns, rows, state = {}, changed = () => {},
 
   const tools = element("div", { class: "tools" });
   if (search) {
-    const field = element("input", { type: "search", placeholder: "Search", "aria-label": `Search in: ${title}` });
+    const field = element("input", {
+      type: "search",
+      placeholder: "Search",
+      "aria-label": `Search in: ${title}`,
+    });
     field.value = state.query ?? "";
-    field.addEventListener("input", () => { state.query = field.value; pages = 1; draw(); changed(); });
+    field.addEventListener("input", () => {
+      state.query = field.value;
+      pages = 1;
+      draw();
+      changed();
+    });
     tools.append(field);
   }
   for (const column of columns.filter((one) => one.filter)) {
     const values = [...new Set(rows.map((row) => String(column.value(row))))];
     if (values.length < 2) continue;
-    const select = element("select", { "aria-label": `${column.title}, in: ${title}` },
+    const select = element(
+      "select",
+      { "aria-label": `${column.title}, in: ${title}` },
       element("option", { value: "" }, `${column.title}: all`),
-      ...values.map((value) => element("option", { value }, column.text ? column.text(value) : value)));
+      ...values.map((value) =>
+        element("option", { value }, column.text ? column.text(value) : value),
+      ),
+    );
     select.value = values.includes(state.filters[column.key]) ? state.filters[column.key] : "";
     select.addEventListener("change", () => {
       state.filters[column.key] = select.value;
@@ -140,14 +181,30 @@ function makeTable({ title, name, columns, rows, state = {}, changed = () => {},
     });
     tools.append(select);
   }
-  tools.append(count,
-    element("button", { type: "button", onclick: download, "aria-label": `Download as CSV: ${title}` },
-      "CSV"));
+  tools.append(
+    count,
+    element(
+      "button",
+      { type: "button", onclick: download, "aria-label": `Download as CSV: ${title}` },
+      "CSV",
+    ),
+  );
   draw();
-  return element("div", { class: "table" }, tools,
-    element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": title },
-      element("table", { class: "numbers" },
+  return element(
+    "div",
+    { class: "table" },
+    tools,
+    element(
+      "div",
+      { class: "wide", tabindex: "0", role: "region", "aria-label": title },
+      element(
+        "table",
+        { class: "numbers" },
         element("caption", { class: "unseen" }, title),
-        element("thead", {}, element("tr", {}, ...headings.map(({ cell }) => cell))), body)),
-    more);
+        element("thead", {}, element("tr", {}, ...headings.map(({ cell }) => cell))),
+        body,
+      ),
+    ),
+    more,
+  );
 }
