@@ -108,8 +108,8 @@ def _row(comparison: Comparison) -> _Row:
 
 def _ratio(value: float) -> str:
     if not _PLAIN <= value < 10:  # noqa: PLR2004
-        return numbers.significant(value, 2)
-    return f"{value:.2f}"
+        return numbers.significant(value, 3)
+    return f"{value:.3f}"
 
 
 def _blocks(rows: Sequence[_Row], width: int) -> Iterator[RenderableType]:

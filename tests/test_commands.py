@@ -62,4 +62,5 @@ def test_the_command_of_a_block_asks_for_that_block(tmp_path, options) -> None:
     assert (found.launches, found.rounds, found.seconds) == ("3", "64", "0.5")
     assert found.implementations == ("jit_spmd", "pmap")
     assert found.baseline == "jit_spmd"
+    assert found.margin == "2"
     assert found.profile

@@ -117,7 +117,7 @@ def test_of_a_page_of_ordinary_size(text) -> None:
 def test_the_first_screen_has_the_answer(found, made, text) -> None:
     first = text.partition('<section id="explore">')[0]
     assert words.headline([words.summary(block) for block in found.comparisons]) in first
-    assert "Of 14 comparisons" in made.headline
+    assert "Of 14 blocks" in made.headline
     verdicts = dict(made.verdicts)
     assert verdicts == found.cells["verdict"].value_counts().to_dict()
     for word, count in verdicts.items():

@@ -169,7 +169,8 @@ def test_equals_are_not_ranked(tmp_path: Path) -> None:
     verdict = words.summary(built.comparisons[0])
     assert set(verdict.leaders) == {"jit_spmd", "same"}
     assert re.search("Within 2.0.%, the same as (same|jit_spmd).", verdict.text)
-    assert "the fastest are the same within the margin" in words.headline([verdict])
+    assert " are the same within the margin." in words.headline([verdict])
+    assert "in all the fastest are the same within the margin" in words.headline([verdict] * 2)
     assert words.decisions(built.cells) == "Against the baselines: 1 same, 1 slower."
 
 
@@ -305,10 +306,19 @@ def test_what_is_undecided_has_a_price(tmp_path: Path) -> None:
     assert re.search(
         r"Undecided against \w+ \(.* to .*; about .* more would decide\)", summary.text
     )
-    assert "the fastest is undecided" in words.headline([summary])
+    assert words.headline([summary]) == "close and jit_spmd cannot be told apart yet."
+    assert "in all the fastest is undecided" in words.headline([summary] * 2)
     assert "1 undecided. Deciding the rest would probably take about" in words.decisions(
         built.cells
     )
+
+
+def test_too_few_rounds_have_no_price_and_no_floor(tmp_path: Path) -> None:
+    built, _ = small(tmp_path, ratios={"jit_spmd": 1.0, "close": 1.01}, rounds=4)
+    summary = words.summary(built.comparisons[0])
+    assert "too few rounds for an interval" in summary.text
+    assert summary.floor == numbers.MISSING
+    assert words.price(built.cells) == "1 had too few rounds for an interval."
 
 
 def test_a_copy_that_differs_from_its_original_is_an_alarm(tmp_path: Path) -> None:

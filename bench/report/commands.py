@@ -35,6 +35,8 @@ def of_block(block: Comparison, manifest: Manifest) -> str:
     for name in ("launches", "rounds", "seconds"):
         if name in config:
             words += [f"--{name}", f"{config[name]:g}"]
+    if "margin" in config:
+        words += ["--margin", f"{100 * config['margin']:g}"]
     if config.get("profile_steps"):
         words.append("--profile")
     if block.baseline:

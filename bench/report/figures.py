@@ -339,7 +339,7 @@ def _roofline(
         "roofline",
         "Roofline",
         "What a compiled step computes, by XLA's own count, against the bytes it accesses; the "
-        "lines are what one device did of matrix products alone and of copying alone, measured "
+        "lines are what one device did of matrix products alone and of memory alone, measured "
         f"with as many devices busy.{rest}",
         len(devices),
         lambda: roofline.draw(f"roofline-{slug}", shown, ceilings, implementations),

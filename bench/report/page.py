@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from bench import numbers, statistics
+from bench import numbers
 from bench.report import dataset, vega, views, words
 from bench.report.templates import environment, stylesheet
 
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 WEB = Path(__file__).with_name("web")
 
 SCRIPTS = (
-    *("format.js", "dom.js", "table.js", "data.js", "state.js", "selection.js", "charts.js"),
-    *("pointer.js", "figures.js", "groups.js", "cell.js", "lists.js", "controls.js", "app.js"),
+    *("format.js", "dom.js", "table.js", "data.js", "state.js", "selection.js"),
+    *("looks.js", "charts.js", "pointer.js", "figures.js", "groups.js", "cell.js", "lists.js"),
+    *("controls.js", "app.js"),
 )
 """In the order of their definitions; together they are one script."""
 
@@ -39,6 +40,8 @@ class Fastest:
 
     place: str
     leaders: list[str]
+    alone: str
+    """The one implementation where there is nothing to compare it with; else empty."""
     step: str
     ratio: str
     """The first leader's, to the baseline."""
@@ -62,7 +65,6 @@ class Page:
     run: str
     headline: str
     tally: str
-    device: str
     started: str
     subjects: list[Subject]
     verdicts: list[tuple[str, int]]
@@ -110,7 +112,6 @@ def make(found: Tables, manifest: Manifest, summaries: Mapping[str, words.Summar
         run=manifest["run"],
         headline=words.headline(list(summaries.values())),
         tally=words.tally(cells),
-        device=manifest["device_kind"],
         started=views.started(manifest),
         subjects=[Subject(name, rows) for name, rows in of_subject.items()],
         verdicts=[(word, verdicts[word]) for word in words.WORDS if verdicts[word]],
@@ -150,12 +151,13 @@ def _fastest(summary: words.Summary) -> Fastest:
         interval = numbers.interval(claim.ratio) if claim.ratio.low else "no interval"
     return Fastest(
         place=block.place,
-        leaders=summary.leaders or ([first] if first else []),
+        leaders=summary.leaders,
+        alone="" if summary.leaders else first or "",
         step=numbers.si(cell["step_s"], "s") if cell else numbers.MISSING,
         ratio=ratio,
         interval=interval,
         text=summary.short,
-        floor=numbers.percent(statistics.floor_width(block.floor)) if block.floor else "",
+        floor=summary.floor,
     )
 
 

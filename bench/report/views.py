@@ -398,7 +398,7 @@ def machine(manifest: Manifest) -> str:
     host = manifest["host"]
     known = [
         manifest["device_kind"] if manifest["platform"] != "cpu" else host.get("cpu") or "CPU",
-        _cores(host),
+        f"{_cores(host)} cores" if _cores(host) else None,
         host.get("os"),
         *(f"{name} {manifest['versions'][name]}" for name in ("python", "jax")
           if name in manifest["versions"]),

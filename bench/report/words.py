@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -88,7 +89,9 @@ def summary(comparison: Comparison) -> Summary:
     if apart:
         text += f" Not ranked, because measured apart: {listing(apart)}."
     floor = comparison.floor
-    width = numbers.MISSING if floor is None else numbers.percent(statistics.floor_width(floor))
+    width = numbers.MISSING
+    if floor is not None and floor.low is not None:
+        width = numbers.percent(statistics.floor_width(floor))
     return Summary(comparison, leaders, undecided, text, short, width)
 
 
@@ -180,6 +183,8 @@ def _undecided(claim: Claim, comparison: Comparison) -> str:
 
 def to_decide(seconds: float) -> str:
     """How much more measuring would probably decide: `about 45 s more would decide`."""
+    if math.isinf(seconds):
+        return "too few rounds for an interval"
     if seconds > LONG_S:
         return "over a day more would be needed to decide"
     return f"about {numbers.seconds(max(seconds, 1.0))} more would decide"
@@ -201,15 +206,20 @@ def price(cells: pd.DataFrame) -> str:
     if undecided.empty:
         return ""
     paired = undecided[undecided["paired"].astype(bool)]
-    apart = len(undecided) - len(paired)
-    left_out = f"{apart} measured apart cannot be decided." if apart else ""
-    if paired.empty:
-        return left_out
-    # One launch more serves every arm of its block, so what the slowest needs decides the block.
-    total = float(paired.groupby("block")["to_decide_s"].max().sum())
-    cost = "over a day" if not total <= LONG_S else f"about {numbers.seconds(max(total, 1.0))}"
-    deciding = f"Deciding the rest would probably take {cost} of measuring."
-    return " ".join(filter(None, (deciding, left_out)))
+    known = paired[paired["to_decide_s"] < math.inf]
+    sentences = []
+    if len(known):
+        # One launch more serves every arm of its block: what the slowest needs decides the block.
+        total = float(known.groupby("block")["to_decide_s"].max().sum())
+        cost = "over a day" if total > LONG_S else f"about {numbers.seconds(max(total, 1.0))}"
+        sentences.append(f"Deciding the rest would probably take {cost} of measuring.")
+    for count, why in (
+        (len(paired) - len(known), "had too few rounds for an interval"),
+        (len(undecided) - len(paired), "were measured apart and cannot be decided"),
+    ):
+        if count:
+            sentences.append(f"{count} {why}.")
+    return " ".join(sentences)
 
 
 def headline(summaries: Sequence[Summary]) -> str:
@@ -221,10 +231,10 @@ def headline(summaries: Sequence[Summary]) -> str:
 
 
 def _winners(ranked: Sequence[Summary]) -> str:
-    blocks = numbers.count(len(ranked), "comparison")
+    if len(ranked) == 1:
+        return _one_winner(ranked[0])
+    blocks = f"{len(ranked)} blocks"
     wins = Counter(s.leaders[0] for s in ranked if len(s.leaders) == 1)
-    if len(ranked) == 1 and wins:
-        return f"{ranked[0].leaders[0]} is fastest."
     if wins.total() == len(ranked) and len(wins) == 1:
         return f"{ranked[0].leaders[0]} is fastest in every one of {blocks}."
     most = [f"{name} is fastest in {times}" for name, times in wins.most_common(NAMED_WINNERS)]
@@ -238,10 +248,24 @@ def _winners(ranked: Sequence[Summary]) -> str:
     ):
         ties = [s.leaders for s in ranked if len(s.leaders) > 1 and s.undecided == undecided]
         if ties:
-            among = Counter(name for leaders in ties for name in leaders).most_common(3)
+            among = Counter(name for leaders in ties for name in leaders).most_common(NAMED_WINNERS)
             often = listing([f"{name} ({times})" for name, times in among])
-            parts.append(f"in {len(ties)} {what}, most often {often}")
+            where = "all" if len(ties) == len(ranked) else str(len(ties))
+            parts.append(f"in {where} {what}, most often {often}")
     return f"Of {blocks}, {'; '.join(parts)}."
+
+
+def _one_winner(only: Summary) -> str:
+    """`X is fastest`, where there is one block."""
+    first, *others = only.leaders
+    if not others:
+        return f"{first} is fastest."
+    names = only.leaders[:NAMED_WINNERS]
+    if len(only.leaders) > NAMED_WINNERS:
+        names.append(f"{len(only.leaders) - NAMED_WINNERS} more")
+    if only.undecided:
+        return f"{listing(names)} cannot be told apart yet."
+    return f"{listing(names)} are the same within the margin."
 
 
 def _gains(ranked: Sequence[Summary]) -> str:

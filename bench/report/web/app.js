@@ -13,11 +13,19 @@ const watcher = new IntersectionObserver(
 function drawGroup(id) {
   if (!pending.delete(id)) return;
   const target = byId(id).querySelector(".drawn");
-  for (const view of target.querySelectorAll(".chart")) {
-    drawn.get(view)?.finalize();
-    drawn.delete(view);
-  }
-  target.replaceChildren(...GROUPS[id](target).filter(Boolean));
+  clear(target);
+  const shown = selection().length ? GROUPS[id](target) : [nothingChosen()];
+  target.replaceChildren(...shown.filter(Boolean));
+}
+
+function nothingChosen() {
+  const button = element("button", { type: "button" }, "Show all");
+  button.addEventListener("click", () => {
+    choose({ mesh: "", batch: "", off: "" });
+    syncControls();
+    redraw();
+  });
+  return element("p", { class: "note" }, "Nothing matches the choices above. ", button);
 }
 
 /* Draw groups again: those in view now, the others when there is time, so that they can be printed. */
@@ -64,6 +72,20 @@ function show() {
 /* The section that the page was opened at, until the reader moves. */
 let landing = "";
 
+let width = innerWidth;
+let resizing = 0;
+
+/* Charts are as wide as there was room. */
+function resized() {
+  clearTimeout(resizing);
+  resizing = setTimeout(() => {
+    if (width === innerWidth) return;
+    width = innerWidth;
+    redraw();
+    drawCell();
+  }, 200);
+}
+
 function goTo(section) {
   const target = section && byId(section);
   if (!target) return;
@@ -87,24 +109,25 @@ function start() {
     });
   }
   for (const [id, off] of [
-    ["everyone", () => []],
-    [
-      "nobody",
-      () =>
-        [...byId("implementations").querySelectorAll("label")].map((label) => label.textContent),
-    ],
+    ["everyone", []],
+    ["nobody", IMPLEMENTATIONS],
   ]) {
     byId(id).addEventListener("click", () => {
-      choose({ off: off().join("/") });
+      choose({ off: off.join("/") });
       syncControls();
       redraw();
     });
   }
   byId("theme").addEventListener("click", () => {
-    document.documentElement.dataset.theme = dark() ? "light" : "dark";
-    redraw(["heatmap"]);
+    const { theme } = document.documentElement.dataset;
+    const dark = theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    document.documentElement.dataset.theme = dark ? "light" : "dark";
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw(["heatmap"]));
+  window.addEventListener("resize", resized);
+  new ResizeObserver(([entry]) => {
+    // What the address leads to must not lie below the controls.
+    document.documentElement.style.setProperty("--controls", `${entry.target.offsetHeight}px`);
+  }).observe(document.querySelector(".controls"));
   byId("host")?.addEventListener("toggle", drawHost);
   window.addEventListener("hashchange", () => {
     if (!readState()) show();

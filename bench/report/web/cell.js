@@ -3,8 +3,10 @@
 /* Choices that make no sense for another subject. */
 const OF_SUBJECT = { mesh: "", batch: "", off: "", curve: "", along: "", cell: "", all: "" };
 
+/* Go to all about a cell; the way back is the browser's. */
 function open(cell) {
   const other = cell.of.subject !== subjectNumber();
+  history.pushState(null, "", location.href);
   choose({ ...(other ? OF_SUBJECT : {}), subject: cell.of.subjectName, cell: cell.full }, "cell");
   if (other) {
     syncControls();
@@ -12,6 +14,7 @@ function open(cell) {
   }
   drawCell();
   byId("cell").scrollIntoView();
+  byId("one").querySelector("h3").focus({ preventScroll: true });
 }
 
 function currentCell() {
@@ -95,7 +98,7 @@ function drawCell() {
     ["Proof", known(cell.proof) ? `largest error ${percent(cell.proof)} of what is allowed` : ""],
   ].filter(([, text]) => text);
   const parts = [
-    element("h3", {}, cell.full),
+    element("h3", { tabindex: "-1" }, cell.full),
     cell.status === "ok"
       ? ""
       : element("p", { class: "reason" }, element("b", {}, `${cell.status}: `), cell.reason),
@@ -169,10 +172,7 @@ function drawCell() {
       element("ul", { class: "remarks" }, ...block.facts.map((text) => element("li", {}, text))),
     );
   }
-  for (const view of target.querySelectorAll(".chart")) {
-    drawn.get(view)?.finalize();
-    drawn.delete(view);
-  }
+  clear(target);
   target.replaceChildren(...parts.filter(Boolean));
 }
 

@@ -1,175 +1,61 @@
 // Charts as Vega-Lite specifications. A mark whose datum has `cell` leads to that cell.
 
-const COLOURS = Array.from({ length: 8 }, (_, number) => `var(--c${number})`);
-const SHAPES = [
-  "circle",
-  "square",
-  "triangle-up",
-  "diamond",
-  "cross",
-  "triangle-down",
-  "triangle-right",
-  "triangle-left",
-];
-const PARTS = [
-  ["dispatch", "Dispatch", "var(--c7)"],
-  ["matmul", "Matrix products", "var(--c0)"],
-  ["elementwise", "Elementwise", "var(--c5)"],
-  ["layout", "Layout", "var(--c6)"],
-  ["unknown", "Unknown", "var(--muted)"],
-  ["wait", "Waiting", "var(--c4)"],
-  ["move", "Moving data", "var(--c1)"],
-  ["idle", "Idle", "var(--line)"],
-];
-const FARTHEST = 1.5; // Ratios beyond it are written at the edge, so that the rest stays readable.
-const BESIDE = 1.2; // By how much an axis of devices or batches goes beyond the first and the last.
-const DASHED = [4, 3];
-const DOTTED = [1, 3];
+/* Ratios at and beyond which a forest's axis may end: what is farther is written at its edge. */
+const NEAREST = 1.05;
+const FARTHEST = 1.5;
 
-const colourOf = (number) => COLOURS[number % COLOURS.length];
-// The ninth implementation has the first one's colour, and another shape.
-const shapeOf = (number) => SHAPES[(number + Math.floor(number / COLOURS.length)) % SHAPES.length];
-
-const dark = () =>
-  document.documentElement.dataset.theme === "dark" ||
-  (document.documentElement.dataset.theme !== "light" &&
-    matchMedia("(prefers-color-scheme: dark)").matches);
-
-function config() {
-  const font = getComputedStyle(document.body).fontFamily;
-  const text = {
-    labelColor: "var(--muted)",
-    titleColor: "var(--muted)",
-    labelFont: font,
-    titleFont: font,
-    titleFontWeight: 400,
-    labelFontSize: 11,
-    titleFontSize: 11,
-  };
-  return {
-    aria: false, // The figure has a name, and its numbers are in a table.
-    background: null,
-    font,
-    view: { stroke: null },
-    axis: {
-      ...text,
-      domainColor: "var(--line)",
-      tickColor: "var(--line)",
-      gridColor: "var(--line)",
-      gridOpacity: 0.6,
-      labelOverlap: true,
-    },
-    header: {
-      ...text,
-      labelColor: "var(--ink)",
-      labelFontWeight: 600,
-      titleColor: "var(--ink)",
-      labelAnchor: "start",
-      labelPadding: 4,
-    },
-    legend: {
-      ...text,
-      labelColor: "var(--ink)",
-      symbolStrokeWidth: 0,
-      orient: "top",
-      titlePadding: 8,
-    },
-    title: { font, color: "var(--ink)", fontSize: 12, fontWeight: 600, anchor: "start" },
-    text: { fill: "var(--ink)", font },
-  };
-}
-
-// What colours and shapes mean is shown by the page's own list of implementations.
-const byColour = (names) => ({
-  field: "name",
-  type: "nominal",
-  legend: null,
-  scale: { domain: names, range: names.map((name) => colourOf(IMPLEMENTATIONS.indexOf(name))) },
-});
-const byShape = (names) => ({
-  field: "name",
-  type: "nominal",
-  legend: null,
-  scale: { domain: names, range: names.map((name) => shapeOf(IMPLEMENTATIONS.indexOf(name))) },
-});
-const namesIn = (rows) => [...new Set(rows.map((row) => row.name).filter(known))].sort();
-
-// The cell under the pointer, in the charts that show single cells.
-const FOCUS = { name: "focus", value: -1 };
-const focused = (then, otherwise) => ({
-  condition: { test: "datum.cell === focus", value: then },
-  value: otherwise,
-});
-
-const TIME_AXIS = { labelExpr: "format(datum.value, '~s') + 's'" };
-const BYTES_AXIS = { labelExpr: "format(datum.value, '~s') + 'B'" };
-/* Ticks of a logarithmic axis: powers of ten, and 2 and 5 of each where there are few of them. */
-function logTicks([low, high]) {
-  const steps = high / low > 1e3 ? [1] : [1, 2, 5];
-  const powers = Array.from(
-    { length: Math.ceil(Math.log10(high / low)) + 3 },
-    (_, n) => 10 ** (Math.floor(Math.log10(low)) + n - 1),
-  );
-  return powers
-    .flatMap((power) => steps.map((step) => power * step))
-    .filter((tick) => tick >= low && tick <= high);
-}
-const padded = (values, share = 0.15) => {
-  const [low, high] = [Math.min(...values), Math.max(...values)];
-  const by = Math.max(high / low, 1.2) ** share;
-  return [low / by, high * by];
-};
-
+/* rows: {name, place, ratio, low, high, floor, paired, cell}. */
 function forestChart(rows, { columns, width, margin }) {
-  const names = namesIn(rows);
+  // Most intervals are to be seen well, whatever single implementations do.
+  const far = rows
+    .map((row) => Math.max(row.high ?? row.ratio, 1 / (row.low ?? row.ratio)))
+    .sort((a, b) => a - b)[Math.floor(0.75 * (rows.length - 1))];
+  const edge = Math.min(Math.max(1.3 * (far - 1) + 1, NEAREST, 1 + 2 * margin), FARTHEST);
+  const least = Math.max(1 / edge, Math.min(...rows.map((row) => row.low ?? row.ratio)) / 1.01);
+  const most = Math.min(edge, Math.max(...rows.map((row) => row.high ?? row.ratio)) * 1.01);
+  const domain = [Math.min(least, 1 / (1 + 1.5 * margin)), Math.max(most, 1 + 1.5 * margin)];
+  const clamped = (value) => Math.min(Math.max(value, domain[0]), domain[1]);
   const seen = new Set();
   const data = rows.map((row) => {
     const first = !seen.has(row.place);
     seen.add(row.place);
-    const beyond = row.ratio > FARTHEST;
+    const above = row.ratio > domain[1];
+    const below = row.ratio < domain[0];
     return {
       ...row,
       first,
-      beyond,
-      edge: beyond ? `${ratio(row.ratio)} \u25b8` : "",
-      floor_low: 1 / (1 + (row.floor ?? 0)),
-      floor_high: 1 + (row.floor ?? 0),
-      low: beyond ? null : row.low,
-      high: beyond ? null : Math.min(row.high ?? row.ratio, FARTHEST),
+      side: above ? "above" : below ? "below" : "within",
+      edge: above ? `${ratio(row.ratio)} \u25b8` : `\u25c2 ${ratio(row.ratio)}`,
+      floor_low: clamped(1 / (1 + (row.floor ?? 0))),
+      floor_high: clamped(1 + (row.floor ?? 0)),
+      from: clamped(row.low ?? row.ratio),
+      to: clamped(row.high ?? row.ratio),
     };
   });
-  const within = data.filter((row) => !row.beyond);
-  const low = Math.min(0.95, ...within.map((row) => row.low ?? row.ratio));
-  const high = Math.max(
-    1.05,
-    data.some((row) => row.beyond) ? FARTHEST : 0,
-    ...within.map((row) => row.high ?? row.ratio),
-  );
-  const domain = [low - 0.03 * (high - low), high + 0.03 * (high - low)];
-  const x = (field, more = {}) => ({
+  const names = namesIn(rows);
+  const x = (field) => ({
     field,
     type: "quantitative",
-    scale: { domain, zero: false, nice: false, clamp: true },
-    ...more,
+    scale: { domain, zero: false, nice: false },
   });
+  const axis = { title: null, tickCount: 4, format: "~r", grid: true };
   const y = {
     field: "name",
     type: "nominal",
-    sort: names,
-    axis: { title: null, labelColor: "var(--ink)", labelLimit: 240, ticks: false, domain: false },
+    sort: typicalOrder(rows, (row) => row.ratio),
+    axis: nameAxis(names),
   };
   const once = [{ filter: "datum.first" }];
-  const typical = names
-    .map((name) => {
-      const own = data
-        .filter((row) => row.name === name)
-        .map((row) => row.ratio)
-        .sort((a, b) => a - b);
-      return [name, own[Math.floor(own.length / 2)]];
-    })
-    .sort((a, b) => a[1] - b[1])
-    .map(([name]) => name);
-  y.sort = typical;
+  const rule = (at, more) => ({
+    transform: once,
+    mark: { type: "rule", color: "var(--muted)", ...more },
+    encoding: { x: { datum: at } },
+  });
+  const written = (side, align, at) => ({
+    transform: [{ filter: `datum.side === "${side}"` }],
+    mark: { type: "text", align, fontSize: 11 },
+    encoding: { x: { datum: at }, y, text: { field: "edge" }, color: byColour(names) },
+  });
   return {
     params: [FOCUS],
     data: { values: data },
@@ -184,47 +70,34 @@ function forestChart(rows, { columns, width, margin }) {
           mark: { type: "rect", color: "var(--shade)" },
           encoding: { x: x("floor_low"), x2: { field: "floor_high" } },
         },
+        rule(1),
+        rule(1 / (1 + margin), { strokeDash: DASHED }),
+        rule(1 + margin, { strokeDash: DASHED }),
         {
-          transform: once,
-          mark: { type: "rule", color: "var(--muted)" },
-          encoding: { x: { datum: 1 } },
-        },
-        ...[1 / (1 + margin), 1 + margin].map((end) => ({
-          transform: once,
-          mark: { type: "rule", color: "var(--muted)", strokeDash: DASHED },
-          encoding: { x: { datum: end } },
-        })),
-        {
-          mark: { type: "rule", strokeWidth: 2 },
-          encoding: {
-            x: x("low", { axis: { title: null, tickCount: 4, format: "~r", grid: true } }),
-            x2: { field: "high" },
-            y,
-            color: byColour(names),
-          },
+          transform: [{ filter: 'datum.side === "within" && isValid(datum.low)' }],
+          mark: { type: "rule", strokeWidth: 2.5 },
+          encoding: { x: { ...x("from"), axis }, x2: { field: "to" }, y, color: byColour(names) },
         },
         {
-          transform: [{ filter: "!datum.beyond" }],
+          transform: [{ filter: 'datum.side === "within"' }],
           mark: { type: "point", filled: true, opacity: 1 },
           encoding: {
             x: x("ratio"),
             y,
             color: byColour(names),
             shape: byShape(names),
-            size: focused(160, 50),
+            size: focused(150, 32),
             fillOpacity: { condition: { test: "datum.paired", value: 1 }, value: 0 },
             strokeWidth: { condition: { test: "datum.paired", value: 0 }, value: 1.5 },
             stroke: byColour(names),
           },
         },
-        {
-          transform: [{ filter: "datum.beyond" }],
-          mark: { type: "text", align: "right", fontSize: 11 },
-          encoding: { x: { datum: FARTHEST }, y, text: { field: "edge" }, color: byColour(names) },
-        },
+        written("above", "right", domain[1]),
+        written("below", "left", domain[0]),
       ],
     },
-    spacing: { row: 18, column: 18 },
+    resolve: { axis: { x: "independent" } },
+    spacing: { row: 14, column: 18 },
   };
 }
 
@@ -238,7 +111,7 @@ function curveChart(rows, { title, xTitle, axis, log, logX, width, lines = [], o
     scale: logX
       ? { type: "log", base: 2, domain: [xs[0] / BESIDE, xs.at(-1) * BESIDE], nice: false }
       : { domain: [0, xs.at(-1) * 1.08], nice: false },
-    axis: { title: xTitle, values: xs, format: "~s", grid: false },
+    axis: { title: xTitle, values: xs, format: "d", grid: false },
     ...more,
   });
   const all = [
@@ -310,93 +183,51 @@ function curveChart(rows, { title, xTitle, axis, log, logX, width, lines = [], o
   return { params: [FOCUS], title, width, height: 240, data: { values: rows }, layer: layers };
 }
 
-/* rows: {name, mesh, batch, value, label, status, cell}; better: "ratio", "more" or "less". */
-function heatmapChart(rows, { columns, meshes, batches, better }) {
-  const size = {
-    width: Math.max(meshes.length * FIELD.width, 80),
-    height: Math.max(batches.length * FIELD.height, 30),
-  };
-  const [good, middle, bad] = dark()
-    ? ["#2f86c4", "#2a323b", "#c8641f"]
-    : ["#6fb1dd", "#f4f5f6", "#f0a06a"];
-  const values = rows.map((row) => row.value).filter(known);
-  const far = Math.max(...values.map(Math.abs), 0.02);
-  const scale =
-    better === "ratio"
-      ? { domain: [-far, 0, far], range: [good, middle, bad], interpolate: "rgb", clamp: true }
-      : {
-          interpolate: "rgb",
-          domain: [Math.min(...values), Math.max(...values)],
-          range: better === "less" ? [good, middle] : [middle, good],
-        };
+/* rows: {name, mesh, batch, colour, label, status, cell}. */
+function heatmapChart(rows, { columns, meshes, batches, names }) {
+  const mesh = { field: "mesh", type: "nominal", sort: meshes };
+  const batch = { field: "batch", type: "ordinal", sort: batches };
+  const plain = { domain: false, ticks: false, labelOverlap: false };
   return {
     params: [FOCUS],
     data: { values: rows },
-    facet: { field: "name", type: "nominal", title: null },
+    facet: { field: "name", type: "nominal", title: null, sort: names },
     columns,
     spec: {
-      ...size,
+      width: Math.max(meshes.length * FIELD.width, 80),
+      height: Math.max(batches.length * FIELD.height, 30),
       layer: [
         {
           mark: { type: "rect", cornerRadius: 2 },
           encoding: {
-            x: {
-              field: "mesh",
-              type: "nominal",
-              sort: meshes,
-              axis: {
-                title: null,
-                labelAngle: -30,
-                labelLimit: 120,
-                labelOverlap: false,
-                domain: false,
-                ticks: false,
-              },
-            },
-            y: {
-              field: "batch",
-              type: "ordinal",
-              sort: batches,
-              axis: { title: "batch", domain: false, ticks: false },
-            },
-            color: {
-              condition: {
-                test: "isValid(datum.value)",
-                field: "value",
-                type: "quantitative",
-                scale,
-                legend: null,
-              },
-              value: "var(--shade)",
-            },
+            x: { ...mesh, axis: { ...plain, title: null, labelAngle: -30, labelLimit: 120 } },
+            y: { ...batch, axis: { ...plain, title: "batch" } },
+            color: { field: "colour", type: "nominal", scale: null },
             stroke: focused("var(--ink)", "var(--paper)"),
             strokeWidth: focused(2, 1),
           },
         },
         {
-          mark: { type: "text", fontSize: 10.5, limit: 58 },
-          encoding: {
-            x: { field: "mesh", type: "nominal", sort: meshes },
-            y: { field: "batch", type: "ordinal", sort: batches },
-            text: { field: "label" },
-            color: {
-              condition: { test: "isValid(datum.value)", value: "var(--ink)" },
-              value: "var(--muted)",
-            },
-          },
+          mark: { type: "text", fontSize: 10.5, limit: 58, color: "var(--ink)" },
+          encoding: { x: mesh, y: batch, text: { field: "label" } },
         },
       ],
     },
+    resolve: { axis: { x: "independent" } },
     spacing: 16,
   };
+}
+
+/* From -1 (good) to 1 (bad), by way of 0 (neither), in the colours of the theme. */
+function heat(share) {
+  const end = share < 0 ? "var(--c0)" : "var(--c1)";
+  return `color-mix(in oklab, ${end} ${Math.round(55 * Math.min(Math.abs(share), 1))}%, var(--shade))`;
 }
 
 /* rows: {name, place, part, seconds, number, cell}, a row a part. */
 function partsChart(rows, { columns, width, share }) {
   const parts = PARTS.filter(([key]) => rows.some((row) => row.part === key && row.seconds > 0));
-  const whole = new Map();
-  for (const row of rows) whole.set(row.name, (whole.get(row.name) ?? 0) + row.seconds);
-  const names = [...whole].sort((a, b) => a[1] - b[1]).map(([name]) => name);
+  const names = typicalOrder(rows, (row) => row.whole);
   return {
     data: { values: rows },
     transform: [{ filter: "datum.seconds > 0" }],
@@ -424,13 +255,7 @@ function partsChart(rows, { columns, width, share }) {
           field: "name",
           type: "nominal",
           sort: names,
-          axis: {
-            title: null,
-            labelColor: "var(--ink)",
-            labelLimit: 240,
-            ticks: false,
-            domain: false,
-          },
+          axis: nameAxis(names),
         },
         color: {
           field: "part",

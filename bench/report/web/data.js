@@ -36,7 +36,12 @@ function rowsOf(columns, others = []) {
 function commandOf(cell) {
   const { command, baseline } = cell.of;
   const names = new Set([baseline >= 0 ? IMPLEMENTATIONS[baseline] : cell.name, cell.name]);
-  return `${command} --implementations ${[...names].join(" ")}`;
+  return `${command} --implementations ${[...names].map(quoted).join(" ")}`;
+}
+
+/* A word as a shell takes it, as Python's shlex.quote writes it. */
+function quoted(word) {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
 }
 
 function verdictOf(cell) {
@@ -46,5 +51,6 @@ function verdictOf(cell) {
 
 function whyUndecided(cell) {
   if (cell.verdict !== "undecided") return "";
-  return cell.paired ? toDecide(cell.to_decide) : "not paired";
+  if (!cell.paired) return "not paired";
+  return known(cell.to_decide) ? toDecide(cell.to_decide) : "too few rounds for an interval";
 }

@@ -4,8 +4,6 @@ const drawn = new Map(); // Views of charts, by the element they are in.
 const embedding = new Set(); // Charts that are being drawn.
 
 async function embed(target, spec) {
-  drawn.get(target)?.finalize();
-  drawn.delete(target);
   const { view } = await vegaEmbed(
     target,
     { ...spec, config: config() },
@@ -21,10 +19,7 @@ async function embed(target, spec) {
   drawn.set(target, view);
   view.addEventListener("pointermove", (event, item) => peek(event, item));
   view.addEventListener("pointerout", (event) => peek(event, null));
-  view.addEventListener("click", (_event, item) => {
-    const cell = CELLS[item?.datum?.cell];
-    if (cell) open(cell);
-  });
+  view.addEventListener("click", (_event, item) => keep(item));
 }
 
 /* A chart with its name, what it shows, and the numbers behind it. */
@@ -53,9 +48,19 @@ function figure({ title, caption, spec, table }) {
     });
     made.append(details);
   }
-  const drawing = embed(target, spec).finally(() => embedding.delete(drawing));
+  const drawing = embed(target, spec)
+    .catch((error) => target.append(`This chart could not be drawn: ${error.message}`))
+    .finally(() => embedding.delete(drawing));
   embedding.add(drawing);
   return made;
+}
+
+/* Forget the charts within an element, before others take their place. */
+function clear(target) {
+  for (const chart of target.querySelectorAll(".chart")) {
+    drawn.get(chart)?.finalize();
+    drawn.delete(chart);
+  }
 }
 
 const widthOf = (group) => group.clientWidth || 900;

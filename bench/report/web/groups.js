@@ -4,6 +4,7 @@ const MOST_PANELS = 12;
 
 const unique = (values) => [...new Set(values)];
 const ascending = (values) => unique(values).sort((a, b) => a - b);
+const choices = (...selectors) => element("div", { class: "choices" }, ...selectors);
 const nothing = (text) => element("p", { class: "note" }, text);
 const inSeconds = (value) => si(value, "s");
 const inPlain = (value) => si(value, "");
@@ -25,12 +26,12 @@ function panelled(cells, group, what, key) {
   const panels = unique(cells.map(key));
   if (chosen("all") === group || panels.length <= MOST_PANELS) return [cells, ""];
   const shown = new Set(panels.slice(0, MOST_PANELS));
-  const button = element("button", { type: "button" }, "draw all");
+  const button = element("button", { type: "button" }, "Draw all");
   button.addEventListener("click", () => {
     choose({ all: group });
     redraw([group]);
   });
-  const left = `${panels.length - MOST_PANELS} more ${what} are not drawn: choose fewer above, or `;
+  const left = `${panels.length - MOST_PANELS} more ${what} are not drawn. `;
   return [
     cells.filter((cell) => shown.has(key(cell))),
     element("p", { class: "note" }, left, button),
@@ -38,7 +39,13 @@ function panelled(cells, group, what, key) {
 }
 
 const blockOf = (cell) => cell.block;
-const columnsFor = (target, each, panels) => Math.min(across(target, each), unique(panels).length);
+
+/* Panels side by side: only the first has labels, which take so much room. */
+const LABELS = 210;
+const columnsFor = (target, each, panels, labels) =>
+  Math.max(1, Math.min(4, unique(panels).length, Math.floor((widthOf(target) - labels) / each)));
+const panelWidth = (target, columns, labels, most) =>
+  Math.min(most, Math.max(110, (widthOf(target) - labels) / columns - 24));
 
 function ratios(target) {
   const compared = byPlace(selection()).filter((cell) => known(cell.ratio) && !cell.isBaseline);
@@ -58,10 +65,11 @@ function ratios(target) {
   const { margin } = shown[0].of;
   const columns = columnsFor(
     target,
-    340,
+    250,
     rows.map((row) => row.place),
+    LABELS,
   );
-  const width = Math.min(300, Math.max(110, widthOf(target) / columns - 200));
+  const width = panelWidth(target, columns, LABELS, 320);
   const chart = figure({
     title: "Step time over the baseline's",
     caption:
@@ -96,6 +104,7 @@ function floorOf(block) {
 /* Charts of single figures side by side, along devices or batches. */
 function linesFigure({ title, of, name, rows, xTitle, text, width, ...spec }) {
   if (!rows.length) return "";
+  const spread = rows.some((row) => row.low !== row.value);
   return figure({
     title: `${title}, ${of}`,
     spec: curveChart(rows, { title, xTitle, width: Math.min(380, width - 90), ...spec }),
@@ -107,8 +116,9 @@ function linesFigure({ title, of, name, rows, xTitle, text, width, ...spec }) {
         NAME,
         number("x", xTitle),
         number("value", title, text),
-        number("low", "Lower quartile", text),
-        number("high", "Upper quartile", text),
+        ...(spread
+          ? [number("low", "Lower quartile", text), number("high", "Upper quartile", text)]
+          : []),
       ],
     }),
   });
@@ -124,6 +134,7 @@ function pointsOf(cells, x, figure) {
 
 const stepOf = (cell) => ({ value: cell.step, low: cell.step_low, high: cell.step_high });
 const memoryOf = (cell) => ({ value: cell.memory });
+const mostMemory = (cells) => Math.max(0, ...cells.map((cell) => cell.memory ?? 0));
 const rateOf = (cell) => ({
   value: cell.rate,
   // A longer step is a lower rate.
@@ -175,9 +186,7 @@ function curves(target) {
       ...more,
     });
   return [
-    element(
-      "div",
-      { class: "choices" },
+    choices(
       selector(
         "Curve",
         "curve",
@@ -220,19 +229,23 @@ function curves(target) {
         log: logarithmic,
         text: inPlain,
       }),
-      draw("memory", "Memory a device, as planned", memoryOf, { axis: BYTES_AXIS, text: bytes }),
+      draw("memory", "Memory a device, as planned", memoryOf, {
+        axis: bytesAxis(mostMemory(cells)),
+        text: bytes,
+      }),
     ),
     nothing(
       "Points are medians, bars quartiles. Efficiency is against the same implementation on the " +
         "smallest mesh. Dashed: ideal, from the fastest there." +
         (bound.length
           ? " Dotted: what communication alone would take, at the rate of an all-reduce that was " +
-            "measured in this run, for the implementation that sends least."
+            "measured in this run, for the one of these that sends least."
           : "") +
         (known(over)
           ? " Shaded: more devices than cores, which shows what dispatch and communication cost, " +
             "not how the step scales."
-          : ""),
+          : "") +
+        " All meshes and the batch of the curve are drawn, whatever is chosen above.",
     ),
   ];
 }
@@ -270,7 +283,7 @@ function oversubscribedFrom(cells, devices) {
 }
 
 function batches(target) {
-  const cells = byPlace(selection()).filter((cell) => cell.status === "ok");
+  const cells = byPlace(selection(["mesh"])).filter((cell) => cell.status === "ok");
   const on = (mesh) => cells.filter((cell) => cell.of.mesh === mesh);
   const meshes = unique(cells.map((cell) => cell.of.mesh)).filter(
     (mesh) => unique(on(mesh).map((cell) => cell.of.batch)).length > 1,
@@ -290,9 +303,7 @@ function batches(target) {
       ...more,
     });
   return [
-    element(
-      "div",
-      { class: "choices" },
+    choices(
       selector(
         "Along",
         "along",
@@ -309,7 +320,10 @@ function batches(target) {
         log: true,
         text: inPlain,
       }),
-      draw("memory", "Memory a device, as planned", memoryOf, { axis: BYTES_AXIS, text: bytes }),
+      draw("memory", "Memory a device, as planned", memoryOf, {
+        axis: bytesAxis(mostMemory(cells)),
+        text: bytes,
+      }),
     ),
   ];
 }
@@ -324,25 +338,35 @@ const METRICS = {
   wire: ["bytes sent a device", (cell) => cell.wire, bytes, "less"],
   mfu: ["MFU", (cell) => cell.mfu, percent, "more"],
 };
+const MEANING = {
+  ratio:
+    "Blue is faster than the baseline, orange slower; the strongest colours are 1.5 times and more.",
+  less: "The less, the bluer; each step of colour is a ratio.",
+  more: "The more, the bluer; each step of colour is a ratio.",
+};
 const SHORT = { ok: MISSING, unsupported: "n/a", implausible: "?" };
 const FIELD = { width: 62, height: 26 };
 
 function heatmap(target) {
   const all = byPlace(selection());
-  const timed = new Set(all.filter((cell) => cell.status === "ok").map((cell) => cell.name));
-  const never = unique(all.map((cell) => cell.name)).filter((name) => !timed.has(name));
-  const [cells, note] = panelled(
-    all.filter((cell) => timed.has(cell.name)),
-    "heatmap",
-    "implementations",
-    (cell) => cell.name,
+  const timed = all.filter((cell) => cell.status === "ok");
+  const names = typicalOrder(
+    timed.map((cell) => ({ name: cell.name, place: cell.block, step: cell.step })),
+    (row) => row.step,
   );
+  const never = unique(all.map((cell) => cell.name)).filter((name) => !names.includes(name));
+  const byName = names.flatMap((name) => all.filter((cell) => cell.name === name));
+  const [cells, note] = panelled(byName, "heatmap", "implementations", (cell) => cell.name);
   const metrics = Object.entries(METRICS).filter(([, [, value]]) =>
-    cells.some((cell) => known(value(cell))),
+    cells.some((cell) => known(value(cell)) && !(value === METRICS.ratio[1] && cell.isBaseline)),
   );
   if (!metrics.length) return [nothing("No cell has a figure.")];
   const metric = metrics.find(([key]) => key === chosen("metric"))?.[0] ?? metrics[0][0];
   const [title, value, text, better] = METRICS[metric];
+  const shade = shading(
+    cells.map(value).filter((found) => found > 0),
+    better,
+  );
   const rows = cells.map((cell) => {
     const found = value(cell);
     return {
@@ -352,17 +376,15 @@ function heatmap(target) {
       batch: cell.of.batch,
       status: cell.status,
       figure: found,
-      value: found > 0 ? Math.log2(found) : null,
+      colour: found > 0 ? heat(shade(found)) : "transparent",
       label: known(found) ? text(found) : (SHORT[cell.status] ?? cell.status),
     };
   });
-  const meshes = unique(rows.map((row) => row.mesh));
+  const meshes = unique(byPlace(cells).map((cell) => cell.of.mesh));
   const sizes = ascending(rows.map((row) => row.batch));
-  const columns = across(target, Math.max(meshes.length * FIELD.width, 80) + 80);
+  const columns = across(target, Math.max(meshes.length * FIELD.width, 80) + 70);
   return [
-    element(
-      "div",
-      { class: "choices" },
+    choices(
       selector(
         "Figure",
         "metric",
@@ -373,10 +395,8 @@ function heatmap(target) {
     ),
     figure({
       title: `Heatmap of ${title}`,
-      caption:
-        "A field is a cell: the mesh across, the global batch down. Blue is better, orange is " +
-        "worse. A click shows all about the cell.",
-      spec: heatmapChart(rows, { meshes, batches: sizes, better, columns }),
+      caption: `A field is a cell: the mesh across, the global batch down. ${MEANING[better]}`,
+      spec: heatmapChart(rows, { meshes, batches: sizes, names, columns }),
       table: () => ({
         name: `heatmap-${metric}`,
         rows,
@@ -395,6 +415,15 @@ function heatmap(target) {
   ];
 }
 
+/* How good a figure is, from -1 to 1: ratios against 1, others among those that there are. */
+function shading(values, better) {
+  if (better === "ratio") return (found) => Math.log(found) / Math.log(FARTHEST);
+  const [least, most] = [Math.min(...values), Math.max(...values)];
+  const span = Math.log(most / least) || 1;
+  return (found) =>
+    better === "less" ? -Math.log(most / found) / span : -Math.log(found / least) / span;
+}
+
 function breakdown(target) {
   const traced = byPlace(selection()).filter((cell) => cell.traced);
   if (!traced.length) {
@@ -411,18 +440,18 @@ function breakdown(target) {
       what: title,
       number: place,
       seconds: cell.traced.parts[part],
+      whole: Object.values(cell.traced.parts).reduce((sum, spent) => sum + spent, 0),
     })),
   );
   const columns = columnsFor(
     target,
-    420,
+    300,
     rows.map((row) => row.place),
+    LABELS,
   );
-  const width = Math.min(420, Math.max(140, widthOf(target) / columns - 210));
+  const width = panelWidth(target, columns, LABELS, 420);
   return [
-    element(
-      "div",
-      { class: "choices" },
+    choices(
       selector(
         "Bars",
         "bars",
@@ -480,10 +509,11 @@ function roofline(target) {
   });
   const columns = columnsFor(
     target,
-    330,
+    260,
     rows.map((row) => row.panel),
+    60,
   );
-  const width = Math.min(360, Math.max(180, widthOf(target) / columns - 80));
+  const width = panelWidth(target, columns, 60, 360);
   const chart = figure({
     title: "Roofline",
     caption:

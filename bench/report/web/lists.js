@@ -12,18 +12,15 @@ function drawCells() {
         .map(([key, value]) => [key.slice(3), value]),
     ),
   };
-  const changed = () =>
-    choose(
-      {
-        sort: table.sort,
-        down: table.down ? "1" : "",
-        q: table.query,
-        ...Object.fromEntries(
-          Object.entries(table.filters).map(([key, value]) => [`is.${key}`, value]),
-        ),
-      },
-      "cells",
-    );
+  let typing = 0;
+  const changed = () => {
+    clearTimeout(typing); // Browsers take only so many addresses in a while.
+    typing = setTimeout(() => {
+      const filters = Object.entries(table.filters).map(([key, value]) => [`is.${key}`, value]);
+      const { sort, query: q, down } = table;
+      choose({ sort, q, down: down ? "1" : "", ...Object.fromEntries(filters) }, "cells");
+    }, 200);
+  };
   byId("all").replaceChildren(
     makeTable({
       title: "All cells",

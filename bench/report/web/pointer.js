@@ -1,6 +1,9 @@
-// The cell under the pointer: beside it, in a panel, and in every other chart that shows it.
+// The cell under the pointer: beside it, in a panel, and in every other chart that shows it. A click
+// keeps it in the panel, whose links can then be reached.
 
 const tip = element("div", { class: "tip", hidden: true, "aria-hidden": "true" });
+let inFocus = null;
+let kept = null;
 
 function peek(event, item) {
   const cell = CELLS[item?.datum?.cell];
@@ -14,7 +17,15 @@ function peek(event, item) {
   const { clientWidth, clientHeight } = document.documentElement;
   tip.style.left = `${Math.min(event.clientX + 14, clientWidth - tip.offsetWidth - 8)}px`;
   tip.style.top = `${Math.min(event.clientY + 14, clientHeight - tip.offsetHeight - 8)}px`;
-  focusOn(cell);
+  if (!kept) focusOn(cell);
+}
+
+function keep(item) {
+  kept = CELLS[item?.datum?.cell] ?? null;
+  if (!kept) return;
+  focusOn(kept);
+  choose({ cell: kept.full });
+  drawCell();
 }
 
 function summaryOf(cell) {
@@ -25,27 +36,22 @@ function summaryOf(cell) {
   if (cell.isBaseline) lines.push("the baseline");
   else if (known(cell.ratio)) {
     const ends = interval(cell.ratio_low, cell.ratio_high, ratio);
-    lines.push(
-      `${ratio(cell.ratio)} of the baseline${ends ? ` (${ends})` : ""}: ${cell.verdict ?? "no verdict"}`,
-    );
+    const verdict = cell.verdict ?? "no verdict";
+    lines.push(`${ratio(cell.ratio)} of the baseline${ends ? ` (${ends})` : ""}: ${verdict}`);
   }
   return lines;
 }
-
-let inFocus = null;
 
 function focusOn(cell) {
   if (inFocus === cell) return;
   inFocus = cell;
   for (const view of drawn.values()) {
     // Not every chart shows single cells.
-    if (
-      Object.hasOwn(view.getState({ signals: (name) => name === "focus" }).signals ?? {}, "focus")
-    ) {
-      view.signal("focus", cell.number).runAsync();
-    }
+    const { signals = {} } = view.getState({ signals: (name) => name === "focus" });
+    if (Object.hasOwn(signals, "focus")) view.signal("focus", cell.number).runAsync();
   }
   const panel = byId("peek");
+  panel.classList.add("filled");
   panel.replaceChildren(
     element("h4", {}, cell.name),
     element("p", {}, cell.of.place),

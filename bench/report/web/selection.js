@@ -1,14 +1,14 @@
 // What the reader has chosen to see.
 
-function selection() {
+/* Cells of the chosen subject, implementations, mesh and batch, as far as `by` names the latter. */
+function selection(by = ["mesh", "batch"]) {
   const subject = subjectNumber();
   const off = hidden();
   return CELLS.filter(
     (cell) =>
       cell.of.subject === subject &&
       !off.has(cell.name) &&
-      (!chosen("mesh") || cell.of.mesh === chosen("mesh")) &&
-      (!chosen("batch") || String(cell.of.batch) === chosen("batch")),
+      by.every((key) => !chosen(key) || String(cell.of[key]) === chosen(key)),
   );
 }
 

@@ -27,14 +27,12 @@ function makeTable({
     const value = column.value(row);
     return column.text ? column.text(value) : known(value) ? String(value) : MISSING;
   };
-  const words =
-    search &&
-    rows.map((row) =>
-      columns
-        .map((column) => `${shownText(column, row)} ${column.detail?.(row) ?? ""}`)
-        .join(" ")
-        .toLowerCase(),
-    );
+  let words = null; // Of each row, once somebody searches.
+  const wordsOf = (row) =>
+    columns
+      .map((column) => `${shownText(column, row)} ${column.detail?.(row) ?? ""}`)
+      .join(" ")
+      .toLowerCase();
   state.filters ??= {};
   let pages = 1;
 
@@ -78,6 +76,7 @@ function makeTable({
       }
     }
     for (const word of (state.query ?? "").toLowerCase().split(/\s+/).filter(Boolean)) {
+      words ??= rows.map(wordsOf);
       found = found.filter((index) => words[index].includes(word));
     }
     const column = columns.find((one) => one.key === state.sort);
