@@ -327,42 +327,49 @@ def estimates(
     process_freedom: float = PROCESS_FREEDOM,
 ) -> list[Ratio]:
     """`estimate` of several arms' series, each by itself; at once, as there may be many arms."""
+    long = [[values for values in series if _depth(len(values))[0]] for series in many]
+    known = [series for series in long if series]
+    found = iter(_combined(known, process_sd, process_freedom) if known else ())
+    return [
+        _ratio(series, *(next(found) if sure else ()))
+        for series, sure in zip(many, long, strict=True)
+    ]
+
+
+def _combined(
+    many: Sequence[Sequence[NDArray[np.float64]]], process_sd: float, process_freedom: float
+) -> Iterator[tuple[float, float, float]]:
+    """Of each arm, the estimate's logarithm, its error and its degrees of freedom."""
     flat = [values for series in many for values in series]
-    medians, variances = np.empty(len(flat)), np.full(len(flat), np.nan)
+    medians, variances, rounds = np.empty((3, len(flat)))
     for places, values in stacked(flat):
-        variance = median_variance(values)
-        if variance is not None:
-            medians[places], variances[places] = median(values), variance
-    known = ~np.isnan(variances)
-    medians, variances = medians[known], variances[known]
-    rounds = np.array([len(values) for values in flat])[known]
-    # Of each known process, which arm's it is, counting those that have any.
-    arms, arm = np.unique(
-        np.repeat(np.arange(len(many)), [len(series) for series in many])[known],
-        return_inverse=True,
-    )
+        medians[places], variances[places] = median(values), median_variance(values)
+        rounds[places] = values.shape[-1]
+    processes = np.array([len(series) for series in many])
+    firsts = np.cumsum(processes) - processes
 
     def total(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.bincount(arm, values, len(arms))
+        """Over the processes of each arm."""
+        return np.add.reduceat(values, firsts)
 
-    processes = np.bincount(arm, minlength=len(arms))
+    def each(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of each arm, for each of its processes."""
+        return np.repeat(values, processes)
+
     spread_known = process_freedom + processes - 1
-    deviations = medians - (total(medians) / processes)[arm]
+    deviations = medians - each(total(medians) / processes)
     excess = total(deviations**2) / np.maximum(processes - 1, 1) - total(variances) / processes
     between = process_freedom * process_sd**2 + (processes - 1) * np.maximum(excess, 0)
     between /= spread_known
-    freedoms: NDArray[np.float64] = _FREEDOM_OF_ROUNDS * np.cbrt(rounds)
-    pooled = (total(freedoms * variances * rounds) / total(freedoms))[arm] / rounds
+    freedoms = _FREEDOM_OF_ROUNDS * np.cbrt(rounds)
+    pooled = each(total(freedoms * variances * rounds) / total(freedoms)) / rounds
     shrunk = (freedoms * variances + _FREEDOM_OF_POOLED * pooled) / (freedoms + _FREEDOM_OF_POOLED)
-    weights = 1 / (between[arm] + shrunk)
-    weights /= total(weights)[arm]
+    weights = 1 / (each(between) + shrunk)
+    weights /= each(total(weights))
     of_processes, of_rounds = total(weights**2) * between, total(weights**2 * variances)
     freedom = _pooled_freedom(of_processes, spread_known, of_rounds, total(freedoms))
-    logs, errors = total(weights * medians), np.sqrt(of_processes + of_rounds)
-    found = dict(
-        zip(arms.tolist(), np.stack([logs, errors, freedom], axis=1).tolist(), strict=True)
-    )
-    return [_ratio(series, *found.get(number, ())) for number, series in enumerate(many)]
+    errors = np.sqrt(of_processes + of_rounds)
+    return zip(total(weights * medians).tolist(), errors.tolist(), freedom.tolist(), strict=True)
 
 
 def _ratio(
@@ -554,7 +561,7 @@ def median_interval(
 
 
 @cache
-def _depth(count: int, confidence: float) -> tuple[int, float]:
+def _depth(count: int, confidence: float = CONFIDENCE) -> tuple[int, float]:
     """K of `median_interval`, 0 where there is none, and its exact confidence."""
     below = special.bdtr(np.arange(count // 2 + 1), count, 0.5)
     depth = int(np.searchsorted(below, (1 - confidence) / 2, "right"))

@@ -8,7 +8,8 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import kendalltau, kruskal, theilslopes
 
-from bench.effects import SURE, conditions, drift, kruskal_wallis, order, trend
+from bench import effects
+from bench.effects import SURE, conditions, drift, drifts, kruskal_wallis, order, trend
 from bench.statistics import Rounds
 from bench.worker.order import balanced_orders
 
@@ -69,6 +70,24 @@ def test_trends_are_those_of_scipy() -> None:
         assert slope == pytest.approx(theilslopes(values).slope)
         exact = kendalltau(np.arange(count), values).pvalue
         assert 2 * ndtr(-abs(score)) == pytest.approx(exact, abs=0.02)
+
+
+@pytest.mark.parametrize("most", [1, 1_000_000])
+def test_drifts_are_those_of_each_arm(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Of launches of several lengths, and however many pairs are looked at together."""
+    monkeypatch.setattr(effects, "_MOST_PAIRS", most)
+    rng = np.random.default_rng(8)
+    lengths = {"few": (4,), "x": (8,), "y": (8, 30, 5), "z": (30, 30)}
+    series = {arm: [rng.standard_normal(n) for n in each] for arm, each in lengths.items()}
+    series["still"] = [np.zeros(16)]
+    found = drifts(series)
+    assert list(found) == ["x", "y", "z"]
+    for arm, effect in found.items():
+        launches = [values for values in series[arm] if len(values) >= 8]
+        slopes, scores = zip(*map(trend, launches), strict=True)
+        sizes = [slope * (len(v) - 1) for slope, v in zip(slopes, launches, strict=True)]
+        assert effect.size == pytest.approx(np.median(sizes))
+        assert effect.p == pytest.approx(2 * ndtr(-abs(sum(scores)) / np.sqrt(len(scores))))
 
 
 @pytest.mark.parametrize("digits", [1, 9])

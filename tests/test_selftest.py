@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from bench.__main__ import app
 from bench.environment import ROOT
 from bench.rows import TWIN
 from bench.selftest import figures, kernel, session
@@ -207,15 +209,11 @@ def test_a_whole_session(tmp_path: Path) -> None:
         (("--processes", "6"), "6 is not a multiple of 4"),
     ],
 )
-def test_bad_input_is_refused(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "bench", "selftest", *words],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 4
+def test_bad_input_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["selftest", *words])
+    assert done.exit_code == 4
     assert message in done.stderr
     assert not (tmp_path / "reports").exists()

@@ -297,6 +297,42 @@ def test_rounds_of_one_process_cannot_make_it_sure() -> None:
     assert alone.rounds == together.rounds == 1024
 
 
+def test_arms_are_estimated_together_as_each_by_itself() -> None:
+    """Whatever numbers of processes and rounds the others have; also where one has too few."""
+    rng = np.random.default_rng(6)
+    lengths = [(16,), (5,), (16, 32, 5), (32, 32), (3, 4), (16, 16, 16, 40)]
+    many = [[0.01 * rng.standard_normal(n) for n in of_arm] for of_arm in lengths]
+    for together, series in zip(statistics.estimates(many), many, strict=True):
+        alone = statistics.estimate(series)
+        assert together.value == pytest.approx(alone.value)
+        assert together.error == pytest.approx(alone.error)
+        assert together.freedom == pytest.approx(alone.freedom)
+        assert (together.rounds, together.launches) == (sum(map(len, series)), len(series))
+    assert [found.error is None for found in statistics.estimates(many)] == [
+        max(of_arm) < 6 for of_arm in lengths
+    ]
+    assert statistics.estimates([]) == []
+
+
+def test_gaps_cost_an_arm_its_own_rounds_only() -> None:
+    samples = simulate(10, {"base": 1.0, "x": 1.2, "y": 1.3}, rounds=20)
+    lost = (samples["arm"] == "x") & samples["round"].isin([0, 7, 19])
+    rounds = Rounds.of(samples[~lost])
+    series = rounds.paired({"x": "base", "y": "base", "absent": "base"})
+    assert {arm: [len(values) for values in found] for arm, found in series.items()} == {
+        "x": [17], "y": [20],
+    }  # fmt: skip
+    kept = [number for number in range(20) if number not in (0, 7, 19)]
+    whole = Rounds.of(samples)
+    np.testing.assert_array_equal(series["x"][0], whole.log_ratios("x", "base")[0][kept])
+    found = statistics.spreads(rounds, "throughput")
+    assert found["y"] == statistics.spreads(whole, "throughput")["y"]
+    quartiles = np.quantile(whole.seconds("x", "throughput")[kept], [0.25, 0.5, 0.75])
+    spread = found["x"]
+    assert spread.rounds == 17
+    assert (spread.lower_quartile, spread.median, spread.upper_quartile) == pytest.approx(quartiles)
+
+
 def test_dependent_rounds_count_for_less() -> None:
     rng = np.random.default_rng(3)
     ((free,),) = World(0, 1, 0.0, 30).launches(rng, 1, 1, 4096)

@@ -289,8 +289,9 @@ def test_later_launches_find_programs_and_proofs_of_the_first(tmp_path):
     assert checks["shard_map_psum"] == ["fp64 sgd", "fp64 optimizer", "as timed"]
 
 
-def test_the_worker_asks_whether_its_rounds_are_enough():
+def test_the_worker_asks_whether_its_rounds_are_enough(tmp_path):
     job = JOB | {"implementations": ["jit_spmd"], "implementation_paths": []}
+    job |= {"proved": ["jit_spmd"], "program_cache": str(tmp_path)}  # quicker
     job |= {"rounds": 8, "looks": [2, 4]}
     for answers, rounds, looks in (
         ("more\nenough\n", 4, [2, 4]),

@@ -162,9 +162,10 @@ def build(run: Run) -> Tables:
         of_block[cell["block"]].append(cell)
     ceilings = rooflines.ceilings(run.blocks)
     timed = _timed_samples(run)
-    samples = {str(name): rows for name, rows in timed.groupby("block")}
-    turns, places = Turns.of(timed), timed.groupby("block").indices
-    none, nowhere = timed.iloc[:0], np.empty(0, np.intp)
+    by_block = timed.groupby("block")
+    samples, none = {str(name): rows for name, rows in by_block}, timed.iloc[:0]
+    # Names become numbers once, not in each of hundreds of blocks.
+    turns, places, nowhere = Turns.of(timed), by_block.indices, np.empty(0, np.intp)
     margin = float(run.manifest["config"].get("margin", MARGIN))
     comparisons = []
     for name, attempts in _attempts(run.blocks).items():
@@ -172,9 +173,8 @@ def build(run: Run) -> Tables:
         rounds = Rounds.arranged(turns.at(np.asarray(places.get(name, nowhere))))
         throughput, latency = (spreads(rounds, figure) for figure in ("throughput", "latency"))
         for cell in own:
-            arm = cell["implementation"]
-            spread_of = throughput.get(arm), latency.get(arm)
-            cell.update(_times(cell, *spread_of, run.manifest["device_kind"]))
+            arm, device_kind = cell["implementation"], run.manifest["device_kind"]
+            cell.update(_times(cell, throughput.get(arm), latency.get(arm), device_kind))
         baseline, counted = _comparable(attempts, shown, own)
         if len(counted) < len(shown):
             rounds = Rounds.of(counted)
