@@ -316,7 +316,8 @@ def test_what_is_undecided_has_a_price(tmp_path: Path) -> None:
 def test_too_few_rounds_have_no_price_and_no_floor(tmp_path: Path) -> None:
     built, _ = small(tmp_path, ratios={"jit_spmd": 1.0, "close": 1.01}, rounds=4)
     summary = words.summary(built.comparisons[0])
-    assert "too few rounds for an interval" in summary.text
+    assert "Undecided against close (no interval)." in summary.text
+    assert summary.short == "undecided: too few rounds for an interval"
     assert summary.floor == numbers.MISSING
     assert words.price(built.cells) == "1 had too few rounds for an interval."
 
