@@ -95,12 +95,18 @@ def _warned(run: store.Run) -> store.Run:
 @app.command(epilog=exit_codes())
 def report(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name or folder of a stored run.")],
+    all_plots: Annotated[
+        bool,
+        typer.Option(
+            "--all-plots", help="Draw every plot for print, not only as many as are quick."
+        ),
+    ] = False,
 ) -> None:
     """Build a run's report again from its stored rows."""
     from bench.report import build  # noqa: PLC0415 (other commands need not wait for it)
 
     try:
-        page = build(_warned(store.load(find_run(run))))
+        page = build(_warned(store.load(find_run(run))), all_plots=all_plots)
     except (BadInput, store.StoreError) as error:
         refuse(str(error))
     typer.echo(f"report: {page.as_posix()}")

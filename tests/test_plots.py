@@ -363,8 +363,10 @@ def test_one_bound_holds_for_all_plots_of_a_run(
     assert text == (
         "Not drawn, as a report has room for 9 panels: 1 scaling curve, where a step's time goes, "
         "ratio to the baseline by mesh and batch, throughput against the batch, roofline, memory "
-        "of a device and step times of all rounds."
+        "of a device and step times of all rounds. `nox -s report -- RUN --all-plots` draws them "
+        "too."
     )
+    assert not figures.draw(found, every=True).left_out
 
 
 def test_subjects_share_the_room(

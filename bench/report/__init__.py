@@ -17,12 +17,16 @@ if TYPE_CHECKING:
     from bench.store import Run
 
 
-def build(run: Run) -> Path:
+def build(run: Run, *, all_plots: bool = False) -> Path:
     """Write the report of a stored run into its folder and return the path of `report.html`.
 
     Beside it: `report.md`, `plots/`, and the tables `cells`, `samples` and `blocks` as CSV and
     Parquet; with traces also `trace_steps`, `trace_operations` and `causes`. Reads stored rows
     alone, so it can be repeated; the same rows give the same bytes.
+
+    Args:
+      run: as stored.
+      all_plots: draw every plot, and not only as many as take a few seconds.
     """
     run_dir = run.directory
     found = tables.build(run)
@@ -34,7 +38,7 @@ def build(run: Run) -> Path:
         store.export(traces.steps_frame(rows), run_dir, "trace_steps")
         store.export(traces.operations_frame(rows), run_dir, "trace_operations")
         store.export(traces.causes_frame(found.comparisons, found.traces), run_dir, "causes")
-    drawn = figures.draw(found)
+    drawn = figures.draw(found, every=all_plots)
     plots = run_dir / "plots"
     plots.mkdir(exist_ok=True)
     for chart in drawn.charts:

@@ -108,14 +108,15 @@ class _Planned:
     table: Callable[[], Table | None] = lambda: None
 
 
-def draw(found: Tables) -> Figures:
-    """Draw the plots of a run, the most telling of every subject first, up to PANELS."""
+def draw(found: Tables, *, every: bool = False) -> Figures:
+    """Draw the plots of a run, the most telling of every subject first, up to PANELS or all."""
     implementations = names(found)
     curves = scaling.find(found.cells)
     blocks: dict[str, list[Comparison]] = {}
     for block in found.comparisons:
         blocks.setdefault(block.subject, []).append(block)
-    most = min(MOST, max(FEWEST, PANELS // (2 * max(1, len(blocks)))))
+    panels = math.inf if every else PANELS
+    most = int(min(MOST, max(FEWEST, panels // (2 * max(1, len(blocks))))))
     planned = {
         name: _planned(own, [c for c in curves if c.subject == name], found, implementations, most)
         for name, own in blocks.items()
@@ -123,7 +124,7 @@ def draw(found: Tables) -> Figures:
     host = None
     if not found.timeline.empty:
         host = _chart("", _host(found.timeline))
-    room = PANELS - (3 if host else 0)
+    room = panels - (3 if host else 0)
     chosen: dict[str, list[Chart]] = {name: [] for name in planned}
     missing: dict[str, list[_Planned]] = {}
     for rank in zip_longest(*planned.values()):
@@ -171,7 +172,10 @@ def _left_out(plans: Sequence[_Planned]) -> str:
         for kind, count in counts.items()
         for plan in [next(plan for plan in plans if plan.kind == kind)]
     ]
-    return f"Not drawn, as a report has room for {PANELS} panels: {words.listing(parts)}."
+    return (
+        f"Not drawn, as a report has room for {PANELS} panels: {words.listing(parts)}. "
+        "`nox -s report -- RUN --all-plots` draws them too."
+    )
 
 
 def _planned(
