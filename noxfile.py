@@ -85,6 +85,20 @@ def report(session: nox.Session) -> None:
 
 
 @nox.session
+def publish(session: nox.Session) -> None:
+    """Make a folder of a stored run that can be committed (posargs: its name)."""
+    install(session)
+    session.run(python(session), "-m", "bench", "publish", *session.posargs)
+
+
+@nox.session
+def gallery(session: nox.Session) -> None:
+    """Index the published runs in reports/README.md and reports/index.html."""
+    install(session)
+    session.run(python(session), "-m", "bench", "gallery", *session.posargs)
+
+
+@nox.session
 def compare(session: nox.Session) -> None:
     """Compare two stored runs, cell by cell (posargs: their names)."""
     install(session)
@@ -155,6 +169,18 @@ def cluster(session: nox.Session) -> None:
 
 
 @nox.session
+def browser(session: nox.Session) -> None:
+    """Open reports in headless Chromium, and try every control (posargs: of pytest).
+
+    Chromium is the system's (on Debian: apt-get install chromium), or one that
+    `playwright install chromium` brought.
+    """
+    install(session, "tests", "browser")
+    words = ("tests/test_browser.py", "--browser")
+    session.run(python(session), "-m", "pytest", *words, *session.posargs)
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Check style, formatting and types."""
     install(session, "lint")
@@ -172,7 +198,7 @@ def lock(session: nox.Session) -> None:
     session.run(
         *("uv", "pip", "compile", "pyproject.toml", "--output-file", LOCK, "--quiet"),
         *("--universal", "--python-version", "3.11", "--fork-strategy", "requires-python"),
-        *("--all-extras", "--group", "lint", "--group", "tests"),
+        *("--all-extras", "--group", "lint", "--group", "tests", "--group", "browser"),
         *("--no-emit-index-url", "--no-emit-find-links", "--no-header", "--no-annotate"),
         *session.posargs,
         external=session.venv_backend == "none",

@@ -19,8 +19,9 @@ from pytest_benchmark.logger import PytestBenchmarkWarning
 from bench import store
 from bench.catalogue import CatalogueError
 from bench.engine import PROFILES, REPORTS, find_run
-from bench.exits import FAILED, refuse
+from bench.exits import FAILED, exit_codes, refuse
 from bench.faults.command import faults
+from bench.gallery.command import gallery, publish
 from bench.matrix import BadInput, share
 from bench.options import help_text, regress_help_text
 from bench.plugin import CELLS_FILE
@@ -59,12 +60,7 @@ def regress(context: typer.Context) -> None:
     revision, *options = context.args or [""]
     if not revision or revision.startswith("-"):
         refuse("name first what to compare with, as in: python -m bench regress main")
-    try:
-        code = run_pytest([f"--base-revision={revision}", *options], "bench.regress.plugin")
-    except Exception:  # noqa: BLE001 - Python's exit code for it would mean a regression
-        traceback.print_exc()
-        code = FAILED
-    raise typer.Exit(code)
+    raise typer.Exit(run_pytest([f"--base-revision={revision}", *options], "bench.regress.plugin"))
 
 
 def run_pytest(arguments: list[str], *plugins: str) -> int:
@@ -96,21 +92,27 @@ def _warned(run: store.Run) -> store.Run:
     return run
 
 
-@app.command()
+@app.command(epilog=exit_codes())
 def report(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name or folder of a stored run.")],
+    all_plots: Annotated[
+        bool,
+        typer.Option(
+            "--all-plots", help="Draw every plot for print, not only as many as are quick."
+        ),
+    ] = False,
 ) -> None:
     """Build a run's report again from its stored rows."""
     from bench.report import build  # noqa: PLC0415 (other commands need not wait for it)
 
     try:
-        page = build(_warned(store.load(find_run(run))))
+        page = build(_warned(store.load(find_run(run))), all_plots=all_plots)
     except (BadInput, store.StoreError) as error:
         refuse(str(error))
     typer.echo(f"report: {page.as_posix()}")
 
 
-@app.command()
+@app.command(epilog=exit_codes())
 def compare(
     a: Annotated[str, typer.Argument(metavar="RUN_A", help="Stored run that is compared with.")],
     b: Annotated[str, typer.Argument(metavar="RUN_B", help="Stored run that is compared.")],
@@ -142,7 +144,7 @@ def compare(
     typer.echo(f"comparison: {(folder / 'compare.html').as_posix()}")
 
 
-@app.command()
+@app.command(epilog=exit_codes())
 def inspect(
     cell: Annotated[
         str,
@@ -170,7 +172,7 @@ def inspect(
     inspection.show(Console(highlight=False), found)
 
 
-@app.command()
+@app.command(epilog=exit_codes())
 def explain(
     a: Annotated[str, typer.Argument(metavar="CELL_A", help="Name of a cell, as in reports.")],
     b: Annotated[str, typer.Argument(metavar="CELL_B", help="Cell that it is compared with.")],
@@ -196,7 +198,7 @@ def explain(
     typer.echo(f"causes: {path.as_posix()}")
 
 
-@app.command()
+@app.command(epilog=exit_codes({0: "TensorBoard was ended", 1: "it failed"}))
 def tensorboard(
     port: Annotated[int, typer.Option(help="Port of the page.")] = 6006,
     keep: Annotated[
@@ -222,9 +224,20 @@ def tensorboard(
     raise typer.Exit(code)
 
 
-app.command()(selftest)
-app.command()(faults)
+app.command(epilog=exit_codes())(gallery)
+app.command(epilog=exit_codes())(publish)
+app.command(epilog=exit_codes({0: "done, whatever was found"}))(selftest)
+app.command(epilog=exit_codes({0: "all ended as they must", 1: "something was lost"}))(faults)
+
+
+def main() -> None:
+    """Run the command that was typed; its exit code never looks like another outcome's."""
+    try:
+        app()
+    except Exception:  # noqa: BLE001 - Python's own code for it is 1, which has a meaning here
+        traceback.print_exc()
+        sys.exit(FAILED)
 
 
 if __name__ == "__main__":
-    sys.exit(app())
+    main()

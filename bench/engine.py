@@ -320,11 +320,16 @@ class Engine:
         """Whether there may be launches beyond `passes`."""
         return self.plan.budget_s is not None or self.plan.target_ci is not None
 
+    @property
+    def budget_left_s(self) -> float | None:
+        """Seconds of the budget that a resumed run has not spent; None without a budget."""
+        return None if self.plan.budget_s is None else self.plan.budget_s - self._resumed_s
+
     def _left(self, started: float) -> float:
         """Seconds of the budget; without one, any number."""
-        if self.plan.budget_s is None:
+        if self.budget_left_s is None:
             return math.inf
-        return self.plan.budget_s - self._resumed_s - (time.monotonic() - started)
+        return self.budget_left_s - (time.monotonic() - started)
 
     def _widest(self, selected: Iterable[Block], left: float) -> Block | None:
         """The block with the widest interval that is not narrow enough and fits what is left."""

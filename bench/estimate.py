@@ -2,12 +2,14 @@
 
 The model is one worker's start, a constant for each arm (its gate and compilation), and the
 measuring time asked for. Its constants were read off a two-core CPU host; they are there to
-tell minutes from hours before anything was measured.
+tell minutes from hours before anything was measured. While a run measures, `Remaining` corrects its
+estimates by what its launches really took.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from bench.cells import Block
 from bench.matrix import Plan
 
 WORKER_START_S = 5.0
-"""Interpreter, imports, devices, the workload and the gate's truth."""
+"""Interpreter, imports, devices, the workload, the machine's ceilings and the gate's truth."""
 
 CACHED = 0.5
 """Share of a first launch's proving and compiling that later ones need: programs are cached."""
@@ -72,6 +74,56 @@ def block_seconds(block: Block, arms: int, plan: Plan, history: History, launch:
     arm = ARM_S.get(name, OTHER_ARM_S) + (TRACE_S if plan.profile_steps else 0.0)
     proving = (arms + 1) * arm  # one arm more: the baseline's twin
     return WORKER_START_S + proving * (CACHED if launch else 1.0) + plan.seconds
+
+
+class Remaining:
+    """How long a run will still take: estimates, scaled by what its launches took so far.
+
+    Args:
+      seconds: estimated, of the planned launches.
+      budget_s: what all measuring may take, if it is limited; then it may take less.
+      more: whether launches may follow the planned ones until intervals are narrow enough.
+    """
+
+    def __init__(
+        self, seconds: float, budget_s: float | None = None, *, more: bool = False
+    ) -> None:
+        self._left = seconds
+        """Estimated seconds of the launches that have not begun."""
+        self._budget_s = budget_s
+        self._more = more
+        self._started = self._began = time.monotonic()
+        self._current = 0.0
+        """Estimated seconds of the launch that runs; 0 between launches."""
+        self._estimated = self._took = 0.0
+        """Seconds of the launches that have ended."""
+
+    def begin(self, seconds: float) -> None:
+        """A launch begins that was estimated to take this long."""
+        self._began = time.monotonic()
+        self._current = seconds
+        self._left = max(self._left - seconds, 0.0)
+
+    def end(self, took: float) -> None:
+        """It has ended after so many seconds."""
+        self._estimated += self._current
+        self._took += took
+        self._current = 0.0
+
+    def seconds(self, now: float) -> float:
+        """What is left at a moment of time.monotonic; 0 if all took longer than was expected."""
+        pace = self._took / self._estimated if self._estimated else 1.0
+        current = pace * self._current - (now - self._began if self._current else 0.0)
+        return pace * self._left + max(current, 0.0)
+
+    def words(self, now: float) -> str:
+        """`about 7 min left`; or at most, or at least, so much."""
+        if self._budget_s is not None:
+            return f"at most {clock(max(self._budget_s - (now - self._started), 0.0))} left"
+        left = self.seconds(now)
+        if round(left) == 0:
+            return "over the estimate" if self._current else "ending"
+        return f"{'at least' if self._more else 'about'} {clock(left)} left"
 
 
 def clock(seconds: float) -> str:

@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NoReturn
 
 import typer
 
-FAILED, BAD_INPUT = 3, 4
+FAILED, BAD_INPUT, INTERRUPTED = 3, 4, 130
+
+_CODES = {
+    0: "done",
+    FAILED: "Lockstep itself failed",
+    BAD_INPUT: "bad input, nothing was done",
+    INTERRUPTED: "interrupted",
+}
+"""Of every command, unless it says otherwise. `run` and `regress` list theirs in bench.options."""
+
+# Click's own code for words that it cannot read is 2, which is `interrupted` of a run. The base of
+# all such errors is public under no name that every typer has.
+_USAGE_ERROR = typer.BadParameter.__mro__[1]
+_USAGE_ERROR.exit_code = BAD_INPUT  # type: ignore[attr-defined]
+
+
+def exit_codes(own: Mapping[int, str] | None = None) -> str:
+    """The last line of a command's help; `own` are codes that mean something else there."""
+    codes = sorted((_CODES | dict(own or {})).items())
+    return f"Exit codes: {'; '.join(f'{code} {meaning}' for code, meaning in codes)}."
 
 
 def refuse(message: str) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import subprocess
@@ -12,6 +13,9 @@ import cpuinfo
 import psutil
 
 from bench.environment import ROOT
+
+CPUS = Path("/sys/devices/system/cpu")
+_USUAL_CACHE = 32 << 20
 
 
 def cores() -> set[int]:
@@ -24,6 +28,22 @@ def cores() -> set[int]:
 def usable_cores() -> int:
     """How many these are."""
     return len(cores())
+
+
+def cache_bytes(threads: int, cpus: Path = CPUS) -> int:
+    """Bytes of the last-level caches that so many threads of this process can reach together.
+
+    32 MiB where the system shows none.
+    """
+    found: dict[str, int] = {}
+    for core in cores():
+        with contextlib.suppress(OSError, ValueError):
+            caches = (cpus / f"cpu{core}" / "cache").glob("index*")
+            last = max(caches, key=lambda cache: int((cache / "level").read_text()))
+            # `32768K`; those that share one say the same list of cores.
+            size = int((last / "size").read_text().strip().removesuffix("K")) << 10
+            found[(last / "shared_cpu_list").read_text()] = size
+    return sum(sorted(found.values(), reverse=True)[:threads]) or _USUAL_CACHE
 
 
 def host_id() -> str:

@@ -29,7 +29,7 @@ from bench.cluster.leader import Leader
 from bench.cluster.membership import ClusterError, Membership, membership
 from bench.distributed import DistributedConfig, DistributedConfigError
 from bench.engine import REPORTS, Engine, Result, Verdicts, stored_options
-from bench.estimate import block_seconds, clock, read_history
+from bench.estimate import Remaining, block_seconds, clock, read_history
 from bench.exits import BAD_INPUT, FAILED
 from bench.hosts import Hosts, ThisHost
 from bench.matrix import BadInput, Plan, make_plan
@@ -153,7 +153,7 @@ class Front:
         self._history = read_history(REPORTS, catalogue["platform"])
         self._cells = {cell.name: cell for cell in engine.plan.cells}
         self._selected: dict[Block, list[str]] = {}
-        self._progress = Progress(self.console, 0, 0.0)
+        self._progress = Progress(self.console, 0, Remaining(0.0))
         self._failures = 0
         self._results: dict[str, Result] | None = None
         self._run: store.Run | None = None
@@ -209,13 +209,14 @@ class Front:
 
     @pytest.hookimpl(wrapper=True, specname="pytest_runtestloop")
     def pytest_show_progress(self) -> Generator[None, Any, Any]:
-        """Around all items: the progress bar, and signals that interrupt."""
+        """Around all items: the progress display, and signals that interrupt."""
         if not self._measures:
             return (yield)
         todo = self._to_do()
         seconds = sum(self._seconds(block, number) for block, number in todo)
         self._warn()
-        self._progress = Progress(self.console, len(todo), seconds)
+        budget_s, more = self.engine.budget_left_s, self.plan.target_ci is not None
+        self._progress = Progress(self.console, len(todo), Remaining(seconds, budget_s, more=more))
         with _termination_as_interrupt(), self._progress:
             return (yield)
 
@@ -276,17 +277,16 @@ class Front:
         seconds = block_seconds(block, arms, self.plan, self._history, launch)
         self._progress.begin(block, launch, seconds)
 
-    def phase(self, block: Block, event: PhaseEvent) -> None:
+    def phase(self, _block: Block, event: PhaseEvent) -> None:
         """Show what it does."""
-        self._progress.phase(block, event)
+        self._progress.phase(event)
 
     def end(
         self, block: Block, launch: int, statuses: Sequence[Status], verdicts: Verdicts
     ) -> None:
         """Say how it ended."""
-        decided = sum(claim.verdict.decided for claim in verdicts.values())
         self._failures += sum(status not in ("ok", "unsupported") for status in statuses)
-        self._progress.end(block, launch, statuses, decided, len(verdicts))
+        self._progress.end(block, launch, statuses, verdicts)
 
     def stop(self) -> bool:
         """With -x or --maxfail, measuring ends once so many cells have failed."""

@@ -87,6 +87,8 @@ class Job(TypedDict):
     """Wall time that `rounds` rounds should take; sets the steps a span, never the rounds."""
     place: NotRequired[Place]
     """Absent where one process has the whole mesh."""
+    ceilings: bool
+    """Whether to measure what the machine can do."""
     seed: int
     """Of the order of arms. The workload's parameters and data never depend on it."""
     alone: bool
@@ -104,7 +106,7 @@ class Job(TypedDict):
     profile_steps: NotRequired[int]
 
 
-Phase = Literal["start", "truth", "gate", "compile", "measure", "trace"]
+Phase = Literal["start", "ceilings", "truth", "gate", "compile", "measure", "trace"]
 
 
 class PhaseEvent(TypedDict):

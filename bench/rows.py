@@ -13,7 +13,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.cells import Block
 
-SCHEMA = 4
+SCHEMA = 5
 TWIN = "twin"
 """Arm name of the second copy of a block's baseline (the A/A twin)."""
 
@@ -293,6 +293,20 @@ class Look(TypedDict):
     """Probability that any verdict of the block at this look is wrong: see bench.verdicts."""
 
 
+class Ceilings(TypedDict):
+    """What the machine can do at best, measured on all devices at once by bench.worker.ceilings."""
+
+    matmul_flops: float
+    """FLOP/s of a device in products of matrices, in the block's precision."""
+    memory_bytes: float
+    """Bytes a second that a device reads and writes."""
+    all_reduce_bytes: float | None
+    """Bytes a second that a device sends in all-reduces over the mesh, with a ring algorithm; None
+    on one device."""
+    all_reduce_s: float | None
+    """Seconds of an all-reduce of one number; None on one device."""
+
+
 class BlockRow(BlockFields):
     """One worker process's measurement of one block."""
 
@@ -307,7 +321,9 @@ class BlockRow(BlockFields):
     started_at: str
     """UTC, ISO 8601."""
     seconds: dict[str, float]
-    """Wall seconds by phase: `start`, `gate`, `compile`, `measure`, `trace`."""
+    """Wall seconds by phase: `start`, `ceilings`, `gate`, `compile`, `measure`, `trace`."""
+    ceilings: Ceilings | None
+    """None in later launches, and where measuring them failed."""
     load_before: float
     """1-minute load average of the host when the worker started."""
     load_after: float

@@ -228,6 +228,11 @@ class Ratio:
         return -float(special.stdtrit(self.freedom, alpha / 2)) * self.error
 
     @property
+    def inverse(self) -> Ratio:
+        """time(other) / time(arm), which is as sure."""
+        return replace(self, value=1 / self.value)
+
+    @property
     def low(self) -> float | None:
         """Lower end of the 95 % interval."""
         interval = self.interval()

@@ -168,6 +168,8 @@ class _BlockRun:
         self.settings = settings
         self.progress = progress
         self.launch = launch
+        self.without_ceilings = False
+        """Set once a worker has ended while it measured them: that must cost no cell."""
 
     def run(self, implementations: list[str]) -> list[Attempt]:
         ended: dict[str, CellRow] = {}
@@ -181,6 +183,9 @@ class _BlockRun:
             attempt, load_before = uuid.uuid4().hex[:12], load_average()
             started_at = datetime.now(UTC).isoformat(timespec="seconds")
             report = self._launch(attempt, pending, alone=False)
+            if report.status != "ok" and report.phase == "ceilings":
+                self.without_ceilings = True
+                continue
             last = self._block_row(report.block, attempt, started_at, load_before)
             failed = {name: row for name, row in report.cells.items() if row["status"] != "ok"}
             if report.status != "ok" and report.arm in pending and report.arm not in failed:
@@ -253,6 +258,7 @@ class _BlockRun:
                 "steps": 0,
                 "started_at": started_at,
                 "seconds": {},
+                "ceilings": None,
                 "load_before": 0.0,
                 "load_after": 0.0,
             }
@@ -276,6 +282,7 @@ class _BlockRun:
             # One that runs alone has nothing to be compared with.
             "looks": [] if alone else look_rounds(settings.rounds),
             "seconds": settings.seconds,
+            "ceilings": self.launch.number == 0 and not alone and not self.without_ceilings,
             # Every block has its own order of arms, and a run that is repeated has the same.
             "seed": zlib.crc32(f"{self.block.name}/{self.launch.number}".encode()),
             "alone": alone,

@@ -87,7 +87,6 @@ def claims(
     baseline: str,
     alpha: float,
     margin: float,
-    only: str | None = None,
 ) -> dict[str, Claim]:
     """What a block's rounds say of its arms but the baseline, by arm.
 
@@ -97,9 +96,8 @@ def claims(
       baseline: what they are compared with.
       alpha: error of the look that this is, over all pairs of arms.
       margin: share of a step time that is too small a difference to matter.
-      only: the one arm that is asked for; all if None.
     """
-    opponents = {arm: baseline for arm in arms if arm != baseline and only in (None, arm)}
+    opponents = {arm: baseline for arm in arms if arm != baseline}
     return compare(rounds, opponents, alpha / pairs(len(arms)), margin)
 
 

@@ -19,7 +19,7 @@ for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
     os.environ.pop(name, None)
 
 
-SESSIONS = {"slow": "conformance", "cluster": "cluster"}
+SESSIONS = {"slow": "conformance", "cluster": "cluster", "browser": "browser"}
 """Marks of tests that are left out unless asked for, and the nox session that asks for them."""
 
 

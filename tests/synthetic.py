@@ -17,6 +17,7 @@ from bench.rows import (
     SCHEMA,
     TWIN,
     BlockRow,
+    Ceilings,
     CellRow,
     Communication,
     Look,
@@ -224,11 +225,30 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
         "looks": [Look(rounds=(launch + 1) * plan.rounds, alpha=0.008 / plan.launches)],
         "steps": 20 if ok else 0,
         "started_at": "2026-11-21T14:10:07+00:00",
-        "seconds": {"start": 2.1, "gate": 4.0, "compile": 1.2, "measure": 3.0, "trace": 0.0},
+        "seconds": {
+            "start": 2.1,
+            "ceilings": 0.8,
+            "gate": 4.0,
+            "compile": 1.2,
+            "measure": 3.0,
+            "trace": 0.0,
+        },
+        "ceilings": None if launch else ceilings(plan, block),
         "load_before": plan.load,
         "load_after": plan.load + 0.5,
     }
     return samples, cells, row
+
+
+def ceilings(plan: Plan, block: Block) -> Ceilings:
+    """What the machine can do: 100 GFLOP/s and 10 GB/s a device, and 2 GB/s between several."""
+    several = block.mesh.size > 1
+    return {
+        "matmul_flops": 1e11 * plan.flops_scale,
+        "memory_bytes": 1e10,
+        "all_reduce_bytes": 2e9 if several else None,
+        "all_reduce_s": 50e-6 if several else None,
+    }
 
 
 def traces(plan: Plan, block: Block, cells: list[CellRow]) -> list[TraceRow]:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 import synthetic
+from pages import Elements
 from rich.console import Console
-from test_report import HOSTILE, Structure
+from test_report import HOSTILE
 from typer.testing import CliRunner
 
 from bench import store
@@ -374,18 +375,18 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Compared, Path]:
 
 def test_hostile_text_is_inert_on_the_page(hostile: tuple[Compared, Path]) -> None:
     text = (hostile[1] / "compare.html").read_text(encoding="utf-8")
-    structure = Structure()
+    structure = Elements()
     structure.feed(text)
     assert structure.open == []
-    tags = {tag for tag, _ in structure.seen}
+    tags = {tag for tag, _ in structure.found}
     assert not tags & {"script", "link", "img", "iframe", "object", "base", "form"}
-    for _, attributes in structure.seen:
+    for _, attributes in structure.found:
         assert not any(name.startswith("on") for name in attributes)
         for name in ("href", "src"):
             target = attributes.get(name)
             assert target is None or re.match(r"#|\w+\.csv$", target)
     assert html.escape("</td><script>alert(1)</script>", quote=False) in text
-    policies = [a["content"] for t, a in structure.seen if t == "meta" and "http-equiv" in a]
+    policies = [a["content"] for t, a in structure.found if t == "meta" and "http-equiv" in a]
     assert policies == [
         "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
     ]

@@ -95,6 +95,43 @@ def test_processes_agree_on_what_one_of_them_finds(
     )
 
 
+CEILINGS = """
+import jax, os
+from bench.worker import ceilings
+from bench.workloads.linear import *
+if jax.process_index():
+    real = ceilings.filled
+    def filled(mesh, size, value):
+        if mesh.size == 2:  # for the all-reduce, which is for both processes
+            {end}
+        return real(mesh, size, value)
+    ceilings.filled = filled
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("end", "measured"),
+    [("pass", True), ("raise MemoryError('no such luck')", False), ("os._exit(1)", False)],
+)
+def test_ceilings_are_measured_in_all_processes_or_in_none(
+    end: str, measured: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "planted.py"
+    path.write_text(CEILINGS.format(end=end))
+    settings = Settings(
+        "cpu", "jit_spmd", rounds=2, seconds=0.1, silence_s=200, workload_paths=(str(path),)
+    )
+    options = StepOptions(processes=2)
+    block = Block("planted", "tiny", MeshShape.parse("data=2"), 8, options)
+    (attempt,) = run_block(block, ["jit_spmd"], settings)
+    assert [(row["status"], row["reason"]) for row in attempt.cells] == [("ok", "")]
+    found = attempt.block["ceilings"]
+    assert (found is not None) == measured
+    if found is not None:
+        assert all(figure is not None and figure > 0 for figure in found.values())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mesh", "workload", "right"),

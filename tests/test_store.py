@@ -126,7 +126,7 @@ def test_what_is_no_run_is_said_clearly(tmp_path: Path) -> None:
     with pytest.raises(store.StoreError, match="not JSON"):
         store.load(tmp_path)
     path.write_text('{"schema": 99}')
-    with pytest.raises(store.StoreError, match="schema 99; this version reads schema 4"):
+    with pytest.raises(store.StoreError, match="schema 99; this version reads schema 5"):
         store.load(tmp_path)
 
 

@@ -135,6 +135,21 @@ def test_all_arms_may_die(bench: Bench) -> None:
     assert attempt.block["baseline"] == ""
 
 
+@pytest.mark.parametrize("how", ["segv", "exhausted"])
+def test_death_while_ceilings_are_measured_costs_them_alone(bench: Bench, how: str) -> None:
+    (attempt,) = bench.run({"ceilings": how, "B": "wrong"})
+    assert bench.statuses == {"A": "ok", "B": "wrong", "C": "ok"}
+    assert attempt.block["ceilings"] is None
+    assert [job["ceilings"] for job in bench.jobs] == [True, False]
+
+
+def test_ceilings_are_measured_in_the_first_launch_beside_others(bench: Bench) -> None:
+    bench.run({"C": "oom"})
+    assert [(job["alone"], job["ceilings"]) for job in bench.jobs] == [(False, True), (True, False)]
+    bench.run({"C": "oom"}, Launch(1))
+    assert not any(job["ceilings"] for job in bench.jobs[2:])
+
+
 def test_death_at_the_start_is_not_repeated(bench: Bench) -> None:
     bench.run({"start": "exhausted"})
     assert set(bench.statuses.values()) == {"oom"}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.environment import worker_environment
-from bench.rows import TWIN
+from bench.rows import TWIN, Ceilings
 from bench.worker.tracing import PASSES
 
 ROOT = Path(__file__).parent.parent
@@ -40,6 +40,7 @@ JOB = {
     "rounds": 4,
     "looks": [],
     "seconds": 0.1,
+    "ceilings": False,
     "seed": 0,
     "alone": False,
     "workload_paths": [],
@@ -140,6 +141,7 @@ def events(tmp_path_factory):
     profiles = folder / "profiles"
     job = JOB | {
         "implementation_paths": [str(folder / f"{name}.py") for name in OUTSIDE],
+        "ceilings": True,
         "profile_dir": str(profiles),
         "profile_run": "run",
         "profile_steps": 2,
@@ -202,7 +204,13 @@ def test_only_right_cells_and_the_twin_have_samples(events):
     _, block = rows(events, "block")
     assert {row["steps"] for row in samples} == {block["steps"]}
     assert block["baseline"] == "jit_spmd"
-    assert set(block["seconds"]) == {"start", "gate", "compile", "measure", "trace"}
+    assert set(block["seconds"]) == {"start", "ceilings", "gate", "compile", "measure", "trace"}
+
+
+def test_the_machines_ceilings_are_measured_where_they_are_asked_for(events):
+    for row in rows(events, "block"):
+        assert set(row["ceilings"]) == set(Ceilings.__annotations__)
+        assert all(figure > 0 for figure in row["ceilings"].values())
 
 
 def test_a_right_cell_says_what_was_proved_compiled_and_planned(events):
@@ -298,6 +306,7 @@ def test_the_worker_asks_whether_its_rounds_are_enough(tmp_path):
         assert len(samples) == 2 * rounds
         (block,) = [event["row"] for event in events if event["event"] == "block"]
         assert block["rounds"] == rounds
+        assert block["ceilings"] is None, "not asked for"
 
 
 def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 from bench import store
+from bench.exits import INTERRUPTED
 from bench.options import add_regress_options
 from bench.plugin import FRONT, Front
-
-INTERRUPTED = 130
-"""As shells say it: pytest's own code for it says here that too much is undecided."""
 
 _BAD_INPUT = int(pytest.ExitCode.USAGE_ERROR)
 
@@ -55,5 +53,6 @@ def _exit_code(pytests: int, front: Front) -> int:
         front.console.print(f"summary: {summary.as_posix()}", soft_wrap=True)
         if not outcome.ended:
             return outcome.code
+    # Pytest's own code for interruption says here that too much is undecided.
     changed = {2: INTERRUPTED, 5: _BAD_INPUT}
     return changed.get(pytests, pytests)

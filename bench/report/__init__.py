@@ -1,7 +1,7 @@
 """From stored rows to a report: pages, plots and tables. Imports no jax.
 
 `tables` computes every number, `scaling` finds the curves, `words`, `plots` and `views` say, draw
-and format them, and `page` puts them together.
+and format them, `figures` chooses the plots, and `markdown` and `page` put them together.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bench import files, store
-from bench.report import page, tables, traces
+from bench.report import figures, markdown, page, tables, traces, words
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,12 +17,16 @@ if TYPE_CHECKING:
     from bench.store import Run
 
 
-def build(run: Run) -> Path:
+def build(run: Run, *, all_plots: bool = False) -> Path:
     """Write the report of a stored run into its folder and return the path of `report.html`.
 
     Beside it: `report.md`, `plots/`, and the tables `cells`, `samples` and `blocks` as CSV and
     Parquet; with traces also `trace_steps`, `trace_operations` and `causes`. Reads stored rows
     alone, so it can be repeated; the same rows give the same bytes.
+
+    Args:
+      run: as stored.
+      all_plots: draw every plot, and not only as many as take a few seconds.
     """
     run_dir = run.directory
     found = tables.build(run)
@@ -34,12 +38,16 @@ def build(run: Run) -> Path:
         store.export(traces.steps_frame(rows), run_dir, "trace_steps")
         store.export(traces.operations_frame(rows), run_dir, "trace_operations")
         store.export(traces.causes_frame(found.comparisons, found.traces), run_dir, "causes")
-    content = page.content(found, run.manifest)
+    drawn = figures.draw(found, every=all_plots)
     plots = run_dir / "plots"
     plots.mkdir(exist_ok=True)
-    for chart in content.charts:
+    for chart in drawn.charts:
         chart.plot.write(plots)
-    files.write(run_dir / "report.md", page.markdown(content))
+    summaries = words.summaries(found)
+    files.write(
+        run_dir / "report.md",
+        markdown.render(markdown.content(found, run.manifest, drawn, summaries)),
+    )
     path = run_dir / "report.html"
-    files.write(path, page.html(content))
+    files.write(path, page.html(found, run.manifest, summaries))
     return path

@@ -1,60 +1,53 @@
-"""Puts tables, words and plots onto one HTML page and one Markdown page."""
+"""The report as one HTML file: its first screen as text, the rest from figures that it carries."""
 
 from __future__ import annotations
 
-import math
-import re
+import base64
+import hashlib
+from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from bench import numbers
-from bench.report import plots, scaling, stragglers, traces, variants, views, words
-from bench.report.templates import environment
+from bench.report import dataset, vega, views, words
+from bench.report.templates import environment, stylesheet
 
 if TYPE_CHECKING:
-    from bench.report.plots import Plot
-    from bench.report.tables import Comparison, Tables
-    from bench.report.views import Table
-    from bench.report.words import Summary
+    from collections.abc import Mapping
+
+    from bench.report.tables import Tables
     from bench.rows import Manifest
 
-FOREST_LINES = 160
-SCALING_LINES = 60
-"""Most lines of a subject's forest plot over its panels, and of its scaling plots together. More
-could not be read, take seconds to draw, and the tables hold them all."""
+WEB = Path(__file__).with_name("web")
+
+SCRIPTS = (
+    *("format.js", "dom.js", "table.js", "data.js", "state.js", "selection.js"),
+    *("looks.js", "charts.js", "pointer.js", "figures.js", "groups.js", "cell.js", "lists.js"),
+    *("controls.js", "app.js"),
+)
+"""In the order of their definitions; together they are one script."""
+
+FIRST = 8
+"""Blocks of a subject that are shown at first; the others are a click away."""
 
 
 @dataclass(frozen=True)
-class Chart:
-    """A plot, what it says without seeing it, and the numbers behind it."""
+class Fastest:
+    """What is fastest in one block."""
 
-    title: str
-    label: str
-    plot: Plot
-    table: Table | None
-    """None where the subject's tables hold them anyway."""
-
-    @property
-    def svg(self) -> Markup:
-        """For the page. The plots module escapes what it draws."""
-        return Markup(self.plot.inline(self.label))  # noqa: S704
-
-
-@dataclass(frozen=True)
-class Block:
-    """A block's tables."""
-
-    measured: Table
-    processes: Table | None
-    """Which process is slow; None where there is one."""
-    breakdown: Table | None
-    """What traces showed; None without any."""
-    causes: list[Table]
-    """Of each implementation that differs from the baseline and was traced."""
-    work: Table
-    """What can be told without running."""
+    place: str
+    leaders: list[str]
+    alone: str
+    """The one implementation where there is nothing to compare it with; else empty."""
+    step: str
+    ratio: str
+    """The first leader's, to the baseline."""
+    interval: str
+    text: str
+    floor: str
 
 
 @dataclass(frozen=True)
@@ -62,172 +55,122 @@ class Subject:
     """A workload at one size, with one set of options."""
 
     name: str
-    anchor: str
-    summaries: list[Summary]
-    curves: list[Chart]
-    ratios: Chart | None
-    left_out: str
-    """What is not drawn; empty if everything is."""
-    variant: Table | None
-    """What this environment changes; None where it is the usual one."""
-    communication: Table | None
-    """None where all meshes have one device, or nothing is known."""
-    blocks: list[Block]
+    blocks: list[Fastest]
 
 
 @dataclass(frozen=True)
-class Content:
-    """Everything on the page."""
+class Page:
+    """What the template shows."""
 
-    manifest: Manifest
-    command: str
-    started: str
+    run: str
     headline: str
-    decisions: str
     tally: str
-    caveats: list[words.Caveat]
-    environment: list[tuple[str, str]]
+    started: str
     subjects: list[Subject]
-    timeline: Chart | None
-    """What the host did over the run; None where nothing was timed."""
+    verdicts: list[tuple[str, int]]
+    price: str
+    failures: list[tuple[int, str]]
+    caveats: list[words.Caveat]
+    machine: str
+    environment: list[tuple[str, str]]
     endings: list[views.Ending]
+    timed: bool
     traced: bool
+    first: int
+    licence: str
+    style: Markup
+    data: Markup
+    library: Markup
+    code: Markup
 
     @property
-    def charts(self) -> list[Chart]:
-        """Every plot of the page."""
-        return [
-            chart
-            for subject in self.subjects
-            for chart in (*subject.curves, *([subject.ratios] if subject.ratios else []))
-        ] + ([self.timeline] if self.timeline else [])
-
-
-def content(found: Tables, manifest: Manifest) -> Content:
-    """Everything the page shows, from the report's tables."""
-    cells = found.cells
-    timed = [] if cells.empty else sorted(cells.loc[cells["status"] == "ok", "implementation"])
-    implementations = list(dict.fromkeys(timed))
-    groups: dict[str, list[Comparison]] = {}
-    for comparison in found.comparisons:
-        groups.setdefault(comparison.subject, []).append(comparison)
-    curves = scaling.find(cells)
-    changed = variants.find(found.comparisons)
-    subjects = [
-        _subject(name, blocks, [c for c in curves if c.subject == name],
-                 [e for e in changed if e.block.subject == name], found=found,
-                 manifest=manifest, implementations=implementations)
-        for name, blocks in groups.items()
-    ]  # fmt: skip
-    summaries = [summary for subject in subjects for summary in subject.summaries]
-    return Content(
-        manifest=manifest,
-        command=views.command(manifest),
-        started=views.started(manifest),
-        headline=words.headline(summaries),
-        decisions=words.decisions(cells),
-        tally=words.tally(cells),
-        caveats=words.caveats(found, manifest),
-        environment=views.environment(manifest),
-        subjects=subjects,
-        timeline=_timeline(found),
-        endings=views.endings(cells),
-        traced=bool(found.traces),
-    )
-
-
-def html(page: Content) -> str:
-    """One file with no links to fetch and no scripts."""
-    return environment(markdown=False).get_template("template.html.j2").render(page=page)
-
-
-def markdown(page: Content) -> str:
-    """The same in GitHub's Markdown; plots are links into plots/."""
-    return environment(markdown=True).get_template("template.md.j2").render(page=page)
-
-
-def _subject(
-    name: str,
-    blocks: list[Comparison],
-    curves: list[scaling.Scaling],
-    changed: list[variants.Effect],
-    *,
-    found: Tables,
-    manifest: Manifest,
-    implementations: list[str],
-) -> Subject:
-    first = blocks[0]
-    anchor = re.sub(r"[^\w-]", "-", f"{first.workload}-{first.size}-{first.options}")
-    timed = [b for b in blocks if b.ranked]
-    compared = [b for b in blocks if _has_ratios(b)]
-    most = max((len(b.ranked) for b in compared), default=1)
-    drawn, plotted = compared[: FOREST_LINES // most or 1], curves[: SCALING_LINES // most or 1]
-    ratios = None
-    if compared:
-        title = f"Step time over the baseline's, {name}"
-        ratios = Chart(
-            title=title,
-            label=f"{title}; the tables below hold its numbers",
-            plot=plots.forest(f"ratios-{anchor}", drawn, found.cells, implementations),
-            table=None,
+    def policy(self) -> str:
+        """Content-Security-Policy: nothing is fetched, and nothing runs but the page's own."""
+        scripts = " ".join(_source(text) for text in (self.library, self.code))
+        return (
+            f"default-src 'none'; script-src {scripts}; style-src {_source(self.style)}; "
+            "base-uri 'none'; form-action 'none'"
         )
-    return Subject(
-        name=name,
-        anchor=anchor,
-        summaries=[words.summary(b) for b in blocks],
-        curves=[
-            Chart(
-                title=curve.title,
-                label=f"{curve.title}, {name}; the table below holds its numbers",
-                plot=plots.scaling(curve, implementations),
-                table=views.curve(curve),
-            )
-            for curve in plotted
+
+
+def html(found: Tables, manifest: Manifest, summaries: Mapping[str, words.Summary]) -> str:
+    """The page of a run; `summaries` are those of `words.summaries`."""
+    template = environment(WEB, markdown=False).get_template("page.html.j2")
+    return template.render(page=make(found, manifest, summaries))
+
+
+def make(found: Tables, manifest: Manifest, summaries: Mapping[str, words.Summary]) -> Page:
+    """Put the page together."""
+    cells = found.cells
+    of_subject: dict[str, list[Fastest]] = {}
+    for summary in summaries.values():
+        of_subject.setdefault(summary.comparison.subject, []).append(_fastest(summary))
+    verdicts = Counter(cells["verdict"].dropna()) if len(cells) else Counter[str]()
+    ended = Counter(cells["status"]) if len(cells) else Counter[str]()
+    # Everything in here is ours, or escaped for where it stands.
+    return Page(
+        run=manifest["run"],
+        headline=words.headline(list(summaries.values())),
+        tally=words.tally(cells),
+        started=views.started(manifest),
+        subjects=[Subject(name, rows) for name, rows in of_subject.items()],
+        verdicts=[(word, verdicts[word]) for word in words.WORDS if verdicts[word]],
+        price=words.price(cells),
+        failures=[
+            (ended[status], word)
+            for status, word in words.STATUS_WORDS.items()
+            if ended[status] and status not in ("ok", "unsupported")
         ],
-        ratios=ratios,
-        left_out=_left_out(len(curves) - len(plotted), len(compared) - len(drawn)),
-        variant=views.variant(changed) if changed else None,
-        communication=views.communication(timed),
-        blocks=[_block(b, found, manifest) for b in timed],
+        caveats=words.caveats(found, manifest),
+        machine=views.machine(manifest),
+        environment=views.environment(manifest),
+        endings=views.endings(cells),
+        timed=not found.timeline.empty,
+        traced=bool(found.traces),
+        first=FIRST,
+        licence=vega.LICENCE,
+        style=Markup(stylesheet() + _read("page.css")),  # noqa: S704
+        data=Markup(dataset.encode(dataset.build(found, manifest))),  # noqa: S704
+        library=Markup(_inert(vega.library())),  # noqa: S704
+        code=Markup("\n".join(map(_read, SCRIPTS))),  # noqa: S704
     )
 
 
-def _block(block: Comparison, found: Tables, manifest: Manifest) -> Block:
-    differences = traces.differences(block, found.traces)
-    reasons = traces.reasons(differences)
-    said = [*reasons.values(), *traces.against_fastest(block, found.traces)]
-    breakdown = traces.breakdown(block, found.traces, said)
-    return Block(
-        measured=views.comparison(block, manifest, reasons if breakdown else None),
-        processes=stragglers.table(block, found.traces),
-        breakdown=breakdown,
-        causes=traces.causes(differences),
-        work=views.work(block),
+def _fastest(summary: words.Summary) -> Fastest:
+    block = summary.comparison
+    by_name = {cell["implementation"]: cell for cell in block.ranked}
+    # One arm alone leads nobody, but it has a time.
+    first = next(iter([*summary.leaders, *by_name]), None)
+    cell = by_name.get(first or "")
+    claim = block.claims.get(first or "")
+    ratio, interval = numbers.MISSING, ""
+    if first and first == block.baseline:
+        ratio, interval = "1", "the baseline"
+    elif claim:
+        ratio = numbers.ratio(claim.ratio.value)
+        interval = numbers.interval(claim.ratio) if claim.ratio.low else "no interval"
+    return Fastest(
+        place=block.place,
+        leaders=summary.leaders,
+        alone="" if summary.leaders else first or "",
+        step=numbers.si(cell["step_s"], "s") if cell else numbers.MISSING,
+        ratio=ratio,
+        interval=interval,
+        text=summary.short,
+        floor=summary.floor,
     )
 
 
-def _left_out(curves: int, blocks: int) -> str:
-    parts = [
-        numbers.count(count, what)
-        for count, what in ((curves, "scaling curve"), (blocks, "block"))
-        if count > 0
-    ]
-    if not parts:
-        return ""
-    return f"Not drawn, but in the tables: {words.listing(parts)} more."
+def _read(name: str) -> str:
+    return (WEB / name).read_text("utf-8")
 
 
-def _timeline(found: Tables) -> Chart | None:
-    if found.timeline.empty:
-        return None
-    title = "The host over time"
-    label = f"{title}: step times of the baselines, and what others on the host used"
-    return Chart(title, label, plots.timeline("host", found.timeline), None)
+def _inert(script: str) -> str:
+    """A script whose strings cannot end the element that it stands in."""
+    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
-def _has_ratios(block: Comparison) -> bool:
-    return any(
-        not math.isnan(cell["ratio"])
-        for cell in block.ranked
-        if cell["implementation"] != block.baseline
-    )
+def _source(text: str) -> str:
+    """How a Content-Security-Policy names an inline element by what is in it."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -35,9 +35,11 @@ class Scaling:
     batch: int
     """Global batch of a strong curve, batch a device of a weak one."""
     points: pd.DataFrame
-    """`implementation`, `devices`, `mesh`, `step_s` with quartiles, `units_per_s`, `unit`,
+    """`cell`, `implementation`, `devices`, `mesh`, `step_s` with quartiles, `units_per_s`, `unit`,
     `oversubscribed`, and `efficiency` with quartiles `efficiency_q1`, `efficiency_q3`, a share
-    of 1: NaN for an implementation without a time on the smallest mesh."""
+    of 1: NaN for an implementation without a time on the smallest mesh. `memory_bytes` and
+    `high_water_bytes` of a device, and `communication_s`, what its collectives alone take at the
+    measured rate: NaN where unknown."""
 
     @property
     def subject(self) -> str:
@@ -63,8 +65,9 @@ class Scaling:
 
 
 _COLUMNS = [
-    *("implementation", "devices", "mesh", "step_s", "step_q1_s", "step_q3_s"),
+    *("cell", "implementation", "devices", "mesh", "step_s", "step_q1_s", "step_q3_s"),
     *("units_per_s", "unit", "oversubscribed", "efficiency", "efficiency_q1", "efficiency_q3"),
+    *("memory_bytes", "high_water_bytes", "communication_s"),
 ]
 
 

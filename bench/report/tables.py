@@ -18,10 +18,10 @@ from bench import numbers, peaks, statistics
 from bench.cells import decisive
 from bench.effects import HOST, Conditions, Effect, conditions, drifts, orders
 from bench.mesh import MeshShape
-from bench.report import bubbles
+from bench.report import bubbles, rooflines
 from bench.rows import TWIN
 from bench.statistics import Ratio, Rounds, Spread, Turns, spreads
-from bench.verdicts import MARGIN, Claim, claim, claims, pairs
+from bench.verdicts import MARGIN, Claim, claim, pairs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.report.bubbles import Idle
-    from bench.rows import Manifest, TraceRow
+    from bench.rows import Ceilings, Manifest, TraceRow
     from bench.store import Damage, Run
 
 IMPLAUSIBLE = "implausible"
@@ -74,6 +74,8 @@ class Comparison:
     """Steps of a throughput span, in every launch that timed anything: the different ones."""
     load: float
     """Highest load average of the host when a launch began."""
+    ceilings: Ceilings | None
+    """What its hardware can do at best: see bench.report.rooflines.ceilings."""
     arms: tuple[str, ...]
     """Implementations that may show a time."""
     alpha: float
@@ -92,9 +94,11 @@ class Comparison:
     process_times: dict[str, np.ndarray]
     """Of several processes, nanoseconds of each arm's throughput spans, (spans, processes)."""
 
-    def against(self, arm: str, other: str) -> Claim | None:
-        """What is said of an arm against another than the baseline; None without samples."""
-        return claims(self.rounds, self.arms, other, self.alpha, self.margin, only=arm).get(arm)
+    def claims_of(self, arm: str) -> dict[str, Claim]:
+        """What is said of an arm against each other one, by the other."""
+        ratios = statistics.ratios(self.rounds, {o: arm for o in self.arms if o != arm})
+        alpha = self.alpha / pairs(len(self.arms))
+        return {other: claim(ratio.inverse, alpha, self.margin) for other, ratio in ratios.items()}
 
     def seconds_to_decide(self, claim: Claim) -> float:
         """How much more measuring would probably decide a claim; 0 if it is decided."""
@@ -127,7 +131,12 @@ class Tables:
     pipeline's schedule leaves idle as a share of the step (`bubble`) and what was measured not to
     be spent on microbatches (`idle`, `idle_low`, `idle_high`: see bench.report.bubbles), FLOPs of a
     step over all devices (`model_flops`, `traced_flops`, `compiled_flops`) and bytes
-    (`accessed_bytes`), `achieved_flops` a second, `mfu` as a share, `baseline`, `ratio`,
+    (`accessed_bytes`), compiled FLOPs for each such byte (`intensity`) and of a device in a second
+    (`device_flops`), the most that the measured ceilings allow at this intensity (`roof_flops`) and
+    the share of it that is reached (`roof`; the compiler counts every operand of every instruction
+    as a byte accessed, caches included, and the body of a loop once, so that it may be over 1),
+    seconds that `wire_bytes` alone take at the measured rate (`communication_s`; 0 where none are
+    sent), `achieved_flops` a second, `mfu` as a share, `baseline`, `ratio`,
     `ratio_low`, `ratio_high`, `paired`, `launches`, `verdict`, `verdict_low`, `verdict_high`,
     `to_decide_s` (more measuring time that would probably decide it), `profile`. NaN or None where
     there is no figure; no times unless status is `ok`."""
@@ -153,6 +162,7 @@ def build(run: Run) -> Tables:
     of_block: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for cell in cells:
         of_block[cell["block"]].append(cell)
+    ceilings = rooflines.ceilings(run.blocks)
     timed = _timed_samples(run)
     # Of hundreds of blocks, frames would take most of the time: columns become arrays once.
     turns, host = Turns.of(timed), {name: timed[name].to_numpy(float) for name in HOST}
@@ -171,11 +181,15 @@ def build(run: Run) -> Tables:
             rounds = Rounds.arranged(turns.at(counted))
         right = [cell for cell in own if cell["status"] == "ok"]
         arms = tuple(cell["implementation"] for cell in right)
-        slots = conditions({name: values[counted] for name, values in host.items()})
+        slots = conditions({column: values[counted] for column, values in host.items()})
         times = process_times(timed, counted) if attempts[0]["processes"] > 1 else {}
-        comparison = _comparison(name, attempts, rounds, slots, times, baseline, arms, margin)
+        machine = ceilings.get(name)
+        comparison = _comparison(
+            name, attempts, rounds, slots, times, baseline, arms, margin, machine
+        )
         for cell in own:
             cell.update(_ratio(cell, comparison))
+            cell.update(rooflines.figures(cell, machine))
         comparison.ranked.extend(sorted(right, key=_rank))
         comparisons.append(comparison)
     idle = bubbles.measure(comparisons)
@@ -400,6 +414,7 @@ def _comparison(
     baseline: str,
     arms: tuple[str, ...],
     margin: float,
+    machine: Ceilings | None,
 ) -> Comparison:
     """A block's comparison, not yet ranked."""
     first = attempts[0]
@@ -426,6 +441,7 @@ def _comparison(
         measured_s=float(sum(row["seconds"].get("measure", 0.0) for row in attempts)),
         span_steps=tuple(sorted({int(row["steps"]) for row in attempts if row["steps"]})),
         load=max(float(row["load_before"]) for row in attempts),
+        ceilings=machine,
         arms=arms,
         alpha=alpha,
         margin=margin,

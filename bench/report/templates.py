@@ -25,8 +25,13 @@ def environment(folder: Path = _HERE, *, markdown: bool) -> Environment:
     if markdown:
         made.filters["code"] = _code
     else:
-        made.globals["style"] = Markup((_HERE / "style.css").read_text("utf-8"))  # noqa: S704
+        made.globals["style"] = Markup(stylesheet())  # noqa: S704
     return made
+
+
+def stylesheet() -> str:
+    """What all pages look like."""
+    return (_HERE / "style.css").read_text("utf-8")
 
 
 def escape_markdown(value: Any) -> str:

@@ -12,19 +12,22 @@ import pandas as pd
 from bench import numbers
 from bench.explain.attribution import Attribution, attribute, means, oversubscription, stragglers
 from bench.explain.table import CauseRow, cause_rows
-from bench.explain.words import Reason, called, only_one_transposes, reason, signed, signed_percent
+from bench.explain.words import Reason, called, only_one_transposes, reason, signed_percent
 from bench.report.views import Figure, Row, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from bench.explain.attribution import Cause
     from bench.report.tables import Comparison
     from bench.rows import TraceRow
 
 _MOST_CAUSES = 12
-_MOST_OPS = 3
-"""Of a table of causes: largest ones, and operations of each; causes.csv has them all."""
+_MOST_SIZES = 3
+"""Of a table of causes: largest ones, and sizes of each; causes.csv has them all."""
+
+_COMPUTING = ("matmul", "elementwise", "layout", "unknown")
+"""Categories of operations that compute."""
 
 TENSORBOARD = "http://localhost:6006"
 """Where `nox -s tensorboard` serves traces unless told otherwise."""
@@ -46,8 +49,7 @@ def breakdown(
     others = any(
         op["category"] == "unknown" for cell in shown for op in traces[cell["cell"]]["ops"]
     )
-    categories = ("matmul", "elementwise", "layout", *(["unknown"] if others else []))
-    rows = [_row(cell, traces[cell["cell"]], categories) for cell in shown]
+    rows = [_row(cell, traces[cell["cell"]], others=others) for cell in shown]
     headings = [
         Figure("Implementation"),
         Figure("Traced step", "waited for"),
@@ -78,18 +80,32 @@ def breakdown(
     return Table(f"Where a step's time goes, {block.place}", headings, rows, facts, remarks)
 
 
-def _row(cell: Mapping[Any, Any], trace: TraceRow, categories: Sequence[str]) -> Row:
+def parts(trace: TraceRow) -> dict[str, float]:
+    """Seconds of a step by what they are spent on, in the order of the report.
+
+    Means over devices and counted steps, of `dispatch`, `matmul`, `elementwise`, `layout` and
+    `unknown` operations, `wait` and `move` in collectives, and `idle`.
+    """
     found = means(trace)
-    computing = [
-        sum(op["compute_ns"] for op in trace["ops"] if op["category"] == category) / 1e9
-        for category in categories
-    ]
-    parts = [found["dispatch"], *computing, found["wait"], found["move"], found["idle"]]
+    computing = {
+        category: sum(op["compute_ns"] for op in trace["ops"] if op["category"] == category) / 1e9
+        for category in _COMPUTING
+    }
+    return {
+        "dispatch": found["dispatch"],
+        **computing,
+        **{part: found[part] for part in ("wait", "move", "idle")},
+    }
+
+
+def _row(cell: Mapping[Any, Any], trace: TraceRow, *, others: bool) -> Row:
+    found = means(trace)
+    shown = [seconds for part, seconds in parts(trace).items() if others or part != "unknown"]
     return Row(
         cell["implementation"],
         [
             Figure(numbers.si(found["total"], "s")),
-            *(_share(seconds, found["total"]) for seconds in parts),
+            *(_share(seconds, found["total"]) for seconds in shown),
             _share(found["overlap"], found["total"]),
             _slowest(trace),
         ],
@@ -151,50 +167,34 @@ def _reason(one: Difference) -> Reason:
     )
 
 
-def against_fastest(block: Comparison, traces: Mapping[str, TraceRow]) -> list[Reason]:
+def against_fastest(block: Comparison, traces: Mapping[str, TraceRow]) -> dict[str, Reason]:
     """Why what is slower than the baseline is slower than the fastest, where that is another."""
     fastest = block.ranked[0]
-    return [
-        reason(cell["implementation"], fastest["implementation"], *pair)
+    return {
+        cell["implementation"]: reason(cell["implementation"], fastest["implementation"], *pair)
         for cell in block.ranked
         if fastest["verdict"] == "faster"
         and cell["verdict"] == "slower"
         and (pair := pair_of(cell, fastest, traces)) is not None
         and pair[1] > 1 + block.margin
-    ]
+    }
 
 
-def causes(found: Iterable[Difference]) -> list[Table]:
-    """Of each implementation that differs from the baseline, what its step does longer or less."""
-    return [_causes(one.cell["implementation"], one.baseline, one.attribution) for one in found]
-
-
-def _causes(a: str, b: str, found: Attribution) -> Table:
-    rows = [
-        Row(
+def cause_list(a: str, b: str, found: Attribution) -> list[list[Any]]:
+    """The largest causes: what, seconds more in A, in A, in B, source, sizes and peculiarities."""
+    return [
+        [
             called(cause.key),
-            [
-                Figure(signed(cause.difference), _of(cause.difference, found.whole)),
-                Figure(numbers.si(cause.a.seconds, "s"), " ".join(cause.a.ops[:_MOST_OPS])),
-                Figure(numbers.si(cause.b.seconds, "s"), " ".join(cause.b.ops[:_MOST_OPS])),
-                Figure(cause.key.source or numbers.MISSING, " ".join(cause.key.sizes[:_MOST_OPS])),
-            ],
-            _transposing(cause, a, b),
-        )
+            cause.difference,
+            cause.a.seconds,
+            cause.b.seconds,
+            cause.key.source,
+            ", ".join(
+                filter(None, (" ".join(cause.key.sizes[:_MOST_SIZES]), _transposing(cause, a, b)))
+            ),
+        ]
         for cause in found.causes[:_MOST_CAUSES]
     ]
-    headings = [
-        Figure("Cause"),
-        Figure("Difference", "of what is to be explained"),
-        Figure(a, "as traced"),
-        Figure(b, "as traced"),
-        Figure("Source", "sizes"),
-    ]
-    return Table(f"Causes, {a} against {b}", headings, rows, [])
-
-
-def _of(difference: float, whole: float) -> str:
-    return numbers.percent(difference / whole) if whole else ""
 
 
 def _transposing(cause: Cause, a: str, b: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from bench import numbers, peaks, statistics
 from bench.cells import StepOptions
 from bench.explain.words import signed
-from bench.report import tables, words
+from bench.report import commands, tables, words
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     import pandas as pd
 
@@ -94,51 +93,7 @@ def comparison(
         Figure("MFU"),
     ]
     rows = [_row(cell, block, reasons) for cell in ranked]
-    return Table(block.place, headings, rows, _facts(block, manifest))
-
-
-def work(block: Comparison) -> Table:
-    """What each of the block's steps computes and keeps, without running it."""
-    headings = [
-        Figure("Implementation"),
-        Figure("Traced FLOPs", "over the model's"),
-        Figure("Compiled FLOPs", "over the model's"),
-        Figure("Accessed", "of all devices"),
-        Figure("Intensity", "compiled FLOPs a byte"),
-        Figure("Arguments", "a device"),
-        Figure("Outputs", "reused arguments"),
-        Figure("Temporaries", "a device"),
-    ]
-    rows = [Row(cell["implementation"], _work(cell)) for cell in block.ranked]
-    fact = (
-        "Traced: the matrix products of the step's jaxpr, on all devices and with its loops. It is "
-        "above the model's where activations are computed again, where several devices compute "
-        "the same, and by the ticks of a pipeline's bubble, in which nothing is done. Compiled: "
-        "XLA's own count, which has functions of single elements too, and counts the body of a "
-        "loop once."
-    )
-    return Table(f"Work and memory, {block.place}", headings, rows, [fact])
-
-
-def _work(cell: Mapping[Any, Any]) -> list[Figure]:
-    model = cell["model_flops"]
-    flops = [
-        Figure(
-            numbers.MISSING
-            if math.isnan(cell[count])
-            else f"{numbers.significant(cell[count] / model)}{numbers.NARROW}{numbers.TIMES}"
-        )
-        for count in ("traced_flops", "compiled_flops")
-    ]
-    intensity = cell["compiled_flops"] / cell["accessed_bytes"] if cell["accessed_bytes"] else 0.0
-    return [
-        *flops,
-        Figure(numbers.bytes_(cell["accessed_bytes"])),
-        Figure(numbers.MISSING if math.isnan(intensity) else numbers.significant(intensity)),
-        Figure(numbers.bytes_(cell["argument_bytes"])),
-        Figure(numbers.bytes_(cell["output_bytes"]), numbers.bytes_(cell["alias_bytes"])),
-        Figure(numbers.bytes_(cell["temporary_bytes"])),
-    ]
+    return Table(block.place, headings, rows, facts(block, manifest))
 
 
 def _row(cell: Mapping[Any, Any], block: Comparison, reasons: Mapping[str, Reason] | None) -> Row:
@@ -225,7 +180,8 @@ def _compile(cell: Mapping[Any, Any]) -> Figure:
     return Figure(numbers.seconds(sum(parts)), f"{each}{cached}")
 
 
-def _facts(block: Comparison, manifest: Manifest) -> list[str]:
+def facts(block: Comparison, manifest: Manifest) -> list[str]:
+    """What holds for the whole block, in sentences. It has at least one time."""
     ranked = block.ranked
     facts = [_floor(block)]
     errors = _known(ranked, "proof_error")
@@ -321,8 +277,12 @@ def _communicated(cell: Mapping[Any, Any] | None) -> Figure:
         return Figure(numbers.MISSING)
     if not cell["communication"]:
         return Figure("no collective")
-    each = ", ".join(_collectives(row) for row in cell["communication"])
-    return Figure(numbers.bytes_(cell["wire_bytes"]), each)
+    return Figure(numbers.bytes_(cell["wire_bytes"]), collectives(cell["communication"]))
+
+
+def collectives(rows: Iterable[Mapping[str, Any]] | None) -> str:
+    """`2 all-reduces over data, 1 all-gather over fsdp`; empty without any, or if unknown."""
+    return ", ".join(map(_collectives, rows or ()))
 
 
 def _collectives(row: Mapping[str, Any]) -> str:
@@ -416,7 +376,7 @@ def environment(manifest: Manifest) -> list[tuple[str, str]]:
     variants = manifest["config"].get("variants", {})
     known = [
         ("Started", started(manifest)),
-        ("Command", command(manifest)),
+        ("Command", commands.of_run(manifest)),
         ("Preset", manifest["preset"]),
         ("Platform", manifest["platform"]),
         ("Device", device),
@@ -433,9 +393,17 @@ def environment(manifest: Manifest) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in known if value is not None]
 
 
-def command(manifest: Manifest) -> str:
-    """The command line that made the run."""
-    return shlex.join(["python", "-m", "bench", *manifest["argv"]])
+def machine(manifest: Manifest) -> str:
+    """The environment in one line."""
+    host = manifest["host"]
+    known = [
+        manifest["device_kind"] if manifest["platform"] != "cpu" else host.get("cpu") or "CPU",
+        f"{_cores(host)} cores" if _cores(host) else None,
+        host.get("os"),
+        *(f"{name} {manifest['versions'][name]}" for name in ("python", "jax")
+          if name in manifest["versions"]),
+    ]  # fmt: skip
+    return ", ".join(text for text in known if text)
 
 
 def started(manifest: Manifest) -> str:

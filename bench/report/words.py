@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -44,6 +45,9 @@ DETAILED = 2
 """So many of the arms that the fastest is not told from are named with their intervals, if there
 are more; the others are in the block's table."""
 
+NAMED_WINNERS = 3
+"""So many implementations that came out fastest are named in the headline."""
+
 NAMED = 8
 """So many damaged parts of files are named."""
 
@@ -61,6 +65,8 @@ class Summary:
     undecided: bool
     """Whether any of them is undecided."""
     text: str
+    short: str
+    """How the leaders are told from one another or from the next, in a few words."""
     floor: str
     """How far apart two copies of the baseline may be there: a bound of 95 %."""
 
@@ -79,49 +85,64 @@ def summary(comparison: Comparison) -> Summary:
     beside = [cell["implementation"] for cell in ranked if cell["interleaved"]]
     apart = [cell["implementation"] for cell in ranked if not cell["interleaved"]]
     times = {cell["implementation"]: cell["step_s"] for cell in ranked}
-    text, leaders, undecided = _rank(comparison, beside, times)
+    text, short, leaders, undecided = _rank(comparison, beside, times)
     if apart:
         text += f" Not ranked, because measured apart: {listing(apart)}."
     floor = comparison.floor
-    width = numbers.MISSING if floor is None else numbers.percent(statistics.floor_width(floor))
-    return Summary(comparison, leaders, undecided, text, width)
+    width = numbers.MISSING
+    if floor is not None and floor.low is not None:
+        width = numbers.percent(statistics.floor_width(floor))
+    return Summary(comparison, leaders, undecided, text, short, width)
+
+
+def summaries(content: Tables) -> dict[str, Summary]:
+    """Of every block, by its name."""
+    return {block.name: summary(block) for block in content.comparisons}
 
 
 def _rank(
     comparison: Comparison, beside: Sequence[str], times: dict[str, float]
-) -> tuple[str, list[str], bool]:
+) -> tuple[str, str, list[str], bool]:
     if not beside:
-        return "Nothing here has times that can be compared.", [], False
+        text = "Nothing here has times that can be compared."
+        return text, "", [], False
     first, *others = beside
     time = f"{numbers.si(times[first], 's')} a step"
     if not others:
-        return f"{time}; nothing to compare it with.", [], False
-    found = {name: _against(comparison, first, name) for name in others}
+        return f"{time}; nothing to compare it with.", "nothing to compare it with", [], False
+    every = comparison.claims_of(first)
+    found = {name: every[name] for name in others}
     said = {word: [n for n in others if found[n].verdict.word == word] for word in WORDS}
     beaten, tied = said["faster"], [*said["same"], *said["undecided"], *said["slower"]]
     named = dict.fromkeys([*beaten[:1], *(n for n in beaten if n == comparison.baseline)])
+    within = numbers.percent(comparison.margin)
     sentences = [f"{first} took {time}." if tied else f"{time}."]
+    short = []
     if first == comparison.baseline:
         sentences.append("It is the baseline.")
     if said["same"]:
-        within = numbers.percent(comparison.margin)
         sentences.append(f"Within {within}, the same as {listing(said['same'])}.")
+        short.append(f"the same within {within}")
     if said["undecided"]:
-        sentences.append(_all_undecided({n: found[n] for n in said["undecided"]}, comparison))
+        undecided = {name: found[name] for name in said["undecided"]}
+        sentences.append(_all_undecided(undecided, comparison))
+        short.append(f"undecided: {_longest(undecided, comparison)}")
     if said["slower"]:
         # Rare: arms that were not in the same launches are ranked by the baseline of each.
-        sentences.append(f"Where they ran side by side, slower than {listing(said['slower'])}.")
+        text = f"slower than {listing(said['slower'])}"
+        sentences.append(f"Where they ran side by side, {text}.")
+        short.append(text)
     if named:
         parts = [less(found[name].ratio, _called(name, comparison)) for name in named]
         sentences.append(f"{listing(parts)}.")
-    return " ".join(sentences), [first, *tied], bool(said["undecided"] or said["slower"])
-
-
-def _against(comparison: Comparison, first: str, other: str) -> Claim:
-    claim = comparison.against(first, other)
-    if claim is None:
-        raise ValueError(f"{comparison.name}: {first} or {other} is ok and has no samples")
-    return claim
+    if beaten and not tied:
+        short.append(less(found[beaten[0]].ratio, _called(beaten[0], comparison)))
+    return (
+        " ".join(sentences),
+        "; ".join(short),
+        [first, *tied],
+        bool(said["undecided"] or said["slower"]),
+    )
 
 
 def _called(name: str, comparison: Comparison) -> str:
@@ -141,9 +162,13 @@ def _all_undecided(found: Mapping[str, Claim], comparison: Comparison) -> str:
     each = [f"{name} ({_undecided(claim, comparison)})" for name, claim in found.items()]
     if len(each) <= DETAILED + 1:
         return f"Undecided against {listing(each)}."
-    longest = max(map(comparison.seconds_to_decide, found.values()))
     nearest = f"the nearest are {listing(each[:DETAILED])}"
-    return f"Undecided against {len(each)} others ({to_decide(longest)}): {nearest}."
+    cost = _longest(found, comparison)
+    return f"Undecided against {len(each)} others ({cost}): {nearest}."
+
+
+def _longest(found: Mapping[str, Claim], comparison: Comparison) -> str:
+    return to_decide(max(map(comparison.seconds_to_decide, found.values())))
 
 
 def _undecided(claim: Claim, comparison: Comparison) -> str:
@@ -158,6 +183,8 @@ def _undecided(claim: Claim, comparison: Comparison) -> str:
 
 def to_decide(seconds: float) -> str:
     """How much more measuring would probably decide: `about 45 s more would decide`."""
+    if math.isinf(seconds):
+        return "too few rounds for an interval"
     if seconds > LONG_S:
         return "over a day more would be needed to decide"
     return f"about {numbers.seconds(max(seconds, 1.0))} more would decide"
@@ -170,42 +197,93 @@ def decisions(cells: pd.DataFrame) -> str:
         return ""
     counts = Counter(compared["verdict"])
     parts = [f"{counts[word]} {word}" for word in WORDS if counts[word]]
-    text = f"Against the baselines: {', '.join(parts)}."
-    # One launch more serves every arm of its block, so what the slowest needs decides the block.
-    needed = compared[compared["verdict"] == "undecided"].groupby("block")["to_decide_s"].max()
-    if len(needed):
-        total = float(needed.sum())
-        cost = "over a day" if not total <= LONG_S else f"about {numbers.seconds(max(total, 1.0))}"
-        text += f" Deciding the rest would probably take {cost} of measuring."
-    return text
+    return " ".join(filter(None, (f"Against the baselines: {', '.join(parts)}.", price(cells))))
+
+
+def price(cells: pd.DataFrame) -> str:
+    """What deciding the undecided comparisons would cost; empty if there is none."""
+    undecided = cells[cells["verdict"] == "undecided"] if len(cells) else cells
+    if undecided.empty:
+        return ""
+    paired = undecided[undecided["paired"].astype(bool)]
+    known = paired[paired["to_decide_s"] < math.inf]
+    sentences = []
+    if len(known):
+        # One launch more serves every arm of its block: what the slowest needs decides the block.
+        total = float(known.groupby("block")["to_decide_s"].max().sum())
+        cost = "over a day" if total > LONG_S else f"about {numbers.seconds(max(total, 1.0))}"
+        sentences.append(f"Deciding the rest would probably take {cost} of measuring.")
+    for count, why in (
+        (len(paired) - len(known), "had too few rounds for an interval"),
+        (len(undecided) - len(paired), "were measured apart and cannot be decided"),
+    ):
+        if count:
+            sentences.append(f"{count} {why}.")
+    return " ".join(sentences)
 
 
 def headline(summaries: Sequence[Summary]) -> str:
-    """How often each implementation came out first."""
+    """The answer in two sentences: which is fastest how often, and by how much."""
     ranked = [s for s in summaries if s.leaders]
     if not ranked:
         return "Nothing could be compared."
-    blocks = numbers.count(len(ranked), "comparison")
+    return " ".join(filter(None, (_winners(ranked), _gains(ranked))))
+
+
+def _winners(ranked: Sequence[Summary]) -> str:
+    if len(ranked) == 1:
+        return _one_winner(ranked[0])
+    blocks = f"{len(ranked)} blocks"
     wins = Counter(s.leaders[0] for s in ranked if len(s.leaders) == 1)
-    sentences = []
-    if len(ranked) == 1 and wins:
-        return f"{ranked[0].leaders[0]} is fastest."
     if wins.total() == len(ranked) and len(wins) == 1:
         return f"{ranked[0].leaders[0]} is fastest in every one of {blocks}."
-    if wins:
-        parts = [f"{name} is fastest in {times}" for name, times in wins.most_common()]
-        sentences.append(f"Of {blocks}, {listing(parts)}.")
+    most = [f"{name} is fastest in {times}" for name, times in wins.most_common(NAMED_WINNERS)]
+    if len(wins) > NAMED_WINNERS:
+        rest = wins.total() - sum(times for _, times in wins.most_common(NAMED_WINNERS))
+        most.append(f"others in {rest}")
+    parts = [listing(most)] if most else []
     for undecided, what in (
         (False, "the fastest are the same within the margin"),
         (True, "the fastest is undecided"),
     ):
         ties = [s.leaders for s in ranked if len(s.leaders) > 1 and s.undecided == undecided]
         if ties:
-            among = Counter(name for leaders in ties for name in leaders).most_common(3)
-            most = listing([f"{name} ({times})" for name, times in among])
-            where = f"In {len(ties)}" if sentences else f"In {len(ties)} of {blocks}"
-            sentences.append(f"{where} {what}, most often {most}.")
-    return " ".join(sentences)
+            among = Counter(name for leaders in ties for name in leaders).most_common(NAMED_WINNERS)
+            often = listing([f"{name} ({times})" for name, times in among])
+            where = "all" if len(ties) == len(ranked) else str(len(ties))
+            parts.append(f"in {where} {what}, most often {often}")
+    return f"Of {blocks}, {'; '.join(parts)}."
+
+
+def _one_winner(only: Summary) -> str:
+    """`X is fastest`, where there is one block."""
+    first, *others = only.leaders
+    if not others:
+        return f"{first} is fastest."
+    names = only.leaders[:NAMED_WINNERS]
+    if len(only.leaders) > NAMED_WINNERS:
+        names.append(f"{len(only.leaders) - NAMED_WINNERS} more")
+    if only.undecided:
+        return f"{listing(names)} cannot be told apart yet."
+    return f"{listing(names)} are the same within the margin."
+
+
+def _gains(ranked: Sequence[Summary]) -> str:
+    """What the fastest saves over the baseline, where that is not itself among them."""
+    gains = [
+        1 - claim.ratio.value
+        for s in ranked
+        if s.comparison.baseline not in s.leaders
+        and (claim := s.comparison.claims.get(s.leaders[0])) is not None
+    ]
+    if not gains:
+        return ""
+    baselines = sorted({s.comparison.baseline for s in ranked})
+    of = f"the baseline {baselines[0]}" if len(baselines) == 1 else "their baselines"
+    low, high = numbers.percent(min(gains)), numbers.percent(max(gains))
+    size = low if low == high else f"{low} to {high}"
+    where = "" if len(gains) == len(ranked) else f", in {len(gains)} of {len(ranked)},"
+    return f"Against {of}{where} the fastest takes {size} less time."
 
 
 def tally(cells: pd.DataFrame) -> str:

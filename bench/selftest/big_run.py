@@ -15,6 +15,7 @@ from bench.rows import (
     SCHEMA,
     TWIN,
     BlockRow,
+    Ceilings,
     CellRow,
     CompileTimes,
     HostSlot,
@@ -59,6 +60,9 @@ def write(reports: Path, cells: int) -> tuple[Path, int]:
             "steps": 10,
             "started_at": "2026-01-01T00:00:00+00:00",
             "seconds": {"measure": 2.0},
+            "ceilings": Ceilings(
+                matmul_flops=1e11, memory_bytes=1e10, all_reduce_bytes=1e9, all_reduce_s=1e-4
+            ),
             "load_before": 0.0,
             "load_after": 0.0,
         }

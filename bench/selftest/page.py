@@ -17,7 +17,7 @@ from bench.selftest import figures, plot, session
 from bench.selftest.figures import Detector, Figures, Rate
 
 if TYPE_CHECKING:
-    from bench.report.plots import Plot
+    from bench.report.plots.style import Plot
     from bench.selftest.session import Manifest
 
 FIGURES = "figures.json"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from bench.report.plots import INK, MUTED, PALETTE, STYLE, Plot, render
+from bench.report.plots.style import INK, MUTED, PALETTE, Plot, render, styled
 from bench.selftest.figures import ALL, LOCKSTEP
 
 if TYPE_CHECKING:
@@ -38,7 +37,8 @@ def detectors(found: Sequence[Detector], base_s: float, planted: Sequence[str]) 
         rates = [d.found.get(name) for d in shown]
         panels.append((f"{name}: found\n(higher is better)", rates))
     height = 1.1 + 0.32 * len(shown)
-    with mpl.rc_context(STYLE | {"svg.hashsalt": SLUG, "axes.spines.left": False}):
+    # The page gives the text its own font.
+    with styled(SLUG, {"axes.spines.left": False, "svg.fonttype": "none"}):
         figure = Figure(figsize=(10, height))
         row = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         figure.subplots_adjust(

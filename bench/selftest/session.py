@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, NotRequired, TypedDict, cast
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,7 @@ from bench.environment import child_environment, worker_environment
 from bench.host import describe_code, describe_host
 from bench.rows import TWIN, Turn
 from bench.selftest import big_run, kernel
+from bench.selftest.first_paint import first_paint
 from bench.selftest.kernel import Kernel
 from bench.selftest.load import load
 from bench.selftest.peer import Peer, PeerError
@@ -123,6 +124,8 @@ class ReportRow(TypedDict):
     seconds: float
     bytes: int
     """Of the page."""
+    first_paint_s: NotRequired[float | None]
+    """Until a browser shows the page; None where there is no browser to ask."""
 
 
 Row = OwnRow | OverheadRow | PeerRow | ReportRow
@@ -268,7 +271,8 @@ def report_row(folder: Path, cells: int) -> ReportRow:
         check=True,
     )
     seconds, size = json.loads(done.stdout)
-    return ReportRow(kind="report", cells=cells, seconds=seconds, bytes=size)
+    painted = first_paint(run / "report.html")
+    return ReportRow(kind="report", cells=cells, seconds=seconds, bytes=size, first_paint_s=painted)
 
 
 def own_rows(pattern: str, process: int, job: Mapping[str, Any]) -> Iterator[Row]:

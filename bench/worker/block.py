@@ -34,6 +34,7 @@ from bench.protocol import (
 from bench.rows import (
     TWIN,
     BlockRow,
+    Ceilings,
     CellRow,
     Communication,
     CompileTimes,
@@ -45,6 +46,7 @@ from bench.rows import (
 from bench.turns import TurnWriter
 from bench.worker import peers
 from bench.worker.bases import BaseModules
+from bench.worker.ceilings import measure_ceilings
 from bench.worker.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
 from bench.worker.compilation import CompilationLog, remembered_programs
 from bench.worker.completion import check_completion
@@ -167,6 +169,7 @@ class BlockRun:
         """What each arm's step compiled."""
         self.checkouts: dict[str, BaseModules] = {}
         """Other revisions that arms come from, by their folder."""
+        self.ceilings: Ceilings | None = None
         self.baseline = ""
         self.chance = random.Random(job["seed"])
         self.steps = 0
@@ -186,6 +189,11 @@ class BlockRun:
         # Drawn once, and handed to every implementation: drawing takes longer than copying.
         problem = replace(problem, start=jax.device_get(problem.draw()))
         self.stopwatch.lap("start")
+        if self.job["ceilings"]:
+            # Before anything else lies on the devices.
+            self.phase("ceilings")
+            self.ceilings = measure_ceilings(mesh, self.block.options.precision)
+            self.stopwatch.lap("ceilings")
 
         gate = self.make_gate(workload, problem, mesh)
         if gate is not None:
@@ -460,6 +468,7 @@ class BlockRun:
             steps=self.steps,
             started_at=self.started_at,
             seconds=self.stopwatch.seconds,
+            ceilings=self.ceilings,
             load_before=0.0,
             load_after=0.0,
         )

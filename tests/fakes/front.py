@@ -17,7 +17,7 @@ from types import ModuleType
 import bench.catalogue
 import bench.processes
 from bench import store
-from bench.__main__ import app
+from bench.__main__ import main
 
 
 def build(run: store.Run) -> Path:
@@ -47,4 +47,4 @@ report.build = build
 # Its tables are real: the closing lines are made from them. Only drawing is left out.
 report.__path__ = [str(HERE.parents[1] / "bench" / "report")]
 sys.modules["bench.report"] = report
-app()
+main()

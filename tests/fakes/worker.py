@@ -105,6 +105,9 @@ if "edits" in BEHAVIOUR:
 if "start" in BEHAVIOUR:
     act("", BEHAVIOUR["start"])
 phase("start")
+if JOB["ceilings"]:
+    phase("ceilings")
+    act("", BEHAVIOUR.get("ceilings", ""))
 phase("truth")
 ok = []
 for arm in ARMS:
@@ -166,6 +169,7 @@ say(
         "steps": 10,
         "started_at": "2026-01-01T00:00:00+00:00",
         "seconds": {"start": 1.0, "gate": 2.0, "compile": 1.0, "measure": 2.0, "trace": 0.0},
+        "ceilings": None,
         "load_before": -1.0,
         "load_after": -1.0,
     },

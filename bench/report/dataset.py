@@ -1,0 +1,281 @@
+"""What a report's page draws its charts and tables from: every figure, once, as JSON.
+
+Columns are lists of equal length, and rows refer to one another by their place in these. Numbers
+have five significant digits, of which a page shows three; cells.csv has all. bench/report/web/ is
+the one reader.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.report import commands, scaling, stragglers, traces, variants, views
+from bench.report.tables import oversubscribed
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bench.explain.words import Reason
+    from bench.report.tables import Comparison, Tables
+    from bench.rows import Manifest, TraceRow
+
+MOST_ROUNDS = 200
+"""Rounds of a block whose samples the page has, evenly over time; samples.csv has all."""
+
+MOST_MOMENTS = 1000
+"""Rounds of the run that its timeline has, evenly over time."""
+
+_FIGURES = {
+    "step": "step_s",
+    "step_low": "step_q1_s",
+    "step_high": "step_q3_s",
+    "latency": "latency_s",
+    "latency_low": "latency_q1_s",
+    "latency_high": "latency_q3_s",
+    "rate": "units_per_s",
+    "ratio": "ratio",
+    "ratio_low": "ratio_low",
+    "ratio_high": "ratio_high",
+    "to_decide": "to_decide_s",
+    "trace": "trace_s",
+    "lower": "lower_s",
+    "compile": "compile_s",
+    "memory": "memory_bytes",
+    "high_water": "high_water_bytes",
+    "arguments": "argument_bytes",
+    "outputs": "output_bytes",
+    "temporaries": "temporary_bytes",
+    "reused": "alias_bytes",
+    "wire": "wire_bytes",
+    "communication": "communication_s",
+    "model_flops": "model_flops",
+    "traced_flops": "traced_flops",
+    "compiled_flops": "compiled_flops",
+    "accessed": "accessed_bytes",
+    "intensity": "intensity",
+    "achieved": "device_flops",
+    "roof": "roof",
+    "mfu": "mfu",
+    "proof": "proof_error",
+    "bubble": "bubble",
+    "idle": "idle",
+    "idle_low": "idle_low",
+    "idle_high": "idle_high",
+}
+"""Numbers of a cell, by what the page calls them: columns of bench.report.tables.Tables.cells."""
+
+Columns = dict[str, list[Any]]
+
+
+def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
+    """Everything that the page can show, ready for `encode`.
+
+    Keys: `run`, `implementations` (names; other tables hold places among them), `subjects`,
+    `blocks`, `cells`, `curves`, `effects` (of variants and several processes), `timeline`.
+    """
+    cells = found.cells
+    names = sorted(cells["implementation"].unique()) if len(cells) else []
+    place = {name: number for number, name in enumerate(names)}
+    subjects = list(dict.fromkeys(block.subject for block in found.comparisons))
+    of_block = {block.name: number for number, block in enumerate(found.comparisons)}
+    of_cell = {name: number for number, name in enumerate(cells["cell"])} if len(cells) else {}
+    return {
+        "run": {
+            "name": manifest["run"],
+            "device_kind": manifest["device_kind"],
+            "cores": manifest["host"].get("usable_cores"),
+            "platform": manifest["platform"],
+        },
+        "implementations": names,
+        "subjects": subjects,
+        "blocks": _blocks(found, manifest, subjects, place),
+        "cells": _cells(cells, of_block, place),
+        "curves": _curves(found, subjects, of_cell),
+        "effects": _effects(found, of_cell),
+        "traced": _traced(found, of_cell),
+        "timeline": _timeline(found.timeline),
+    }
+
+
+def encode(value: dict[str, Any]) -> str:
+    """JSON that may stand in an HTML script element: no text can end it."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _short(values: Iterable[float | None]) -> list[float | None]:
+    """Five significant digits; None where there is no number."""
+    return [
+        None if value is None or not math.isfinite(value) else float(f"{value:.5g}")
+        for value in values
+    ]
+
+
+def _blocks(
+    found: Tables, manifest: Manifest, subjects: Sequence[str], place: Mapping[str, int]
+) -> Columns:
+    number = {name: index for index, name in enumerate(subjects)}
+    columns: Columns = {}
+    for block in found.comparisons:
+        ceilings = block.ceilings
+        floor = block.floor
+        rounds = _shown(len(block.rounds.attempt))
+        row = {
+            "name": block.name,
+            "subject": number[block.subject],
+            "mesh": block.mesh,
+            "batch": block.batch,
+            "devices": block.devices,
+            "processes": block.processes,
+            "oversubscribed": oversubscribed(manifest, block.devices),
+            "baseline": place.get(block.baseline, -1),
+            "margin": block.margin,
+            "floor": None if floor is None else _short([floor.value, floor.low, floor.high]),
+            "matmul": ceilings and ceilings["matmul_flops"],
+            "bandwidth": ceilings and ceilings["memory_bytes"],
+            "command": commands.of_block(block, manifest),
+            "facts": views.facts(block, manifest) if block.ranked else [],
+            "order": [[by, effect.size, effect.sure] for by, effect in block.order.items()],
+            "launch": _launches(block, rounds),
+            "samples": {
+                str(place[arm]) if arm in place else "twin": _samples(block, arm, rounds)
+                for arm in block.rounds.arms
+            },
+            "slow": _slow(block, place),
+        }
+        for name, value in row.items():
+            columns.setdefault(name, []).append(value)
+    return columns
+
+
+def _shown(count: int) -> list[int]:
+    """Places of at most MOST_ROUNDS rounds."""
+    places = np.linspace(0, max(count - 1, 0), min(count, MOST_ROUNDS)).astype(int)
+    return sorted({int(place) for place in places})
+
+
+def _launches(block: Comparison, rounds: Sequence[int]) -> list[int]:
+    """For each round, which launch or worker it is of."""
+    return [int(block.rounds.attempt[place]) for place in rounds]
+
+
+def _samples(block: Comparison, arm: str, rounds: Sequence[int]) -> list[float | None]:
+    """Microseconds a step in each of these rounds."""
+    return _short((1e6 * block.rounds.seconds(arm, "throughput")[list(rounds)]).tolist())
+
+
+def _slow(block: Comparison, place: Mapping[str, int]) -> list[list[Any]]:
+    """Of several processes: implementation, slowest rank, how often it is, how far apart."""
+    spreads = {place[a]: stragglers.spread(t) for a, t in block.process_times.items() if a in place}
+    return [[arm, one.slowest, one.often, one.excess] for arm, one in spreads.items()]
+
+
+def _cells(cells: pd.DataFrame, of_block: Mapping[str, int], place: Mapping[str, int]) -> Columns:
+    if cells.empty:
+        return {}
+    reasons: dict[str, int] = {}
+    columns: Columns = {
+        "block": [of_block[name] for name in cells["block"]],
+        "implementation": [place[name] for name in cells["implementation"]],
+        "status": cells["status"].tolist(),
+        "reason": [reasons.setdefault(text, len(reasons)) for text in cells["reason"]],
+        "verdict": [text if isinstance(text, str) else None for text in cells["verdict"]],
+        "paired": cells["paired"].tolist(),
+        "apart": (~cells["interleaved"].astype(bool)).tolist(),
+        "unit": [text if isinstance(text, str) else "" for text in cells["unit"]],
+        "cached": (cells["cache_hits"] > 0).tolist(),
+        "rounds": cells["rounds"].tolist(),
+        "launches": cells["launches"].tolist(),
+        "failed_launches": cells["failed_launches"].tolist(),
+        "collectives": [views.collectives(rows) for rows in cells["communication"]],
+    }
+    for name, column in _FIGURES.items():
+        columns[name] = _short(cells[column].astype(float).tolist())
+    columns["reasons"] = list(reasons)
+    return columns
+
+
+def _curves(
+    found: Tables, subjects: Sequence[str], of_cell: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "title": curve.title,
+            "kind": curve.kind,
+            "subject": subjects.index(curve.subject),
+            "slug": curve.slug,
+            "cell": [of_cell[name] for name in curve.points["cell"]],
+            **{
+                short: _short(curve.points[column].tolist())
+                for short, column in (
+                    ("efficiency", "efficiency"),
+                    ("efficiency_low", "efficiency_q1"),
+                    ("efficiency_high", "efficiency_q3"),
+                )
+            },
+        }
+        for curve in scaling.find(found.cells)
+        if curve.subject in subjects
+    ]
+
+
+def _effects(found: Tables, of_cell: Mapping[str, int]) -> Columns:
+    """Each cell of a variant, or of several processes, against itself without."""
+    effects = variants.find(found.comparisons)
+    return {
+        "cell": [of_cell[f"{effect.block.name}/{effect.implementation}"] for effect in effects],
+        "ratio": _short(effect.ratio.value for effect in effects),
+        "low": _short(effect.ratio.low for effect in effects),
+        "high": _short(effect.ratio.high for effect in effects),
+        "verdict": [effect.verdict.word for effect in effects],
+    }
+
+
+def _traced(found: Tables, of_cell: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+    """What traces showed, by a cell's place: parts of its step, and why it differs."""
+    told: dict[str, dict[str, Any]] = {}
+    for name, trace in found.traces.items():
+        if name in of_cell:
+            told[str(of_cell[name])] = _trace(trace)
+    for block in found.comparisons:
+        differences = traces.differences(block, found.traces)
+        for name, reason in traces.reasons(differences).items():
+            _explain(told[str(of_cell[f"{block.name}/{name}"])], reason)
+        for one in differences:
+            cell = told[str(of_cell[one.cell["cell"]])]
+            cell["causes"] = traces.cause_list(
+                one.cell["implementation"], one.baseline, one.attribution
+            )
+            cell["whole"] = one.attribution.whole
+        if block.ranked:
+            for name, reason in traces.against_fastest(block, found.traces).items():
+                told[str(of_cell[f"{block.name}/{name}"])]["why_fastest"] = reason.sentence
+    return told
+
+
+def _explain(cell: dict[str, Any], reason: Reason) -> None:
+    cell["why"] = reason.sentence
+    if reason.main:
+        cell["main"], cell["main_s"] = reason.main, reason.seconds
+
+
+def _trace(trace: TraceRow) -> dict[str, Any]:
+    return {"parts": traces.parts(trace), "viewer": traces.trace_viewer(trace)}
+
+
+def _timeline(rounds: pd.DataFrame) -> Columns:
+    if rounds.empty:
+        return {}
+    shown = rounds
+    if len(rounds) > MOST_MOMENTS:
+        groups = np.arange(len(rounds)) * MOST_MOMENTS // len(rounds)
+        shown = rounds.groupby(groups).median(numeric_only=True)
+    columns = ("minutes", "relative", "foreign", "steal", "mhz")
+    return {name: _short(shown[name].astype(float).tolist()) for name in columns}

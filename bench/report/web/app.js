@@ -1,0 +1,151 @@
+// Puts the page together: charts are drawn when they come into view, or when there is time.
+
+const GROUPS = { ratios, curves, batches, heatmap, breakdown, roofline };
+const pending = new Set(); // Groups of charts that are to be drawn.
+
+const watcher = new IntersectionObserver(
+  (entries) => {
+    for (const entry of entries) if (entry.isIntersecting) drawGroup(entry.target.id);
+  },
+  { rootMargin: "300px" },
+);
+
+function drawGroup(id) {
+  if (!pending.delete(id)) return;
+  const target = byId(id).querySelector(".drawn");
+  clear(target);
+  const shown = selection().length ? GROUPS[id](target) : [nothingChosen()];
+  target.replaceChildren(...shown.filter(Boolean));
+}
+
+function nothingChosen() {
+  const button = element("button", { type: "button" }, "Show all");
+  button.addEventListener("click", () => {
+    choose({ mesh: "", batch: "", off: "" });
+    syncControls();
+    redraw();
+  });
+  return element("p", { class: "note" }, "Nothing matches the choices above. ", button);
+}
+
+/* Draw groups again: those in view now, the others when there is time, so that they can be printed. */
+function redraw(groups = Object.keys(GROUPS)) {
+  for (const id of groups) {
+    pending.add(id);
+    watcher.unobserve(byId(id));
+    watcher.observe(byId(id));
+  }
+  whenIdle();
+}
+
+const later = (callback) =>
+  window.requestIdleCallback
+    ? requestIdleCallback(callback, { timeout: 500 })
+    : setTimeout(callback, 50);
+
+function whenIdle() {
+  delete document.body.dataset.drawn;
+  later(async () => {
+    const next = pending.values().next().value;
+    if (next) {
+      drawGroup(next);
+      whenIdle();
+    } else {
+      await Promise.all(embedding);
+      document.body.dataset.drawn = "all";
+      // What was drawn above has moved it.
+      if (landing) goTo(landing);
+      landing = "";
+    }
+  });
+}
+
+function show() {
+  syncControls();
+  redraw();
+  drawCells();
+  drawEffects();
+  drawProcesses();
+  drawCell();
+}
+
+/* The section that the page was opened at, until the reader moves. */
+let landing = "";
+
+let width = innerWidth;
+let resizing = 0;
+
+/* Charts are as wide as there was room. */
+function resized() {
+  clearTimeout(resizing);
+  resizing = setTimeout(() => {
+    if (width === innerWidth) return;
+    width = innerWidth;
+    redraw();
+    drawCell();
+  }, 200);
+}
+
+function goTo(section) {
+  const target = section && byId(section);
+  if (!target) return;
+  for (let above = target; above; above = above.parentElement)
+    if (above.tagName === "DETAILS") above.open = true;
+  target.scrollIntoView({ behavior: "instant" });
+}
+
+function start() {
+  readState();
+  document.body.append(tip);
+  for (const id of ["subject", "mesh", "batch"]) {
+    byId(id).addEventListener("change", (event) => {
+      choose({
+        [id]: event.target.value,
+        ...(id === "subject" ? { ...OF_SUBJECT, subject: event.target.value } : {}),
+      });
+      syncControls();
+      redraw();
+      if (id === "subject") drawCell();
+    });
+  }
+  for (const [id, off] of [
+    ["everyone", []],
+    ["nobody", IMPLEMENTATIONS],
+  ]) {
+    byId(id).addEventListener("click", () => {
+      choose({ off: off.join("/") });
+      syncControls();
+      redraw();
+    });
+  }
+  byId("theme").addEventListener("click", () => {
+    const { theme } = document.documentElement.dataset;
+    const dark = theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    document.documentElement.dataset.theme = dark ? "light" : "dark";
+  });
+  window.addEventListener("resize", resized);
+  new ResizeObserver(([entry]) => {
+    // What the address leads to must not lie below the controls.
+    document.documentElement.style.setProperty("--controls", `${entry.target.offsetHeight}px`);
+  }).observe(document.querySelector(".controls"));
+  byId("host")?.addEventListener("toggle", drawHost);
+  window.addEventListener("hashchange", () => {
+    if (!readState()) show();
+    goTo(state.section);
+  });
+  for (const move of ["wheel", "touchstart", "keydown", "pointerdown"]) {
+    window.addEventListener(
+      move,
+      () => {
+        landing = "";
+      },
+      { once: true, passive: true },
+    );
+  }
+  show();
+  landing = state.section;
+  goTo(landing);
+}
+
+// After the first screen has been painted.
+requestAnimationFrame(() => setTimeout(start));

@@ -1,0 +1,67 @@
+// Charts on the page: drawn, named, and with the numbers behind them.
+
+const drawn = new Map(); // Views of charts, by the element they are in.
+const embedding = new Set(); // Charts that are being drawn.
+
+async function embed(target, spec) {
+  const { view } = await vegaEmbed(
+    target,
+    { ...spec, config: config() },
+    {
+      mode: "vega-lite",
+      renderer: "svg",
+      actions: false,
+      ast: true,
+      defaultStyle: false,
+      tooltip: false,
+    },
+  );
+  drawn.set(target, view);
+  view.addEventListener("pointermove", (event, item) => peek(event, item));
+  view.addEventListener("pointerout", (event) => peek(event, null));
+  view.addEventListener("click", (_event, item) => keep(item));
+}
+
+/* A chart with its name, what it shows, and the numbers behind it. */
+function figure({ title, caption, spec, table }) {
+  const target = element("div", { class: "chart", "aria-hidden": "true" });
+  const made = element(
+    "figure",
+    {},
+    element(
+      "div",
+      {
+        class: "wide",
+        tabindex: "0",
+        role: "img",
+        "aria-label": `${title}. The table below has its numbers.`,
+      },
+      target,
+    ),
+    caption ? element("figcaption", {}, caption) : "",
+  );
+  if (table) {
+    const details = element("details", {}, element("summary", {}, "The numbers behind this chart"));
+    details.addEventListener("toggle", () => {
+      if (details.open && details.children.length === 1)
+        details.append(makeTable({ title, ...table() }));
+    });
+    made.append(details);
+  }
+  const drawing = embed(target, spec)
+    .catch((error) => target.append(`This chart could not be drawn: ${error.message}`))
+    .finally(() => embedding.delete(drawing));
+  embedding.add(drawing);
+  return made;
+}
+
+/* Forget the charts within an element, before others take their place. */
+function clear(target) {
+  for (const chart of target.querySelectorAll(".chart")) {
+    drawn.get(chart)?.finalize();
+    drawn.delete(chart);
+  }
+}
+
+const widthOf = (group) => group.clientWidth || 900;
+const across = (group, each) => Math.max(1, Math.min(4, Math.floor(widthOf(group) / each)));

@@ -1,0 +1,70 @@
+// The cell under the pointer: beside it, in a panel, and in every other chart that shows it. A click
+// keeps it in the panel, whose links can then be reached.
+
+const tip = element("div", { class: "tip", hidden: true, "aria-hidden": "true" });
+let inFocus = null;
+let kept = null;
+
+function peek(event, item) {
+  const cell = CELLS[item?.datum?.cell];
+  tip.hidden = !cell;
+  if (!cell) return;
+  tip.replaceChildren(
+    element("b", {}, cell.name),
+    element("span", {}, cell.of.place),
+    ...summaryOf(cell).map((line) => element("span", {}, line)),
+  );
+  const { clientWidth, clientHeight } = document.documentElement;
+  tip.style.left = `${Math.min(event.clientX + 14, clientWidth - tip.offsetWidth - 8)}px`;
+  tip.style.top = `${Math.min(event.clientY + 14, clientHeight - tip.offsetHeight - 8)}px`;
+  if (!kept) focusOn(cell);
+}
+
+function keep(item) {
+  kept = CELLS[item?.datum?.cell] ?? null;
+  if (!kept) return;
+  focusOn(kept);
+  choose({ cell: kept.full });
+  drawCell();
+}
+
+function summaryOf(cell) {
+  if (cell.status !== "ok") return [`${cell.status}: ${cell.reason}`];
+  const lines = [
+    `${si(cell.step, "s")} a step (${si(cell.step_low, "s")} to ${si(cell.step_high, "s")})`,
+  ];
+  if (cell.isBaseline) lines.push("the baseline");
+  else if (known(cell.ratio)) {
+    const ends = interval(cell.ratio_low, cell.ratio_high, ratio);
+    const verdict = cell.verdict ?? "no verdict";
+    lines.push(`${ratio(cell.ratio)} of the baseline${ends ? ` (${ends})` : ""}: ${verdict}`);
+  }
+  return lines;
+}
+
+function focusOn(cell) {
+  if (inFocus === cell) return;
+  inFocus = cell;
+  for (const view of drawn.values()) {
+    // Not every chart shows single cells.
+    const { signals = {} } = view.getState({ signals: (name) => name === "focus" });
+    if (Object.hasOwn(signals, "focus")) view.signal("focus", cell.number).runAsync();
+  }
+  const panel = byId("peek");
+  panel.classList.add("filled");
+  panel.replaceChildren(
+    element("h4", {}, cell.name),
+    element("p", {}, cell.of.place),
+    ...summaryOf(cell).map((line) => element("p", {}, line)),
+    cell.traced?.why ? element("p", {}, cell.traced.why) : "",
+    element(
+      "p",
+      {},
+      cellLink(cell, "all about this cell"),
+      cell.traced ? " \u00b7 " : "",
+      cell.traced ? traceLink(cell) : "",
+    ),
+  );
+}
+
+const traceLink = (cell) => element("a", { href: cell.traced.viewer }, "its trace");

@@ -1,0 +1,32 @@
+// What the reader has chosen to see.
+
+/* Cells of the chosen subject, implementations, mesh and batch, as far as `by` names the latter. */
+function selection(by = ["mesh", "batch"]) {
+  const subject = subjectNumber();
+  const off = hidden();
+  return CELLS.filter(
+    (cell) =>
+      cell.of.subject === subject &&
+      !off.has(cell.name) &&
+      by.every((key) => !chosen(key) || String(cell.of[key]) === chosen(key)),
+  );
+}
+
+const subjectNumber = () => Math.max(0, DATA.subjects.indexOf(chosen("subject")));
+const hidden = () => new Set(chosen("off").split("/").filter(Boolean)); // No name of a file has one.
+const byPlace = (cells) =>
+  [...cells].sort((a, b) => a.block - b.block || a.implementation - b.implementation);
+
+const cellLink = (cell, text) =>
+  element(
+    "a",
+    {
+      href: address("cell", { subject: cell.of.subjectName, cell: cell.full }),
+      onclick: (event) => {
+        if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+        event.preventDefault();
+        open(cell);
+      },
+    },
+    text,
+  );
