@@ -31,7 +31,7 @@ function panelled(cells, group, what, key) {
     choose({ all: group });
     redraw([group]);
   });
-  const left = `${panels.length - MOST_PANELS} more ${what} are not drawn. `;
+  const left = `Not drawn: ${panels.length - MOST_PANELS} of ${panels.length} ${what}. `;
   return [
     cells.filter((cell) => shown.has(key(cell))),
     element("p", { class: "note" }, left, button),
@@ -520,7 +520,8 @@ function roofline(target) {
       "The roof is what a device reached in this run with nothing else to do, while all of the " +
       "mesh worked: matrix products (flat) and memory (slanted). FLOP and bytes are the " +
       "compiler's count, in which every operation reads its operands from memory: a cell above " +
-      "the slanted roof has them in caches.",
+      "the slanted roof has them in caches, one above the flat roof had a calmer moment than the " +
+      "ceiling.",
     spec: rooflineChart([...roofs, ...rows], { columns, width }),
     table: () => ({
       name: "roofline",
