@@ -9,8 +9,6 @@ import typer
 from bench import store
 from bench.engine import REPORTS, find_run
 from bench.exits import refuse
-from bench.gallery import page, publishing
-from bench.gallery.entries import EntryError
 from bench.matrix import BadInput
 
 
@@ -19,6 +17,10 @@ def gallery() -> None:
 
     Published is what git knows in reports/; outside of a checkout, every folder there.
     """
+    # Other commands need not wait for these.
+    from bench.gallery import page  # noqa: PLC0415
+    from bench.gallery.entries import EntryError  # noqa: PLC0415
+
     if not REPORTS.is_dir():
         refuse(f"there is no folder {REPORTS}/ here")
     try:
@@ -38,6 +40,9 @@ def publish(
     It is named by workload, hardware and date, has no Parquet and no traces, may have 20 MiB, and
     is refused if it tells a path, user or host of this machine.
     """
+    from bench.gallery import page, publishing  # noqa: PLC0415 (as above)
+    from bench.gallery.entries import EntryError  # noqa: PLC0415
+
     try:
         folder = publishing.publish(store.load(find_run(run)), REPORTS)
         page.build(REPORTS, also=[folder.name])
