@@ -340,6 +340,23 @@ def test_every_table_behind_a_chart_opens(open_page) -> None:
         assert found.nth(number).get_by_role("button", name=re.compile("^Download")).count() == 1
 
 
+def test_every_table_can_be_downloaded(open_page, tmp_path: Path) -> None:
+    page = open_page().page
+    for number in range(page.locator("details").count()):
+        page.locator("details").nth(number).evaluate("one => { one.open = true; }")
+    tables = page.locator("table").count()
+    buttons = page.get_by_role("button", name=re.compile("^Download as CSV"))
+    assert buttons.count() == tables > 15
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download as CSV: Fastest, mlp-base, fp32").first.click()
+    path = tmp_path / "fastest.csv"
+    download.value.save_as(path)
+    with path.open(newline="") as file:
+        heading, first, *_ = csv.reader(file)
+    assert heading[:2] == ["Mesh, batch", "Fastest"]
+    assert first[0] == "data=1, batch 64"
+
+
 def test_text_of_a_download_runs_no_formula(open_page, tmp_path: Path) -> None:
     opened = open_page()
     quoted = opened.page.evaluate(

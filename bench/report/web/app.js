@@ -129,6 +129,9 @@ function start() {
     document.documentElement.style.setProperty("--controls", `${entry.target.offsetHeight}px`);
   }).observe(document.querySelector(".controls"));
   byId("host")?.addEventListener("toggle", drawHost);
+  for (const table of document.querySelectorAll(".verdicts, .endings, .facts")) {
+    if (table.tagName === "TABLE") offerDownload(table);
+  }
   window.addEventListener("hashchange", () => {
     if (!readState()) show();
     goTo(state.section);

@@ -127,22 +127,11 @@ function makeTable({
     more.hidden = found.length <= pages * ROWS_A_PAGE;
   }
 
-  function download() {
-    const quoted = (value) => {
-      let text = known(value) ? String(value) : "";
-      // A spreadsheet would run what looks like a formula.
-      if (typeof value === "string" && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;
-      return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
-    };
-    const lines = [columns.map((column) => quoted(column.key))];
-    for (const index of selected()) {
-      lines.push(columns.map((column) => quoted(column.value(rows[index]))));
-    }
-    const text = lines.map((line) => `${line.join(",")}\n`).join("");
-    const address = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
-    element("a", { href: address, download: `${name}.csv` }).click();
-    setTimeout(() => URL.revokeObjectURL(address), 1000);
-  }
+  const download = () =>
+    downloadCsv(name, [
+      columns.map((column) => column.key),
+      ...selected().map((index) => columns.map((column) => column.value(rows[index]))),
+    ]);
 
   const tools = element("div", { class: "tools" });
   if (search) {
@@ -206,4 +195,31 @@ function makeTable({
     ),
     more,
   );
+}
+
+/* Tables that are part of the page as it was written can be downloaded too, as they stand. */
+function offerDownload(table) {
+  const title = table.caption.textContent;
+  const lines = () =>
+    [...table.rows].map((row) => [...row.cells].map((cell) => cell.innerText.replace(/\s+/g, " ")));
+  const button = element(
+    "button",
+    { type: "button", "aria-label": `Download as CSV: ${title}` },
+    "CSV",
+  );
+  button.addEventListener("click", () => downloadCsv(title, lines()));
+  table.closest(".wide").before(element("div", { class: "tools" }, button));
+}
+
+function downloadCsv(name, rows) {
+  const quoted = (value) => {
+    let text = known(value) ? String(value) : "";
+    // A spreadsheet would run what looks like a formula.
+    if (typeof value === "string" && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;
+    return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  const text = rows.map((row) => `${row.map(quoted).join(",")}\n`).join("");
+  const address = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+  element("a", { href: address, download: `${name.replace(/[^\w.-]+/g, "-")}.csv` }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 1000);
 }
