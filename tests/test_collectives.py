@@ -359,7 +359,13 @@ def test_tensor_parallelism_is_megatrons(name, layers, data, model, remat):
             assert whole / model <= gradients < whole / model + 0.2 * whole
 
 
-@pytest.mark.parametrize(("name", "ticks"), [("pipeline_gpipe", 5), ("pipeline_interleaved", 9)])
+@pytest.mark.parametrize(
+    ("name", "ticks"),
+    [
+        ("pipeline_gpipe", 5),
+        pytest.param("pipeline_interleaved", 9, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize(
     "mesh",
     ["data=2,pipe=2", pytest.param("data=2,model=2,pipe=2", marks=pytest.mark.slow)],

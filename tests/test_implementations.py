@@ -150,7 +150,6 @@ ALWAYS = {"mlp-data=8-fp32", "mlp-data=2,fsdp=4-fp32", "mlp-data=2,model=4-fp32"
 but for FIRST."""
 
 FIRST = {
-    ("fsdp_shard_map", "vae-fsdp=4-fp32"),
     ("shard_map_pmean", "mlp-data=2-fp32,microbatches=2,remat,clip=0.1"),
     ("fsdp_shard_map", "mlp-data=2,fsdp=2-fp32,microbatches=2,remat,clip=0.1"),
     ("tensor_parallel_shard_map", "mlp-data=2,model=2-fp32,microbatches=2,remat,clip=0.1"),

@@ -13,6 +13,7 @@ import pytest
 import synthetic
 from matplotlib.collections import LineCollection, PathCollection, PolyCollection
 from matplotlib.colors import to_hex
+from matplotlib.path import Path as Line
 
 from bench import numbers, store
 from bench.report import figures, scaling, tables, traces
@@ -156,7 +157,10 @@ def test_a_line_breaks_where_there_is_no_time() -> None:
         _, (axes,) = style.Grid(columns=1, height=1).figure(1)
         style.draw_curves(axes, [style.Curve(look, np.array([1.0, 2, 4, 8]), y, y, y)])
         lines, _ = [one for one in axes.collections if isinstance(one, LineCollection)]
-        assert [len(one) for one in lines.get_segments()] == [2, 1]
+    (path,) = lines.get_paths()
+    drawn = path.cleaned(remove_nans=True)
+    assert drawn.codes.tolist() == [Line.MOVETO, Line.LINETO, Line.MOVETO, Line.STOP]
+    assert drawn.vertices[2, 1] == 3.0
 
 
 def test_throughput_has_a_panel_a_mesh(kept: list[Figure]) -> None:

@@ -7,73 +7,16 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import sysconfig
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from fronts import SMALL, Done, Front
 
 from bench import store
-from bench.environment import ROOT
 from bench.plugin import keyword
 from bench.verdicts import ALPHA
-
-FRONT = Path(__file__).parent / "fakes" / "front.py"
-SMALL = ("--workloads", "mlp", "--meshes", "data=1 data=2", "--rounds", "3")
-
-
-@dataclass
-class Done:
-    code: int
-    out: str
-    err: str
-
-
-class Front:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.environment = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "COLUMNS": "80",
-            "FAKE_WORKER": json.dumps({"log": str(folder / "log")}),
-        }
-
-    def told(self, **behaviour) -> Front:
-        told = {"log": str(self.folder / "log"), "pids": str(self.folder / "pids"), **behaviour}
-        self.environment["FAKE_WORKER"] = json.dumps(told)
-        return self
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, str(FRONT), *words],
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def __call__(self, *words: str) -> Done:
-        process = self.start(*words)
-        out, err = process.communicate(timeout=60)
-        assert "Traceback" not in out + err, out + err
-        return Done(process.returncode, out, err)
-
-    @property
-    def jobs(self) -> list[dict]:
-        log = self.folder / "log"
-        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-
-    def stored(self, run: str) -> store.Run:
-        return store.load(self.folder / "reports" / run)
-
-    def benchmarks(self, run: str) -> dict[str, dict]:
-        page = json.loads((self.folder / "reports" / run / "benchmark.json").read_text())
-        return {row["name"]: row for row in page["benchmarks"]}
 
 
 @pytest.fixture
@@ -489,9 +432,10 @@ def test_commands_without_tables_need_not_wait_for_them(mixed: tuple[Front, Done
     front = Front(mixed[0].folder)
     front.environment["PYTHONPROFILEIMPORTTIME"] = "1"
     for words in (["--help"], ["run", *SMALL, "--dry-run"]):
-        done = front(*words)
-        names = [line.rpartition("|")[2].strip() for line in done.err.splitlines()]
-        assert done.code == 0
+        process = front.start(*words)
+        _, err = process.communicate(timeout=60)
+        names = [line.rpartition("|")[2].strip() for line in err.splitlines()]
+        assert process.returncode == 0
         assert "bench.plugin" in names
         tables = {"numpy", "pandas", "pyarrow", "scipy", "matplotlib"}
         assert not tables & {name.partition(".")[0] for name in names}

@@ -13,9 +13,9 @@ import sys
 import termios
 
 import pytest
+from fronts import FRONT, SMALL
 from rich.cells import cell_len
 from rich.console import Console
-from test_plugin import FRONT, SMALL
 
 from bench.cells import Block, StepOptions
 from bench.environment import ROOT

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import synthetic
-from test_plugin import Done, Front
+from fronts import Done, Front
 
 from bench import store
 from bench.environment import ROOT

@@ -170,6 +170,7 @@ def test_pages_are_made_of_stored_rows(tmp_path: Path) -> None:
             build(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(kernel.why_unavailable() is not None, reason=str(kernel.why_unavailable()))
 def test_a_whole_session(tmp_path: Path) -> None:
     done = subprocess.run(

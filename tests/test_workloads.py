@@ -83,6 +83,7 @@ def test_model_flops_are_about_the_compilers(name):
     assert analysis["flops"] == pytest.approx(problem.model_flops, rel=0.15)
 
 
+@pytest.mark.slow
 def test_language_models_loss_falls():
     """From the entropy of a uniform byte to that of English letters, and below."""
     problem = gpt2.problem(gpt2.nano(), 16, "fp32")
