@@ -129,9 +129,7 @@ function start() {
     document.documentElement.style.setProperty("--controls", `${entry.target.offsetHeight}px`);
   }).observe(document.querySelector(".controls"));
   byId("host")?.addEventListener("toggle", drawHost);
-  for (const table of document.querySelectorAll(".verdicts, .endings, .facts")) {
-    if (table.tagName === "TABLE") offerDownload(table);
-  }
+  for (const button of document.querySelectorAll(".tools > .csv")) offerDownload(button);
   window.addEventListener("hashchange", () => {
     if (!readState()) show();
     goTo(state.section);

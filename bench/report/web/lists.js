@@ -12,14 +12,10 @@ function drawCells() {
         .map(([key, value]) => [key.slice(3), value]),
     ),
   };
-  let typing = 0;
   const changed = () => {
-    clearTimeout(typing); // Browsers take only so many addresses in a while.
-    typing = setTimeout(() => {
-      const filters = Object.entries(table.filters).map(([key, value]) => [`is.${key}`, value]);
-      const { sort, query: q, down } = table;
-      choose({ sort, q, down: down ? "1" : "", ...Object.fromEntries(filters) }, "cells");
-    }, 200);
+    const filters = Object.entries(table.filters).map(([key, value]) => [`is.${key}`, value]);
+    const { sort, query: q, down } = table;
+    choose({ sort, q, down: down ? "1" : "", ...Object.fromEntries(filters) }, "cells", 200);
   };
   byId("all").replaceChildren(
     makeTable({

@@ -1,7 +1,7 @@
 // What the reader has chosen, kept in the address's fragment so that a link leads back to it:
 // #section?subject=...&mesh=...
 
-const state = { section: "", choices: new URLSearchParams() };
+const state = { section: "", choices: new URLSearchParams(), writing: 0 };
 
 /* What the address says. One that names a section alone leaves the choices; is that all? */
 function readState() {
@@ -17,15 +17,24 @@ function readState() {
 
 const chosen = (key, otherwise = "") => state.choices.get(key) ?? otherwise;
 
-/* Change choices; what is empty is left out. */
-function choose(changes, section = state.section) {
+/*
+ * Change choices; what is empty is left out. The address follows after `wait` milliseconds: browsers
+ * take only so many in a while.
+ */
+function choose(changes, section = state.section, wait = 0) {
   for (const [key, value] of Object.entries(changes)) {
     if (known(value) && value !== "" && value !== false) state.choices.set(key, value);
     else state.choices.delete(key);
   }
   state.section = section;
-  if (section || state.choices.size)
-    history.replaceState(null, "", address(section, state.choices));
+  clearTimeout(state.writing);
+  if (wait) state.writing = setTimeout(writeAddress, wait);
+  else writeAddress();
+}
+
+function writeAddress() {
+  if (state.section || state.choices.size)
+    history.replaceState(null, "", address(state.section, state.choices));
 }
 
 function address(section, choices) {

@@ -198,17 +198,11 @@ function makeTable({
 }
 
 /* Tables that are part of the page as it was written can be downloaded too, as they stand. */
-function offerDownload(table) {
-  const title = table.caption.textContent;
+function offerDownload(button) {
+  const table = button.parentElement.nextElementSibling.querySelector("table");
   const lines = () =>
     [...table.rows].map((row) => [...row.cells].map((cell) => cell.innerText.replace(/\s+/g, " ")));
-  const button = element(
-    "button",
-    { type: "button", "aria-label": `Download as CSV: ${title}` },
-    "CSV",
-  );
-  button.addEventListener("click", () => downloadCsv(title, lines()));
-  table.closest(".wide").before(element("div", { class: "tools" }, button));
+  button.addEventListener("click", () => downloadCsv(table.caption.textContent, lines()));
 }
 
 function downloadCsv(name, rows) {
