@@ -251,7 +251,7 @@ def _winners(ranked: Sequence[Summary]) -> str:
             among = Counter(name for leaders in ties for name in leaders).most_common(NAMED_WINNERS)
             often = listing([f"{name} ({times})" for name, times in among])
             where = "all" if len(ties) == len(ranked) else str(len(ties))
-            parts.append(f"in {where} {what}, most often {often}")
+            parts.append(f"{what} in {where}, most often among {often}")
     return f"Of {blocks}, {'; '.join(parts)}."
 
 
