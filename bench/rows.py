@@ -17,6 +17,12 @@ SCHEMA = 5
 TWIN = "twin"
 """Arm name of the second copy of a block's baseline (the A/A twin)."""
 
+WHOLE_BATCH = "whole batch"
+"""Arm name of the reference of loss curves: the whole batch on one device, in the timed dtypes."""
+IN_PARTS = "whole batch in parts"
+"""The same with its batch in as few parts as divide it, whose gradients are averaged."""
+EXACT = "whole batch in float64"
+
 Category = Literal["matmul", "elementwise", "layout", "collective", "control", "unknown"]
 """What an operation is for: `layout` only arranges data, `control` runs other operations, and
 `unknown` is of a program that could not be found."""
@@ -284,6 +290,22 @@ class TraceRow(BlockFields):
     """Cores that the process might use, where its devices are made of them; else None."""
 
 
+class LossRow(BlockFields):
+    """`losses.jsonl`: the loss curve of one arm: see bench.worker.training.
+
+    All arms of a block start from the same parameters and take the same batches.
+    """
+
+    arm: str
+    """Implementation name, WHOLE_BATCH, IN_PARTS or EXACT."""
+    losses: list[float]
+    """Of every step's batch, before its update; all finite."""
+    reason: str
+    """Why there are fewer than were asked for; empty if there are not."""
+    tolerance: float
+    """Largest relative difference from the right loss that the gate allows its few steps."""
+
+
 class Look(TypedDict):
     """A look at the samples to see whether they are enough, and what it may be wrong by."""
 
@@ -321,7 +343,8 @@ class BlockRow(BlockFields):
     started_at: str
     """UTC, ISO 8601."""
     seconds: dict[str, float]
-    """Wall seconds by phase: `start`, `ceilings`, `gate`, `compile`, `measure`, `trace`."""
+    """Wall seconds by phase: `start`, `ceilings`, `gate`, `compile`, `measure`, `trace`,
+    `train`."""
     ceilings: Ceilings | None
     """None in later launches, and where measuring them failed."""
     load_before: float

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.report.bubbles import Idle
-    from bench.rows import Ceilings, Manifest, TraceRow
+    from bench.rows import Ceilings, LossRow, Manifest, TraceRow
     from bench.store import Damage, Run
 
 IMPLAUSIBLE = "implausible"
@@ -151,6 +151,8 @@ class Tables:
     shares are rough, and those of others may come out below 0: they are to be averaged."""
     damaged: Sequence[Damage] = ()
     """What was stored and is not read."""
+    losses: Sequence[LossRow] = ()
+    """Loss curves, of implementations and references: see bench.report.losses."""
 
 
 def build(run: Run) -> Tables:
@@ -200,7 +202,8 @@ def build(run: Run) -> Tables:
         order = [*BLOCK_ORDER, "implementation"]
         table = table.sort_values(order, kind="stable", ignore_index=True)
     traces = {row["cell"]: row for row in run.traces}
-    return Tables(table, comparisons, traces, _timeline(run.samples, comparisons), run.damaged)
+    timeline = _timeline(run.samples, comparisons)
+    return Tables(table, comparisons, traces, timeline, run.damaged, run.losses)
 
 
 def _attempts(blocks: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:

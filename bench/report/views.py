@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 from bench import numbers, peaks, statistics
 from bench.cells import StepOptions
 from bench.explain.words import signed
-from bench.report import commands, tables, words
+from bench.report import commands, losses, tables, words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pandas as pd
 
     from bench.explain.words import Reason
+    from bench.report.losses import Curve, Training
     from bench.report.scaling import Scaling
     from bench.report.tables import Comparison
     from bench.report.variants import Effect
@@ -344,6 +345,43 @@ def _point(by_devices: dict[Any, dict[Any, Any]], devices: int) -> Figure:
         numbers.si(point["step_s"], "s"),
         numbers.MISSING if math.isnan(share) else f"{numbers.significant(100 * share)} % efficient",
     )
+
+
+def loss_differences(trainings: Sequence[Training]) -> Table:
+    """How far the loss curves of a subject's blocks are from the reference's."""
+    places = [training.block.place for training in trainings]
+    by_arm: dict[str, dict[str, Curve]] = {}
+    for training in trainings:
+        for one in (*training.curves, *training.yardsticks):
+            by_arm.setdefault(one.arm, {})[training.block.place] = one
+    # References last.
+    names = sorted(by_arm, key=lambda arm: (arm in losses.YARDSTICKS, arm))
+    rows = [
+        Row(name, [_from_reference(by_arm[name].get(place)) for place in places]) for name in names
+    ]
+    steps = max(training.steps for training in trainings)
+    tolerance = numbers.scientific(trainings[0].reference.tolerance)
+    meaning = (
+        f"Of {numbers.count(steps, 'step')} from the same parameters on the same data: the largest "
+        "relative difference from the loss of the whole batch on one device, in the same dtypes. "
+        "Every step amplifies rounding; the last rows show how far that leads the reference "
+        f"itself. The gate allows its few steps {tolerance}."
+    )
+    headings = [Figure("Implementation"), *map(Figure, places)]
+    return Table("Largest difference from the reference's loss", headings, rows, [meaning])
+
+
+def _from_reference(one: Curve | None) -> Figure:
+    if one is None or one.largest is None:
+        return Figure(numbers.MISSING, one.reason if one else "")
+    notes = []
+    if len(one.differences) > losses.EARLY:
+        notes.append(f"{numbers.scientific(one.early)} in the first {losses.EARLY}")
+    if one.beyond:
+        notes.append(f"above the gate's tolerance from step {one.beyond}")
+    if one.reason:
+        notes.append(one.reason)
+    return Figure(numbers.scientific(one.largest), ", ".join(notes))
 
 
 def endings(cells: pd.DataFrame) -> list[Ending]:

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -26,6 +27,7 @@ from bench.protocol import (
     Event,
     Job,
     LookEvent,
+    LossEvent,
     Phase,
     PhaseEvent,
     SamplesEvent,
@@ -38,6 +40,7 @@ from bench.rows import (
     CellRow,
     Communication,
     CompileTimes,
+    LossRow,
     SampleRow,
     Status,
     Turn,
@@ -53,7 +56,7 @@ from bench.worker.completion import check_completion
 from bench.worker.discover import implementation_files, load
 from bench.worker.divergence import diverged
 from bench.worker.failures import Ended, UnsupportedError, failure
-from bench.worker.gate import Gate, built, pair
+from bench.worker.gate import OWN, Gate, built, pair
 from bench.worker.host_slots import merged
 from bench.worker.memory import high_water, largest_program
 from bench.worker.operations import Operations, modules_of
@@ -61,6 +64,7 @@ from bench.worker.problems import load_workload, make_problem
 from bench.worker.programs import communication, compilers_cost, live_programs, new_programs
 from bench.worker.traced_flops import traced_flops
 from bench.worker.tracing import Subject, trace_by_turns, trace_row
+from bench.worker.training import Curve, references, trained
 
 Emit = Callable[[Event], None]
 
@@ -210,6 +214,9 @@ class BlockRun:
         if "profile_dir" in self.job:
             # What was measured is told by now: a profiler that kills the process must not cost it.
             self.trace(Path(self.job["profile_dir"]), mesh)
+            self.tell()
+        if "train_steps" in self.job and gate is not None:
+            self.train(self.job["train_steps"], problem, mesh, gate)
             self.tell()
 
     def tell(self) -> None:
@@ -438,6 +445,39 @@ class BlockRun:
                 row["profile"] = subject.run
                 self.emit(TraceEvent(event="trace", row=trace_row(self.fields, row, traced, mesh)))
         self.stopwatch.lap("trace")
+
+    def train(self, steps: int, problem: Problem, mesh: Mesh, gate: Gate) -> None:
+        """The loss curve of the reference, and of each cell that is ok."""
+        names = [name for name, row in self.rows.items() if row["status"] == "ok"]
+        if not names:
+            return
+        # Arms have done their work: whatever trains may have their memory.
+        self.arms.clear()
+        for name, curve in references(problem, gate.problems[OWN], steps, self.step_of).items():
+            self.tell_curve(name, curve, gate)
+        for name in names:
+            build = partial(built, self.implementations[name], problem, mesh)
+            with self.modules_of(name), remembered_programs(self.programs / name):
+                curve = trained(build, problem.batch, steps, partial(self.step_of, name))
+            self.tell_curve(name, curve, gate)
+        self.stopwatch.lap("train")
+
+    def tell_curve(self, name: str, curve: Curve, gate: Gate) -> None:
+        """Say what training came to."""
+        row = LossRow(
+            **self.fields,
+            arm=name,
+            losses=curve.losses,
+            reason=curve.reason,
+            tolerance=gate.loss_tolerance,
+        )
+        self.emit(LossEvent(event="losses", row=row))
+
+    def step_of(self, name: str, number: int) -> None:
+        """Report which step of a curve begins: each first one, and then now and again."""
+        if not number or time.monotonic() > self.reported + PROGRESS_S:
+            self.phase("train", name, number, self.job["train_steps"])
+            self.reported = time.monotonic()
 
     def fail(self, name: str, problem: Problem, status: Status, reason: str) -> None:
         """End a cell without a time, and say so at once: a later crash must not hide it."""
