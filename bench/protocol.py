@@ -169,7 +169,7 @@ class LossEvent(TypedDict):
 
 
 class BlockEvent(TypedDict):
-    """The block is measured. Sent again, with its cells, once it has been traced, or trained.
+    """The block is measured. Sent again once it has been traced, with its cells, and trained.
 
     The supervisor adds the host's load.
     """

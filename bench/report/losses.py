@@ -190,22 +190,14 @@ def unfinished(trainings: Sequence[Training], manifest: Manifest) -> str:
 
 def curves_frame(trainings: Iterable[Training]) -> pd.DataFrame:
     """One row a step of a curve: its loss, and its difference from the reference's."""
-    frames = [
-        pd.DataFrame(
-            {
-                "block": training.block.name,
-                "arm": one.arm,
-                "step": np.arange(1, len(one.losses) + 1),
-                "loss": one.losses,
-                "difference": pd.Series(one.differences),
-            }
-        )
-        for training in trainings
-        for one in (training.reference, *training.yardsticks, *training.curves)
-        if one.losses.size
-    ]
-    columns = ["block", "arm", "step", "loss", "difference"]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+    frames = []
+    for training in trainings:
+        for one in (training.reference, *training.yardsticks, *training.curves):
+            steps = np.arange(len(one.losses))
+            apart = pd.Series(one.differences).reindex(steps).to_numpy(float)
+            columns = {"step": steps + 1, "loss": one.losses, "difference": apart}
+            frames.append(pd.DataFrame({"block": training.block.name, "arm": one.arm, **columns}))
+    return pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
 
 
 def differences_frame(trainings: Iterable[Training]) -> pd.DataFrame:

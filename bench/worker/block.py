@@ -217,7 +217,7 @@ class BlockRun:
             self.tell()
         if "train_steps" in self.job and gate is not None:
             self.train(self.job["train_steps"], problem, mesh, gate)
-            self.tell()
+            self.emit(BlockEvent(event="block", row=self.block_row()))
 
     def tell(self) -> None:
         """Say how the measured cells and the block ended, so far."""
