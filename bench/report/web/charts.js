@@ -324,7 +324,7 @@ function rooflineChart(rows, { columns, width }) {
 
 /* Loss curves, or how far they are apart. rows: {name, place, x, y, last, cell}, without `cell` for
    what is no implementation's; lines: {place, y}, dashed. */
-function lossChart(rows, { columns, width, title, format, log, lines = [] }) {
+function lossChart(rows, { columns, width, axisTitle, format, log, lines = [] }) {
   const names = namesIn(rows.filter((row) => known(row.cell)));
   const guides = namesIn(rows.filter((row) => !known(row.cell)));
   const domain = padded(
@@ -336,7 +336,7 @@ function lossChart(rows, { columns, width, title, format, log, lines = [] }) {
     field: "y",
     type: "quantitative",
     scale: log ? { type: "log", domain, nice: false } : { zero: false },
-    axis: { title, format, ...(log ? { values: logTicks(domain) } : { tickCount: 5 }) },
+    axis: { title: axisTitle, format, ...(log ? { values: logTicks(domain) } : { tickCount: 5 }) },
   };
   const line = { type: "line", strokeWidth: 1.4, invalid: "break-paths-show-path-domains" };
   return {

@@ -580,13 +580,12 @@ function losses(target) {
   const places = unique(rows.map((row) => row.place));
   const draw = (key, { title, caption, text, ...spec }) => {
     const own = rows.filter((row) => known(row[key]));
-    const name = title.toLowerCase();
     return figure({
       title,
       caption,
       spec: lossChart(
         own.map((row) => ({ ...row, y: row[key] })),
-        { columns, width, title: name, ...spec },
+        { columns, width, ...spec },
       ),
       table: () => ({
         name: `losses-${key}`,
@@ -629,6 +628,7 @@ function losses(target) {
         "Every implementation from the same parameters on the same data, and the reference: the " +
         `whole batch on one device.${thinned}`,
       text: significantOrMissing,
+      axisTitle: "loss",
       format: "~g",
       log: logarithmic && rows.every((row) => !known(row.loss) || row.loss > 0),
     }),
@@ -639,6 +639,7 @@ function losses(target) {
         "with its batch in parts, and in float64: as far as rounding leads, which every step " +
         `amplifies. The dashed line is what the gate allows its few steps.${thinned}`,
       text: scientific,
+      axisTitle: "relative difference",
       format: ".0e",
       log: true,
       lines: places.map((place) => ({ place, y: tolerance })),
@@ -647,7 +648,7 @@ function losses(target) {
     makeTable({
       title: "Largest difference from the reference's loss",
       name: "loss-differences",
-      rows: every.filter((curve) => curve.name !== every[0].name),
+      rows: every.filter((curve) => known(curve.cell) || curve.yardstick),
       columns: [
         { key: "place", title: "Block", filter: true },
         NAME,
