@@ -49,6 +49,14 @@ class HostSlot(TypedDict):
     """Mean frequency of the cores when the turn ended; None where it is not shown."""
 
 
+class Energy(TypedDict):
+    """What the devices used from just before a turn until just after it."""
+
+    joules: float
+    """Of all boards or packages in use, each as a whole."""
+    seconds: float
+
+
 class Turn(TypedDict):
     """One arm's turn in one round."""
 
@@ -73,6 +81,8 @@ class Turn(TypedDict):
     """Time of the one discarded step before the spans."""
     host: HostSlot | None
     """What the host did meanwhile; None where the system does not tell."""
+    energy: NotRequired[Energy]
+    """Absent where no counter tells."""
 
 
 class SampleRow(Turn):
@@ -315,6 +325,17 @@ class Look(TypedDict):
     """Probability that any verdict of the block at this look is wrong: see bench.verdicts."""
 
 
+class EnergyMeter(TypedDict):
+    """What counted energy: see bench.worker.energy."""
+
+    counted: list[str]
+    """Kinds of the boards or packages in use: `CPU package`, or a GPU's name."""
+    period_s: float
+    """Longest time seen between two moves of a counter."""
+    reason: str
+    """Why the energy is unknown; empty if it is not."""
+
+
 class Ceilings(TypedDict):
     """What the machine can do at best, measured on all devices at once by bench.worker.ceilings."""
 
@@ -347,6 +368,8 @@ class BlockRow(BlockFields):
     `train`."""
     ceilings: Ceilings | None
     """None in later launches, and where measuring them failed."""
+    energy: NotRequired[EnergyMeter]
+    """Absent where nothing was timed."""
     load_before: float
     """1-minute load average of the host when the worker started."""
     load_after: float

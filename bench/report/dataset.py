@@ -74,6 +74,13 @@ _FIGURES = {
     "idle": "idle",
     "idle_low": "idle_low",
     "idle_high": "idle_high",
+    "joules": "joules_per_step",
+    "joules_error": "joules_error",
+    "joules_unit": "joules_per_unit",
+    "per_joule": "units_per_joule",
+    "watts": "watts",
+    "energy_ratio": "energy_ratio",
+    "energy_ratio_error": "energy_ratio_error",
 }
 """Numbers of a cell, by what the page calls them: columns of bench.report.tables.Tables.cells."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from bench import numbers
-from bench.report import commands, losses, stragglers, traces, variants, views, words
+from bench.report import commands, energy, losses, stragglers, traces, variants, views, words
 from bench.report.figures import sample
 from bench.report.templates import environment
 
@@ -129,7 +129,7 @@ def content(
         host=drawn.host,
         caveats=caveats,
         endings=endings,
-        environment=views.environment(manifest),
+        environment=views.environment(manifest, energy.sentence(found)),
         command=commands.of_run(manifest),
         traced=bool(found.traces),
     )
@@ -309,6 +309,7 @@ def _general(
         *(chart.table for chart in charts),
         views.variant(changed) if changed else None,
         views.loss_differences(trained) if trained else None,
+        views.energy(blocks),
         views.communication([block for block in blocks if block.ranked]),
     ]
     verdicts = _macros().verdicts([summaries[block.name] for block in blocks])

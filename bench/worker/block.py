@@ -55,6 +55,8 @@ from bench.worker.compilation import CompilationLog, remembered_programs
 from bench.worker.completion import check_completion
 from bench.worker.discover import implementation_files, load
 from bench.worker.divergence import diverged
+from bench.worker.energy import Meter
+from bench.worker.energy import merged as merged_energy
 from bench.worker.failures import Ended, UnsupportedError, failure
 from bench.worker.gate import OWN, Gate, built, pair
 from bench.worker.host_slots import merged
@@ -174,6 +176,8 @@ class BlockRun:
         self.checkouts: dict[str, BaseModules] = {}
         """Other revisions that arms come from, by their folder."""
         self.ceilings: Ceilings | None = None
+        self.meter: Meter | None = None
+        """What counts energy, once anything is timed."""
         self.baseline = ""
         self.chance = random.Random(job["seed"])
         self.steps = 0
@@ -337,12 +341,13 @@ class BlockRun:
 
         rounds = self.job["rounds"]
         self.phase("measure", "", 0, rounds)
+        self.meter = Meter(mesh.local_devices)
         try:
             self.steps = steps_per_span(self.arms, rounds, self.job["seconds"], self.turn_of)
             with CompilationLog() as log:
                 turns, compiled = measure(
                     self.arms, rounds, self.steps, self.job["seed"], log, self.after_round,
-                    self.turn_of,
+                    self.turn_of, self.meter.slot,
                 )  # fmt: skip
         except BaseException as error:
             # The rounds of the others lack a turn: they are taken again, by a fresh worker.
@@ -392,15 +397,21 @@ class BlockRun:
             for turn in turns
         ]
         if jax.process_count() > 1:
-            seen = peers.everyones([[own_times(row), row["host"]] for row in rows])
+            seen = peers.everyones(
+                [[own_times(row), row["host"], row.get("energy")] for row in rows]
+            )
             hosts = peers.everyones(host_id())
             for row, *each in zip(rows, *seen, strict=True):
-                spans, slots = zip(*each, strict=True)
+                spans, slots, energies = zip(*each, strict=True)
                 throughput, latency, wash_out = map(list, zip(*spans, strict=True))
                 row["throughput_ns"], row["process_throughput_ns"] = max(throughput), throughput
                 row["latency_ns"], row["process_latency_ns"] = max(latency), latency
                 row["wash_out_ns"] = max(wash_out)
                 row["host"] = merged(slots, hosts)
+                energy = merged_energy(energies)
+                row.pop("energy", None)
+                if energy is not None:
+                    row["energy"] = energy
         return rows
 
     def add_twin(self, problem: Problem, mesh: Mesh) -> None:
@@ -500,7 +511,7 @@ class BlockRun:
 
     def block_row(self) -> BlockRow:
         """The block's row. The supervisor, who sees the host, fills in its load."""
-        return BlockRow(
+        row = BlockRow(
             **self.fields,
             baseline=self.baseline,
             rounds=self.rounds,
@@ -512,6 +523,9 @@ class BlockRun:
             load_before=0.0,
             load_after=0.0,
         )
+        if self.meter is not None:
+            row["energy"] = self.meter.told
+        return row
 
 
 def own_times(row: SampleRow) -> tuple[int, int, int]:

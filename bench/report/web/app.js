@@ -65,6 +65,7 @@ function show() {
   redraw();
   drawCells();
   drawEffects();
+  drawEnergy();
   drawProcesses();
   drawCell();
 }
