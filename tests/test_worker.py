@@ -205,6 +205,9 @@ def test_only_right_cells_and_the_twin_have_samples(events):
     *_, block = rows(events, "block")
     assert {row["steps"] for row in samples} == {block["steps"]}
     assert block["baseline"] == "jit_spmd"
+    meter = block["energy"]
+    assert bool(meter["reason"]) != bool(meter["counted"]), "known or unknown, never neither"
+    assert all(("energy" in row) == (not meter["reason"]) for row in samples)
     assert set(block["seconds"]) == {
         *("start", "ceilings", "gate", "compile", "measure", "trace", "train"),
     }
