@@ -38,7 +38,7 @@ PLAN = synthetic.Plan(
     alone=frozenset({"nnx_jit"}),
     traced=True,
     trained=60,
-    drifts={"pmap": 1e-5},
+    drifts={"shard_map_psum": 1e-5},
     variants={"": 1.0, "slow": 1.5},
     endings={
         ("python_loop", 4): ("wrong", "gradients 4 times too large"),

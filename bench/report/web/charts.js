@@ -331,7 +331,13 @@ function lossChart(rows, { columns, width, axisTitle, format, log, lines = [] })
     [...rows, ...lines].map((row) => row.y).filter((value) => known(value) && value > 0),
     0.05,
   );
-  const x = { field: "x", type: "quantitative", axis: { title: "step", grid: false } };
+  const x = {
+    field: "x",
+    type: "quantitative",
+    // Named, as there may be no difference at all.
+    scale: { domain: [0, Math.max(...rows.map((row) => row.x))], nice: false },
+    axis: { title: "step", grid: false },
+  };
   const y = {
     field: "y",
     type: "quantitative",
