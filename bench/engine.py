@@ -417,8 +417,9 @@ class Engine:
         blocks[0] = {**blocks[0], "looks": spending.looks[looked:]}
         cells = [self._keyed(block, row) for attempt in attempts for row in attempt.cells]
         traces = [row for attempt in attempts for row in attempt.traces]
+        losses = [row for attempt in attempts for row in attempt.losses]
         with storing(directory, resume=directory.name):
-            store.append_launch(directory, rows, cells, blocks, traces)
+            store.append_launch(directory, rows, cells, blocks, traces, losses)
         self._remember(cells)
         monitor.end(block, number, [row["status"] for row in cells], found)
 
@@ -556,6 +557,7 @@ class Engine:
             profile_dir=str(PROFILES.resolve()) if profile else None,
             profile_run=self.directory.name if self.directory else "",
             profile_steps=plan.profile_steps,
+            train_steps=plan.train_steps,
         )
 
 

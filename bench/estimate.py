@@ -30,6 +30,9 @@ OTHER_ARM_S = 5.0
 TRACE_S = 2.0
 """Tracing of one arm."""
 
+_APART = ("measure", "train")
+"""Phases that take as long as they are asked to."""
+
 _NEWEST_RUNS = 5
 _SIXTY = 60
 
@@ -59,7 +62,7 @@ def _overheads(run: store.Stored) -> History:
             f"{row['workload']}-{row['size']}",
             counts[row["attempt"]],
             row["launch"] == 0,
-        ): sum(seconds for phase, seconds in row["seconds"].items() if phase != "measure")
+        ): sum(seconds for phase, seconds in row["seconds"].items() if phase not in _APART)
         for row in run.blocks
         if row["seconds"]
     }

@@ -146,6 +146,8 @@ class Plan:
     """Half-width of a 95 % interval that is narrow enough; None where deciding is enough."""
     profile_steps: int
     """Steps of a trace; 0 where none is recorded."""
+    train_steps: int
+    """Steps of every loss curve; 0 where nothing is trained."""
     timeout_s: float | None
     """Most time of one worker process."""
     silence_s: float
@@ -175,6 +177,7 @@ class Plan:
             "budget": self.budget_s,
             "target_ci": self.target_ci,
             "profile_steps": self.profile_steps,
+            "train_steps": self.train_steps,
             "timeout": self.timeout_s,
             "silence": self.silence_s,
         }
@@ -242,6 +245,7 @@ class _Reader:
             budget_s=self._positive("--budget", self.options.budget, "seconds"),
             target_ci=self._share("--target-ci", self.options.target_ci),
             profile_steps=self._profile_steps(),
+            train_steps=self._whole("--train-steps", self.options.train_steps, 0),
             timeout_s=self._positive("--timeout", self.options.timeout, "seconds"),
             silence_s=self._positive("--silence", self.options.silence, "seconds") or SILENCE_S,
         )

@@ -76,6 +76,14 @@ def percent(share: float) -> str:
     return f"{value:.{decimals}f}{NARROW}%".replace("-", MINUS)
 
 
+def scientific(value: float | None) -> str:
+    """`0.000000412` -> `4.1e-7`: two digits; a dash where there is no value."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    digits, _, power = f"{value:.1e}".partition("e")
+    return f"{digits}e{int(power)}" if value else "0"
+
+
 def signed(value: float, text: str) -> str:
     """A number's text with a plus where it is one; the minus is in the text already."""
     return f"+{text}" if value > 0 else text

@@ -99,6 +99,7 @@ class Options:
     baseline: str | None = None
     profile: bool = False
     profile_steps: str | None = None
+    train_steps: str | None = None
     timeout: str | None = None
     silence: str | None = None
     implementation_path: tuple[str, ...] = ()
@@ -239,6 +240,11 @@ _OPTIONS: dict[str, _Argument] = {
     },
     "profile": {"action": "store_true", "help": "also record a profiler trace of every cell"},
     "profile_steps": {"metavar": "N", "help": "steps of a trace (default: 5)"},
+    "train_steps": {
+        "metavar": "N",
+        "help": "also train every cell for N steps on the same data, beside the whole batch on one "
+        "device, and compare their loss curves",
+    },
     "timeout": {
         "metavar": "SECONDS",
         "help": "most time a worker process may take for a block (default: no limit)",

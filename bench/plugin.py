@@ -33,6 +33,7 @@ from bench.estimate import Remaining, block_seconds, clock, read_history
 from bench.exits import BAD_INPUT, FAILED
 from bench.hosts import Hosts, ThisHost
 from bench.matrix import BadInput, Plan, make_plan
+from bench.numbers import count
 from bench.options import Options, add_options, read_options
 from bench.progress import Progress
 from bench.protocol import Catalogue, PhaseEvent
@@ -419,9 +420,13 @@ class Front:
         time = f"about {clock(total)}"
         if plan.budget_s is not None:
             each, time = "launches as the budget allows, of", f"{clock(max(total, plan.budget_s))}"
+        training = ""
+        if plan.train_steps:
+            steps = count(plan.train_steps, "step")
+            training = f"; training every cell for {steps} comes on top"
         self.console.print(
             f"blocks: {len(self._selected)}, cells: {cells}, {each} up to {plan.rounds} rounds, "
-            f"baseline {plan.baseline}: {time}",
+            f"baseline {plan.baseline}: {time}{training}",
             soft_wrap=True,
         )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-from bench.rows import BlockRow, CellRow, SampleRow, TraceRow
+from bench.rows import BlockRow, CellRow, LossRow, SampleRow, TraceRow
 
 MORE = "more"
 ENOUGH = "enough"
@@ -104,9 +104,11 @@ class Job(TypedDict):
     """TensorBoard log directory; no tracing pass if absent. A cell's run is `<run>/<cell name>`."""
     profile_run: NotRequired[str]
     profile_steps: NotRequired[int]
+    train_steps: NotRequired[int]
+    """Steps of a loss curve; no training if absent."""
 
 
-Phase = Literal["start", "ceilings", "truth", "gate", "compile", "measure", "trace"]
+Phase = Literal["start", "ceilings", "truth", "gate", "compile", "measure", "trace", "train"]
 
 
 class PhaseEvent(TypedDict):
@@ -118,7 +120,7 @@ class PhaseEvent(TypedDict):
     """Implementation, or empty where the phase is about the whole block."""
     done: int
     of: int
-    """Progress within the phase: arms, or rounds in `measure`."""
+    """Progress within the phase: arms, rounds in `measure`, or steps in `train`."""
 
 
 class CellEvent(TypedDict):
@@ -159,8 +161,15 @@ class TraceEvent(TypedDict):
     row: TraceRow
 
 
+class LossEvent(TypedDict):
+    """An arm's loss curve, or a reference's."""
+
+    event: Literal["losses"]
+    row: LossRow
+
+
 class BlockEvent(TypedDict):
-    """The block is measured. Sent again, with its cells, once it has been traced.
+    """The block is measured. Sent again once it has been traced, with its cells, and trained.
 
     The supervisor adds the host's load.
     """
@@ -169,7 +178,7 @@ class BlockEvent(TypedDict):
     row: BlockRow
 
 
-Event = PhaseEvent | CellEvent | LookEvent | SamplesEvent | TraceEvent | BlockEvent
+Event = PhaseEvent | CellEvent | LookEvent | SamplesEvent | TraceEvent | LossEvent | BlockEvent
 
 
 class InspectionRequest(TypedDict):

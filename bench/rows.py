@@ -17,6 +17,12 @@ SCHEMA = 5
 TWIN = "twin"
 """Arm name of the second copy of a block's baseline (the A/A twin)."""
 
+WHOLE_BATCH = "whole batch"
+"""Arm name of the reference of loss curves: the whole batch on one device, in the timed dtypes."""
+IN_PARTS = "whole batch in parts"
+"""The same with its batch in as few parts as divide it, whose gradients are averaged."""
+EXACT = "whole batch in float64"
+
 Category = Literal["matmul", "elementwise", "layout", "collective", "control", "unknown"]
 """What an operation is for: `layout` only arranges data, `control` runs other operations, and
 `unknown` is of a program that could not be found."""
@@ -43,6 +49,14 @@ class HostSlot(TypedDict):
     """Mean frequency of the cores when the turn ended; None where it is not shown."""
 
 
+class Energy(TypedDict):
+    """What the devices used from just before a turn until just after it."""
+
+    joules: float
+    """Of all boards or packages in use, each as a whole."""
+    seconds: float
+
+
 class Turn(TypedDict):
     """One arm's turn in one round."""
 
@@ -67,6 +81,8 @@ class Turn(TypedDict):
     """Time of the one discarded step before the spans."""
     host: HostSlot | None
     """What the host did meanwhile; None where the system does not tell."""
+    energy: NotRequired[Energy]
+    """Absent where no counter tells."""
 
 
 class SampleRow(Turn):
@@ -284,6 +300,22 @@ class TraceRow(BlockFields):
     """Cores that the process might use, where its devices are made of them; else None."""
 
 
+class LossRow(BlockFields):
+    """`losses.jsonl`: the loss curve of one arm: see bench.worker.training.
+
+    All arms of a block start from the same parameters and take the same batches.
+    """
+
+    arm: str
+    """Implementation name, WHOLE_BATCH, IN_PARTS or EXACT."""
+    losses: list[float]
+    """Of every step's batch, before its update; all finite."""
+    reason: str
+    """Why there are fewer than were asked for; empty if there are not."""
+    tolerance: float
+    """Largest relative difference from the right loss that the gate allows its few steps."""
+
+
 class Look(TypedDict):
     """A look at the samples to see whether they are enough, and what it may be wrong by."""
 
@@ -291,6 +323,17 @@ class Look(TypedDict):
     """Rounds of the block, all its launches so far together."""
     alpha: float
     """Probability that any verdict of the block at this look is wrong: see bench.verdicts."""
+
+
+class EnergyMeter(TypedDict):
+    """What counted energy: see bench.worker.energy."""
+
+    counted: list[str]
+    """Kinds of the boards or packages in use: `CPU package`, or a GPU's name."""
+    period_s: float
+    """Longest time seen between two moves of a counter."""
+    reason: str
+    """Why the energy is unknown; empty if it is not."""
 
 
 class Ceilings(TypedDict):
@@ -321,9 +364,12 @@ class BlockRow(BlockFields):
     started_at: str
     """UTC, ISO 8601."""
     seconds: dict[str, float]
-    """Wall seconds by phase: `start`, `ceilings`, `gate`, `compile`, `measure`, `trace`."""
+    """Wall seconds by phase: `start`, `ceilings`, `gate`, `compile`, `measure`, `trace`,
+    `train`."""
     ceilings: Ceilings | None
     """None in later launches, and where measuring them failed."""
+    energy: NotRequired[EnergyMeter]
+    """Absent where nothing was timed."""
     load_before: float
     """1-minute load average of the host when the worker started."""
     load_after: float

@@ -23,6 +23,7 @@ from bench.rows import (
     CellRow,
     Extent,
     LaunchRow,
+    LossRow,
     Manifest,
     SampleRow,
     TraceRow,
@@ -38,7 +39,9 @@ MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
 CELLS = "cells.jsonl"
 TRACES = "traces.jsonl"
+LOSSES = "losses.jsonl"
 LAUNCHES = "launches.jsonl"
+_ROWS = (SAMPLES, TRACES, LOSSES, CELLS)
 
 
 class StoreError(Exception):
@@ -79,6 +82,8 @@ class Run:
     blocks: pd.DataFrame
     traces: list[TraceRow]
     """What traces showed, the last of each cell."""
+    losses: list[LossRow]
+    """Loss curves, the last of each arm of a block."""
     damaged: list[Damage] = field(default_factory=list)
     """What is there and was not read."""
 
@@ -137,6 +142,7 @@ def append_launch(
     cells: Sequence[CellRow],
     blocks: Sequence[BlockRow],
     traces: Sequence[TraceRow] = (),
+    losses: Sequence[LossRow] = (),
 ) -> None:
     """Store one launch: all of its attempts count, or none does.
 
@@ -148,8 +154,9 @@ def append_launch(
       cells: of all attempts.
       blocks: a row an attempt; at least one, all of one block and launch.
       traces: of all attempts.
+      losses: of all attempts.
     """
-    rows = {SAMPLES: samples, TRACES: traces, CELLS: cells}
+    rows = dict(zip(_ROWS, (samples, traces, losses, cells), strict=True))
     stored = {name: _append(directory / name, _lines(rows[name])) for name in rows if rows[name]}
     launch: LaunchRow = {"blocks": list(blocks), "stored": stored}
     _append(directory / LAUNCHES, files.sealed(json.dumps(launch)))
@@ -189,6 +196,7 @@ def load(directory: Path) -> Run:
     stored = read(directory)
     cells = frames.of_rows(stored.rows(CELLS), CellRow)
     traces = cast("list[TraceRow]", stored.rows(TRACES))
+    losses = cast("list[LossRow]", stored.rows(LOSSES))
     return Run(
         directory=directory,
         manifest=stored.manifest,
@@ -196,6 +204,7 @@ def load(directory: Path) -> Run:
         cells=cells.drop_duplicates(["cell", "launch"], keep="last", ignore_index=True),
         blocks=frames.of_rows(map(dict, stored.blocks), BlockRow),
         traces=list({row["cell"]: row for row in traces}.values()),
+        losses=list({(row["block"], row["arm"]): row for row in losses}.values()),
         damaged=stored.damaged,
     )
 
@@ -209,7 +218,7 @@ def read(directory: Path) -> Stored:
     manifest = read_manifest(directory)
     # First: what a run that is being measured stores meanwhile is of launches that come later.
     lines = _bytes(directory / LAUNCHES)
-    texts = {name: memoryview(_bytes(directory / name)) for name in (SAMPLES, TRACES, CELLS)}
+    texts = {name: memoryview(_bytes(directory / name)) for name in _ROWS}
     told, damaged = _told(lines)
     faults = [list(_faults(launch, texts)) for launch in told]
     launches = [launch for launch, found in zip(told, faults, strict=True) if not found]

@@ -17,7 +17,7 @@ from rich.text import Text
 from bench import numbers, store
 from bench.cells import STATUSES
 from bench.progress import STYLES, WORDS
-from bench.report import tables, words
+from bench.report import losses, tables, words
 from bench.report.tables import Comparison
 
 FAILED = ("wrong", tables.IMPLAUSIBLE, "oom", "timeout", "crashed")
@@ -78,6 +78,7 @@ def print_summary(console: Console, run: store.Run) -> None:
     for part in (
         *_blocks([_row(comparison) for comparison in found.comparisons], console.width),
         *_decisions(found.cells),
+        *_losses(found),
         *_failures(found.cells),
         *_counts(found.cells),
     ):
@@ -181,6 +182,12 @@ def _widths(rows: Sequence[dict[str, str]], width: int, gap: int) -> dict[str, i
 
 def _decisions(cells: pd.DataFrame) -> Iterator[RenderableType]:
     text = words.decisions(cells)
+    if text:
+        yield Text(text)
+
+
+def _losses(found: tables.Tables) -> Iterator[RenderableType]:
+    text = losses.sentence(losses.find(found))
     if text:
         yield Text(text)
 

@@ -26,7 +26,7 @@ from bench.hosts import Hosts, Order, ThisHost
 from bench.processes import Group
 from bench.protocol import ENOUGH, MORE, BaseFile, Job, JobOptions, PhaseEvent
 from bench.readable import readable
-from bench.rows import BlockRow, CellRow, SampleRow, Status, TraceRow, block_fields
+from bench.rows import BlockRow, CellRow, LossRow, SampleRow, Status, TraceRow, block_fields
 from bench.variants import Variant
 from bench.verdicts import look_rounds
 
@@ -48,6 +48,8 @@ _KILLERS = {
 """By whether the kernel is known to have killed for want of memory."""
 _BEFORE_ARMS = ("", "start", "truth")
 """Phases in which every arm would fail alike: running each alone would only repeat the failure."""
+_AFTER_ROUNDS = ("trace", "train")
+"""Phases that follow once what was measured is told: a worker that dies in them costs only them."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class Settings:
     profile_dir: str | None = None
     profile_run: str = ""
     profile_steps: int = 0
+    train_steps: int = 0
+    """Of a loss curve; 0 where nothing is trained."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,7 @@ class Attempt:
     cells: tuple[CellRow, ...]
     block: BlockRow
     traces: tuple[TraceRow, ...]
+    losses: tuple[LossRow, ...] = ()
 
 
 @dataclass
@@ -108,6 +113,7 @@ class _Report:
     cells: dict[str, CellRow] = field(default_factory=dict)
     samples: list[SampleRow] = field(default_factory=list)
     traces: list[TraceRow] = field(default_factory=list)
+    losses: list[LossRow] = field(default_factory=list)
     block: BlockRow | None = None
     status: Status = "ok"
     """`ok` where the worker finished; else how the cell it is blamed on ended."""
@@ -234,7 +240,8 @@ class _BlockRun:
         """Rows of earlier, cut-off workers join the attempt that is stored."""
         cells = {**report.cells, **ended}
         rows = [cast("CellRow", {**row, "attempt": block["attempt"]}) for row in cells.values()]
-        return Attempt(tuple(report.samples), tuple(rows), block, tuple(report.traces))
+        traces, losses = tuple(report.traces), tuple(report.losses)
+        return Attempt(tuple(report.samples), tuple(rows), block, traces, losses)
 
     def _row(self, attempt: str, name: str, status: Status, reason: str) -> CellRow:
         return {
@@ -299,6 +306,8 @@ class _BlockRun:
             job["profile_dir"] = settings.profile_dir
             job["profile_run"] = settings.profile_run
             job["profile_steps"] = settings.profile_steps
+        if settings.train_steps and self.launch.number == 0:
+            job["train_steps"] = settings.train_steps
         return job
 
     def _launch(self, attempt: str, implementations: list[str], *, alone: bool) -> _Report:
@@ -324,8 +333,7 @@ class _BlockRun:
             # turn alone took longer than all rounds should.
             report.arm = turn
         during = f" during {report.phase}" if report.phase else ""
-        if report.block is not None and (report.phase == "trace" or end.code == 0):
-            # A worker that died while it traced has told before what it measured.
+        if report.block is not None and (report.phase in _AFTER_ROUNDS or end.code == 0):
             self._complete(report, attempt, implementations)
         elif report.failed_alone is not None and end.late:
             report.arm = report.failed_alone["implementation"]
@@ -370,6 +378,8 @@ class _BlockRun:
                 report.samples = event["rows"]
             case "trace":
                 report.traces.append(event["row"])
+            case "losses":
+                report.losses.append(event["row"])
             case "block":
                 report.block = event["row"]
 

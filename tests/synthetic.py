@@ -14,13 +14,17 @@ from bench import store
 from bench.cells import Block, Cell, StepOptions
 from bench.mesh import MeshShape
 from bench.rows import (
+    EXACT,
+    IN_PARTS,
     SCHEMA,
     TWIN,
+    WHOLE_BATCH,
     BlockRow,
     Ceilings,
     CellRow,
     Communication,
     Look,
+    LossRow,
     Manifest,
     OpTime,
     ProofCheck,
@@ -90,6 +94,10 @@ class Plan:
     flops_scale: float = 1.0
     load: float = 0.3
     traced: bool = False
+    trained: int = 0
+    """Steps of every loss curve."""
+    drifts: dict[str, float] = field(default_factory=dict)
+    """By how much more, at every step, an arm's loss is off the reference's, relatively."""
     contents: dict[str, str] = field(default_factory=dict)
     """Hash of an implementation's file, where it is another than usual."""
 
@@ -118,7 +126,12 @@ def manifest(plan: Plan, run: str = "synthetic") -> Manifest:
         "started_at": "2026-11-21T14:10:05+00:00",
         "argv": ["run", "--preset", "quick", "--meshes", "data=1", "data=2"],
         "preset": "quick",
-        "config": {"workloads": list(plan.workloads), "baseline": BASELINE, "margin": 0.02},
+        "config": {
+            "workloads": list(plan.workloads),
+            "baseline": BASELINE,
+            "margin": 0.02,
+            "train_steps": plan.trained,
+        },
         "platform": plan.platform,
         "device_kind": plan.device_kind,
         "device_count": 1,
@@ -146,15 +159,22 @@ def write(reports: Path, plan: Plan, run: str = "synthetic") -> Path:
             rows = attempt(plan, block, launch, "all", together)
             shown = traces(plan, block, rows[1]) if plan.traced and not launch else []
             apart = [attempt(plan, block, launch, name, [name]) for name in sorted(plan.alone)]
-            append(directory, rows, *apart, traces=shown)
+            curves = losses(plan, block, rows[1]) if plan.trained and not launch else []
+            append(directory, rows, *apart, traces=shown, losses=curves)
     return directory
 
 
-def append(directory: Path, *attempts: Attempt, traces: list[TraceRow] | None = None) -> None:
+def append(
+    directory: Path,
+    *attempts: Attempt,
+    traces: list[TraceRow] | None = None,
+    losses: list[LossRow] | None = None,
+) -> None:
     """Store one launch."""
     samples = [row for attempt in attempts for row in attempt[0]]
     cells = [row for attempt in attempts for row in attempt[1]]
-    store.append_launch(directory, samples, cells, [a[2] for a in attempts], traces or ())
+    blocks = [attempt[2] for attempt in attempts]
+    store.append_launch(directory, samples, cells, blocks, traces or (), losses or ())
 
 
 def rewrite(directory: Path, file: str, change: Callable[[Any], None]) -> None:
@@ -164,7 +184,7 @@ def rewrite(directory: Path, file: str, change: Callable[[Any], None]) -> None:
         change(manifest)
         store.write_manifest(directory, manifest)
         return
-    names = (store.SAMPLES, store.CELLS, store.TRACES)
+    names = (store.SAMPLES, store.CELLS, store.TRACES, store.LOSSES)
     texts = {name: (directory / name).read_bytes() for name in names if (directory / name).exists()}
     launches = (directory / store.LAUNCHES).read_bytes().splitlines()
     for name in (*texts, store.LAUNCHES):
@@ -176,8 +196,8 @@ def rewrite(directory: Path, file: str, change: Callable[[Any], None]) -> None:
             rows[name] = [json.loads(line) for line in text.splitlines()]
         for row in launch["blocks"] if file == store.LAUNCHES else rows[file]:
             change(row)
-        samples, cells, traces = rows.values()
-        store.append_launch(directory, samples, cells, launch["blocks"], traces)
+        samples, cells, traces, losses = rows.values()
+        store.append_launch(directory, samples, cells, launch["blocks"], traces, losses)
 
 
 def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str]) -> Attempt:
@@ -312,6 +332,29 @@ def _trace(plan: Plan, block: Block, row: CellRow) -> TraceRow:
         "untraced_ns": [round(0.9 * whole + update)] * 3,
         "cores": plan.usable_cores,
     }
+
+
+DRIFTS = {IN_PARTS: 1e-8, EXACT: 2e-8}
+"""Of the reference in other arithmetic, unless a plan says otherwise."""
+
+
+def losses(plan: Plan, block: Block, cells: list[CellRow]) -> list[LossRow]:
+    """Curves that fall from 2 to 1, and drift off the reference's by as much at every step."""
+    steps = np.arange(plan.trained)
+    right = 1 + 0.97**steps
+    ok = [row["implementation"] for row in cells if row["status"] == "ok"]
+    fields = block_fields(block, cells[0]["attempt"], cells[0]["launch"])
+    return [
+        LossRow(
+            **fields,
+            arm=arm,
+            losses=(right * (1 + drift * (steps + 1))).tolist(),
+            reason="",
+            tolerance=3.04e-4,
+        )
+        for arm in (WHOLE_BATCH, IN_PARTS, EXACT, *ok)
+        for drift in [plan.drifts.get(arm, DRIFTS.get(arm, 0.0))]
+    ]
 
 
 def base_seconds(plan: Plan, block: Block) -> float:

@@ -37,6 +37,8 @@ PLAN = synthetic.Plan(
     launches=2,
     alone=frozenset({"nnx_jit"}),
     traced=True,
+    trained=60,
+    drifts={"shard_map_psum": 1e-5},
     variants={"": 1.0, "slow": 1.5},
     endings={
         ("python_loop", 4): ("wrong", "gradients 4 times too large"),
@@ -115,7 +117,7 @@ def open_page(browser: Browser, directory: Path) -> Iterator[object]:
 
 def test_every_chart_is_drawn_and_nothing_is_fetched(open_page) -> None:
     opened = open_page()
-    for group in ("ratios", "curves", "batches", "heatmap", "breakdown", "roofline"):
+    for group in ("ratios", "curves", "batches", "heatmap", "breakdown", "roofline", "losses"):
         assert opened.marks(group) > 10, group
     assert opened.page.locator("#one .chart svg").count() == 2
     assert len(opened.requests) == 1
@@ -179,6 +181,7 @@ def test_controls_choose_what_charts_show(open_page) -> None:
         ("heatmap", "Figure", "memory a device", "MiB"),
         ("breakdown", "Bars", "share of the step", "share of the traced step"),
         ("batches", "Along", "data=4", "data=4"),
+        ("losses", "Steps", "the first 40", "Largest difference from the reference so far"),
     ],
 )
 def test_choices_of_a_chart(open_page, group: str, label: str, option: str, shown: str) -> None:
@@ -382,7 +385,7 @@ VALUES = [0, 1e-13, 4.4e-7, 9.996e-4, 0.00123, 0.5, 0.999, 0.9996, 1, 1.2345, 9.
           123.4, 999.6, 1023.9, 7200.4, 86400.0, 1.5e6, 123456789.0, 3.3e15, 4e21]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["si", "bytes", "seconds", "percent", "ratio"])
+@pytest.mark.parametrize("name", ["si", "bytes", "seconds", "percent", "ratio", "scientific"])
 def test_numbers_are_written_as_elsewhere(open_page, name: str) -> None:
     ours = {
         "si": lambda value: numbers.si(value, "s"),
@@ -390,6 +393,7 @@ def test_numbers_are_written_as_elsewhere(open_page, name: str) -> None:
         "seconds": numbers.seconds,
         "percent": numbers.percent,
         "ratio": numbers.ratio,
+        "scientific": numbers.scientific,
     }[name]
     values = (
         VALUES if name in {"si", "bytes", "seconds"} else [*VALUES, *(-v for v in VALUES[3:12])]

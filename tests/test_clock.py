@@ -42,6 +42,23 @@ def arm(name, function=lambda x, _: (x + 1, x.sum())):
     return Arm(name, jax.jit(function), jnp.zeros(4), None)
 
 
+def test_energy_is_that_of_the_turns_alone():
+    """The counter is read before the first turn of a round and after each: 3 times for 2 arms."""
+    arms = [arm("a"), arm("b")]
+    for each in arms:
+        each.run(1)
+    read = []
+
+    def used():
+        read.append({"joules": float(len(read)), "seconds": 1.0})
+        return read[-1] if len(read) < 6 else None  # it fails during the last turn
+
+    with CompilationLog() as log:
+        rows, _ = measure(arms, 2, 5, 0, log, lambda _: True, used=used)
+    assert len(read) == 6
+    assert [row.get("energy", {}).get("joules") for row in rows] == [1.0, 2.0, 4.0, None]
+
+
 def test_every_arm_takes_one_turn_a_round_with_the_same_steps():
     arms = [arm("a"), arm("b")]
     for each in arms:

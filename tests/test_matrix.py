@@ -159,6 +159,7 @@ def test_all_faults_are_reported_at_once() -> None:
         timeout="-1",
         scaling="string",
         profile_steps="3",
+        train_steps="0",
         devices="1.5",
     )
     for part in (
@@ -176,10 +177,11 @@ def test_all_faults_are_reported_at_once() -> None:
         "--timeout: '-1'",
         "--scaling: unknown 'string'; did you mean strong?",
         "--profile-steps: has an effect with --profile only",
+        "--train-steps: '0' is not a positive whole number",
         "--devices: '1.5'",
     ):
         assert sum(part in fault for fault in found) == 1, part
-    assert len(found) == 14
+    assert len(found) == 15
 
 
 def test_quick_has_no_more_virtual_devices_than_cores() -> None:

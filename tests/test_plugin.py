@@ -420,8 +420,9 @@ def test_a_target_goes_on_until_intervals_are_narrow(front: Front) -> None:
 
 
 def test_dry_run_measures_nothing(front: Front) -> None:
-    done = front("run", *SMALL, "--dry-run", "-k", "data=2")
+    done = front("run", *SMALL, "--dry-run", "-k", "data=2", "--train-steps", "50")
     assert done.code == 0
+    assert "training every cell for 50 steps comes on top" in done.out.replace("\n", " ")
     assert "mlp-base/data=2/b256/fp32  about" in done.out
     assert "blocks: 1, cells: 3" in done.out
     assert not (front.folder / "reports").exists()

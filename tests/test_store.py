@@ -56,7 +56,7 @@ def test_default_names_are_unique_and_asked_names_exact(tmp_path: Path) -> None:
         store.create(tmp_path, synthetic.manifest(PLAN, run="../elsewhere"))
 
 
-FILES = [store.SAMPLES, store.TRACES, store.CELLS, store.LAUNCHES]
+FILES = [store.SAMPLES, store.TRACES, store.LOSSES, store.CELLS, store.LAUNCHES]
 """In the order in which they are appended to."""
 
 
@@ -84,6 +84,7 @@ def test_every_cut_of_the_last_launch_leaves_the_first_alone(tmp_path: Path, fil
     assert len(again.cells) == 2 * len(PLAN.ratios)
     assert len(again.samples) == 2 * 6 * (len(PLAN.ratios) + 1)
     assert len(again.traces) == 2 * len(PLAN.ratios)
+    assert len(again.losses) == 2 * (len(PLAN.ratios) + 3)
     assert again.damaged == []
 
 
@@ -233,7 +234,8 @@ def test_exports_hold_the_same_figures(tmp_path: Path) -> None:
 def append(directory: Path, block: Block) -> None:
     """Store a launch with rows in every file."""
     rows = synthetic.attempt(PLAN, block, 0, "all", list(PLAN.ratios))
-    synthetic.append(directory, rows, traces=synthetic.traces(PLAN, block, rows[1]))
+    traces, losses = (make(PLAN, block, rows[1]) for make in (synthetic.traces, synthetic.losses))
+    synthetic.append(directory, rows, traces=traces, losses=losses)
 
 
 def _other() -> tuple[Block, int, str, list[str]]:

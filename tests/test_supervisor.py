@@ -274,6 +274,20 @@ def test_what_was_measured_survives_a_death_while_tracing(bench: Bench, behaviou
     assert len(bench.jobs) == 1, "nothing is measured again"
 
 
+@pytest.mark.parametrize("behaviour", ["segv", "hang"])
+def test_a_death_while_training_costs_only_curves(bench: Bench, behaviour: str) -> None:
+    (attempt,) = bench.run({"train": behaviour}, silence_s=3, train_steps=5)
+    assert bench.statuses == dict.fromkeys(ARMS, "ok")
+    assert [(row["arm"], row["losses"]) for row in attempt.losses] == [("A", [2.0, 1.0])]
+    (job,) = bench.jobs
+    assert job["train_steps"] == 5
+
+
+def test_only_the_first_launch_trains(bench: Bench) -> None:
+    bench.run({}, Launch(number=1), train_steps=5)
+    assert "train_steps" not in bench.jobs[0]
+
+
 @pytest.mark.parametrize("behaviour", ["no row", "no samples"])
 def test_a_worker_is_held_to_a_row_and_samples_for_each_cell(bench: Bench, behaviour: str) -> None:
     bench.run({"B": behaviour})

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.environment import worker_environment
-from bench.rows import TWIN, Ceilings
+from bench.rows import EXACT, IN_PARTS, TWIN, WHOLE_BATCH, Ceilings
 from bench.worker.tracing import PASSES
 
 ROOT = Path(__file__).parent.parent
@@ -145,6 +145,7 @@ def events(tmp_path_factory):
         "profile_dir": str(profiles),
         "profile_run": "run",
         "profile_steps": 2,
+        "train_steps": 4,
     }
     done = run_worker(job)
     assert done.returncode == 0, done.stderr
@@ -201,10 +202,15 @@ def test_only_right_cells_and_the_twin_have_samples(events):
     (samples,) = [event["rows"] for event in events[0] if event["event"] == "samples"]
     assert {row["arm"] for row in samples} == {"jit_spmd", "noisy", TWIN}
     assert len(samples) == 3 * JOB["rounds"]
-    _, block = rows(events, "block")
+    *_, block = rows(events, "block")
     assert {row["steps"] for row in samples} == {block["steps"]}
     assert block["baseline"] == "jit_spmd"
-    assert set(block["seconds"]) == {"start", "ceilings", "gate", "compile", "measure", "trace"}
+    meter = block["energy"]
+    assert bool(meter["reason"]) != bool(meter["counted"]), "known or unknown, never neither"
+    assert all(("energy" in row) == (not meter["reason"]) for row in samples)
+    assert set(block["seconds"]) == {
+        *("start", "ceilings", "gate", "compile", "measure", "trace", "train"),
+    }
 
 
 def test_the_machines_ceilings_are_measured_where_they_are_asked_for(events):
@@ -251,6 +257,18 @@ def test_a_trace_shows_where_each_step_went(events):
     assert "all-reduce" in opcodes
     assert any(op["source"].startswith("optax/") for op in row["ops"])
     assert not any(op["source"].startswith("/") for op in row["ops"])
+
+
+def test_right_cells_train_on_the_same_data_as_the_reference(events):
+    found = {row["arm"]: row for row in rows(events, "losses")}
+    assert list(found) == [WHOLE_BATCH, IN_PARTS, EXACT, "jit_spmd", "noisy"]
+    reference = found[WHOLE_BATCH]["losses"]
+    assert len(set(reference)) == 4, "other data, and a step, each time"
+    for row in found.values():
+        assert row["losses"] == pytest.approx(reference, rel=1e-5)
+        assert row["reason"] == ""
+        assert row["tolerance"] == 2**-11.5
+    assert found[EXACT]["losses"] != reference
 
 
 def test_phases_name_the_arm_they_are_about(events):

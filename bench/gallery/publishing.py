@@ -21,7 +21,7 @@ MOST_BYTES = 20 * 2**20
 _SHOWN = 10
 """Findings that are named."""
 
-_STORED = (store.MANIFEST, store.LAUNCHES, store.CELLS, store.SAMPLES, store.TRACES)
+_STORED = (store.MANIFEST, store.LAUNCHES, store.CELLS, store.SAMPLES, store.TRACES, store.LOSSES)
 """What all the rest is made from."""
 
 _COMMON = {"", "localhost", "root", "runner", "ubuntu", "user"}

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.report import commands, scaling, stragglers, traces, variants, views
+from bench.report import commands, losses, scaling, stragglers, traces, variants, views
 from bench.report.tables import oversubscribed
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
     from bench.explain.words import Reason
     from bench.report.tables import Comparison, Tables
@@ -29,6 +30,13 @@ MOST_ROUNDS = 200
 
 MOST_MOMENTS = 1000
 """Rounds of the run that its timeline has, evenly over time."""
+
+MOST_LOSSES = 40_000
+"""Numbers of all loss curves together; losses.csv has every step."""
+
+MOST_STEPS = 200
+FEWEST_STEPS = 20
+"""Steps that a curve has, evenly spaced, as far as MOST_LOSSES allows."""
 
 _FIGURES = {
     "step": "step_s",
@@ -66,6 +74,13 @@ _FIGURES = {
     "idle": "idle",
     "idle_low": "idle_low",
     "idle_high": "idle_high",
+    "joules": "joules_per_step",
+    "joules_error": "joules_error",
+    "joules_unit": "joules_per_unit",
+    "per_joule": "units_per_joule",
+    "watts": "watts",
+    "energy_ratio": "energy_ratio",
+    "energy_ratio_error": "energy_ratio_error",
 }
 """Numbers of a cell, by what the page calls them: columns of bench.report.tables.Tables.cells."""
 
@@ -76,7 +91,8 @@ def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
     """Everything that the page can show, ready for `encode`.
 
     Keys: `run`, `implementations` (names; other tables hold places among them), `subjects`,
-    `blocks`, `cells`, `curves`, `effects` (of variants and several processes), `timeline`.
+    `blocks`, `cells`, `curves`, `effects` (of variants and several processes), `losses`,
+    `timeline`.
     """
     cells = found.cells
     names = sorted(cells["implementation"].unique()) if len(cells) else []
@@ -98,6 +114,7 @@ def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
         "curves": _curves(found, subjects, of_cell),
         "effects": _effects(found, of_cell),
         "traced": _traced(found, of_cell),
+        "losses": _losses(losses.find(found), of_block, of_cell),
         "timeline": _timeline(found.timeline),
     }
 
@@ -155,9 +172,9 @@ def _blocks(
     return columns
 
 
-def _shown(count: int) -> list[int]:
-    """Places of at most MOST_ROUNDS rounds."""
-    places = np.linspace(0, max(count - 1, 0), min(count, MOST_ROUNDS)).astype(int)
+def _shown(count: int, most: int = MOST_ROUNDS) -> list[int]:
+    """At most so many places of those that there are, evenly."""
+    places = np.linspace(0, max(count - 1, 0), min(count, most)).astype(int)
     return sorted({int(place) for place in places})
 
 
@@ -268,6 +285,44 @@ def _explain(cell: dict[str, Any], reason: Reason) -> None:
 
 def _trace(trace: TraceRow) -> dict[str, Any]:
     return {"parts": traces.parts(trace), "viewer": traces.trace_viewer(trace)}
+
+
+def _losses(
+    trainings: Sequence[losses.Training], of_block: Mapping[str, int], of_cell: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    """Loss curves of blocks, thinned; the differences are the largest so far, of every step."""
+    curves = sum(1 + len(one.yardsticks) + len(one.curves) for one in trainings)
+    most = max(FEWEST_STEPS, min(MOST_STEPS, MOST_LOSSES // max(1, 2 * curves)))
+    return [
+        {
+            "block": of_block[one.block.name],
+            "steps": [place + 1 for place in _shown(one.steps, most)],
+            "of": one.steps,
+            "tolerance": one.reference.tolerance,
+            "curves": [
+                _loss_curve(each, of_cell.get(f"{one.block.name}/{each.arm}"), one.steps, most)
+                for each in (one.reference, *one.yardsticks, *one.curves)
+            ],
+        }
+        for one in trainings
+    ]
+
+
+def _loss_curve(one: losses.Curve, cell: int | None, steps: int, most: int) -> dict[str, Any]:
+    def shown(values: NDArray[np.float64]) -> list[float | None]:
+        return _short([values[p] if p < len(values) else None for p in _shown(steps, most)])
+
+    return {
+        "cell": cell,
+        "name": one.arm,
+        "yardstick": one.arm in losses.YARDSTICKS,
+        "loss": shown(one.losses),
+        "apart": shown(one.so_far),
+        "largest": _short([one.largest])[0],
+        "early": _short([one.early])[0],
+        "beyond": one.beyond,
+        "reason": one.reason,
+    }
 
 
 def _timeline(rounds: pd.DataFrame) -> Columns:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 
 from bench import numbers
+from bench.report import losses as loss_curves
 from bench.report import scaling, traces, views, words
 from bench.report.plots import (
     breakdown,
     distribution,
     forest,
     heatmap,
+    losses,
     memory,
     roofline,
     throughput,
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 
 Kind = Literal[
     "ratios", "scaling", "breakdown", "heatmap", "throughput", "roofline", "memory",
-    "distribution", "host",
+    "losses", "distribution", "host",
 ]  # fmt: skip
 
 PANELS = 36
@@ -199,6 +201,7 @@ def _planned(
         *_throughput(slug, cells, implementations, most),
         *_roofline(slug, blocks, cells, implementations, most),
         *_memory(slug, curves, implementations, most),
+        *_losses(slug, blocks, found, implementations, most),
         *_distribution(slug, blocks, implementations, most),
         *(_scaling(curve, implementations) for curve in others),
     ]
@@ -364,6 +367,25 @@ def _memory(
         f"{rest}",
         len(drawn),
         lambda: memory.draw(f"memory-{slug}", drawn, implementations),
+    )
+
+
+def _losses(
+    slug: str, blocks: list[Comparison], found: Tables, implementations: list[str], most: int
+) -> Iterator[_Planned]:
+    own = {block.name for block in blocks}
+    trained = [one for one in loss_curves.find(found) if one.block.name in own and one.curves]
+    if not trained:
+        return
+    drawn, rest = _some(trained, max(1, most // 2), "blocks")
+    yield _Planned(
+        "losses",
+        "Loss curves",
+        "Every implementation from the same parameters on the same data. On the right, how far "
+        "its loss has been from the reference's, the whole batch on one device; grey lines are "
+        f"the reference itself in other arithmetic: what rounding does.{rest}",
+        2 * len(drawn),
+        lambda: losses.draw(f"losses-{slug}", drawn, implementations),
     )
 
 

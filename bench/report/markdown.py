@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from bench import numbers
-from bench.report import commands, stragglers, traces, variants, views, words
+from bench.report import commands, energy, losses, stragglers, traces, variants, views, words
 from bench.report.figures import sample
 from bench.report.templates import environment
 
@@ -129,7 +129,7 @@ def content(
         host=drawn.host,
         caveats=caveats,
         endings=endings,
-        environment=views.environment(manifest),
+        environment=views.environment(manifest, energy.sentence(found)),
         command=commands.of_run(manifest),
         traced=bool(found.traces),
     )
@@ -253,9 +253,14 @@ def _subjects(
     """What is said of whole subjects comes before single blocks, which share the room left."""
     room = _Room()
     changed = variants.find(found.comparisons)
+    trained = losses.find(found)
     general = {
         name: _general(
-            own, [e for e in changed if e.block.subject == name], drawn.subjects[name], summaries
+            own,
+            [e for e in changed if e.block.subject == name],
+            [one for one in trained if one.block.subject == name],
+            drawn.subjects[name],
+            summaries,
         )
         for name, own in blocks.items()
     }
@@ -295,6 +300,7 @@ def _untold(blocks: int, others: int) -> str:
 def _general(
     blocks: Sequence[Comparison],
     changed: list[variants.Effect],
+    trained: list[losses.Training],
     charts: Iterable[Chart],
     summaries: Mapping[str, words.Summary],
 ) -> list[Markup]:
@@ -302,6 +308,8 @@ def _general(
     found = [
         *(chart.table for chart in charts),
         views.variant(changed) if changed else None,
+        views.loss_differences(trained) if trained else None,
+        views.energy(blocks),
         views.communication([block for block in blocks if block.ranked]),
     ]
     verdicts = _macros().verdicts([summaries[block.name] for block in blocks])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from bench import numbers
-from bench.report import dataset, vega, views, words
+from bench.report import dataset, energy, vega, views, words
 from bench.report.templates import environment, stylesheet
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def make(found: Tables, manifest: Manifest, summaries: Mapping[str, words.Summar
         ],
         caveats=words.caveats(found, manifest),
         machine=views.machine(manifest),
-        environment=views.environment(manifest),
+        environment=views.environment(manifest, energy.sentence(found)),
         endings=views.endings(cells),
         timed=not found.timeline.empty,
         traced=bool(found.traces),

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
@@ -18,18 +18,18 @@ from bench import numbers, peaks, statistics
 from bench.cells import decisive
 from bench.effects import HOST, Conditions, Effect, conditions, drifts, orders
 from bench.mesh import MeshShape
-from bench.report import bubbles, rooflines
+from bench.report import bubbles, energy, rooflines
 from bench.rows import TWIN
 from bench.statistics import Ratio, Rounds, Spread, Turns, spreads
 from bench.verdicts import MARGIN, Claim, claim, pairs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from bench.report.bubbles import Idle
-    from bench.rows import Ceilings, Manifest, TraceRow
+    from bench.rows import Ceilings, EnergyMeter, LossRow, Manifest, TraceRow
     from bench.store import Damage, Run
 
 IMPLAUSIBLE = "implausible"
@@ -138,6 +138,8 @@ class Tables:
     seconds that `wire_bytes` alone take at the measured rate (`communication_s`; 0 where none are
     sent), `achieved_flops` a second, `mfu` as a share, `baseline`, `ratio`,
     `ratio_low`, `ratio_high`, `paired`, `launches`, `verdict`, `verdict_low`, `verdict_high`,
+    joules a step, per unit, units per joule, watts and the ratio of joules to the baseline's, with
+    the half-widths of 95 % intervals (bench.report.energy.FIGURES),
     `to_decide_s` (more measuring time that would probably decide it), `profile`. NaN or None where
     there is no figure; no times unless status is `ok`."""
     comparisons: list[Comparison]
@@ -151,6 +153,10 @@ class Tables:
     shares are rough, and those of others may come out below 0: they are to be averaged."""
     damaged: Sequence[Damage] = ()
     """What was stored and is not read."""
+    losses: Sequence[LossRow] = ()
+    """Loss curves, of implementations and references: see bench.report.losses."""
+    meters: Mapping[str, list[EnergyMeter]] = field(default_factory=dict)
+    """What counted energy in each attempt at a block, or why nothing did."""
 
 
 def build(run: Run) -> Tables:
@@ -167,6 +173,7 @@ def build(run: Run) -> Tables:
     # Of hundreds of blocks, frames would take most of the time: columns become arrays once.
     turns, host = Turns.of(timed), {name: timed[name].to_numpy(float) for name in HOST}
     places = timed.groupby("block").indices
+    used = energy.measure(timed, run.blocks)
     margin = float(run.manifest["config"].get("margin", MARGIN))
     comparisons = []
     for name, attempts in _attempts(run.blocks).items():
@@ -190,6 +197,7 @@ def build(run: Run) -> Tables:
         for cell in own:
             cell.update(_ratio(cell, comparison))
             cell.update(rooflines.figures(cell, machine))
+            cell.update(energy.figures(used, cell, baseline))
         comparison.ranked.extend(sorted(right, key=_rank))
         comparisons.append(comparison)
     idle = bubbles.measure(comparisons)
@@ -200,7 +208,15 @@ def build(run: Run) -> Tables:
         order = [*BLOCK_ORDER, "implementation"]
         table = table.sort_values(order, kind="stable", ignore_index=True)
     traces = {row["cell"]: row for row in run.traces}
-    return Tables(table, comparisons, traces, _timeline(run.samples, comparisons), run.damaged)
+    timeline = _timeline(run.samples, comparisons)
+    meters = {name: _meters(attempts) for name, attempts in _attempts(run.blocks).items()}
+    return Tables(table, comparisons, traces, timeline, run.damaged, run.losses, meters)
+
+
+def _meters(attempts: list[dict[str, Any]]) -> list[EnergyMeter]:
+    """What counted energy; earlier runs do not say."""
+    found = [row["energy"] for row in attempts if isinstance(row["energy"], dict)]
+    return cast("list[EnergyMeter]", found)
 
 
 def _attempts(blocks: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 from bench import numbers, peaks, statistics
 from bench.cells import StepOptions
 from bench.explain.words import signed
-from bench.report import commands, tables, words
+from bench.report import commands, losses, tables, words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import pandas as pd
 
     from bench.explain.words import Reason
+    from bench.report.losses import Curve, Training
     from bench.report.scaling import Scaling
     from bench.report.tables import Comparison
     from bench.report.variants import Effect
@@ -346,6 +347,93 @@ def _point(by_devices: dict[Any, dict[Any, Any]], devices: int) -> Figure:
     )
 
 
+def energy(blocks: Iterable[Comparison]) -> Table | None:
+    """What steps of a subject use; None where no figure is known."""
+    cells = [(block, cell) for block in blocks for cell in block.ranked]
+    known = [(block, cell) for block, cell in cells if not math.isnan(cell["joules_per_step"])]
+    if not known:
+        return None
+    unit = known[0][1]["unit"]
+    headings = [
+        Figure("Implementation"),
+        Figure("Mesh, batch"),
+        Figure("A step", "joules, 95 % interval"),
+        Figure(f"One of the {unit}", "joules"),
+        Figure(f"{unit.capitalize()}", "per joule"),
+        Figure("Power", "mean"),
+        Figure("To baseline", "joules a step, 95 % interval"),
+    ]
+    rows = [
+        Row(
+            cell["implementation"],
+            [
+                Figure(block.place),
+                _with_error(cell["joules_per_step"], cell["joules_error"], _joules),
+                Figure(_joules(cell["joules_per_unit"])),
+                Figure(numbers.significant(cell["units_per_joule"])),
+                Figure(numbers.si(cell["watts"], "W")),
+                Figure("1")
+                if cell["implementation"] == block.baseline
+                else _with_error(cell["energy_ratio"], cell["energy_ratio_error"], numbers.ratio),
+            ],
+        )
+        for block, cell in known
+    ]
+    fact = (
+        "Of whole boards or packages, idle power included, over whole turns: steps of the "
+        "throughput and the latency spans alike. Intervals are of how often counters move; they "
+        "hold no difference between runs."
+    )
+    return Table("Energy", headings, rows, [fact])
+
+
+def _joules(value: float) -> str:
+    return numbers.si(value, "J")
+
+
+def _with_error(value: float, error: float, text: Callable[[float], str]) -> Figure:
+    if math.isnan(value):
+        return Figure(numbers.MISSING)
+    return Figure(text(value), f"{text(max(value - error, 0.0))}\N{EN DASH}{text(value + error)}")
+
+
+def loss_differences(trainings: Sequence[Training]) -> Table:
+    """How far the loss curves of a subject's blocks are from the reference's."""
+    places = [training.block.place for training in trainings]
+    by_arm: dict[str, dict[str, Curve]] = {}
+    for training in trainings:
+        for one in (*training.curves, *training.yardsticks):
+            by_arm.setdefault(one.arm, {})[training.block.place] = one
+    # References last.
+    names = sorted(by_arm, key=lambda arm: (arm in losses.YARDSTICKS, arm))
+    rows = [
+        Row(name, [_from_reference(by_arm[name].get(place)) for place in places]) for name in names
+    ]
+    steps = max(training.steps for training in trainings)
+    tolerance = numbers.scientific(trainings[0].reference.tolerance)
+    meaning = (
+        f"Of {numbers.count(steps, 'step')} from the same parameters on the same data: the largest "
+        "relative difference from the loss of the whole batch on one device, in the same dtypes. "
+        "Every step amplifies rounding; the last rows show how far that leads the reference "
+        f"itself. The gate allows its few steps {tolerance}."
+    )
+    headings = [Figure("Implementation"), *map(Figure, places)]
+    return Table("Largest difference from the reference's loss", headings, rows, [meaning])
+
+
+def _from_reference(one: Curve | None) -> Figure:
+    if one is None or one.largest is None:
+        return Figure(numbers.MISSING, one.reason if one else "")
+    notes = []
+    if len(one.differences) > losses.EARLY:
+        notes.append(f"{numbers.scientific(one.early)} in the first {losses.EARLY}")
+    if one.beyond:
+        notes.append(f"above the gate's tolerance from step {one.beyond}")
+    if one.reason:
+        notes.append(one.reason)
+    return Figure(numbers.scientific(one.largest), ", ".join(notes))
+
+
 def endings(cells: pd.DataFrame) -> list[Ending]:
     """Cells without a time, those for the same reason together, worst first."""
     if cells.empty:
@@ -364,8 +452,8 @@ def endings(cells: pd.DataFrame) -> list[Ending]:
     ]
 
 
-def environment(manifest: Manifest) -> list[tuple[str, str]]:
-    """What the run ran on, as names and values."""
+def environment(manifest: Manifest, counted: str = "") -> list[tuple[str, str]]:
+    """What the run ran on, as names and values; `counted` says whose energy was, if any."""
     host, git = manifest["host"], manifest["git"]
     memory = manifest["device_memory_bytes"]
     device = f"{manifest['device_count']} {numbers.TIMES} {manifest['device_kind']}"
@@ -388,6 +476,7 @@ def environment(manifest: Manifest) -> list[tuple[str, str]]:
         ("Versions", ", ".join(f"{k} {v}" for k, v in manifest["versions"].items())),
         ("Environment", " ".join(f"{k}={v}" for k, v in manifest["environment"].items()) or "-"),
         *((f"Variant {name}", text) for name, text in variants.items()),
+        ("Energy", counted or None),
         ("Commit", f"{commit}{' with uncommitted changes' if git.get('dirty') else ''}"),
     ]
     return [(name, str(value)) for name, value in known if value is not None]

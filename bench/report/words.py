@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench import numbers, peaks, statistics
-from bench.report import tables
+from bench.report import losses, tables
 from bench.report.tables import IMPLAUSIBLE
 from bench.statistics import PROCESS_SD
 from bench.verdicts import decide
@@ -297,6 +297,7 @@ def tally(cells: pd.DataFrame) -> str:
 
 def caveats(content: Tables, manifest: Manifest) -> list[Caveat]:
     """What the stored rows themselves say against trusting the numbers too far."""
+    trainings = losses.find(content)
     return [
         Caveat(title, text)
         for title, text in (
@@ -312,6 +313,8 @@ def caveats(content: Tables, manifest: Manifest) -> list[Caveat]:
             ("Too few rounds", _few_rounds(content)),
             ("Launches that failed", _failed_launches(content)),
             ("Not traced", _untraced(content, manifest)),
+            ("Loss curves part early", losses.parted(trainings)),
+            ("Unfinished loss curves", losses.unfinished(trainings, manifest)),
             ("Implausible times", _implausible(content)),
             ("Utilization unknown", _no_peak(content, manifest)),
             ("Uncommitted changes", _dirty(manifest)),

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -26,6 +27,7 @@ from bench.protocol import (
     Event,
     Job,
     LookEvent,
+    LossEvent,
     Phase,
     PhaseEvent,
     SamplesEvent,
@@ -38,6 +40,7 @@ from bench.rows import (
     CellRow,
     Communication,
     CompileTimes,
+    LossRow,
     SampleRow,
     Status,
     Turn,
@@ -52,8 +55,10 @@ from bench.worker.compilation import CompilationLog, remembered_programs
 from bench.worker.completion import check_completion
 from bench.worker.discover import implementation_files, load
 from bench.worker.divergence import diverged
+from bench.worker.energy import Meter
+from bench.worker.energy import merged as merged_energy
 from bench.worker.failures import Ended, UnsupportedError, failure
-from bench.worker.gate import Gate, built, pair
+from bench.worker.gate import OWN, Gate, built, pair
 from bench.worker.host_slots import merged
 from bench.worker.memory import high_water, largest_program
 from bench.worker.operations import Operations, modules_of
@@ -61,6 +66,7 @@ from bench.worker.problems import load_workload, make_problem
 from bench.worker.programs import communication, compilers_cost, live_programs, new_programs
 from bench.worker.traced_flops import traced_flops
 from bench.worker.tracing import Subject, trace_by_turns, trace_row
+from bench.worker.training import Curve, references, trained
 
 Emit = Callable[[Event], None]
 
@@ -170,6 +176,8 @@ class BlockRun:
         self.checkouts: dict[str, BaseModules] = {}
         """Other revisions that arms come from, by their folder."""
         self.ceilings: Ceilings | None = None
+        self.meter: Meter | None = None
+        """What counts energy, once anything is timed."""
         self.baseline = ""
         self.chance = random.Random(job["seed"])
         self.steps = 0
@@ -211,6 +219,9 @@ class BlockRun:
             # What was measured is told by now: a profiler that kills the process must not cost it.
             self.trace(Path(self.job["profile_dir"]), mesh)
             self.tell()
+        if "train_steps" in self.job and gate is not None:
+            self.train(self.job["train_steps"], problem, mesh, gate)
+            self.emit(BlockEvent(event="block", row=self.block_row()))
 
     def tell(self) -> None:
         """Say how the measured cells and the block ended, so far."""
@@ -330,12 +341,13 @@ class BlockRun:
 
         rounds = self.job["rounds"]
         self.phase("measure", "", 0, rounds)
+        self.meter = Meter(mesh.local_devices)
         try:
             self.steps = steps_per_span(self.arms, rounds, self.job["seconds"], self.turn_of)
             with CompilationLog() as log:
                 turns, compiled = measure(
                     self.arms, rounds, self.steps, self.job["seed"], log, self.after_round,
-                    self.turn_of,
+                    self.turn_of, self.meter.slot,
                 )  # fmt: skip
         except BaseException as error:
             # The rounds of the others lack a turn: they are taken again, by a fresh worker.
@@ -385,15 +397,21 @@ class BlockRun:
             for turn in turns
         ]
         if jax.process_count() > 1:
-            seen = peers.everyones([[own_times(row), row["host"]] for row in rows])
+            seen = peers.everyones(
+                [[own_times(row), row["host"], row.get("energy")] for row in rows]
+            )
             hosts = peers.everyones(host_id())
             for row, *each in zip(rows, *seen, strict=True):
-                spans, slots = zip(*each, strict=True)
+                spans, slots, energies = zip(*each, strict=True)
                 throughput, latency, wash_out = map(list, zip(*spans, strict=True))
                 row["throughput_ns"], row["process_throughput_ns"] = max(throughput), throughput
                 row["latency_ns"], row["process_latency_ns"] = max(latency), latency
                 row["wash_out_ns"] = max(wash_out)
                 row["host"] = merged(slots, hosts)
+                energy = merged_energy(energies)
+                row.pop("energy", None)
+                if energy is not None:
+                    row["energy"] = energy
         return rows
 
     def add_twin(self, problem: Problem, mesh: Mesh) -> None:
@@ -439,6 +457,39 @@ class BlockRun:
                 self.emit(TraceEvent(event="trace", row=trace_row(self.fields, row, traced, mesh)))
         self.stopwatch.lap("trace")
 
+    def train(self, steps: int, problem: Problem, mesh: Mesh, gate: Gate) -> None:
+        """The loss curve of the reference, and of each cell that is ok."""
+        names = [name for name, row in self.rows.items() if row["status"] == "ok"]
+        if not names:
+            return
+        # Arms have done their work: whatever trains may have their memory.
+        self.arms.clear()
+        for name, curve in references(problem, gate.problems[OWN], steps, self.step_of).items():
+            self.tell_curve(name, curve, gate)
+        for name in names:
+            build = partial(built, self.implementations[name], problem, mesh)
+            with self.modules_of(name), remembered_programs(self.programs / name):
+                curve = trained(build, problem.batch, steps, partial(self.step_of, name))
+            self.tell_curve(name, curve, gate)
+        self.stopwatch.lap("train")
+
+    def tell_curve(self, name: str, curve: Curve, gate: Gate) -> None:
+        """Say what training came to."""
+        row = LossRow(
+            **self.fields,
+            arm=name,
+            losses=curve.losses,
+            reason=curve.reason,
+            tolerance=gate.loss_tolerance,
+        )
+        self.emit(LossEvent(event="losses", row=row))
+
+    def step_of(self, name: str, number: int) -> None:
+        """Report which step of a curve begins: each first one, and then now and again."""
+        if not number or time.monotonic() > self.reported + PROGRESS_S:
+            self.phase("train", name, number, self.job["train_steps"])
+            self.reported = time.monotonic()
+
     def fail(self, name: str, problem: Problem, status: Status, reason: str) -> None:
         """End a cell without a time, and say so at once: a later crash must not hide it."""
         self.rows[name] = self.row(name, problem, status, reason)
@@ -460,7 +511,7 @@ class BlockRun:
 
     def block_row(self) -> BlockRow:
         """The block's row. The supervisor, who sees the host, fills in its load."""
-        return BlockRow(
+        row = BlockRow(
             **self.fields,
             baseline=self.baseline,
             rounds=self.rounds,
@@ -472,6 +523,9 @@ class BlockRun:
             load_before=0.0,
             load_after=0.0,
         )
+        if self.meter is not None:
+            row["energy"] = self.meter.told
+        return row
 
 
 def own_times(row: SampleRow) -> tuple[int, int, int]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from bench.rows import Turn
+from bench.rows import Energy, Turn
 from bench.worker import peers
 from bench.worker.compilation import CompilationLog
 from bench.worker.host_slots import HostWatch
@@ -75,6 +75,10 @@ def nobody_asks(_name: str) -> None:
     """Where it does not matter whose turn it is."""
 
 
+def nothing_counts() -> None:
+    """Where no energy is counted."""
+
+
 def steps_per_span(
     arms: list[Arm], rounds: int, seconds: float, turn_of: Callable[[str], None] = nobody_asks
 ) -> int:
@@ -124,6 +128,7 @@ def measure(
     log: CompilationLog,
     after_round: Callable[[list[Turn]], bool],
     turn_of: Callable[[str], None] = nobody_asks,
+    used: Callable[[], Energy | None] = nothing_counts,
 ) -> tuple[list[Turn], dict[str, int]]:
     """Time all arms in interleaved rounds.
 
@@ -138,6 +143,7 @@ def measure(
       log: open, to notice compilation.
       after_round: is given all turns so far, and says whether to go on.
       turn_of: told before each turn whose it is, and after the last of a round that it is nobody's.
+      used: gives the energy since it was last asked.
 
     Returns:
       All turns, and for every arm that compiled a program inside a span, how many: its times are
@@ -150,6 +156,7 @@ def measure(
     with without_garbage_collection(), HostWatch() as watch:
         for number, order in enumerate(balanced_orders(list(by_name), rounds, seed)):
             watch.slot()  # what happened between rounds belongs to no turn
+            used()
             for position, name in enumerate(order):
                 arm = by_name[name]
                 turn_of(name)
@@ -157,6 +164,7 @@ def measure(
                 wash_out = arm.run(1)
                 throughput = arm.run(steps)
                 latency = arm.run(waited, wait_each=True)
+                energy = used()
                 if log.programs > programs:
                     compiled[name] = compiled.get(name, 0) + log.programs - programs
                 turn = Turn(
@@ -172,6 +180,8 @@ def measure(
                     wash_out_ns=wash_out,
                     host=watch.slot(),
                 )
+                if energy is not None:
+                    turn["energy"] = energy
                 turns.append(turn)
                 predecessor = name
             turn_of("")

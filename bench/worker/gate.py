@@ -376,6 +376,11 @@ class Gate:
         """Of the whole batch, before the first update."""
         return float(self.truth[OWN].losses[0])
 
+    @property
+    def loss_tolerance(self) -> float:
+        """Largest relative difference of a loss, in the timed dtypes."""
+        return self.timed_eps**0.5
+
     def resolvable(self, eps: float) -> Flat:
         """Per element: is its gradient at least eps^(1/4) of the typical one?"""
         sgd = self.truth[SGD]
@@ -440,7 +445,7 @@ class Gate:
         check = ProofCheck(
             name="as timed",
             loss_error=loss_error(ours.losses, truth.losses),
-            loss_tolerance=self.timed_eps**0.5,
+            loss_tolerance=self.loss_tolerance,
             update_error=update_error(
                 ours.first, truth.first, truth.start, self.resolvable(self.timed_eps)
             ),

@@ -177,6 +177,11 @@ say(
 if "trace" in BEHAVIOUR:
     phase("trace", ok[0])
     act(ok[0], BEHAVIOUR["trace"])
+if "train" in BEHAVIOUR:
+    curve = {"arm": "A", "losses": [2.0, 1.0], "reason": "", "tolerance": 1e-3}
+    say(event="losses", row={**COMMON, **curve})
+    phase("train", "B")
+    act("B", BEHAVIOUR["train"])
 if BEHAVIOUR.get("child"):
     # Left behind with the worker's output open.
     subprocess.Popen(["sleep", "300"])

@@ -1,6 +1,6 @@
 // Puts the page together: charts are drawn when they come into view, or when there is time.
 
-const GROUPS = { ratios, curves, batches, heatmap, breakdown, roofline };
+const GROUPS = { ratios, curves, batches, heatmap, breakdown, roofline, losses };
 const pending = new Set(); // Groups of charts that are to be drawn.
 
 const watcher = new IntersectionObserver(
@@ -65,6 +65,7 @@ function show() {
   redraw();
   drawCells();
   drawEffects();
+  drawEnergy();
   drawProcesses();
   drawCell();
 }

@@ -87,6 +87,12 @@ function drawCell() {
         ? `${si(cell.compiled_flops, "FLOP")} compiled${known(cell.traced_flops) ? `, ${si(cell.traced_flops, "FLOP")} traced` : ""}, ${si(cell.model_flops, "FLOP")} by the model; ${bytes(cell.accessed)} accessed`
         : "",
     ],
+    [
+      "Energy a step",
+      known(cell.joules)
+        ? `${si(cell.joules, "J")} (\u00b1 ${si(cell.joules_error, "J")}), ${significant(cell.per_joule)} ${cell.unit} per joule, ${si(cell.watts, "W")}`
+        : "",
+    ],
     ["Of the roof", known(cell.roof) ? percent(cell.roof) : ""],
     ["MFU", known(cell.mfu) ? percent(cell.mfu) : ""],
     [

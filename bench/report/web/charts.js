@@ -322,6 +322,79 @@ function rooflineChart(rows, { columns, width }) {
   };
 }
 
+/* Loss curves, or how far they are apart. rows: {name, place, x, y, last, cell}, without `cell` for
+   what is no implementation's; lines: {place, y}, dashed. */
+function lossChart(rows, { columns, width, axisTitle, format, log, lines = [] }) {
+  const names = namesIn(rows.filter((row) => known(row.cell)));
+  const guides = namesIn(rows.filter((row) => !known(row.cell)));
+  const domain = padded(
+    [...rows, ...lines].map((row) => row.y).filter((value) => known(value) && value > 0),
+    0.05,
+  );
+  const x = {
+    field: "x",
+    type: "quantitative",
+    // Named, as there may be no difference at all.
+    scale: { domain: [0, Math.max(...rows.map((row) => row.x))], nice: false },
+    axis: { title: "step", grid: false },
+  };
+  const y = {
+    field: "y",
+    type: "quantitative",
+    scale: log ? { type: "log", domain, nice: false } : { zero: false },
+    axis: { title: axisTitle, format, ...(log ? { values: logTicks(domain) } : { tickCount: 5 }) },
+  };
+  const line = { type: "line", strokeWidth: 1.4, invalid: "break-paths-show-path-domains" };
+  return {
+    params: [FOCUS],
+    data: { values: [...rows, ...lines.map((row) => ({ ...row, line: true }))] },
+    facet: {
+      field: "place",
+      type: "nominal",
+      title: null,
+      sort: [...new Set(rows.map((row) => row.place))],
+    },
+    columns,
+    spec: {
+      width,
+      height: 220,
+      layer: [
+        {
+          transform: [{ filter: "datum.line" }],
+          mark: { type: "rule", color: "var(--muted)", strokeDash: DASHED },
+          encoding: { y },
+        },
+        {
+          transform: [{ filter: "!datum.line && !isValid(datum.cell)" }],
+          mark: { ...line, color: "var(--muted)" },
+          encoding: {
+            x,
+            y,
+            strokeDash: {
+              field: "name",
+              type: "nominal",
+              scale: { domain: guides, range: [DOTTED, [8, 3]].slice(0, guides.length) },
+              legend: guides.length ? { title: null, symbolStrokeWidth: 1.5, labelLimit: 0 } : null,
+            },
+          },
+        },
+        {
+          transform: [{ filter: "isValid(datum.cell)" }],
+          mark: line,
+          encoding: { x, y, color: byColour(names) },
+        },
+        {
+          transform: [{ filter: "isValid(datum.cell) && datum.last" }],
+          mark: { type: "point", filled: true, opacity: 1 },
+          encoding: { x, y, color: byColour(names), shape: byShape(names), size: focused(190, 45) },
+        },
+      ],
+    },
+    resolve: { axis: { x: "independent" } },
+    spacing: 18,
+  };
+}
+
 /* rows: {name, number, value}: samples of a few arms of one block, as distributions. */
 function distributionChart(rows, { width, names, colours, title }) {
   const scale = { domain: names, range: colours };

@@ -65,6 +65,11 @@ function percent(share) {
   return `${value.toFixed(decimals)}${NARROW}%`.replace("-", "\u2212");
 }
 
+function scientific(value) {
+  if (!known(value)) return MISSING;
+  return value ? value.toExponential(1).replace("e+", "e") : "0";
+}
+
 function ratio(value) {
   if (!known(value)) return MISSING;
   return value < 10 ? value.toFixed(3) : significant(value);

@@ -537,3 +537,126 @@ function roofline(target) {
   });
   return [chart];
 }
+
+const EARLY = 40; // Steps in which right curves agree to rounding: see bench/report/losses.py.
+
+function losses(target) {
+  const off = hidden();
+  const blocks = new Set(selection().map((cell) => cell.block));
+  const trained = DATA.losses.filter((one) => blocks.has(one.block));
+  if (!trained.length) return [
+      nothing("Nothing was trained here: --train-steps compares loss curves over many steps."),
+    ];
+  const early = chosen("steps") === "early";
+  const logarithmic = chosen("loss") !== "linear";
+  const every = trained.flatMap((one) =>
+    one.curves
+      .filter((curve) => !off.has(curve.name))
+      .map((curve) => ({ ...curve, ...one, place: BLOCKS[one.block].place })),
+  );
+  const [shown, note] = panelled(every, "losses", "blocks", (curve) => curve.block);
+  const rows = shown.flatMap((curve) =>
+    curve.steps
+      .map((x, number) => ({
+        cell: curve.cell,
+        name: curve.name,
+        place: curve.place,
+        x,
+        loss: curve.yardstick ? null : curve.loss[number],
+        apart: curve.apart[number],
+      }))
+      .filter((row) => (known(row.loss) || known(row.apart)) && (!early || row.x <= EARLY))
+      .map((row, number, all) => ({ ...row, last: number === all.length - 1 })),
+  );
+  const columns = columnsFor(
+    target,
+    300,
+    rows.map((row) => row.place),
+    40,
+  );
+  const width = panelWidth(target, columns, 40, 420) - 50;
+  const { of, steps, tolerance } = shown[0];
+  const thinned = steps.length < of ? ` Of ${of} steps, ${steps.length} are drawn.` : "";
+  const places = unique(rows.map((row) => row.place));
+  const draw = (key, { title, caption, text, ...spec }) => {
+    const own = rows.filter((row) => known(row[key]));
+    return figure({
+      title,
+      caption,
+      spec: lossChart(
+        own.map((row) => ({ ...row, y: row[key] })),
+        { columns, width, ...spec },
+      ),
+      table: () => ({
+        name: `losses-${key}`,
+        rows: own,
+        columns: [
+          { key: "place", title: "Block", filter: true },
+          NAME,
+          number("x", "Step"),
+          number(key, title, text),
+        ],
+      }),
+    });
+  };
+  return [
+    choices(
+      selector(
+        "Steps",
+        "steps",
+        [
+          ["", "all"],
+          ["early", `the first ${EARLY}`],
+        ],
+        chosen("steps"),
+        "losses",
+      ),
+      selector(
+        "Loss",
+        "loss",
+        [
+          ["", "logarithmic"],
+          ["linear", "linear"],
+        ],
+        chosen("loss"),
+        "losses",
+      ),
+    ),
+    draw("loss", {
+      title: "Loss",
+      caption:
+        "Every implementation from the same parameters on the same data, and the reference: the " +
+        `whole batch on one device.${thinned}`,
+      text: significantOrMissing,
+      axisTitle: "loss",
+      format: "~g",
+      log: logarithmic && rows.every((row) => !known(row.loss) || row.loss > 0),
+    }),
+    draw("apart", {
+      title: "Largest difference from the reference so far",
+      caption:
+        "Relative to the reference's loss of the same step. Grey lines are the reference itself " +
+        "with its batch in parts, and in float64: as far as rounding leads, which every step " +
+        `amplifies. The dashed line is what the gate allows its few steps.${thinned}`,
+      text: scientific,
+      axisTitle: "relative difference",
+      format: ".0e",
+      log: true,
+      lines: places.map((place) => ({ place, y: tolerance })),
+    }),
+    note,
+    makeTable({
+      title: "Largest difference from the reference's loss",
+      name: "loss-differences",
+      rows: every.filter((curve) => known(curve.cell) || curve.yardstick),
+      columns: [
+        { key: "place", title: "Block", filter: true },
+        NAME,
+        number("largest", "Largest difference", scientific, "relative"),
+        number("early", `In the first ${EARLY}`, scientific, "steps"),
+        number("beyond", "Above the tolerance", (step) => step ?? "never", "from step"),
+        ...(every.some((curve) => curve.reason) ? [{ key: "reason", title: "Ended early" }] : []),
+      ],
+    }),
+  ].filter(Boolean);
+}

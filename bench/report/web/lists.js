@@ -204,6 +204,47 @@ function drawEffects() {
   );
 }
 
+/* What steps use, where counters told. */
+function drawEnergy() {
+  const rows = CELLS.filter((cell) => known(cell.joules));
+  byId("energy").hidden = !rows.length;
+  if (!rows.length) return;
+  const joules = (value) => si(value, "J");
+  const within = (value, error, text) =>
+    known(value) ? interval(Math.max(value - error, 0), value + error, text) : "";
+  byId("used").replaceChildren(
+    makeTable({
+      title: "Energy",
+      name: "energy",
+      rows,
+      columns: [
+        {
+          key: "name",
+          title: "Implementation",
+          filter: true,
+          node: (cell) => cellLink(cell, cell.name),
+        },
+        { key: "workload", title: "Workload", value: (cell) => cell.of.subjectName, filter: true },
+        { key: "place", title: "Mesh, batch", value: (cell) => cell.of.place, filter: true },
+        {
+          ...number("joules", "A step", joules, "95 % interval"),
+          detail: (cell) => within(cell.joules, cell.joules_error, joules),
+        },
+        number("joules_unit", "Of one", joules, "sample or token"),
+        {
+          ...number("per_joule", "Per joule", significantOrMissing),
+          detail: (cell) => cell.unit,
+        },
+        number("watts", "Power", (value) => si(value, "W"), "mean"),
+        {
+          ...number("energy_ratio", "To baseline", ratio, "joules a step"),
+          detail: (cell) => within(cell.energy_ratio, cell.energy_ratio_error, ratio),
+        },
+      ],
+    }),
+  );
+}
+
 function drawProcesses() {
   const rows = BLOCKS.flatMap((block) =>
     block.slow.map(([arm, slowest, often, excess]) => ({
