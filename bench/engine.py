@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from bench import lock, peaks, store
 from bench.cells import Block, Cell, decisive
 from bench.environment import relevant_variables
+from bench.extras import PACKAGES
 from bench.host import describe_code, describe_host
 from bench.hosts import Hosts, ThisHost
+from bench.inputs import opponents, owner
 from bench.keys import Contents, changed
 from bench.matrix import BadInput, Plan
 from bench.options import Options
@@ -201,7 +203,7 @@ class Engine:
         self._compared: list[str] = []
         """Cells that are compared with their base."""
         self._options = options
-        self._catalogue = catalogue
+        self._catalogue = catalogue = _with_versions(catalogue, plan)
         self._argv = argv
         self._cells: list[Mapping[str, Any]] = []
         self._blocks: defaultdict[str, _BlockState] = defaultdict(_BlockState)
@@ -352,22 +354,24 @@ class Engine:
     def _claims(self, block: Block, samples: Sequence[SampleRow], alpha: float) -> dict[str, Claim]:
         """What these samples of a block say of its implementations that were right so far.
 
-        Against the baseline, with the error over all pairs; in a regress run each against its base,
+        Against the baseline, with the error over all pairs, and over what is compared with the same
+        implementation without input; in a regress run each against its base,
         with the error over all comparisons of the run.
         """
         failed = {
             name for name, ended in self._blocks[block.name].ended.items() if set(ended) != {"ok"}
         }
-        arms = {row["arm"] for row in samples} - {TWIN} - failed
+        arms = {row["arm"] for row in samples if owner(row["arm"]) not in failed} - {TWIN}
         if self.bases is not None:
             rounds, each = _arranged(samples), alpha / len(self._compared)
             return compare(rounds, self.bases.opponents(arms), each, self.plan.margin)
         named = [name for name in self.plan.implementations if name in arms]
+        fed = opponents(arms)
         if not named:
             return {}
         baseline = self.plan.baseline if self.plan.baseline in named else named[0]
         rounds = _arranged(samples)
-        return claims(rounds, named, baseline, alpha, self.plan.margin)
+        return claims(rounds, named, baseline, alpha, self.plan.margin, fed)
 
     def _launch(
         self, block: Block, implementations: Sequence[str], programs: str, monitor: Monitor
@@ -552,11 +556,19 @@ class Engine:
             implementation_paths=_absolute(options.implementation_path),
             workload_paths=_absolute(options.workload_path),
             base_files=self._base_files,
+            inputs=plan.inputs,
             program_cache=programs,
             profile_dir=str(PROFILES.resolve()) if profile else None,
             profile_run=self.directory.name if self.directory else "",
             profile_steps=plan.profile_steps,
         )
+
+
+def _with_versions(catalogue: Catalogue, plan: Plan) -> Catalogue:
+    """The catalogue, with the versions of what the plan needs beside what every run does."""
+    packages = [PACKAGES[option] for option in plan.extras]
+    optional = {name: catalogue["optional"][name] for name in packages}
+    return {**catalogue, "versions": catalogue["versions"] | optional}
 
 
 def _results(

@@ -17,7 +17,15 @@ from pyarrow import csv, parquet
 from pyarrow import json as arrow_json
 
 from bench import files
-from bench.rows import CellRow, CompilersCost, CompileTimes, HostSlot, MemoryBytes, SampleRow
+from bench.rows import (
+    CellRow,
+    CompilersCost,
+    CompileTimes,
+    HostSlot,
+    InputWait,
+    MemoryBytes,
+    SampleRow,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,7 +33,7 @@ if TYPE_CHECKING:
 
 _NESTED: dict[type, dict[str, type]] = {
     CellRow: {"compile": CompileTimes, "memory": MemoryBytes, "cost": CompilersCost},
-    SampleRow: {"host": HostSlot},
+    SampleRow: {"host": HostSlot, "input": InputWait},
 }
 """Keys that become columns of their own: `compile_trace_s`, `memory_total_bytes` ..."""
 

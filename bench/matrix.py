@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from bench.cells import PRECISIONS, Block, Cell, StepOptions
+from bench.extras import why_missing
+from bench.inputs import WAYS
 from bench.mesh import AXES, MeshShape
 from bench.options import PRESETS, Options
 from bench.protocol import Catalogue, WorkloadEntry
@@ -144,6 +146,8 @@ class Plan:
     """Wall time of all measuring; None where every block gets its planned launches."""
     target_ci: float | None
     """Half-width of a 95 % interval that is narrow enough; None where deciding is enough."""
+    inputs: tuple[str, ...]
+    """Ways in which every implementation is also given its input: see bench.inputs."""
     profile_steps: int
     """Steps of a trace; 0 where none is recorded."""
     timeout_s: float | None
@@ -155,6 +159,11 @@ class Plan:
     def cells(self) -> tuple[Cell, ...]:
         """Every cell, block by block."""
         return tuple(Cell(block, name) for block in self.blocks for name in self.implementations)
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """Options that need packages of bench.extras."""
+        return ("input",) if self.inputs else ()
 
     @property
     def config(self) -> dict[str, object]:
@@ -174,6 +183,7 @@ class Plan:
             "margin": self.margin,
             "budget": self.budget_s,
             "target_ci": self.target_ci,
+            "inputs": list(self.inputs),
             "profile_steps": self.profile_steps,
             "timeout": self.timeout_s,
             "silence": self.silence_s,
@@ -241,6 +251,7 @@ class _Reader:
             margin=self._share("--margin", self.options.margin) or MARGIN,
             budget_s=self._positive("--budget", self.options.budget, "seconds"),
             target_ci=self._share("--target-ci", self.options.target_ci),
+            inputs=self._inputs(),
             profile_steps=self._profile_steps(),
             timeout_s=self._positive("--timeout", self.options.timeout, "seconds"),
             silence_s=self._positive("--silence", self.options.silence, "seconds") or SILENCE_S,
@@ -318,6 +329,19 @@ class _Reader:
         except BadInput as error:
             self.faults += error.faults
             return None
+
+    def _inputs(self) -> tuple[str, ...]:
+        asked = self.options.input
+        if asked:
+            self._installed("input")
+        if asked and self.options.base_revision is not None:
+            self.faults.append("--input: a gate compares steps on a resident batch alone")
+        return tuple(_unique(self._choice("--input", text, tuple(WAYS)) for text in asked))
+
+    def _installed(self, option: str) -> None:
+        missing = why_missing(option, self.catalogue)
+        if missing:
+            self.faults.append(missing)
 
     def _profile_steps(self) -> int:
         steps = self._whole("--profile-steps", self.options.profile_steps, PROFILE_STEPS)

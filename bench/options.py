@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypedDict
 
 from bench.cells import PRECISIONS
+from bench.inputs import WAYS
 
 PRESETS = ("quick", "standard", "full")
 
@@ -97,6 +98,7 @@ class Options:
     budget: str | None = None
     target_ci: str | None = None
     baseline: str | None = None
+    input: tuple[str, ...] = ()
     profile: bool = False
     profile_steps: str | None = None
     timeout: str | None = None
@@ -236,6 +238,13 @@ _OPTIONS: dict[str, _Argument] = {
         "metavar": "NAME",
         "help": "implementation that ratios are taken against "
         "(default: python_loop, else the first selected)",
+    },
+    "input": {
+        "metavar": "WAY",
+        "nargs": "+",
+        "help": "also run every implementation with a batch of a Grain pipeline in each step, "
+        "beside its usual arm, which trains on one resident batch: "
+        + "; ".join(f"{way}: {meaning}" for way, meaning in WAYS.items()),
     },
     "profile": {"action": "store_true", "help": "also record a profiler trace of every cell"},
     "profile_steps": {"metavar": "N", "help": "steps of a trace (default: 5)"},

@@ -77,6 +77,8 @@ class Job(TypedDict):
     baseline: str
     """Arm that ratios are taken against; if it ends other than ok, the worker takes the first
     implementation that is ok instead."""
+    inputs: NotRequired[list[str]]
+    """Ways of bench.inputs in which each implementation is also given its input; none if absent."""
     proved: list[str]
     """Implementations whose float64 proof an earlier launch of this run has stored."""
     rounds: int
@@ -264,5 +266,7 @@ class Catalogue(TypedDict):
     processes: int
     """Processes that the run has been given; 1 where it starts as many as it is asked for."""
     versions: dict[str, str]
+    optional: dict[str, str]
+    """Versions of those packages of bench.extras that are there."""
     implementations: list[ImplementationEntry]
     workloads: list[WorkloadEntry]

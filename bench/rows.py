@@ -43,11 +43,28 @@ class HostSlot(TypedDict):
     """Mean frequency of the cores when the turn ended; None where it is not shown."""
 
 
+class InputWait(TypedDict):
+    """How long an arm that takes its input in every step waited for it in one turn.
+
+    Waiting begins when the host asks for the next batch, and ends when the step can be launched.
+    Devices may be busy with earlier steps meanwhile.
+    """
+
+    wait_ns: int
+    """In the throughput span, over all of its steps."""
+    starved_ns: int
+    """Of that, at steps whose batch came when the devices were done with the step before: for at
+    most so long they had nothing to do for want of input."""
+    latency_wait_ns: int
+    """In the latency span, where the devices are done whenever a batch is asked for."""
+
+
 class Turn(TypedDict):
     """One arm's turn in one round."""
 
     arm: str
-    """Implementation name, or TWIN."""
+    """Implementation name, TWIN, or an implementation's arm that takes its input: see
+    bench.inputs."""
     round: int
     position: int
     """Place in its round's order, from 0."""
@@ -67,6 +84,8 @@ class Turn(TypedDict):
     """Time of the one discarded step before the spans."""
     host: HostSlot | None
     """What the host did meanwhile; None where the system does not tell."""
+    input: NotRequired[InputWait]
+    """Of an arm that takes its input in every step."""
 
 
 class SampleRow(Turn):
@@ -216,6 +235,8 @@ class CellRow(BlockFields):
     """False where the cell had to run in a worker of its own (it did not fit beside the others)."""
     bubble: NotRequired[float]
     """Share of a step in which a device has nothing to do, as a pipeline's schedule has it."""
+    inputs: NotRequired[dict[str, str]]
+    """Why there are no samples of it with input in a way of bench.inputs; empty where there are."""
     profile: NotRequired[str]
     """TensorBoard run name under profiles/."""
 

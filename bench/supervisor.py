@@ -71,6 +71,8 @@ class Settings:
     """Where worker processes are started."""
     base_files: Mapping[str, BaseFile] = field(default_factory=dict)
     """Files of arms that are another revision of an implementation."""
+    inputs: tuple[str, ...] = ()
+    """Ways in which every implementation is also given its input."""
     program_cache: str | None = None
     """Folder of compiled programs that the launches share."""
     profile_dir: str | None = None
@@ -291,6 +293,8 @@ class _BlockRun:
         }
         if settings.base_files:
             job["base_files"] = dict(settings.base_files)
+        if settings.inputs and not alone:  # what did not fit beside others has no room for more
+            job["inputs"] = list(settings.inputs)
         if settings.program_cache is not None:
             # What an arm compiles in one block must not spare it compiling in another.
             block = re.sub(r"[^\w.=-]", "_", self.block.name)

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -19,6 +20,7 @@ from jax.sharding import AxisType, Mesh
 from bench.cells import Block, Cell, StepOptions
 from bench.contract import Implementation, Problem, TrainStep, Workload
 from bench.host import host_id
+from bench.inputs import owner
 from bench.mesh import MeshShape
 from bench.protocol import (
     BlockEvent,
@@ -55,6 +57,7 @@ from bench.worker.divergence import diverged
 from bench.worker.failures import Ended, UnsupportedError, failure
 from bench.worker.gate import Gate, built, pair
 from bench.worker.host_slots import merged
+from bench.worker.inputs import FedArm, fed_arm, longest
 from bench.worker.memory import high_water, largest_program
 from bench.worker.operations import Operations, modules_of
 from bench.worker.problems import load_workload, make_problem
@@ -164,6 +167,10 @@ class BlockRun:
         self.fields = block_fields(self.block, job["attempt"], job["launch"])
         self.rows: dict[str, CellRow] = {}
         self.arms: list[Arm] = []
+        self.fed: list[FedArm] = []
+        """Those of them that take their input."""
+        self.inputs: dict[str, dict[str, str]] = {}
+        """Why an implementation has no such arm, by its name and the way; empty where it has."""
         self.implementations: dict[str, Implementation] = {}
         self.step_programs: dict[str, list[Any]] = {}
         """What each arm's step compiled."""
@@ -326,6 +333,7 @@ class BlockRun:
         if not self.job["alone"]:
             self.phase("compile", self.baseline, len(names), len(names))
             self.add_twin(problem, mesh)
+            self.add_fed(names, problem, mesh)
             self.stopwatch.lap("compile")
 
         rounds = self.job["rounds"]
@@ -343,6 +351,13 @@ class BlockRun:
                 self.fail(self.turn, problem, *failure(error))
             raise
         self.stopwatch.lap("measure")
+        gone = self.withdraw(compiled, first_loss, names, problem)
+        return self.samples(turn for turn in turns if not {turn["arm"], owner(turn["arm"])} & gone)
+
+    def withdraw(
+        self, compiled: dict[str, int], first_loss: float, names: Sequence[str], problem: Problem
+    ) -> set[str]:
+        """End the cells whose times are worthless; names of the arms whose samples do not count."""
         withdrawn = diverged(self.arms, first_loss)
         if TWIN in withdrawn:
             withdrawn.setdefault(self.baseline, withdrawn[TWIN])
@@ -350,17 +365,22 @@ class BlockRun:
             withdrawn[name] = f"compiled {programs} programs while it was timed"
         withdrawn = dict(item for found in peers.everyones(withdrawn) for item in found.items())
         for name, reason in withdrawn.items():
-            if name != TWIN:
+            if name in names:
                 self.fail(name, problem, "wrong", reason)
+        for arm in self.fed:
+            arm.feed.close()
+            self.inputs[owner(arm.name)][arm.way] = withdrawn.get(arm.name, "")
+        for name, inputs in self.inputs.items():
+            self.rows[name]["inputs"] = inputs
         if self.baseline in withdrawn:
             # Its twin is nobody's noise floor any more, and the ratios need another baseline.
             withdrawn[TWIN] = ""
             self.baseline = next((name for name in names if name not in withdrawn), "")
-        return self.samples(turn for turn in turns if turn["arm"] not in withdrawn)
+        return set(withdrawn)
 
     def turn_of(self, arm: str) -> None:
         """Note whose turn begins, for whoever asks why the worker has ended."""
-        self.turn = self.baseline if arm == TWIN else arm
+        self.turn = self.baseline if arm == TWIN else owner(arm)
         self.turns.write(self.turn)
 
     def after_round(self, turns: list[Turn]) -> bool:
@@ -385,15 +405,18 @@ class BlockRun:
             for turn in turns
         ]
         if jax.process_count() > 1:
-            seen = peers.everyones([[own_times(row), row["host"]] for row in rows])
+            own = [[own_times(row), row["host"], row.get("input")] for row in rows]
+            seen = peers.everyones(own)
             hosts = peers.everyones(host_id())
             for row, *each in zip(rows, *seen, strict=True):
-                spans, slots = zip(*each, strict=True)
+                spans, slots, waits = zip(*each, strict=True)
                 throughput, latency, wash_out = map(list, zip(*spans, strict=True))
                 row["throughput_ns"], row["process_throughput_ns"] = max(throughput), throughput
                 row["latency_ns"], row["process_latency_ns"] = max(latency), latency
                 row["wash_out_ns"] = max(wash_out)
                 row["host"] = merged(slots, hosts)
+                if "input" in row:
+                    row["input"] = longest(waits)
         return rows
 
     def add_twin(self, problem: Problem, mesh: Mesh) -> None:
@@ -417,10 +440,31 @@ class BlockRun:
             original = next(arm for arm in self.arms if arm.name == self.baseline)
             original.name, self.arms[-1].name = TWIN, self.baseline
 
+    def add_fed(self, names: Sequence[str], problem: Problem, mesh: Mesh) -> None:
+        """Arms of these implementations that take their input in every step, where they can."""
+        for name, way in product(names, self.job.get("inputs", [])):
+            self.phase("compile", name, names.index(name), len(names))
+            arm, ended = None, None
+            try:
+                with remembered_programs(self.programs / name):
+                    train_step = self.implementations[name].build(problem, mesh)
+                    arm = fed_arm(name, way, train_step, problem)
+                    for _ in range(WARM_UP_STEPS):
+                        arm.run(1)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the cell itself is right
+                ended = failure(error)
+            ended = agreed(ended)
+            self.inputs.setdefault(name, {})[way] = ended[1] if ended is not None else ""
+            if ended is None and arm is not None:
+                self.arms.append(arm)
+                self.fed.append(arm)
+
     def trace(self, logdir: Path, mesh: Mesh) -> None:
         """One TensorBoard run for each cell that is ok, and what it shows."""
         timed = [
-            arm for arm in self.arms if arm.name != TWIN and self.rows[arm.name]["status"] == "ok"
+            arm
+            for arm in self.arms
+            if arm.name in self.rows and self.rows[arm.name]["status"] == "ok"
         ]
         others = modules_of(live_programs())
         subjects = [
