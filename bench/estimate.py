@@ -72,7 +72,8 @@ def block_seconds(block: Block, arms: int, plan: Plan, history: History, launch:
     if known is not None:
         return known + plan.seconds
     arm = ARM_S.get(name, OTHER_ARM_S) + (TRACE_S if plan.profile_steps else 0.0)
-    proving = (arms + 1) * arm  # one arm more: the baseline's twin
+    # One arm more is the baseline's twin. Arms that take input are not proved again.
+    proving = (arms * (1 + CACHED * len(plan.inputs)) + 1) * arm
     return WORKER_START_S + proving * (CACHED if launch else 1.0) + plan.seconds
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from bench import store
 from bench.cells import Block, Cell, StepOptions
+from bench.inputs import fed
 from bench.mesh import MeshShape
 from bench.rows import (
     SCHEMA,
@@ -82,6 +83,8 @@ class Plan:
     """Of a pipeline whose blocks take 2, 4 and 8 microbatches of one size; 0 where it is none."""
     variants: dict[str, float] = field(default_factory=lambda: {"": 1.0})
     """By how much each environment makes every time longer, by name."""
+    inputs: dict[str, float] = field(default_factory=dict)
+    """By how much taking its input makes every implementation's step longer, by the way."""
     alone: frozenset[str] = frozenset()
     """Implementations that are measured in a worker of their own."""
     platform: str = "cpu"
@@ -118,7 +121,12 @@ def manifest(plan: Plan, run: str = "synthetic") -> Manifest:
         "started_at": "2026-11-21T14:10:05+00:00",
         "argv": ["run", "--preset", "quick", "--meshes", "data=1", "data=2"],
         "preset": "quick",
-        "config": {"workloads": list(plan.workloads), "baseline": BASELINE, "margin": 0.02},
+        "config": {
+            "workloads": list(plan.workloads),
+            "baseline": BASELINE,
+            "margin": 0.02,
+            "inputs": list(plan.inputs),
+        },
         "platform": plan.platform,
         "device_kind": plan.device_kind,
         "device_count": 1,
@@ -188,6 +196,7 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
     ok = [row["implementation"] for row in cells if row["status"] == "ok"]
     baseline = BASELINE if BASELINE in ok else next(iter(ok), "")
     arms = [*ok, TWIN] if label == "all" and baseline else ok
+    arms += [fed(name, way) for name in ok for way in plan.inputs if label == "all"]
     samples: list[SampleRow] = []
     predecessor = ""
     for number in range(plan.rounds):
@@ -195,7 +204,8 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
         shared = plan.shared_noise * rng.standard_t(3)
         for position, index in enumerate(rng.permutation(len(arms))):
             arm = str(arms[index])
-            ratio = plan.ratios[baseline if arm == TWIN else arm]
+            own, _, way = arm.partition("+")
+            ratio = plan.ratios[baseline if arm == TWIN else own] * plan.inputs.get(way, 1.0)
             seconds = base_seconds(plan, block) * ratio * plan.pace
             seconds *= plan.variants[block.options.variant]
             seconds *= np.exp(shared + plan.noise * rng.standard_normal())
@@ -217,6 +227,13 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
                     "host": None,
                 }
             )
+            if way:
+                wait = int(1e9 * seconds * (1 - 1 / plan.inputs[way]))
+                samples[-1]["input"] = {
+                    "wait_ns": 20 * wait,
+                    "starved_ns": 10 * wait,
+                    "latency_wait_ns": 20 * wait,
+                }
             predecessor = arm
     row: BlockRow = {
         **block_fields(block, tag, launch),
@@ -372,6 +389,8 @@ def _cell(plan: Plan, block: Block, launch: int, tag: str, name: str, *, alone: 
         row["unit"] = "tokens" if block.workload == "gpt2" else "samples"
         row["units_per_step"] = block.batch * (64 if block.workload == "gpt2" else 1)
         row["interleaved"] = not alone
+        if plan.inputs:
+            row["inputs"] = dict.fromkeys(plan.inputs, "")
         if plan.stages:
             count = block.options.microbatches
             row["bubble"] = (plan.stages - 1) / (count + plan.stages - 1)

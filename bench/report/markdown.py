@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from bench import numbers
-from bench.report import commands, stragglers, traces, variants, views, words
+from bench.report import commands, inputs, stragglers, traces, variants, views, words
 from bench.report.figures import sample
 from bench.report.templates import environment
 
@@ -316,7 +316,8 @@ def _of_block(block: Comparison, found: Tables, manifest: Manifest) -> Iterator[
     breakdown = traces.breakdown(block, found.traces, said)
     yield views.comparison(block, manifest, reasons if breakdown else None)
     processes = stragglers.table(block, found.traces)
-    yield from (table for table in (processes, breakdown) if table is not None)
+    given = inputs.table(inputs.find([block]))
+    yield from (table for table in (processes, given, breakdown) if table is not None)
 
 
 def _section(table: Table) -> Markup:

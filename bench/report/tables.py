@@ -8,17 +8,19 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from bench import numbers, peaks, statistics
+from bench import inputs, numbers, peaks, statistics
 from bench.cells import decisive
 from bench.effects import HOST, Conditions, Effect, conditions, drifts, orders
+from bench.inputs import WAYS, fed, owner
 from bench.mesh import MeshShape
-from bench.report import bubbles, rooflines
+from bench.report import bubbles, rooflines, waits
 from bench.rows import TWIN
 from bench.statistics import Ratio, Rounds, Spread, Turns, spreads
 from bench.verdicts import MARGIN, Claim, claim, pairs
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.report.bubbles import Idle
+    from bench.report.waits import Waits
     from bench.rows import Ceilings, Manifest, TraceRow
     from bench.store import Damage, Run
 
@@ -91,13 +94,17 @@ class Comparison:
     """Trend of each arm's ratio to the baseline within the launches."""
     order: dict[str, Effect]
     """Effects of `position` and `predecessor` on the times of turns."""
+    input_claims: dict[str, Claim]
+    """What is said of each arm that takes its input, against the same implementation's own arm."""
+    waits: dict[str, Waits]
+    """How long its steps waited for input."""
     process_times: dict[str, np.ndarray]
     """Of several processes, nanoseconds of each arm's throughput spans, (spans, processes)."""
 
     def claims_of(self, arm: str) -> dict[str, Claim]:
         """What is said of an arm against each other one, by the other."""
         ratios = statistics.ratios(self.rounds, {o: arm for o in self.arms if o != arm})
-        alpha = self.alpha / pairs(len(self.arms))
+        alpha = self.alpha / pairs(len(self.arms), len(self.input_claims))
         return {other: claim(ratio.inverse, alpha, self.margin) for other, ratio in ratios.items()}
 
     def seconds_to_decide(self, claim: Claim) -> float:
@@ -135,6 +142,7 @@ class Tables:
     (`device_flops`), the most that the measured ceilings allow at this intensity (`roof_flops`) and
     the share of it that is reached (`roof`; the compiler counts every operand of every instruction
     as a byte accessed, caches included, and the body of a loop once, so that it may be over 1),
+    why there are no samples with input (`inputs`, by way; null where it was not asked for),
     seconds that `wire_bytes` alone take at the measured rate (`communication_s`; 0 where none are
     sent), `achieved_flops` a second, `mfu` as a share, `baseline`, `ratio`,
     `ratio_low`, `ratio_high`, `paired`, `launches`, `verdict`, `verdict_low`, `verdict_high`,
@@ -164,6 +172,7 @@ def build(run: Run) -> Tables:
         of_block[cell["block"]].append(cell)
     ceilings = rooflines.ceilings(run.blocks)
     timed = _timed_samples(run)
+    given = run.manifest["config"].get("inputs", [])
     # Of hundreds of blocks, frames would take most of the time: columns become arrays once.
     turns, host = Turns.of(timed), {name: timed[name].to_numpy(float) for name in HOST}
     places = timed.groupby("block").indices
@@ -183,9 +192,10 @@ def build(run: Run) -> Tables:
         arms = tuple(cell["implementation"] for cell in right)
         slots = conditions({column: values[counted] for column, values in host.items()})
         times = process_times(timed, counted) if attempts[0]["processes"] > 1 else {}
+        waited = waits.measure(timed, counted) if len(given) else {}
         machine = ceilings.get(name)
         comparison = _comparison(
-            name, attempts, rounds, slots, times, baseline, arms, margin, machine
+            name, attempts, rounds, slots, times, waited, baseline, arms, margin, machine
         )
         for cell in own:
             cell.update(_ratio(cell, comparison))
@@ -230,7 +240,7 @@ def _comparable(
     """
     refused = [cell["implementation"] for cell in own if cell["status"] != "ok"]
     if refused:
-        places = places[~timed["arm"].iloc[places].isin(refused)]
+        places = places[~timed["arm"].iloc[places].map(owner).isin(refused)]
     if not places.size:
         return "", places
     baselines = {row["attempt"]: row["baseline"] for row in attempts}
@@ -321,6 +331,7 @@ def _identity(rows: list[dict[str, Any]], manifest: Manifest) -> dict[str, Any]:
         "model_flops": _number(first["model_flops"]),
         "bubble": _number(first["bubble"]),
         "proof_error": _proof_error(first["proof"]),
+        "inputs": first["inputs"] if isinstance(first["inputs"], dict) else None,
         "profile": first["profile"] if isinstance(first["profile"], str) else None,
     }
 
@@ -365,7 +376,9 @@ def _timed_samples(run: Run) -> pd.DataFrame:
     twins = run.blocks.merge(
         ok, left_on=[*key, "baseline"], right_on=[*key, "implementation"], how="inner"
     )[key].assign(implementation=TWIN)
-    arms = pd.concat([ok, twins]).rename(columns={"implementation": "arm"}).drop_duplicates()
+    given = [ok.assign(implementation=ok["implementation"].map(partial(fed, way=w))) for w in WAYS]
+    arms = pd.concat([ok, twins, *given])
+    arms = arms.rename(columns={"implementation": "arm"}).drop_duplicates()
     return run.samples.merge(arms, on=[*key, "arm"], how="inner")
 
 
@@ -411,6 +424,7 @@ def _comparison(
     rounds: Rounds,
     conditions: Conditions | None,
     process_times: dict[str, np.ndarray],
+    waited: dict[str, Waits],
     baseline: str,
     arms: tuple[str, ...],
     margin: float,
@@ -421,8 +435,10 @@ def _comparison(
     looks = [look for row in sorted(attempts, key=itemgetter("launch")) for look in row["looks"]]
     alpha = float(looks[-1]["alpha"]) if looks else 0.0
     opponents = {arm: baseline for arm in arms if arm != baseline}
-    ratios = statistics.ratios(rounds, opponents | {TWIN: baseline})
-    floor, each = ratios.pop(TWIN, None), alpha / pairs(len(arms))
+    given = inputs.opponents(rounds.arms)
+    ratios = statistics.ratios(rounds, opponents | given | {TWIN: baseline})
+    floor, each = ratios.pop(TWIN, None), alpha / pairs(len(arms), len(given))
+    found = {arm: claim(ratio, each, margin) for arm, ratio in ratios.items()}
     return Comparison(
         name=name,
         workload=first["workload"],
@@ -445,10 +461,12 @@ def _comparison(
         arms=arms,
         alpha=alpha,
         margin=margin,
-        claims={arm: claim(ratio, each, margin) for arm, ratio in ratios.items()},
+        claims={arm: one for arm, one in found.items() if arm not in given},
         ranked=[],
         drifts=drifts(rounds.paired(opponents)),
         order=orders(rounds),
+        input_claims={arm: one for arm, one in found.items() if arm in given},
+        waits=waited,
         process_times=process_times,
     )
 

@@ -66,6 +66,7 @@ function show() {
   drawCells();
   drawEffects();
   drawProcesses();
+  drawInputs();
   drawCell();
 }
 
