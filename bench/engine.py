@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import shutil
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -94,7 +95,7 @@ def stored_options(options: Options) -> Options:
         raise BadInput([f"--resume: {fault}"])
     directory = find_run(options.resume)
     # Files outside the checkout may lie elsewhere now, so their paths may be given anew.
-    free = {"implementation_path", "workload_path", "dry_run", "distributed"}
+    free = {"implementation_path", "workload_path", "checkpoint_dir", "dry_run", "distributed"}
     given = options.to_json()
     faults = [
         f"--{name.replace('_', '-')}: a resumed run keeps the options it was started with"
@@ -403,13 +404,17 @@ class Engine:
         launch = Launch(number, self._proved(block, number), more)
         monitor.begin(block, launch.number, len(implementations))
         began = time.monotonic()
-        attempts = run_block(
-            block,
-            implementations,
-            self._settings(programs),
-            lambda event: monitor.phase(block, event),
-            launch,
-        )
+        try:
+            attempts = run_block(
+                block,
+                implementations,
+                self._settings(programs),
+                lambda event: monitor.phase(block, event),
+                launch,
+            )
+        finally:
+            if self.plan.checkpoints:
+                shutil.rmtree(self._checkpoint_dir, ignore_errors=True)
         state.seconds = time.monotonic() - began
         rows = [row for attempt in attempts for row in attempt.samples]
         last = len(state.launches) == self.plan.launches - 1
@@ -541,6 +546,14 @@ class Engine:
             return {}
         return {"regress": {**self.bases.record(), "cells": self._compared}}
 
+    @property
+    def _checkpoint_dir(self) -> Path:
+        """Where checkpoints lie while they are measured."""
+        assert self.directory is not None, "a run that measures has a folder"  # noqa: S101
+        asked = self._options.checkpoint_dir
+        parent = self.directory if asked is None else Path(asked)
+        return parent.resolve() / f"checkpoints-{self.directory.name}"
+
     def _settings(self, programs: str) -> Settings:
         plan, options = self.plan, self._options
         profile = plan.profile_steps > 0
@@ -557,6 +570,8 @@ class Engine:
             workload_paths=_absolute(options.workload_path),
             base_files=self._base_files,
             inputs=plan.inputs,
+            checkpoints=plan.checkpoints,
+            checkpoint_dir=str(self._checkpoint_dir) if plan.checkpoints else "",
             program_cache=programs,
             profile_dir=str(PROFILES.resolve()) if profile else None,
             profile_run=self.directory.name if self.directory else "",
@@ -644,5 +659,5 @@ def _portable_options(options: Options) -> dict[str, Any]:
     return {
         name: [_portable(word) for word in value] if name.endswith("_path") else value
         for name, value in options.to_json().items()
-        if name not in ("dry_run", "distributed")
+        if name not in ("dry_run", "distributed", "checkpoint_dir")
     }

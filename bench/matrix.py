@@ -9,9 +9,11 @@ import difflib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeVar
 
 from bench.cells import PRECISIONS, Block, Cell, StepOptions
+from bench.checkpoints import MODES
 from bench.extras import why_missing
 from bench.inputs import WAYS
 from bench.mesh import AXES, MeshShape
@@ -148,6 +150,8 @@ class Plan:
     """Half-width of a 95 % interval that is narrow enough; None where deciding is enough."""
     inputs: tuple[str, ...]
     """Ways in which every implementation is also given its input: see bench.inputs."""
+    checkpoints: tuple[str, ...]
+    """Modes in which every implementation's state is saved: see bench.checkpoints."""
     profile_steps: int
     """Steps of a trace; 0 where none is recorded."""
     timeout_s: float | None
@@ -163,7 +167,8 @@ class Plan:
     @property
     def extras(self) -> tuple[str, ...]:
         """Options that need packages of bench.extras."""
-        return ("input",) if self.inputs else ()
+        asked = {"input": self.inputs, "checkpoint": self.checkpoints}
+        return tuple(option for option, values in asked.items() if values)
 
     @property
     def config(self) -> dict[str, object]:
@@ -184,6 +189,7 @@ class Plan:
             "budget": self.budget_s,
             "target_ci": self.target_ci,
             "inputs": list(self.inputs),
+            "checkpoints": list(self.checkpoints),
             "profile_steps": self.profile_steps,
             "timeout": self.timeout_s,
             "silence": self.silence_s,
@@ -252,6 +258,7 @@ class _Reader:
             budget_s=self._positive("--budget", self.options.budget, "seconds"),
             target_ci=self._share("--target-ci", self.options.target_ci),
             inputs=self._inputs(),
+            checkpoints=self._checkpoints(),
             profile_steps=self._profile_steps(),
             timeout_s=self._positive("--timeout", self.options.timeout, "seconds"),
             silence_s=self._positive("--silence", self.options.silence, "seconds") or SILENCE_S,
@@ -337,6 +344,16 @@ class _Reader:
         if asked and self.options.base_revision is not None:
             self.faults.append("--input: a gate compares steps on a resident batch alone")
         return tuple(_unique(self._choice("--input", text, tuple(WAYS)) for text in asked))
+
+    def _checkpoints(self) -> tuple[str, ...]:
+        asked, folder = self.options.checkpoint, self.options.checkpoint_dir
+        if asked:
+            self._installed("checkpoint")
+        if folder is not None and not asked:
+            self.faults.append("--checkpoint-dir: has an effect with --checkpoint only")
+        elif folder is not None and not Path(folder).is_dir():
+            self.faults.append(f"--checkpoint-dir: there is no folder {folder}")
+        return tuple(_unique(self._choice("--checkpoint", text, tuple(MODES)) for text in asked))
 
     def _installed(self, option: str) -> None:
         missing = why_missing(option, self.catalogue)

@@ -102,13 +102,17 @@ class Job(TypedDict):
     """Files of implementations that are neither there nor in implementations/, by name."""
     program_cache: NotRequired[str]
     """Folder of compiled programs that the launches of a run share; one of its own if absent."""
+    checkpoints: NotRequired[list[str]]
+    """Modes of bench.checkpoints in which states are saved; none if absent."""
+    checkpoint_dir: NotRequired[str]
+    """Folder for their files, which is removed afterwards."""
     profile_dir: NotRequired[str]
     """TensorBoard log directory; no tracing pass if absent. A cell's run is `<run>/<cell name>`."""
     profile_run: NotRequired[str]
     profile_steps: NotRequired[int]
 
 
-Phase = Literal["start", "ceilings", "truth", "gate", "compile", "measure", "trace"]
+Phase = Literal["start", "ceilings", "truth", "gate", "compile", "measure", "trace", "checkpoint"]
 
 
 class PhaseEvent(TypedDict):

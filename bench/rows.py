@@ -196,6 +196,51 @@ class ProofCheck(TypedDict):
     update_tolerance: float
 
 
+class SavedCheckpoint(TypedDict):
+    """Saving a state in one mode of bench.checkpoints, an element a repetition."""
+
+    blocking_s: list[float]
+    """Until training may go on."""
+    total_s: list[float]
+    """Until the checkpoint is complete."""
+    steps_before_ns: list[int]
+    """Of an asynchronous save, steps just before all of them, each waited for; else none."""
+    steps_during_ns: list[int]
+    """Steps that began while one went on."""
+
+
+class RestoredCheckpoint(TypedDict):
+    """Restoring the state that was saved last, with equal values, onto one mesh."""
+
+    mesh: str
+    """`data=4`; with `, devices reversed` where these are in another order than they were saved."""
+    seconds: list[float]
+    """Of each repetition. The files are dropped from the system's cache before, where it allows."""
+    device_bytes: int
+    """The most that a device holds of the state afterwards."""
+    largest_bytes: int
+    """A device's shard of the array of which it is the largest."""
+    seen_bytes: int
+    """The most that a device was seen to hold of one array meanwhile; never more than that."""
+
+
+class Checkpoint(TypedDict):
+    """A cell's state, saved and restored with Orbax by bench.worker.checkpoints."""
+
+    reason: str
+    """Why there are no figures; empty if there are, and what was restored equals what was saved."""
+    file_system: str
+    """Kind of the one that the files lay on; empty where unknown."""
+    state_bytes: int
+    """Of all arrays of the state, each once."""
+    stored_bytes: int
+    """Of the files: compressed."""
+    saves: dict[str, SavedCheckpoint]
+    """By mode."""
+    restores: list[RestoredCheckpoint]
+    """On the cell's own mesh first."""
+
+
 Sources = dict[Literal["implementation", "workload"], dict[str, str]]
 """Hash of each file of an implementation and of its workload: their own, by its name, and what they
 import of the project or of their own, by its path from where it is imported."""
@@ -237,6 +282,8 @@ class CellRow(BlockFields):
     """Share of a step in which a device has nothing to do, as a pipeline's schedule has it."""
     inputs: NotRequired[dict[str, str]]
     """Why there are no samples of it with input in a way of bench.inputs; empty where there are."""
+    checkpoint: NotRequired[Checkpoint]
+    """Of the first launch."""
     profile: NotRequired[str]
     """TensorBoard run name under profiles/."""
 
@@ -342,7 +389,8 @@ class BlockRow(BlockFields):
     started_at: str
     """UTC, ISO 8601."""
     seconds: dict[str, float]
-    """Wall seconds by phase: `start`, `ceilings`, `gate`, `compile`, `measure`, `trace`."""
+    """Wall seconds by phase: `start`, `ceilings`, `gate`, `compile`, `measure`, `trace`,
+    `checkpoint`."""
     ceilings: Ceilings | None
     """None in later launches, and where measuring them failed."""
     load_before: float

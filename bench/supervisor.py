@@ -46,6 +46,8 @@ _KILLERS = {
     None: ", by the kernel for want of memory or by somebody else: no count of such kills is there",
 }
 """By whether the kernel is known to have killed for want of memory."""
+_TOLD = ("trace", "checkpoint")
+"""Phases after the rounds."""
 _BEFORE_ARMS = ("", "start", "truth")
 """Phases in which every arm would fail alike: running each alone would only repeat the failure."""
 
@@ -75,6 +77,9 @@ class Settings:
     """Ways in which every implementation is also given its input."""
     program_cache: str | None = None
     """Folder of compiled programs that the launches share."""
+    checkpoints: tuple[str, ...] = ()
+    """Modes in which states are saved."""
+    checkpoint_dir: str = ""
     profile_dir: str | None = None
     profile_run: str = ""
     profile_steps: int = 0
@@ -299,6 +304,9 @@ class _BlockRun:
             # What an arm compiles in one block must not spare it compiling in another.
             block = re.sub(r"[^\w.=-]", "_", self.block.name)
             job["program_cache"] = str(Path(settings.program_cache, block))
+        if settings.checkpoints and self.launch.number == 0:
+            job["checkpoints"] = list(settings.checkpoints)
+            job["checkpoint_dir"] = settings.checkpoint_dir
         if settings.profile_dir is not None and self.launch.number == 0:
             job["profile_dir"] = settings.profile_dir
             job["profile_run"] = settings.profile_run
@@ -328,8 +336,8 @@ class _BlockRun:
             # turn alone took longer than all rounds should.
             report.arm = turn
         during = f" during {report.phase}" if report.phase else ""
-        if report.block is not None and (report.phase == "trace" or end.code == 0):
-            # A worker that died while it traced has told before what it measured.
+        if report.block is not None and (report.phase in _TOLD or end.code == 0):
+            # A worker that died after the rounds has told before what it measured.
             self._complete(report, attempt, implementations)
         elif report.failed_alone is not None and end.late:
             report.arm = report.failed_alone["implementation"]

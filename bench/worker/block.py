@@ -49,6 +49,7 @@ from bench.turns import TurnWriter
 from bench.worker import peers
 from bench.worker.bases import BaseModules
 from bench.worker.ceilings import measure_ceilings
+from bench.worker.checkpoints import measure_checkpoints, no_checkpoint
 from bench.worker.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
 from bench.worker.compilation import CompilationLog, remembered_programs
 from bench.worker.completion import check_completion
@@ -188,7 +189,7 @@ class BlockRun:
         self.turns = TurnWriter()
 
     def run(self) -> None:
-        """Prove, compile, measure and trace, emitting events as it goes."""
+        """Prove, compile, measure, trace and checkpoint, emitting events as it goes."""
         self.phase("start")
         mesh = make_mesh(self.block.mesh)
         workload = load_workload(self.block, self.job["workload_paths"])
@@ -217,6 +218,9 @@ class BlockRun:
         if "profile_dir" in self.job:
             # What was measured is told by now: a profiler that kills the process must not cost it.
             self.trace(Path(self.job["profile_dir"]), mesh)
+            self.tell()
+        if "checkpoints" in self.job:
+            self.checkpoint(mesh, Path(self.job["checkpoint_dir"]))
             self.tell()
 
     def tell(self) -> None:
@@ -459,13 +463,17 @@ class BlockRun:
                 self.arms.append(arm)
                 self.fed.append(arm)
 
-    def trace(self, logdir: Path, mesh: Mesh) -> None:
-        """One TensorBoard run for each cell that is ok, and what it shows."""
-        timed = [
+    def timed(self) -> list[Arm]:
+        """Arms of the cells that are ok."""
+        return [
             arm
             for arm in self.arms
             if arm.name in self.rows and self.rows[arm.name]["status"] == "ok"
         ]
+
+    def trace(self, logdir: Path, mesh: Mesh) -> None:
+        """One TensorBoard run for each cell that is ok, and what it shows."""
+        timed = self.timed()
         others = modules_of(live_programs())
         subjects = [
             Subject(
@@ -482,6 +490,24 @@ class BlockRun:
                 row["profile"] = subject.run
                 self.emit(TraceEvent(event="trace", row=trace_row(self.fields, row, traced, mesh)))
         self.stopwatch.lap("trace")
+
+    def checkpoint(self, mesh: Mesh, folder: Path) -> None:
+        """Save and restore the state of each cell that is ok."""
+        timed = self.timed()
+        for number, arm in enumerate(timed):
+            self.phase("checkpoint", arm.name, number, len(timed))
+            found, ended = None, None
+            try:
+                found = measure_checkpoints(
+                    arm, mesh, self.job["checkpoints"], folder / str(number)
+                )
+            except Exception as error:  # noqa: BLE001 - whatever it is, the times are right
+                ended = failure(error)
+            ended = agreed(ended)
+            if ended is not None or found is None:
+                found = no_checkpoint(ended[1] if ended else "")
+            self.rows[arm.name]["checkpoint"] = found
+        self.stopwatch.lap("checkpoint")
 
     def fail(self, name: str, problem: Problem, status: Status, reason: str) -> None:
         """End a cell without a time, and say so at once: a later crash must not hide it."""
