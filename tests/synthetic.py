@@ -20,6 +20,7 @@ from bench.rows import (
     BlockRow,
     Ceilings,
     CellRow,
+    Checkpoint,
     Communication,
     Look,
     Manifest,
@@ -85,6 +86,8 @@ class Plan:
     """By how much each environment makes every time longer, by name."""
     inputs: dict[str, float] = field(default_factory=dict)
     """By how much taking its input makes every implementation's step longer, by the way."""
+    checkpoints: bool = False
+    """Whether states are saved and restored: 10 MB in 0.1 s, half of it blocking if async."""
     alone: frozenset[str] = frozenset()
     """Implementations that are measured in a worker of their own."""
     platform: str = "cpu"
@@ -257,6 +260,33 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
     return samples, cells, row
 
 
+def checkpoint(block: Block) -> Checkpoint:
+    """A state that is replicated."""
+    return {
+        "reason": "",
+        "file_system": "ext4",
+        "state_bytes": 10_000_000,
+        "stored_bytes": 9_000_000,
+        "saves": {
+            "sync": {
+                "blocking_s": [0.1, 0.09, 0.2], "total_s": [0.1, 0.09, 0.2],
+                "steps_before_ns": [], "steps_during_ns": [],
+            },
+            "async": {
+                "blocking_s": [0.05, 0.04, 0.06], "total_s": [0.1, 0.09, 0.2],
+                "steps_before_ns": [2_000_000] * 3, "steps_during_ns": [3_000_000] * 3,
+            },
+        },
+        "restores": [
+            {
+                "mesh": mesh, "seconds": [0.1, 0.11, 0.12], "device_bytes": 10_000_000,
+                "largest_bytes": 4_000_000, "seen_bytes": 4_000_000,
+            }
+            for mesh in (str(block.mesh), f"{block.mesh}, devices reversed")
+        ],
+    }  # fmt: skip
+
+
 def ceilings(plan: Plan, block: Block) -> Ceilings:
     """What the machine can do: 100 GFLOP/s and 10 GB/s a device, and 2 GB/s between several."""
     several = block.mesh.size > 1
@@ -389,6 +419,8 @@ def _cell(plan: Plan, block: Block, launch: int, tag: str, name: str, *, alone: 
         row["unit"] = "tokens" if block.workload == "gpt2" else "samples"
         row["units_per_step"] = block.batch * (64 if block.workload == "gpt2" else 1)
         row["interleaved"] = not alone
+        if plan.checkpoints and not launch:
+            row["checkpoint"] = checkpoint(block)
         if plan.inputs:
             row["inputs"] = dict.fromkeys(plan.inputs, "")
         if plan.stages:

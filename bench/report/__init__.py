@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bench import files, store
-from bench.report import figures, inputs, markdown, page, tables, traces, words
+from bench.report import checkpoints, figures, inputs, markdown, page, tables, traces, words
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ def build(run: Run, *, all_plots: bool = False) -> Path:
 
     Beside it: `report.md`, `plots/`, and the tables `cells`, `samples` and `blocks` as CSV and
     Parquet; with traces also `trace_steps`, `trace_operations` and `causes`,
-    with input `inputs`. Reads stored rows
+    with input `inputs`, with checkpoints `checkpoints`. Reads stored rows
     alone, so it can be repeated; the same rows give the same bytes.
 
     Args:
@@ -42,6 +42,9 @@ def build(run: Run, *, all_plots: bool = False) -> Path:
     given = inputs.find(found.comparisons)
     if given:
         store.export(inputs.frame(given), run_dir, "inputs")
+    saved = checkpoints.find(found.comparisons, found.checkpoints)
+    if saved:
+        store.export(checkpoints.frame(saved), run_dir, "checkpoints")
     drawn = figures.draw(found, every=all_plots)
     plots = run_dir / "plots"
     plots.mkdir(exist_ok=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.inputs import owner
-from bench.report import commands, inputs, scaling, stragglers, traces, variants, views
+from bench.report import checkpoints, commands, inputs, scaling, stragglers, traces, variants, views
 from bench.report.tables import oversubscribed
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
 
     Keys: `run`, `implementations` (names; other tables hold places among them), `subjects`,
     `blocks`, `cells`, `curves`, `effects` (of variants and several processes), `inputs` (what input
-    costs), `traced`, `timeline`.
+    costs), `checkpoints`, `traced`, `timeline`.
     """
     cells = found.cells
     names = sorted(cells["implementation"].unique()) if len(cells) else []
@@ -100,6 +100,7 @@ def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
         "curves": _curves(found, subjects, of_cell),
         "effects": _effects(found, of_cell),
         "inputs": _inputs(found, of_cell),
+        "checkpoints": _checkpoints(found, of_cell),
         "traced": _traced(found, of_cell),
         "timeline": _timeline(found.timeline),
     }
@@ -259,6 +260,33 @@ def _inputs(found: Tables, of_cell: Mapping[str, int]) -> Columns:
     return {
         "cell": [of_cell[name] for name in rows["cell"]],
         **{name: rows[name].tolist() for name in ("way", "reason", "verdict")},
+        **{name: _short(rows[column].tolist()) for name, column in figures.items()},
+    }
+
+
+def _checkpoints(found: Tables, of_cell: Mapping[str, int]) -> Columns:
+    """Each cell's saves and restores."""
+    rows = checkpoints.frame(checkpoints.find(found.comparisons, found.checkpoints))
+    if rows.empty:
+        return {}
+    figures = {
+        "total": "total_s",
+        "total_low": "total_least_s",
+        "total_high": "total_most_s",
+        "blocking": "blocking_s",
+        "blocking_low": "blocking_least_s",
+        "blocking_high": "blocking_most_s",
+        "rate": "bytes_a_second",
+        "state": "state_bytes",
+        "stored": "stored_bytes",
+        "before": "step_before_s",
+        "during": "step_during_s",
+        "held": "device_bytes",
+        "seen": "seen_bytes",
+    }
+    return {
+        "cell": [of_cell[name] for name in rows["cell"]],
+        **{name: rows[name].tolist() for name in ("what", "reason", "file_system")},
         **{name: _short(rows[column].tolist()) for name, column in figures.items()},
     }
 

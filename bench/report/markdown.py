@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from bench import numbers
-from bench.report import commands, inputs, stragglers, traces, variants, views, words
+from bench.report import checkpoints, commands, inputs, stragglers, traces, variants, views, words
 from bench.report.figures import sample
 from bench.report.templates import environment
 
@@ -317,7 +317,8 @@ def _of_block(block: Comparison, found: Tables, manifest: Manifest) -> Iterator[
     yield views.comparison(block, manifest, reasons if breakdown else None)
     processes = stragglers.table(block, found.traces)
     given = inputs.table(inputs.find([block]))
-    yield from (table for table in (processes, given, breakdown) if table is not None)
+    saved = checkpoints.table(checkpoints.find([block], found.checkpoints), block.place)
+    yield from (table for table in (processes, given, saved, breakdown) if table is not None)
 
 
 def _section(table: Table) -> Markup:

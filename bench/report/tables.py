@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from bench.report.bubbles import Idle
     from bench.report.waits import Waits
-    from bench.rows import Ceilings, Manifest, TraceRow
+    from bench.rows import Ceilings, Checkpoint, Manifest, TraceRow
     from bench.store import Damage, Run
 
 IMPLAUSIBLE = "implausible"
@@ -151,6 +151,8 @@ class Tables:
     comparisons: list[Comparison]
     traces: dict[str, TraceRow]
     """What traces showed, by cell."""
+    checkpoints: dict[str, Checkpoint]
+    """Of saving and restoring states, by cell."""
     timeline: pd.DataFrame
     """One row a round, in order of time: `minutes` since the first, `launch`, the baseline's
     `relative` step time against its median over the block, the shares of all cores' time that
@@ -210,7 +212,13 @@ def build(run: Run) -> Tables:
         order = [*BLOCK_ORDER, "implementation"]
         table = table.sort_values(order, kind="stable", ignore_index=True)
     traces = {row["cell"]: row for row in run.traces}
-    return Tables(table, comparisons, traces, _timeline(run.samples, comparisons), run.damaged)
+    saved = {
+        str(row["cell"]): cast("Checkpoint", row["checkpoint"])
+        for row in _records(run.cells[["cell", "checkpoint"]])
+        if isinstance(row["checkpoint"], dict)
+    }
+    timeline = _timeline(run.samples, comparisons)
+    return Tables(table, comparisons, traces, saved, timeline, run.damaged)
 
 
 def _attempts(blocks: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:

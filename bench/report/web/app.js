@@ -67,6 +67,7 @@ function show() {
   drawEffects();
   drawProcesses();
   drawInputs();
+  drawCheckpoints();
   drawCell();
 }
 

@@ -96,6 +96,7 @@ function drawCell() {
         : "",
     ],
     ...inputFacts(cell),
+    ...checkpointFacts(cell),
     ["Proof", known(cell.proof) ? `largest error ${percent(cell.proof)} of what is allowed` : ""],
   ].filter(([, text]) => text);
   const parts = [

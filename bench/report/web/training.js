@@ -1,6 +1,7 @@
-// The rest of a training step, beside what it computes: its input.
+// What training needs beside its steps: input and checkpoints.
 
 const INPUTS = rowsOf(DATA.inputs);
+const CHECKPOINTS = rowsOf(DATA.checkpoints);
 
 /* What input costs a cell, as facts of it. */
 function inputFacts(cell) {
@@ -58,6 +59,89 @@ function drawInputs() {
           text: time,
           align: right,
         },
+      ],
+    }),
+  );
+}
+
+/* What saving and restoring a cell's state takes, as facts of it. */
+function checkpointFacts(cell) {
+  return CHECKPOINTS.filter((row) => row.cell === cell.number).map((row) => [
+    row.what ? `Checkpoint: ${row.what}` : "Checkpoint",
+    row.reason ||
+      `${seconds(row.total)} (${seconds(row.total_low)} to ${seconds(row.total_high)}), ${si(row.rate, "B/s")}` +
+        (known(row.blocking) && row.blocking < row.total
+          ? `; training waits ${seconds(row.blocking)}`
+          : "") +
+        (known(row.during)
+          ? `, and a step takes ${si(row.during, "s")} meanwhile, ${si(row.before, "s")} before`
+          : "") +
+        (known(row.held) ? `; a device holds ${bytes(row.held)}` : ""),
+  ]);
+}
+
+function drawCheckpoints() {
+  byId("checkpoints").hidden = !CHECKPOINTS.length;
+  if (!CHECKPOINTS.length) return;
+  const right = "right";
+  const time = (value) => si(value, "s");
+  byId("saved").replaceChildren(
+    makeTable({
+      title: "Checkpoints",
+      name: "checkpoints",
+      rows: CHECKPOINTS,
+      columns: [
+        CELL,
+        { ...NAME, value: (row) => CELLS[row.cell].name },
+        { key: "what", title: "What", filter: true, detail: (row) => row.reason },
+        {
+          key: "total",
+          title: "Takes",
+          note: "median, range",
+          text: time,
+          align: right,
+          detail: (row) => interval(row.total_low, row.total_high, time),
+        },
+        {
+          key: "blocking",
+          title: "Blocks training",
+          note: "median, range",
+          text: time,
+          align: right,
+          detail: (row) => interval(row.blocking_low, row.blocking_high, time),
+        },
+        {
+          key: "rate",
+          title: "Bandwidth",
+          note: "of the state",
+          text: (value) => si(value, "B/s"),
+          align: right,
+        },
+        {
+          key: "stored",
+          title: "Files",
+          note: "of a state of",
+          text: bytes,
+          align: right,
+          detail: (row) => bytes(row.state),
+        },
+        {
+          key: "during",
+          title: "A step meanwhile",
+          note: "before",
+          text: time,
+          align: right,
+          detail: (row) => (known(row.during) ? time(row.before) : ""),
+        },
+        {
+          key: "held",
+          title: "A device holds",
+          note: "most of one array while restoring",
+          text: bytes,
+          align: right,
+          detail: (row) => (known(row.seen) ? bytes(row.seen) : ""),
+        },
+        { key: "file_system", title: "File system", filter: true },
       ],
     }),
   );
