@@ -20,11 +20,11 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bench import report, store
+from bench import store
 from bench.matrix import BadInput, make_plan
 from bench.options import Options
 from bench.report import checkpoints as told
-from bench.report import tables
+from bench.report import dataset, tables
 from bench.worker import checkpoints
 from bench.worker.clock import Arm
 from bench.worker.failures import UnsupportedError
@@ -234,10 +234,13 @@ def test_a_report_tells_seconds_bytes_and_bandwidth(tmp_path: Path) -> None:
         "110\N{NARROW NO-BREAK SPACE}ms."
     )
     assert said[1] == "No checkpoint of 1 cell: no room"
-    report.build(store.load(directory))
-    assert "### Checkpoints, data=2, batch 64" in (directory / "report.md").read_text("utf-8")
-    lines = (directory / "checkpoints.csv").read_text("utf-8").splitlines()
-    assert len(lines) == 1 + 5
+    table = told.table(found, "data=2")
+    assert table is not None
+    assert len({len(row.figures) for row in table.rows} | {len(table.headings) - 1}) == 1
+    assert len(told.frame(found)) == 5
+    drawn = dataset.build(content, store.read_manifest(directory))["checkpoints"]
+    assert drawn["reason"] == [*[""] * 4, "no room"]
+    assert drawn["rate"][0] == 1e8
 
 
 def without_room(row: dict[str, Any]) -> None:

@@ -15,12 +15,12 @@ import pytest
 import synthetic
 from fakes.catalogue import catalogue
 
-from bench import report, store
+from bench import store
 from bench.contract import TrainStep
 from bench.inputs import fed, opponents, owner
 from bench.matrix import BadInput, make_plan
 from bench.options import Options
-from bench.report import inputs, tables
+from bench.report import dataset, inputs, tables
 from bench.worker import inputs as worker
 from bench.workloads import gpt2, linear
 
@@ -185,9 +185,13 @@ def test_a_report_tells_what_input_costs_and_ranks_nobody_by_it(tmp_path: Path) 
         share = one.waits.wait_s / one.step_s
         assert share == pytest.approx(1 - 1 / expected, abs=0.01)
         assert one.waits.starved_s == pytest.approx(one.waits.wait_s / 2, rel=0.1, abs=1e-6)
-    report.build(store.load(directory))
-    assert "### Input, data=2, batch 64" in (directory / "report.md").read_text("utf-8")
-    assert (directory / "inputs.csv").read_text("utf-8").count("loaded") == 2
+    table = inputs.table(inputs.find([block]))
+    assert table is not None
+    assert [row.figures[0].main for row in table.rows] == ["loaded", "prefetched"] * 2
+    assert len({len(row.figures) for row in table.rows} | {len(table.headings) - 1}) == 1
+    drawn = dataset.build(content, store.read_manifest(directory))
+    assert drawn["inputs"]["way"] == ["loaded", "prefetched"] * 2
+    assert set(drawn["blocks"]["samples"][0]) == {"0", "1", "twin"}
 
 
 def test_what_an_arm_without_a_time_took_in_is_not_told(tmp_path: Path) -> None:
