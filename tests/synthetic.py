@@ -129,6 +129,7 @@ def manifest(plan: Plan, run: str = "synthetic") -> Manifest:
             "baseline": BASELINE,
             "margin": 0.02,
             "inputs": list(plan.inputs),
+            "checkpoints": ["sync", "async"] if plan.checkpoints else [],
         },
         "platform": plan.platform,
         "device_kind": plan.device_kind,

@@ -24,7 +24,7 @@ from bench import store
 from bench.matrix import BadInput, make_plan
 from bench.options import Options
 from bench.report import checkpoints as told
-from bench.report import dataset, tables
+from bench.report import dataset, tables, words
 from bench.worker import checkpoints
 from bench.worker.clock import Arm
 from bench.worker.failures import UnsupportedError
@@ -234,6 +234,13 @@ def test_a_report_tells_seconds_bytes_and_bandwidth(tmp_path: Path) -> None:
         "110\N{NARROW NO-BREAK SPACE}ms."
     )
     assert said[1] == "No checkpoint of 1 cell: no room"
+    (caveat,) = [
+        one.text
+        for one in words.caveats(content, store.read_manifest(directory))
+        if one.title == "Without a checkpoint"
+    ]
+    assert caveat.startswith("1 cell without figures")
+    assert "/pmap: no room" in caveat
     table = told.table(found, "data=2")
     assert table is not None
     assert len({len(row.figures) for row in table.rows} | {len(table.headings) - 1}) == 1

@@ -69,9 +69,9 @@ function checkpointFacts(cell) {
   return CHECKPOINTS.filter((row) => row.cell === cell.number).map((row) => [
     row.what ? `Checkpoint: ${row.what}` : "Checkpoint",
     row.reason ||
-      `${seconds(row.total)} (${seconds(row.total_low)} to ${seconds(row.total_high)}), ${si(row.rate, "B/s")}` +
+      `${si(row.total, "s")} (${si(row.total_low, "s")} to ${si(row.total_high, "s")}), ${si(row.rate, "B/s")}` +
         (known(row.blocking) && row.blocking < row.total
-          ? `; training waits ${seconds(row.blocking)}`
+          ? `; training waits ${si(row.blocking, "s")}`
           : "") +
         (known(row.during)
           ? `, and a step takes ${si(row.during, "s")} meanwhile, ${si(row.before, "s")} before`
