@@ -30,6 +30,9 @@ OTHER_ARM_S = 5.0
 TRACE_S = 2.0
 """Tracing of one arm."""
 
+CHECKPOINT_S = 3.0
+"""Saving the state of one arm in one mode, again and again, and restoring it."""
+
 _NEWEST_RUNS = 5
 _SIXTY = 60
 
@@ -72,6 +75,7 @@ def block_seconds(block: Block, arms: int, plan: Plan, history: History, launch:
     if known is not None:
         return known + plan.seconds
     arm = ARM_S.get(name, OTHER_ARM_S) + (TRACE_S if plan.profile_steps else 0.0)
+    arm += CHECKPOINT_S * len(plan.checkpoints)
     # One arm more is the baseline's twin. Arms that take input are not proved again.
     proving = (arms * (1 + CACHED * len(plan.inputs)) + 1) * arm
     return WORKER_START_S + proving * (CACHED if launch else 1.0) + plan.seconds
