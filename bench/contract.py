@@ -72,6 +72,16 @@ WHOLE = ModelAxis()
 """Divides nothing: a model on one device."""
 
 
+class Records(Protocol):
+    """Single samples by number: what a batch is of, without its leading axis."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def __getitem__(self, number: int, /) -> Batch:
+        """The sample of a number below that, NumPy on the host; the same at every call."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem:
     """A workload at one size, batch and precision: what one training step has to compute."""
@@ -94,6 +104,8 @@ class Problem:
     """`batch(i)`: the i-th global batch on the host; the same at every call."""
     batch_size: int
     """Samples in a global batch."""
+    records: Records | None = None
+    """The data as a loader reads it, a sample at a time. None where it is drawn by batches."""
     model_flops: float
     """FLOPs of one step by the workload's formula: forward, backward, no recomputation."""
     units_per_step: int
@@ -220,7 +232,7 @@ class TrainStep:
     state: Any
     """Parameters and optimizer state, placed on the mesh."""
     place: Callable[[Batch], Any]
-    """Puts a host batch onto the mesh. Not timed."""
+    """Puts a host batch onto the mesh. Timed only where input is measured: see bench.inputs."""
     step: Callable[[Any, Any], tuple[Any, jax.Array]]
     """`step(state, placed_batch)` gives the next state and the mean loss over the global batch.
     This is what is timed: it returns while the devices still work, and may donate the state."""

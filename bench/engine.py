@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import shutil
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,8 +24,10 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from bench import lock, peaks, store
 from bench.cells import Block, Cell, decisive
 from bench.environment import relevant_variables
+from bench.extras import PACKAGES
 from bench.host import describe_code, describe_host
 from bench.hosts import Hosts, ThisHost
+from bench.inputs import opponents, owner
 from bench.keys import Contents, changed
 from bench.matrix import BadInput, Plan
 from bench.options import Options
@@ -92,7 +95,7 @@ def stored_options(options: Options) -> Options:
         raise BadInput([f"--resume: {fault}"])
     directory = find_run(options.resume)
     # Files outside the checkout may lie elsewhere now, so their paths may be given anew.
-    free = {"implementation_path", "workload_path", "dry_run", "distributed"}
+    free = {"implementation_path", "workload_path", "checkpoint_dir", "dry_run", "distributed"}
     given = options.to_json()
     faults = [
         f"--{name.replace('_', '-')}: a resumed run keeps the options it was started with"
@@ -201,7 +204,7 @@ class Engine:
         self._compared: list[str] = []
         """Cells that are compared with their base."""
         self._options = options
-        self._catalogue = catalogue
+        self._catalogue = catalogue = _with_versions(catalogue, plan)
         self._argv = argv
         self._cells: list[Mapping[str, Any]] = []
         self._blocks: defaultdict[str, _BlockState] = defaultdict(_BlockState)
@@ -352,22 +355,24 @@ class Engine:
     def _claims(self, block: Block, samples: Sequence[SampleRow], alpha: float) -> dict[str, Claim]:
         """What these samples of a block say of its implementations that were right so far.
 
-        Against the baseline, with the error over all pairs; in a regress run each against its base,
+        Against the baseline, with the error over all pairs, and over what is compared with the same
+        implementation without input; in a regress run each against its base,
         with the error over all comparisons of the run.
         """
         failed = {
             name for name, ended in self._blocks[block.name].ended.items() if set(ended) != {"ok"}
         }
-        arms = {row["arm"] for row in samples} - {TWIN} - failed
+        arms = {row["arm"] for row in samples if owner(row["arm"]) not in failed} - {TWIN}
         if self.bases is not None:
             rounds, each = _arranged(samples), alpha / len(self._compared)
             return compare(rounds, self.bases.opponents(arms), each, self.plan.margin)
         named = [name for name in self.plan.implementations if name in arms]
+        fed = opponents(arms)
         if not named:
             return {}
         baseline = self.plan.baseline if self.plan.baseline in named else named[0]
         rounds = _arranged(samples)
-        return claims(rounds, named, baseline, alpha, self.plan.margin)
+        return claims(rounds, named, baseline, alpha, self.plan.margin, fed)
 
     def _launch(
         self, block: Block, implementations: Sequence[str], programs: str, monitor: Monitor
@@ -399,13 +404,17 @@ class Engine:
         launch = Launch(number, self._proved(block, number), more)
         monitor.begin(block, launch.number, len(implementations))
         began = time.monotonic()
-        attempts = run_block(
-            block,
-            implementations,
-            self._settings(programs),
-            lambda event: monitor.phase(block, event),
-            launch,
-        )
+        try:
+            attempts = run_block(
+                block,
+                implementations,
+                self._settings(programs),
+                lambda event: monitor.phase(block, event),
+                launch,
+            )
+        finally:
+            if self.plan.checkpoints:
+                shutil.rmtree(self._checkpoint_dir, ignore_errors=True)
         state.seconds = time.monotonic() - began
         rows = [row for attempt in attempts for row in attempt.samples]
         last = len(state.launches) == self.plan.launches - 1
@@ -538,6 +547,14 @@ class Engine:
             return {}
         return {"regress": {**self.bases.record(), "cells": self._compared}}
 
+    @property
+    def _checkpoint_dir(self) -> Path:
+        """Where checkpoints lie while they are measured."""
+        assert self.directory is not None, "a run that measures has a folder"  # noqa: S101
+        asked = self._options.checkpoint_dir
+        parent = self.directory if asked is None else Path(asked)
+        return parent.resolve() / f"checkpoints-{self.directory.name}"
+
     def _settings(self, programs: str) -> Settings:
         plan, options = self.plan, self._options
         profile = plan.profile_steps > 0
@@ -553,12 +570,22 @@ class Engine:
             implementation_paths=_absolute(options.implementation_path),
             workload_paths=_absolute(options.workload_path),
             base_files=self._base_files,
+            inputs=plan.inputs,
+            checkpoints=plan.checkpoints,
+            checkpoint_dir=str(self._checkpoint_dir) if plan.checkpoints else "",
             program_cache=programs,
             profile_dir=str(PROFILES.resolve()) if profile else None,
             profile_run=self.directory.name if self.directory else "",
             profile_steps=plan.profile_steps,
             train_steps=plan.train_steps,
         )
+
+
+def _with_versions(catalogue: Catalogue, plan: Plan) -> Catalogue:
+    """The catalogue, with the versions of what the plan needs beside what every run does."""
+    packages = [PACKAGES[option] for option in plan.extras]
+    optional = {name: catalogue["optional"][name] for name in packages}
+    return {**catalogue, "versions": catalogue["versions"] | optional}
 
 
 def _results(
@@ -634,5 +661,5 @@ def _portable_options(options: Options) -> dict[str, Any]:
     return {
         name: [_portable(word) for word in value] if name.endswith("_path") else value
         for name, value in options.to_json().items()
-        if name not in ("dry_run", "distributed")
+        if name not in ("dry_run", "distributed", "checkpoint_dir")
     }

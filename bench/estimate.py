@@ -33,6 +33,9 @@ TRACE_S = 2.0
 _APART = ("measure", "train")
 """Phases that take as long as they are asked to."""
 
+CHECKPOINT_S = 3.0
+"""Saving the state of one arm in one mode, again and again, and restoring it."""
+
 _NEWEST_RUNS = 5
 _SIXTY = 60
 
@@ -75,7 +78,9 @@ def block_seconds(block: Block, arms: int, plan: Plan, history: History, launch:
     if known is not None:
         return known + plan.seconds
     arm = ARM_S.get(name, OTHER_ARM_S) + (TRACE_S if plan.profile_steps else 0.0)
-    proving = (arms + 1) * arm  # one arm more: the baseline's twin
+    arm += CHECKPOINT_S * len(plan.checkpoints)
+    # One arm more is the baseline's twin. Arms that take input are not proved again.
+    proving = (arms * (1 + CACHED * len(plan.inputs)) + 1) * arm
     return WORKER_START_S + proving * (CACHED if launch else 1.0) + plan.seconds
 
 

@@ -23,6 +23,7 @@ from bench.rows import (
     CompileTimes,
     Energy,
     HostSlot,
+    InputWait,
     MemoryBytes,
     SampleRow,
 )
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _NESTED: dict[type, dict[str, type]] = {
     CellRow: {"compile": CompileTimes, "memory": MemoryBytes, "cost": CompilersCost},
-    SampleRow: {"host": HostSlot, "energy": Energy},
+    SampleRow: {"host": HostSlot, "energy": Energy, "input": InputWait},
 }
 """Keys that become columns of their own: `compile_trace_s`, `memory_total_bytes` ..."""
 

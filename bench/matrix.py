@@ -9,9 +9,13 @@ import difflib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeVar
 
 from bench.cells import PRECISIONS, Block, Cell, StepOptions
+from bench.checkpoints import MODES
+from bench.extras import why_missing
+from bench.inputs import WAYS
 from bench.mesh import AXES, MeshShape
 from bench.options import PRESETS, Options
 from bench.protocol import Catalogue, WorkloadEntry
@@ -144,6 +148,10 @@ class Plan:
     """Wall time of all measuring; None where every block gets its planned launches."""
     target_ci: float | None
     """Half-width of a 95 % interval that is narrow enough; None where deciding is enough."""
+    inputs: tuple[str, ...]
+    """Ways in which every implementation is also given its input: see bench.inputs."""
+    checkpoints: tuple[str, ...]
+    """Modes in which every implementation's state is saved: see bench.checkpoints."""
     profile_steps: int
     """Steps of a trace; 0 where none is recorded."""
     train_steps: int
@@ -157,6 +165,12 @@ class Plan:
     def cells(self) -> tuple[Cell, ...]:
         """Every cell, block by block."""
         return tuple(Cell(block, name) for block in self.blocks for name in self.implementations)
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """Options that need packages of bench.extras."""
+        asked = {"input": self.inputs, "checkpoint": self.checkpoints}
+        return tuple(option for option, values in asked.items() if values)
 
     @property
     def config(self) -> dict[str, object]:
@@ -176,6 +190,8 @@ class Plan:
             "margin": self.margin,
             "budget": self.budget_s,
             "target_ci": self.target_ci,
+            "inputs": list(self.inputs),
+            "checkpoints": list(self.checkpoints),
             "profile_steps": self.profile_steps,
             "train_steps": self.train_steps,
             "timeout": self.timeout_s,
@@ -244,6 +260,8 @@ class _Reader:
             margin=self._share("--margin", self.options.margin) or MARGIN,
             budget_s=self._positive("--budget", self.options.budget, "seconds"),
             target_ci=self._share("--target-ci", self.options.target_ci),
+            inputs=self._inputs(),
+            checkpoints=self._checkpoints(),
             profile_steps=self._profile_steps(),
             train_steps=self._whole("--train-steps", self.options.train_steps, 0),
             timeout_s=self._positive("--timeout", self.options.timeout, "seconds"),
@@ -322,6 +340,29 @@ class _Reader:
         except BadInput as error:
             self.faults += error.faults
             return None
+
+    def _inputs(self) -> tuple[str, ...]:
+        asked = self.options.input
+        if asked:
+            self._installed("input")
+        if asked and self.options.base_revision is not None:
+            self.faults.append("--input: a gate compares steps on a resident batch alone")
+        return tuple(_unique(self._choice("--input", text, tuple(WAYS)) for text in asked))
+
+    def _checkpoints(self) -> tuple[str, ...]:
+        asked, folder = self.options.checkpoint, self.options.checkpoint_dir
+        if asked:
+            self._installed("checkpoint")
+        if folder is not None and not asked:
+            self.faults.append("--checkpoint-dir: has an effect with --checkpoint only")
+        elif folder is not None and not Path(folder).is_dir():
+            self.faults.append(f"--checkpoint-dir: there is no folder {folder}")
+        return tuple(_unique(self._choice("--checkpoint", text, tuple(MODES)) for text in asked))
+
+    def _installed(self, option: str) -> None:
+        missing = why_missing(option, self.catalogue)
+        if missing:
+            self.faults.append(missing)
 
     def _profile_steps(self) -> int:
         steps = self._whole("--profile-steps", self.options.profile_steps, PROFILE_STEPS)

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypedDict
 
 from bench.cells import PRECISIONS
+from bench.checkpoints import MODES
+from bench.inputs import WAYS
 
 PRESETS = ("quick", "standard", "full")
 
@@ -97,6 +99,9 @@ class Options:
     budget: str | None = None
     target_ci: str | None = None
     baseline: str | None = None
+    input: tuple[str, ...] = ()
+    checkpoint: tuple[str, ...] = ()
+    checkpoint_dir: str | None = None
     profile: bool = False
     profile_steps: str | None = None
     train_steps: str | None = None
@@ -237,6 +242,25 @@ _OPTIONS: dict[str, _Argument] = {
         "metavar": "NAME",
         "help": "implementation that ratios are taken against "
         "(default: python_loop, else the first selected)",
+    },
+    "input": {
+        "metavar": "WAY",
+        "nargs": "+",
+        "help": "also run every implementation with a batch of a Grain pipeline in each step, "
+        "beside its usual arm, which trains on one resident batch: "
+        + "; ".join(f"{way}: {meaning}" for way, meaning in WAYS.items()),
+    },
+    "checkpoint": {
+        "metavar": "MODE",
+        "nargs": "+",
+        "help": "after its rounds, also save every implementation's state with Orbax, and restore "
+        "it on its own mesh and on another: "
+        + "; ".join(f"{mode}: {meaning}" for mode, meaning in MODES.items()),
+    },
+    "checkpoint_dir": {
+        "metavar": "DIR",
+        "help": "where the files lie meanwhile; of several hosts, the same for all "
+        "(default: the run's folder)",
     },
     "profile": {"action": "store_true", "help": "also record a profiler trace of every cell"},
     "profile_steps": {"metavar": "N", "help": "steps of a trace (default: 5)"},

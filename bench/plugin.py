@@ -416,6 +416,11 @@ class Front:
             self.console.print(f"each with: {', '.join(arms)}", soft_wrap=True)
         cells = sum(map(len, self._selected.values()))
         plan = self.plan
+        if plan.inputs:
+            self.console.print(f"and each with input {', '.join(plan.inputs)}", soft_wrap=True)
+        if plan.checkpoints:
+            modes = ", ".join(plan.checkpoints)
+            self.console.print(f"then checkpoints of each: {modes}", soft_wrap=True)
         each = f"{plan.launches} launches of" if plan.launches > 1 else "1 launch of"
         time = f"about {clock(total)}"
         if plan.budget_s is not None:

@@ -77,6 +77,8 @@ class Job(TypedDict):
     baseline: str
     """Arm that ratios are taken against; if it ends other than ok, the worker takes the first
     implementation that is ok instead."""
+    inputs: NotRequired[list[str]]
+    """Ways of bench.inputs in which each implementation is also given its input; none if absent."""
     proved: list[str]
     """Implementations whose float64 proof an earlier launch of this run has stored."""
     rounds: int
@@ -100,6 +102,10 @@ class Job(TypedDict):
     """Files of implementations that are neither there nor in implementations/, by name."""
     program_cache: NotRequired[str]
     """Folder of compiled programs that the launches of a run share; one of its own if absent."""
+    checkpoints: NotRequired[list[str]]
+    """Modes of bench.checkpoints in which states are saved; none if absent."""
+    checkpoint_dir: NotRequired[str]
+    """Folder for their files, which is removed afterwards."""
     profile_dir: NotRequired[str]
     """TensorBoard log directory; no tracing pass if absent. A cell's run is `<run>/<cell name>`."""
     profile_run: NotRequired[str]
@@ -108,7 +114,9 @@ class Job(TypedDict):
     """Steps of a loss curve; no training if absent."""
 
 
-Phase = Literal["start", "ceilings", "truth", "gate", "compile", "measure", "trace", "train"]
+Phase = Literal[
+    "start", "ceilings", "truth", "gate", "compile", "measure", "trace", "checkpoint", "train"
+]
 
 
 class PhaseEvent(TypedDict):
@@ -273,5 +281,7 @@ class Catalogue(TypedDict):
     processes: int
     """Processes that the run has been given; 1 where it starts as many as it is asked for."""
     versions: dict[str, str]
+    optional: dict[str, str]
+    """Versions of those packages of bench.extras that are there."""
     implementations: list[ImplementationEntry]
     workloads: list[WorkloadEntry]

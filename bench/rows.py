@@ -57,11 +57,28 @@ class Energy(TypedDict):
     seconds: float
 
 
+class InputWait(TypedDict):
+    """How long an arm that takes its input in every step waited for it in one turn.
+
+    Waiting begins when the host asks for the next batch, and ends when the step can be launched.
+    Devices may be busy with earlier steps meanwhile.
+    """
+
+    wait_ns: int
+    """In the throughput span, over all of its steps."""
+    starved_ns: int
+    """Of that, at steps whose batch came when the devices were done with the step before: for at
+    most so long they had nothing to do for want of input."""
+    latency_wait_ns: int
+    """In the latency span, where the devices are done whenever a batch is asked for."""
+
+
 class Turn(TypedDict):
     """One arm's turn in one round."""
 
     arm: str
-    """Implementation name, or TWIN."""
+    """Implementation name, TWIN, or an implementation's arm that takes its input: see
+    bench.inputs."""
     round: int
     position: int
     """Place in its round's order, from 0."""
@@ -83,6 +100,8 @@ class Turn(TypedDict):
     """What the host did meanwhile; None where the system does not tell."""
     energy: NotRequired[Energy]
     """Absent where no counter tells."""
+    input: NotRequired[InputWait]
+    """Of an arm that takes its input in every step."""
 
 
 class SampleRow(Turn):
@@ -193,6 +212,51 @@ class ProofCheck(TypedDict):
     update_tolerance: float
 
 
+class SavedCheckpoint(TypedDict):
+    """Saving a state in one mode of bench.checkpoints, an element a repetition."""
+
+    blocking_s: list[float]
+    """Until training may go on."""
+    total_s: list[float]
+    """Until the checkpoint is complete."""
+    steps_before_ns: list[int]
+    """Of an asynchronous save, steps just before all of them, each waited for; else none."""
+    steps_during_ns: list[int]
+    """Steps that began while one went on."""
+
+
+class RestoredCheckpoint(TypedDict):
+    """Restoring the state that was saved last, with equal values, onto one mesh."""
+
+    mesh: str
+    """`data=4`; with `, devices reversed` where these are in another order than they were saved."""
+    seconds: list[float]
+    """Of each repetition. The files are dropped from the system's cache before, where it allows."""
+    device_bytes: int
+    """The most that a device holds of the state afterwards."""
+    largest_bytes: int
+    """A device's shard of the array of which it is the largest."""
+    seen_bytes: int
+    """The most that a device was seen to hold of one array meanwhile; never more than that."""
+
+
+class Checkpoint(TypedDict):
+    """A cell's state, saved and restored with Orbax by bench.worker.checkpoints."""
+
+    reason: str
+    """Why there are no figures; empty if there are, and what was restored equals what was saved."""
+    file_system: str
+    """Kind of the one that the files lay on; empty where unknown."""
+    state_bytes: int
+    """Of all arrays of the state, each once."""
+    stored_bytes: int
+    """Of the files: compressed."""
+    saves: dict[str, SavedCheckpoint]
+    """By mode."""
+    restores: list[RestoredCheckpoint]
+    """On the cell's own mesh first."""
+
+
 Sources = dict[Literal["implementation", "workload"], dict[str, str]]
 """Hash of each file of an implementation and of its workload: their own, by its name, and what they
 import of the project or of their own, by its path from where it is imported."""
@@ -232,6 +296,10 @@ class CellRow(BlockFields):
     """False where the cell had to run in a worker of its own (it did not fit beside the others)."""
     bubble: NotRequired[float]
     """Share of a step in which a device has nothing to do, as a pipeline's schedule has it."""
+    inputs: NotRequired[dict[str, str]]
+    """Why there are no samples of it with input in a way of bench.inputs; empty where there are."""
+    checkpoint: NotRequired[Checkpoint]
+    """Of the first launch."""
     profile: NotRequired[str]
     """TensorBoard run name under profiles/."""
 
@@ -365,7 +433,7 @@ class BlockRow(BlockFields):
     """UTC, ISO 8601."""
     seconds: dict[str, float]
     """Wall seconds by phase: `start`, `ceilings`, `gate`, `compile`, `measure`, `trace`,
-    `train`."""
+    `checkpoint`, `train`."""
     ceilings: Ceilings | None
     """None in later launches, and where measuring them failed."""
     energy: NotRequired[EnergyMeter]

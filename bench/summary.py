@@ -17,7 +17,7 @@ from rich.text import Text
 from bench import numbers, store
 from bench.cells import STATUSES
 from bench.progress import STYLES, WORDS
-from bench.report import losses, tables, words
+from bench.report import checkpoints, inputs, losses, tables, words
 from bench.report.tables import Comparison
 
 FAILED = ("wrong", tables.IMPLAUSIBLE, "oom", "timeout", "crashed")
@@ -78,6 +78,8 @@ def print_summary(console: Console, run: store.Run) -> None:
     for part in (
         *_blocks([_row(comparison) for comparison in found.comparisons], console.width),
         *_decisions(found.cells),
+        *map(Text, inputs.sentences(inputs.find(found.comparisons))),
+        *map(Text, checkpoints.sentences(checkpoints.find(found.comparisons, found.checkpoints))),
         *_losses(found),
         *_failures(found.cells),
         *_counts(found.cells),

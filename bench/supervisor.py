@@ -48,7 +48,7 @@ _KILLERS = {
 """By whether the kernel is known to have killed for want of memory."""
 _BEFORE_ARMS = ("", "start", "truth")
 """Phases in which every arm would fail alike: running each alone would only repeat the failure."""
-_AFTER_ROUNDS = ("trace", "train")
+_AFTER_ROUNDS = ("trace", "checkpoint", "train")
 """Phases that follow once what was measured is told: a worker that dies in them costs only them."""
 
 
@@ -73,8 +73,13 @@ class Settings:
     """Where worker processes are started."""
     base_files: Mapping[str, BaseFile] = field(default_factory=dict)
     """Files of arms that are another revision of an implementation."""
+    inputs: tuple[str, ...] = ()
+    """Ways in which every implementation is also given its input."""
     program_cache: str | None = None
     """Folder of compiled programs that the launches share."""
+    checkpoints: tuple[str, ...] = ()
+    """Modes in which states are saved."""
+    checkpoint_dir: str = ""
     profile_dir: str | None = None
     profile_run: str = ""
     profile_steps: int = 0
@@ -298,10 +303,15 @@ class _BlockRun:
         }
         if settings.base_files:
             job["base_files"] = dict(settings.base_files)
+        if settings.inputs and not alone:  # what did not fit beside others has no room for more
+            job["inputs"] = list(settings.inputs)
         if settings.program_cache is not None:
             # What an arm compiles in one block must not spare it compiling in another.
             block = re.sub(r"[^\w.=-]", "_", self.block.name)
             job["program_cache"] = str(Path(settings.program_cache, block))
+        if settings.checkpoints and self.launch.number == 0:
+            job["checkpoints"] = list(settings.checkpoints)
+            job["checkpoint_dir"] = settings.checkpoint_dir
         if settings.profile_dir is not None and self.launch.number == 0:
             job["profile_dir"] = settings.profile_dir
             job["profile_run"] = settings.profile_run
@@ -334,6 +344,7 @@ class _BlockRun:
             report.arm = turn
         during = f" during {report.phase}" if report.phase else ""
         if report.block is not None and (report.phase in _AFTER_ROUNDS or end.code == 0):
+            # A worker that died after the rounds has told before what it measured.
             self._complete(report, attempt, implementations)
         elif report.failed_alone is not None and end.late:
             report.arm = report.failed_alone["implementation"]

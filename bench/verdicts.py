@@ -87,6 +87,7 @@ def claims(
     baseline: str,
     alpha: float,
     margin: float,
+    beside: Mapping[str, str] | None = None,
 ) -> dict[str, Claim]:
     """What a block's rounds say of its arms but the baseline, by arm.
 
@@ -94,11 +95,13 @@ def claims(
       rounds: of the block, in all launches.
       arms: all of the block's arms that are right, the baseline among them.
       baseline: what they are compared with.
-      alpha: error of the look that this is, over all pairs of arms.
+      alpha: error of the look that this is, over all pairs of arms and what is beside them.
       margin: share of a step time that is too small a difference to matter.
+      beside: other arms, and what each of them alone is compared with.
     """
-    opponents = {arm: baseline for arm in arms if arm != baseline}
-    return compare(rounds, opponents, alpha / pairs(len(arms)), margin)
+    others = beside or {}
+    opponents = {arm: baseline for arm in arms if arm != baseline} | dict(others)
+    return compare(rounds, opponents, alpha / pairs(len(arms), len(others)), margin)
 
 
 def compare(
@@ -128,9 +131,9 @@ def claim(ratio: Ratio, alpha: float, margin: float) -> Claim:
     return Claim(ratio, verdict, needed)
 
 
-def pairs(arms: int) -> int:
-    """Comparisons between so many arms; at least 1."""
-    return max(1, arms * (arms - 1) // 2)
+def pairs(arms: int, beside: int = 0) -> int:
+    """Comparisons between so many arms, and so many others; at least 1."""
+    return max(1, arms * (arms - 1) // 2 + beside)
 
 
 def launches_to_decide(ratio: Ratio, alpha: float, margin: float = MARGIN) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 
 from bench import store
 from bench.cells import Block, Cell, StepOptions
+from bench.inputs import fed
 from bench.mesh import MeshShape
 from bench.rows import (
     EXACT,
@@ -22,6 +23,7 @@ from bench.rows import (
     BlockRow,
     Ceilings,
     CellRow,
+    Checkpoint,
     Communication,
     Look,
     LossRow,
@@ -86,6 +88,10 @@ class Plan:
     """Of a pipeline whose blocks take 2, 4 and 8 microbatches of one size; 0 where it is none."""
     variants: dict[str, float] = field(default_factory=lambda: {"": 1.0})
     """By how much each environment makes every time longer, by name."""
+    inputs: dict[str, float] = field(default_factory=dict)
+    """By how much taking its input makes every implementation's step longer, by the way."""
+    checkpoints: bool = False
+    """Whether states are saved and restored: 10 MB in 0.1 s, half of it blocking if async."""
     alone: frozenset[str] = frozenset()
     """Implementations that are measured in a worker of their own."""
     platform: str = "cpu"
@@ -131,6 +137,8 @@ def manifest(plan: Plan, run: str = "synthetic") -> Manifest:
             "baseline": BASELINE,
             "margin": 0.02,
             "train_steps": plan.trained,
+            "inputs": list(plan.inputs),
+            "checkpoints": ["sync", "async"] if plan.checkpoints else [],
         },
         "platform": plan.platform,
         "device_kind": plan.device_kind,
@@ -208,6 +216,7 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
     ok = [row["implementation"] for row in cells if row["status"] == "ok"]
     baseline = BASELINE if BASELINE in ok else next(iter(ok), "")
     arms = [*ok, TWIN] if label == "all" and baseline else ok
+    arms += [fed(name, way) for name in ok for way in plan.inputs if label == "all"]
     samples: list[SampleRow] = []
     predecessor = ""
     for number in range(plan.rounds):
@@ -215,7 +224,8 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
         shared = plan.shared_noise * rng.standard_t(3)
         for position, index in enumerate(rng.permutation(len(arms))):
             arm = str(arms[index])
-            ratio = plan.ratios[baseline if arm == TWIN else arm]
+            own, _, way = arm.partition("+")
+            ratio = plan.ratios[baseline if arm == TWIN else own] * plan.inputs.get(way, 1.0)
             seconds = base_seconds(plan, block) * ratio * plan.pace
             seconds *= plan.variants[block.options.variant]
             seconds *= np.exp(shared + plan.noise * rng.standard_normal())
@@ -237,6 +247,13 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
                     "host": None,
                 }
             )
+            if way:
+                wait = int(1e9 * seconds * (1 - 1 / plan.inputs[way]))
+                samples[-1]["input"] = {
+                    "wait_ns": 20 * wait,
+                    "starved_ns": 10 * wait,
+                    "latency_wait_ns": 20 * wait,
+                }
             predecessor = arm
     row: BlockRow = {
         **block_fields(block, tag, launch),
@@ -258,6 +275,33 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
         "load_after": plan.load + 0.5,
     }
     return samples, cells, row
+
+
+def checkpoint(block: Block) -> Checkpoint:
+    """A state that is replicated."""
+    return {
+        "reason": "",
+        "file_system": "ext4",
+        "state_bytes": 10_000_000,
+        "stored_bytes": 9_000_000,
+        "saves": {
+            "sync": {
+                "blocking_s": [0.1, 0.09, 0.2], "total_s": [0.1, 0.09, 0.2],
+                "steps_before_ns": [], "steps_during_ns": [],
+            },
+            "async": {
+                "blocking_s": [0.05, 0.04, 0.06], "total_s": [0.1, 0.09, 0.2],
+                "steps_before_ns": [2_000_000] * 3, "steps_during_ns": [3_000_000] * 3,
+            },
+        },
+        "restores": [
+            {
+                "mesh": mesh, "seconds": [0.1, 0.11, 0.12], "device_bytes": 10_000_000,
+                "largest_bytes": 4_000_000, "seen_bytes": 4_000_000,
+            }
+            for mesh in (str(block.mesh), f"{block.mesh}, devices reversed")
+        ],
+    }  # fmt: skip
 
 
 def ceilings(plan: Plan, block: Block) -> Ceilings:
@@ -415,6 +459,10 @@ def _cell(plan: Plan, block: Block, launch: int, tag: str, name: str, *, alone: 
         row["unit"] = "tokens" if block.workload == "gpt2" else "samples"
         row["units_per_step"] = block.batch * (64 if block.workload == "gpt2" else 1)
         row["interleaved"] = not alone
+        if plan.checkpoints and not launch:
+            row["checkpoint"] = checkpoint(block)
+        if plan.inputs:
+            row["inputs"] = dict.fromkeys(plan.inputs, "")
         if plan.stages:
             count = block.options.microbatches
             row["bubble"] = (plan.stages - 1) / (count + plan.stages - 1)

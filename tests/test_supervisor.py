@@ -266,9 +266,14 @@ def test_lines_that_are_no_events_are_passed_over(bench: Bench) -> None:
     assert bench.statuses == dict.fromkeys(ARMS, "ok")
 
 
-@pytest.mark.parametrize("behaviour", ["segv", "kill", "hang"])
-def test_what_was_measured_survives_a_death_while_tracing(bench: Bench, behaviour: str) -> None:
-    (attempt,) = bench.run({"trace": behaviour}, silence_s=3)
+@pytest.mark.parametrize(
+    ("phase", "behaviour"),
+    [("trace", "segv"), ("trace", "kill"), ("trace", "hang"), ("checkpoint", "segv")],
+)
+def test_what_was_measured_survives_a_death_after_the_rounds(
+    bench: Bench, phase: str, behaviour: str
+) -> None:
+    (attempt,) = bench.run({phase: behaviour}, silence_s=3)
     assert bench.statuses == dict.fromkeys(ARMS, "ok")
     assert attempt.block["rounds"] == 4
     assert len(bench.jobs) == 1, "nothing is measured again"

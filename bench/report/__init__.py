@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bench import files, store
-from bench.report import figures, losses, markdown, page, tables, traces, words
+from bench.report import checkpoints, figures, inputs, losses, markdown, page, tables, traces, words
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,9 +21,9 @@ def build(run: Run, *, all_plots: bool = False) -> Path:
     """Write the report of a stored run into its folder and return the path of `report.html`.
 
     Beside it: `report.md`, `plots/`, and the tables `cells`, `samples` and `blocks` as CSV and
-    Parquet; with traces also `trace_steps`, `trace_operations` and `causes`; with loss curves,
-    `losses` and `loss_differences`. Reads stored rows
-    alone, so it can be repeated; the same rows give the same bytes.
+    Parquet; with traces also `trace_steps`, `trace_operations` and `causes`; with input `inputs`,
+    with checkpoints `checkpoints`, with loss curves `losses` and `loss_differences`. Reads stored
+    rows alone, so it can be repeated; the same rows give the same bytes.
 
     Args:
       run: as stored.
@@ -39,6 +39,12 @@ def build(run: Run, *, all_plots: bool = False) -> Path:
         store.export(traces.steps_frame(rows), run_dir, "trace_steps")
         store.export(traces.operations_frame(rows), run_dir, "trace_operations")
         store.export(traces.causes_frame(found.comparisons, found.traces), run_dir, "causes")
+    given = inputs.find(found.comparisons)
+    if given:
+        store.export(inputs.frame(given), run_dir, "inputs")
+    saved = checkpoints.find(found.comparisons, found.checkpoints)
+    if saved:
+        store.export(checkpoints.frame(saved), run_dir, "checkpoints")
     trainings = losses.find(found)
     if trainings:
         store.export(losses.curves_frame(trainings), run_dir, "losses")

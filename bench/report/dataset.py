@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.report import commands, losses, scaling, stragglers, traces, variants, views
+from bench.inputs import owner
+from bench.report import (
+    checkpoints,
+    commands,
+    inputs,
+    losses,
+    scaling,
+    stragglers,
+    traces,
+    variants,
+    views,
+)
 from bench.report.tables import oversubscribed
 
 if TYPE_CHECKING:
@@ -91,8 +102,8 @@ def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
     """Everything that the page can show, ready for `encode`.
 
     Keys: `run`, `implementations` (names; other tables hold places among them), `subjects`,
-    `blocks`, `cells`, `curves`, `effects` (of variants and several processes), `losses`,
-    `timeline`.
+    `blocks`, `cells`, `curves`, `effects` (of variants and several processes), `inputs` (what input
+    costs), `checkpoints`, `traced`, `losses`, `timeline`.
     """
     cells = found.cells
     names = sorted(cells["implementation"].unique()) if len(cells) else []
@@ -113,6 +124,8 @@ def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
         "cells": _cells(cells, of_block, place),
         "curves": _curves(found, subjects, of_cell),
         "effects": _effects(found, of_cell),
+        "inputs": _inputs(found, of_cell),
+        "checkpoints": _checkpoints(found, of_cell),
         "traced": _traced(found, of_cell),
         "losses": _losses(losses.find(found), of_block, of_cell),
         "timeline": _timeline(found.timeline),
@@ -164,6 +177,7 @@ def _blocks(
             "samples": {
                 str(place[arm]) if arm in place else "twin": _samples(block, arm, rounds)
                 for arm in block.rounds.arms
+                if owner(arm) == arm
             },
             "slow": _slow(block, place),
         }
@@ -252,6 +266,54 @@ def _effects(found: Tables, of_cell: Mapping[str, int]) -> Columns:
         "low": _short(effect.ratio.low for effect in effects),
         "high": _short(effect.ratio.high for effect in effects),
         "verdict": [effect.verdict.word for effect in effects],
+    }
+
+
+def _inputs(found: Tables, of_cell: Mapping[str, int]) -> Columns:
+    """Each cell with its input taken in one way, against itself on a resident batch."""
+    rows = inputs.frame(inputs.find(found.comparisons))
+    if rows.empty:
+        return {}
+    figures = {
+        "step": "step_s",
+        "ratio": "ratio",
+        "low": "ratio_low",
+        "high": "ratio_high",
+        "wait": "wait_s",
+        "starved": "starved_s",
+        "latency_wait": "latency_wait_s",
+    }
+    return {
+        "cell": [of_cell[name] for name in rows["cell"]],
+        **{name: rows[name].tolist() for name in ("way", "reason", "verdict")},
+        **{name: _short(rows[column].tolist()) for name, column in figures.items()},
+    }
+
+
+def _checkpoints(found: Tables, of_cell: Mapping[str, int]) -> Columns:
+    """Each cell's saves and restores."""
+    rows = checkpoints.frame(checkpoints.find(found.comparisons, found.checkpoints))
+    if rows.empty:
+        return {}
+    figures = {
+        "total": "total_s",
+        "total_low": "total_least_s",
+        "total_high": "total_most_s",
+        "blocking": "blocking_s",
+        "blocking_low": "blocking_least_s",
+        "blocking_high": "blocking_most_s",
+        "rate": "bytes_a_second",
+        "state": "state_bytes",
+        "stored": "stored_bytes",
+        "before": "step_before_s",
+        "during": "step_during_s",
+        "held": "device_bytes",
+        "seen": "seen_bytes",
+    }
+    return {
+        "cell": [of_cell[name] for name in rows["cell"]],
+        **{name: rows[name].tolist() for name in ("what", "reason", "file_system")},
+        **{name: _short(rows[column].tolist()) for name, column in figures.items()},
     }
 
 

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from bench import numbers
-from bench.report import commands, energy, losses, stragglers, traces, variants, views, words
+from bench.report import (
+    checkpoints,
+    commands,
+    energy,
+    inputs,
+    losses,
+    stragglers,
+    traces,
+    variants,
+    views,
+    words,
+)
 from bench.report.figures import sample
 from bench.report.templates import environment
 
@@ -324,7 +335,9 @@ def _of_block(block: Comparison, found: Tables, manifest: Manifest) -> Iterator[
     breakdown = traces.breakdown(block, found.traces, said)
     yield views.comparison(block, manifest, reasons if breakdown else None)
     processes = stragglers.table(block, found.traces)
-    yield from (table for table in (processes, breakdown) if table is not None)
+    given = inputs.table(inputs.find([block]))
+    saved = checkpoints.table(checkpoints.find([block], found.checkpoints), block.place)
+    yield from (table for table in (processes, given, saved, breakdown) if table is not None)
 
 
 def _section(table: Table) -> Markup:

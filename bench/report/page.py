@@ -26,7 +26,7 @@ WEB = Path(__file__).with_name("web")
 SCRIPTS = (
     *("format.js", "dom.js", "table.js", "data.js", "state.js", "selection.js"),
     *("looks.js", "charts.js", "pointer.js", "figures.js", "groups.js", "cell.js", "lists.js"),
-    *("controls.js", "app.js"),
+    *("training.js", "controls.js", "app.js"),
 )
 """In the order of their definitions; together they are one script."""
 

@@ -8,17 +8,19 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
 
-from bench import numbers, peaks, statistics
+from bench import inputs, numbers, peaks, statistics
 from bench.cells import decisive
 from bench.effects import HOST, Conditions, Effect, conditions, drifts, orders
+from bench.inputs import WAYS, fed, owner
 from bench.mesh import MeshShape
-from bench.report import bubbles, energy, rooflines
+from bench.report import bubbles, energy, rooflines, waits
 from bench.rows import TWIN
 from bench.statistics import Ratio, Rounds, Spread, Turns, spreads
 from bench.verdicts import MARGIN, Claim, claim, pairs
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.report.bubbles import Idle
-    from bench.rows import Ceilings, EnergyMeter, LossRow, Manifest, TraceRow
+    from bench.report.waits import Waits
+    from bench.rows import Ceilings, Checkpoint, EnergyMeter, LossRow, Manifest, TraceRow
     from bench.store import Damage, Run
 
 IMPLAUSIBLE = "implausible"
@@ -91,13 +94,17 @@ class Comparison:
     """Trend of each arm's ratio to the baseline within the launches."""
     order: dict[str, Effect]
     """Effects of `position` and `predecessor` on the times of turns."""
+    input_claims: dict[str, Claim]
+    """What is said of each arm that takes its input, against the same implementation's own arm."""
+    waits: dict[str, Waits]
+    """How long its steps waited for input."""
     process_times: dict[str, np.ndarray]
     """Of several processes, nanoseconds of each arm's throughput spans, (spans, processes)."""
 
     def claims_of(self, arm: str) -> dict[str, Claim]:
         """What is said of an arm against each other one, by the other."""
         ratios = statistics.ratios(self.rounds, {o: arm for o in self.arms if o != arm})
-        alpha = self.alpha / pairs(len(self.arms))
+        alpha = self.alpha / pairs(len(self.arms), len(self.input_claims))
         return {other: claim(ratio.inverse, alpha, self.margin) for other, ratio in ratios.items()}
 
     def seconds_to_decide(self, claim: Claim) -> float:
@@ -135,6 +142,7 @@ class Tables:
     (`device_flops`), the most that the measured ceilings allow at this intensity (`roof_flops`) and
     the share of it that is reached (`roof`; the compiler counts every operand of every instruction
     as a byte accessed, caches included, and the body of a loop once, so that it may be over 1),
+    why there are no samples with input (`inputs`, by way; null where it was not asked for),
     seconds that `wire_bytes` alone take at the measured rate (`communication_s`; 0 where none are
     sent), `achieved_flops` a second, `mfu` as a share, `baseline`, `ratio`,
     `ratio_low`, `ratio_high`, `paired`, `launches`, `verdict`, `verdict_low`, `verdict_high`,
@@ -145,6 +153,8 @@ class Tables:
     comparisons: list[Comparison]
     traces: dict[str, TraceRow]
     """What traces showed, by cell."""
+    checkpoints: dict[str, Checkpoint]
+    """Of saving and restoring states, by cell."""
     timeline: pd.DataFrame
     """One row a round, in order of time: `minutes` since the first, `launch`, the baseline's
     `relative` step time against its median over the block, the shares of all cores' time that
@@ -170,6 +180,7 @@ def build(run: Run) -> Tables:
         of_block[cell["block"]].append(cell)
     ceilings = rooflines.ceilings(run.blocks)
     timed = _timed_samples(run)
+    given = run.manifest["config"].get("inputs", [])
     # Of hundreds of blocks, frames would take most of the time: columns become arrays once.
     turns, host = Turns.of(timed), {name: timed[name].to_numpy(float) for name in HOST}
     places = timed.groupby("block").indices
@@ -190,9 +201,10 @@ def build(run: Run) -> Tables:
         arms = tuple(cell["implementation"] for cell in right)
         slots = conditions({column: values[counted] for column, values in host.items()})
         times = process_times(timed, counted) if attempts[0]["processes"] > 1 else {}
+        waited = waits.measure(timed, counted) if len(given) else {}
         machine = ceilings.get(name)
         comparison = _comparison(
-            name, attempts, rounds, slots, times, baseline, arms, margin, machine
+            name, attempts, rounds, slots, times, waited, baseline, arms, margin, machine
         )
         for cell in own:
             cell.update(_ratio(cell, comparison))
@@ -208,9 +220,14 @@ def build(run: Run) -> Tables:
         order = [*BLOCK_ORDER, "implementation"]
         table = table.sort_values(order, kind="stable", ignore_index=True)
     traces = {row["cell"]: row for row in run.traces}
+    saved = {
+        str(row["cell"]): cast("Checkpoint", row["checkpoint"])
+        for row in _records(run.cells[["cell", "checkpoint"]])
+        if isinstance(row["checkpoint"], dict)
+    }
     timeline = _timeline(run.samples, comparisons)
     meters = {name: _meters(attempts) for name, attempts in _attempts(run.blocks).items()}
-    return Tables(table, comparisons, traces, timeline, run.damaged, run.losses, meters)
+    return Tables(table, comparisons, traces, saved, timeline, run.damaged, run.losses, meters)
 
 
 def _meters(attempts: list[dict[str, Any]]) -> list[EnergyMeter]:
@@ -246,7 +263,7 @@ def _comparable(
     """
     refused = [cell["implementation"] for cell in own if cell["status"] != "ok"]
     if refused:
-        places = places[~timed["arm"].iloc[places].isin(refused)]
+        places = places[~timed["arm"].iloc[places].map(owner).isin(refused)]
     if not places.size:
         return "", places
     baselines = {row["attempt"]: row["baseline"] for row in attempts}
@@ -337,6 +354,7 @@ def _identity(rows: list[dict[str, Any]], manifest: Manifest) -> dict[str, Any]:
         "model_flops": _number(first["model_flops"]),
         "bubble": _number(first["bubble"]),
         "proof_error": _proof_error(first["proof"]),
+        "inputs": first["inputs"] if isinstance(first["inputs"], dict) else None,
         "profile": first["profile"] if isinstance(first["profile"], str) else None,
     }
 
@@ -381,7 +399,9 @@ def _timed_samples(run: Run) -> pd.DataFrame:
     twins = run.blocks.merge(
         ok, left_on=[*key, "baseline"], right_on=[*key, "implementation"], how="inner"
     )[key].assign(implementation=TWIN)
-    arms = pd.concat([ok, twins]).rename(columns={"implementation": "arm"}).drop_duplicates()
+    given = [ok.assign(implementation=ok["implementation"].map(partial(fed, way=w))) for w in WAYS]
+    arms = pd.concat([ok, twins, *given])
+    arms = arms.rename(columns={"implementation": "arm"}).drop_duplicates()
     return run.samples.merge(arms, on=[*key, "arm"], how="inner")
 
 
@@ -427,6 +447,7 @@ def _comparison(
     rounds: Rounds,
     conditions: Conditions | None,
     process_times: dict[str, np.ndarray],
+    waited: dict[str, Waits],
     baseline: str,
     arms: tuple[str, ...],
     margin: float,
@@ -437,8 +458,10 @@ def _comparison(
     looks = [look for row in sorted(attempts, key=itemgetter("launch")) for look in row["looks"]]
     alpha = float(looks[-1]["alpha"]) if looks else 0.0
     opponents = {arm: baseline for arm in arms if arm != baseline}
-    ratios = statistics.ratios(rounds, opponents | {TWIN: baseline})
-    floor, each = ratios.pop(TWIN, None), alpha / pairs(len(arms))
+    given = inputs.opponents(rounds.arms)
+    ratios = statistics.ratios(rounds, opponents | given | {TWIN: baseline})
+    floor, each = ratios.pop(TWIN, None), alpha / pairs(len(arms), len(given))
+    found = {arm: claim(ratio, each, margin) for arm, ratio in ratios.items()}
     return Comparison(
         name=name,
         workload=first["workload"],
@@ -461,10 +484,12 @@ def _comparison(
         arms=arms,
         alpha=alpha,
         margin=margin,
-        claims={arm: claim(ratio, each, margin) for arm, ratio in ratios.items()},
+        claims={arm: one for arm, one in found.items() if arm not in given},
         ranked=[],
         drifts=drifts(rounds.paired(opponents)),
         order=orders(rounds),
+        input_claims={arm: one for arm, one in found.items() if arm in given},
+        waits=waited,
         process_times=process_times,
     )
 

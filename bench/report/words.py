@@ -315,6 +315,7 @@ def caveats(content: Tables, manifest: Manifest) -> list[Caveat]:
             ("Not traced", _untraced(content, manifest)),
             ("Loss curves part early", losses.parted(trainings)),
             ("Unfinished loss curves", losses.unfinished(trainings, manifest)),
+            ("Without a checkpoint", _unsaved(content, manifest)),
             ("Implausible times", _implausible(content)),
             ("Utilization unknown", _no_peak(content, manifest)),
             ("Uncommitted changes", _dirty(manifest)),
@@ -500,6 +501,25 @@ def _untraced(content: Tables, manifest: Manifest) -> str:
     return (
         f"Tracing failed for {numbers.count(len(missing), 'cell')}, {missing[0]} for instance, "
         "which nothing is explained of. Times are not touched by it."
+    )
+
+
+def _unsaved(content: Tables, manifest: Manifest) -> str:
+    """Where checkpoints were asked for, and there are no figures of them."""
+    if not manifest["config"].get("checkpoints") or content.cells.empty:
+        return ""
+    right = content.cells.loc[content.cells["status"] == "ok", "cell"]
+    reasons, unknown = (
+        {name: c["reason"] for name, c in content.checkpoints.items()},
+        "none is told",
+    )
+    missing = [name for name in right if reasons.get(name, unknown)]
+    if not missing:
+        return ""
+    first = missing[0]
+    return (
+        f"{numbers.count(len(missing), 'cell')} without figures of checkpoints, for instance "
+        f"{first}: {reasons.get(first, unknown)}. Times are not touched by it."
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -20,6 +21,7 @@ from jax.sharding import AxisType, Mesh
 from bench.cells import Block, Cell, StepOptions
 from bench.contract import Implementation, Problem, TrainStep, Workload
 from bench.host import host_id
+from bench.inputs import owner
 from bench.mesh import MeshShape
 from bench.protocol import (
     BlockEvent,
@@ -50,6 +52,7 @@ from bench.turns import TurnWriter
 from bench.worker import peers
 from bench.worker.bases import BaseModules
 from bench.worker.ceilings import measure_ceilings
+from bench.worker.checkpoints import measure_checkpoints, no_checkpoint
 from bench.worker.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
 from bench.worker.compilation import CompilationLog, remembered_programs
 from bench.worker.completion import check_completion
@@ -60,6 +63,7 @@ from bench.worker.energy import merged as merged_energy
 from bench.worker.failures import Ended, UnsupportedError, failure
 from bench.worker.gate import OWN, Gate, built, pair
 from bench.worker.host_slots import merged
+from bench.worker.inputs import FedArm, fed_arm, longest
 from bench.worker.memory import high_water, largest_program
 from bench.worker.operations import Operations, modules_of
 from bench.worker.problems import load_workload, make_problem
@@ -170,6 +174,10 @@ class BlockRun:
         self.fields = block_fields(self.block, job["attempt"], job["launch"])
         self.rows: dict[str, CellRow] = {}
         self.arms: list[Arm] = []
+        self.fed: list[FedArm] = []
+        """Those of them that take their input."""
+        self.inputs: dict[str, dict[str, str]] = {}
+        """Why an implementation has no such arm, by its name and the way; empty where it has."""
         self.implementations: dict[str, Implementation] = {}
         self.step_programs: dict[str, list[Any]] = {}
         """What each arm's step compiled."""
@@ -189,7 +197,7 @@ class BlockRun:
         self.turns = TurnWriter()
 
     def run(self) -> None:
-        """Prove, compile, measure and trace, emitting events as it goes."""
+        """Prove, compile, measure, trace and checkpoint, emitting events as it goes."""
         self.phase("start")
         mesh = make_mesh(self.block.mesh)
         workload = load_workload(self.block, self.job["workload_paths"])
@@ -218,6 +226,9 @@ class BlockRun:
         if "profile_dir" in self.job:
             # What was measured is told by now: a profiler that kills the process must not cost it.
             self.trace(Path(self.job["profile_dir"]), mesh)
+            self.tell()
+        if "checkpoints" in self.job:
+            self.checkpoint(mesh, Path(self.job["checkpoint_dir"]))
             self.tell()
         if "train_steps" in self.job and gate is not None:
             self.train(self.job["train_steps"], problem, mesh, gate)
@@ -337,6 +348,7 @@ class BlockRun:
         if not self.job["alone"]:
             self.phase("compile", self.baseline, len(names), len(names))
             self.add_twin(problem, mesh)
+            self.add_fed(names, problem, mesh)
             self.stopwatch.lap("compile")
 
         rounds = self.job["rounds"]
@@ -355,6 +367,13 @@ class BlockRun:
                 self.fail(self.turn, problem, *failure(error))
             raise
         self.stopwatch.lap("measure")
+        gone = self.withdraw(compiled, first_loss, names, problem)
+        return self.samples(turn for turn in turns if not {turn["arm"], owner(turn["arm"])} & gone)
+
+    def withdraw(
+        self, compiled: dict[str, int], first_loss: float, names: Sequence[str], problem: Problem
+    ) -> set[str]:
+        """End the cells whose times are worthless; names of the arms whose samples do not count."""
         withdrawn = diverged(self.arms, first_loss)
         if TWIN in withdrawn:
             withdrawn.setdefault(self.baseline, withdrawn[TWIN])
@@ -362,17 +381,22 @@ class BlockRun:
             withdrawn[name] = f"compiled {programs} programs while it was timed"
         withdrawn = dict(item for found in peers.everyones(withdrawn) for item in found.items())
         for name, reason in withdrawn.items():
-            if name != TWIN:
+            if name in names:
                 self.fail(name, problem, "wrong", reason)
+        for arm in self.fed:
+            arm.feed.close()
+            self.inputs[owner(arm.name)][arm.way] = withdrawn.get(arm.name, "")
+        for name, inputs in self.inputs.items():
+            self.rows[name]["inputs"] = inputs
         if self.baseline in withdrawn:
             # Its twin is nobody's noise floor any more, and the ratios need another baseline.
             withdrawn[TWIN] = ""
             self.baseline = next((name for name in names if name not in withdrawn), "")
-        return self.samples(turn for turn in turns if turn["arm"] not in withdrawn)
+        return set(withdrawn)
 
     def turn_of(self, arm: str) -> None:
         """Note whose turn begins, for whoever asks why the worker has ended."""
-        self.turn = self.baseline if arm == TWIN else arm
+        self.turn = self.baseline if arm == TWIN else owner(arm)
         self.turns.write(self.turn)
 
     def after_round(self, turns: list[Turn]) -> bool:
@@ -397,12 +421,13 @@ class BlockRun:
             for turn in turns
         ]
         if jax.process_count() > 1:
-            seen = peers.everyones(
-                [[own_times(row), row["host"], row.get("energy")] for row in rows]
-            )
+            own = [
+                [own_times(row), row["host"], row.get("energy"), row.get("input")] for row in rows
+            ]
+            seen = peers.everyones(own)
             hosts = peers.everyones(host_id())
             for row, *each in zip(rows, *seen, strict=True):
-                spans, slots, energies = zip(*each, strict=True)
+                spans, slots, energies, waits = zip(*each, strict=True)
                 throughput, latency, wash_out = map(list, zip(*spans, strict=True))
                 row["throughput_ns"], row["process_throughput_ns"] = max(throughput), throughput
                 row["latency_ns"], row["process_latency_ns"] = max(latency), latency
@@ -412,6 +437,8 @@ class BlockRun:
                 row.pop("energy", None)
                 if energy is not None:
                     row["energy"] = energy
+                if "input" in row:
+                    row["input"] = longest(waits)
         return rows
 
     def add_twin(self, problem: Problem, mesh: Mesh) -> None:
@@ -435,11 +462,36 @@ class BlockRun:
             original = next(arm for arm in self.arms if arm.name == self.baseline)
             original.name, self.arms[-1].name = TWIN, self.baseline
 
+    def add_fed(self, names: Sequence[str], problem: Problem, mesh: Mesh) -> None:
+        """Arms of these implementations that take their input in every step, where they can."""
+        for name, way in product(names, self.job.get("inputs", [])):
+            self.phase("compile", name, names.index(name), len(names))
+            arm, ended = None, None
+            try:
+                with remembered_programs(self.programs / name):
+                    train_step = self.implementations[name].build(problem, mesh)
+                    arm = fed_arm(name, way, train_step, problem)
+                    for _ in range(WARM_UP_STEPS):
+                        arm.run(1)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the cell itself is right
+                ended = failure(error)
+            ended = agreed(ended)
+            self.inputs.setdefault(name, {})[way] = ended[1] if ended is not None else ""
+            if ended is None and arm is not None:
+                self.arms.append(arm)
+                self.fed.append(arm)
+
+    def timed(self) -> list[Arm]:
+        """Arms of the cells that are ok."""
+        return [
+            arm
+            for arm in self.arms
+            if arm.name in self.rows and self.rows[arm.name]["status"] == "ok"
+        ]
+
     def trace(self, logdir: Path, mesh: Mesh) -> None:
         """One TensorBoard run for each cell that is ok, and what it shows."""
-        timed = [
-            arm for arm in self.arms if arm.name != TWIN and self.rows[arm.name]["status"] == "ok"
-        ]
+        timed = self.timed()
         others = modules_of(live_programs())
         subjects = [
             Subject(
@@ -456,6 +508,24 @@ class BlockRun:
                 row["profile"] = subject.run
                 self.emit(TraceEvent(event="trace", row=trace_row(self.fields, row, traced, mesh)))
         self.stopwatch.lap("trace")
+
+    def checkpoint(self, mesh: Mesh, folder: Path) -> None:
+        """Save and restore the state of each cell that is ok."""
+        timed = self.timed()
+        for number, arm in enumerate(timed):
+            self.phase("checkpoint", arm.name, number, len(timed))
+            found, ended = None, None
+            try:
+                found = measure_checkpoints(
+                    arm, mesh, self.job["checkpoints"], folder / str(number)
+                )
+            except Exception as error:  # noqa: BLE001 - whatever it is, the times are right
+                ended = failure(error)
+            ended = agreed(ended)
+            if ended is not None or found is None:
+                found = no_checkpoint(ended[1] if ended else "")
+            self.rows[arm.name]["checkpoint"] = found
+        self.stopwatch.lap("checkpoint")
 
     def train(self, steps: int, problem: Problem, mesh: Mesh, gate: Gate) -> None:
         """The loss curve of the reference, and of each cell that is ok."""

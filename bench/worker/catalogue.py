@@ -6,18 +6,20 @@ imports a file it prints the file's path, for a file may end the process that im
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
 import sys
-from collections.abc import Callable
-from importlib.metadata import version
+from collections.abc import Callable, Iterable
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 from typing import cast
 
 import jax
 
+from bench.extras import PACKAGES
 from bench.host import usable_cores
 from bench.protocol import Catalogue, CatalogueRequest, ImplementationEntry, WorkloadEntry
 from bench.readable import readable
@@ -44,6 +46,7 @@ def catalogue(request: CatalogueRequest, importing: Callable[[Path], None]) -> C
         usable_cores=usable_cores(),
         processes=1,
         versions={"python": platform.python_version()} | {name: version(name) for name in packages},
+        optional=installed(PACKAGES.values()),
         implementations=[
             implementation_entry(name, path, loader)
             for name, path in implementation_files(request["implementation_paths"]).items()
@@ -53,6 +56,15 @@ def catalogue(request: CatalogueRequest, importing: Callable[[Path], None]) -> C
             for name, path in workload_files(request["workload_paths"]).items()
         ],
     )
+
+
+def installed(packages: Iterable[str]) -> dict[str, str]:
+    """Versions of those of these packages that are there; none of them is imported."""
+    found = {}
+    for name in packages:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 class Loader:

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from bench.rows import Energy, Turn
+from bench.rows import Energy, InputWait, Turn
 from bench.worker import peers
 from bench.worker.compilation import CompilationLog
 from bench.worker.host_slots import HostWatch
@@ -50,16 +50,9 @@ class Arm:
         Returns:
           Nanoseconds.
         """
-        step, state, batch = self.step, self.state, self.batch
         start = time.perf_counter_ns()
-        if wait_each:
-            for _ in range(steps):
-                state, loss = step(state, batch)
-                loss.block_until_ready()
-        else:
-            for _ in range(steps):
-                state, loss = step(state, batch)
-            loss.block_until_ready()
+        state, loss = self.launch(steps, wait_each=wait_each)
+        loss.block_until_ready()
         end = time.perf_counter_ns()
         arrays: list[Any] = [leaf for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array)]
         if not all(array.is_ready() for array in arrays):
@@ -69,6 +62,22 @@ class Arm:
         self.steps += steps
         self.losses.append((self.steps, loss))
         return end - start
+
+    def launch(self, steps: int, *, wait_each: bool) -> tuple[Any, jax.Array]:
+        """Run steps, and wait for every loss or for none: the last state and loss."""
+        step, state, batch = self.step, self.state, self.batch
+        if wait_each:
+            for _ in range(steps):
+                state, loss = step(state, batch)
+                loss.block_until_ready()
+        else:
+            for _ in range(steps):
+                state, loss = step(state, batch)
+        return state, loss
+
+    def waits(self) -> InputWait | None:
+        """How long it waited for input since it was last asked; None if it takes none."""
+        return None
 
 
 def nobody_asks(_name: str) -> None:
@@ -162,6 +171,7 @@ def measure(
                 turn_of(name)
                 programs, at = log.programs, time.time()
                 wash_out = arm.run(1)
+                arm.waits()
                 throughput = arm.run(steps)
                 latency = arm.run(waited, wait_each=True)
                 energy = used()
@@ -182,6 +192,8 @@ def measure(
                 )
                 if energy is not None:
                     turn["energy"] = energy
+                if (waits := arm.waits()) is not None:
+                    turn["input"] = waits
                 turns.append(turn)
                 predecessor = name
             turn_of("")

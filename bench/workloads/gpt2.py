@@ -217,6 +217,24 @@ def text() -> np.ndarray:
     return np.frombuffer("\n\n".join(topics.values()).encode(), np.uint8)
 
 
+@dataclass(frozen=True)
+class Windows:
+    """All of the text as samples, one after the other: int32 (context + 1,) each.
+
+    The last token of one is the first of the next, so that every token but the text's first is
+    predicted once.
+    """
+
+    context: int
+
+    def __len__(self) -> int:
+        return (len(text()) - 1) // self.context
+
+    def __getitem__(self, number: int) -> np.ndarray:
+        start = number * self.context
+        return text()[start : start + self.context + 1].astype(np.int32)
+
+
 def problem(config: Config, batch_size: int, precision: str, remat: bool = False) -> Problem:
     """Batches are windows of text at random places, int32 (batch, context + 1)."""
     dtypes = PRECISIONS[precision]
@@ -241,6 +259,7 @@ def problem(config: Config, batch_size: int, precision: str, remat: bool = False
         ),
         batch=batch,
         batch_size=batch_size,
+        records=Windows(config.context),
         # PaLM's count (Chowdhery et al. 2022, appendix B): 6 a matrix parameter and token, and 12
         # a layer, width and position of attention, with no discount for the causal mask.
         model_flops=float(tokens * (6 * matrices + attention)),

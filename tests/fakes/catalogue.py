@@ -31,6 +31,7 @@ def catalogue(
         "processes": 1,
         "device_memory_bytes": None,
         "usable_cores": cores,
+        "optional": {},
         "versions": {"python": "3", "jax": "0"},
         "implementations": [
             *(implementation(name) for name in ("jit_spmd", "pmap", "python_loop")),

@@ -174,9 +174,10 @@ say(
         "load_after": -1.0,
     },
 )
-if "trace" in BEHAVIOUR:
-    phase("trace", ok[0])
-    act(ok[0], BEHAVIOUR["trace"])
+for late in ("trace", "checkpoint"):
+    if late in BEHAVIOUR:
+        phase(late, ok[0])
+        act(ok[0], BEHAVIOUR[late])
 if "train" in BEHAVIOUR:
     curve = {"arm": "A", "losses": [2.0, 1.0], "reason": "", "tolerance": 1e-3}
     say(event="losses", row={**COMMON, **curve})

@@ -67,6 +67,8 @@ function show() {
   drawEffects();
   drawEnergy();
   drawProcesses();
+  drawInputs();
+  drawCheckpoints();
   drawCell();
 }
 

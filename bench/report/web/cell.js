@@ -101,6 +101,8 @@ function drawCell() {
         ? `${percent(cell.bubble)} by its schedule${known(cell.idle) ? `, ${percent(cell.idle)} measured with the update` : ""}`
         : "",
     ],
+    ...inputFacts(cell),
+    ...checkpointFacts(cell),
     ["Proof", known(cell.proof) ? `largest error ${percent(cell.proof)} of what is allowed` : ""],
   ].filter(([, text]) => text);
   const parts = [
