@@ -163,6 +163,26 @@ def test_slices_exchange_over_the_network_what_they_have_reduced() -> None:
     assert cost("all-reduce", 1e9, slow).limit == "between"
 
 
+def test_a_network_with_latency_adds_steps_beside_those_of_the_torus() -> None:
+    route = Route((Ring(4, wraps=True, bandwidth=1e9, latency_s=1.0),), Switch(3, 1e9, 5.0), 7.0)
+    # 2 hops of 1 s; between slices 2 steps of 5 s, and 2 / 3 of a quarter of the bytes after them.
+    assert cost("all-gather", 0, route).seconds == 7 + 10
+    assert cost("all-gather", 12e9, route).seconds == pytest.approx(7 + 10 + 2)
+    assert cost("all-gather", 60e9, route).seconds == pytest.approx(7 + 30)  # 60 / 2 inside
+    assert cost("all-to-all", 0, route).seconds == 7 + 5
+
+
+def test_an_all_to_all_splits_bytes_by_where_they_go() -> None:
+    # 1 of 6 parts stays, 1 goes inside, 4 go to the two other domains.
+    route = Route(Switch(2, 1e9, 1.0), Switch(3, 10e9, 5.0))
+    assert cost("all-to-all", 60e9, route).seconds == pytest.approx(5 + 10)
+    fast = replace(route, inside=Switch(2, 100e9, 1.0))
+    assert cost("all-to-all", 60e9, fast).seconds == pytest.approx(5 + 4)
+    # On a torus, a third of the bytes stays in the slice, and passes a middle link of a line of 3.
+    line = Route((Ring(3, wraps=False, bandwidth=1e9),), Switch(3, 100e9))
+    assert cost("all-to-all", 9e9, line).seconds == pytest.approx(3 * 2 / 3)
+
+
 @dataclass(frozen=True)
 class Answer:
     """A worked answer of the scaling book, https://jax-ml.github.io/scaling-book/."""

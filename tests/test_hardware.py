@@ -148,6 +148,10 @@ def test_a_network_links_something(tmp_path: Path) -> None:
         read(path)
 
 
+def test_a_wrap_is_of_just_the_length_that_is_named() -> None:
+    assert Wraps(axis_is=16).of((8, 16, 32)) == (False, True, False)
+
+
 def test_a_wrap_has_one_rule() -> None:
     with pytest.raises(ValueError, match="give one of"):
         Wraps()

@@ -151,6 +151,11 @@ def test_the_last_axis_chooses_first() -> None:
     assert found["data"] == (Piece(2, 4, 1),)
 
 
+def test_large_factors_are_placed_where_they_fit() -> None:
+    # 6 of an axis of 24 and one of 16: the 3 has only one place.
+    assert lay([("data", 64), ("model", 6)], (16, 24))["model"] == (Piece(0, 2, 1), Piece(1, 3, 1))
+
+
 @pytest.mark.parametrize(
     ("mesh", "shape", "slices", "axes", "inside", "domains"),
     [
