@@ -114,6 +114,9 @@ def test_a_tree_is_chosen_where_steps_count_and_a_ring_where_bytes_do() -> None:
     assert ring(0, NODES, 2).seconds == pytest.approx(8.4 * US + 2 * (112 * 3.4 + 15 * 14) * US)
     assert tree(0, NODES).seconds == pytest.approx(tail + 2 * 4 * 14 * US)
     assert tree(0, NODE).seconds == pytest.approx(tail)
+    # One member a domain sends nothing inside.
+    apart = Route(Switch(1, 1.0), Switch(16, 50e9))
+    assert tree(1e9, apart).seconds == pytest.approx(2 * 1e9 / 50e9)
     # A tree's depth grows with the logarithm, also where it is not full.
     many = replace(NODES, between=replace(NODES.between, members=17))
     assert tree(0, many).seconds == pytest.approx(tail + 2 * 5 * 14 * US)

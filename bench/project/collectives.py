@@ -187,7 +187,7 @@ def tree(payload: float, route: Route) -> Cost:
     return _sum(
         "tree",
         route.overhead_s + 2 * latency,
-        2 * payload / inside.bandwidth,
+        2 * payload / inside.bandwidth if inside.members > 1 else 0.0,
         2 * payload / (inside.members * between.bandwidth),
     )
 
@@ -200,7 +200,9 @@ def torus(payload: float, route: Route, phases: int) -> Cost:
     latency. Without a link between the ends it is n - 1 hops. Several axes are used at once:
     payload / (bandwidth x axes). Where ends are open, the corner has the fewest links, and receives
     (N - 1) / N of the payload through them. (The book rounds n / 2 up; a ring of odd length needs
-    only (n - 1) / 2 hops.)
+    only (n - 1) / 2 hops.) Links of unequal bandwidth are taken to get bytes such that they end
+    together. XLA may use fewer axes: jax's mesh_utils says that it does on planes that are not
+    square.
 
     Args:
       payload: bytes, as said above.
