@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from bench.project.collectives import bus_factor
 from bench.rows import Communication, CompilersCost
 from bench.worker.collectives import Collective, collectives
 
@@ -59,11 +60,9 @@ def wire_bytes(kind: str, payload: int, members: int) -> float:
     """Bytes that a device sends, with a ring algorithm.
 
     An all-reduce is a reduce-scatter and an all-gather, in each of which a device sends n - 1 of n
-    parts (Patarasuk and Yuan, Journal of Parallel and Distributed Computing 69 (2009), 117; the
-    factors are those of nccl-tests' bus bandwidth).
+    parts (Patarasuk and Yuan, Journal of Parallel and Distributed Computing 69 (2009), 117).
     """
-    share = (members - 1) / members
-    return payload * {"all-reduce": 2 * share, "collective-permute": 1.0}.get(kind, share)
+    return payload * bus_factor(kind, members)
 
 
 def axes_of(collective: Collective, mesh: Mesh) -> tuple[str, ...]:

@@ -1,0 +1,1 @@
+"""What steps would take on hardware that is not here. Imports no jax."""
