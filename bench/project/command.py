@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from bench import store
-from bench.catalogue import CatalogueError
-from bench.cells import PRECISIONS
-from bench.engine import find_run
+from bench.catalogue import CatalogueError, read_catalogue
+from bench.cells import PRECISIONS, StepOptions
+from bench.engine import REPORTS, find_run
 from bench.exits import FAILED, refuse
-from bench.matrix import BadInput
+from bench.matrix import DEFAULT_BATCHES, FALLBACK_BATCH, BadInput
+from bench.protocol import Catalogue
 from bench.spelling import closest
 
 _HARDWARE = "Chips, by their sheets in bench/project/hardware/: h100-sxm,tpu-v5p."
@@ -83,6 +84,83 @@ def project(
         raise typer.Exit(FAILED) from error
     terminal.show(console, found, charts.draw(found))
     typer.echo(f"projection: {written.as_posix()}")
+
+
+def plan(
+    workload: Annotated[
+        str, typer.Argument(metavar="WORKLOAD-SIZE", help="As of `run`: gpt2-124m.")
+    ],
+    hardware: Annotated[
+        str, typer.Option(metavar="NAME", help="A chip, by its sheet in bench/project/hardware/.")
+    ] = "h100-sxm",
+    chips: Annotated[int, typer.Option(help="How many.")] = 8,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of all chips (default: the workload's default, on each chip)."),
+    ] = None,
+    precision: Annotated[str, typer.Option(help="Of the step.")] = "bf16",
+    microbatches: Annotated[int, typer.Option(min=1, help="Parts of the batch.")] = 1,
+    remat: Annotated[bool, typer.Option("--remat", help="Compute activations again.")] = False,
+    keyword: Annotated[
+        str, typer.Option("-k", metavar="EXPRESSION", help="Which implementations.")
+    ] = "",
+) -> None:
+    """Rank mesh shapes and implementations of a workload by predicted step time."""
+    from rich.console import Console  # noqa: PLC0415 (other commands need not wait for these)
+
+    from bench.project import plan as planning  # noqa: PLC0415
+    from bench.project import terminal  # noqa: PLC0415
+    from bench.project.asked import chip_counts, sheets, unavailable  # noqa: PLC0415
+    from bench.project.programs import programs  # noqa: PLC0415
+    from bench.selection import selector  # noqa: PLC0415
+
+    try:
+        (sheet, *more), selected = sheets(hardware), selector(keyword)
+        counts = chip_counts(str(chips))
+        faults = [*unavailable([sheet], counts), *_precision_faults(precision)]
+        if more:
+            faults.append("--hardware: a plan is of one chip")
+        if faults:
+            raise BadInput(faults)  # noqa: TRY301 - with the faults of all others
+        catalogue = read_catalogue()
+        name = _workload(workload, catalogue)
+        each = DEFAULT_BATCHES.get("-".join(name), FALLBACK_BATCH)
+        usable = [one["name"] for one in catalogue["implementations"] if not one["error"]]
+        found = planning.make(
+            name,
+            batch or each * chips,
+            StepOptions(precision, microbatches=microbatches, remat=remat),
+            sheet,
+            chips,
+            [one for one in usable if selected(one)],
+            programs,
+        )
+        folder = REPORTS / f"plan_{'-'.join(name)}_{chips}-{sheet.name}"
+        written = planning.build(found, folder)
+    except (BadInput, ValueError, OSError) as error:
+        refuse(str(error))
+    except CatalogueError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(FAILED) from error
+    terminal.show_plan(Console(highlight=False), found)
+    typer.echo(f"plan: {written.as_posix()}")
+
+
+def _workload(text: str, catalogue: Catalogue) -> tuple[str, str]:
+    """A workload and its size.
+
+    Raises:
+      BadInput: there is none of that name.
+    """
+    known = {
+        f"{entry['name']}-{size}": (entry["name"], size)
+        for entry in catalogue["workloads"]
+        if not entry["error"]
+        for size in entry["sizes"]
+    }
+    if text not in known:
+        raise BadInput([f"unknown workload {text!r}; {closest(text, known)}"])
+    return known[text]
 
 
 def _precision_faults(precision: str | None) -> list[str]:

@@ -160,7 +160,7 @@ def project(run: store.Run, asked: Asked, read: Read) -> Projection:
     for row in rows_of(run):
         if row["cell"] not in times:
             continue
-        program = from_row(row)
+        program = readable(from_row(row))
         if isinstance(program, Unread):
             unread.append(program)
             continue
@@ -192,6 +192,14 @@ def rows_of(run: store.Run) -> list[CellRow]:
     for row in store.read(run.directory).rows(store.CELLS):
         launches[row["cell"]].append(row)
     return [rows[decisive([row["status"] for row in rows])] for rows in launches.values()]
+
+
+def readable(program: Program | Unread) -> Program | Unread:
+    """A program that says all that its devices exchange."""
+    if isinstance(program, Program) and program.mesh.size > 1 and not program.communication:
+        reason = "its programs communicate nothing: what the host moves between devices is unknown"
+        return Unread(program.cell, reason)
+    return program
 
 
 def _subject(program: Program) -> str:
@@ -255,7 +263,7 @@ def _points(curves: Sequence[Curve], asked: Asked, read: Read) -> list[Point]:
         for chips in asked.chips
     }
     wanted = list(dict.fromkeys(cell for cell in cells.values() if cell is not None))
-    programs = dict(zip(wanted, read(wanted), strict=True))
+    programs = dict(zip(wanted, map(readable, read(wanted)), strict=True))
     points: list[Point] = []
     for sheet in asked.hardware:
         calibration = elsewhere(sheet.name).calibration

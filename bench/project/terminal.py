@@ -12,6 +12,7 @@ from bench import numbers
 from bench.compare.terminal import plain
 from bench.project import words
 from bench.project.charts import Chart
+from bench.project.plan import Plan, lines
 from bench.project.projection import Projection
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 SHOWN = 6
 """Numbers of chips in a table; of more, the first ones and the last."""
+
+MESHES = 12
+"""Rows of a plan that fit, and that do not."""
 
 
 def show(console: Console, found: Projection, charts: Sequence[Chart]) -> None:
@@ -73,15 +77,49 @@ def _chips(chart: Chart) -> Table:
     return table
 
 
+def show_plan(console: Console, found: Plan) -> None:
+    """The fastest meshes, then those that are struck out."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for name, left in (
+        ("mesh", True),
+        ("implementation", True),
+        ("step", False),
+        ("95 %", False),
+        ("MFU", False),
+        ("memory", False),
+    ):
+        table.add_column(name, justify="left" if left else "right", overflow="fold")
+    shown = lines(found)
+    fitting = [line for line in shown if line.fits]
+    others = [line for line in shown if not line.fits]
+    for line in (*fitting[:MESHES], *others[:MESHES]):
+        style = "" if line.fits else "strike dim"
+        cells = [line.mesh, line.implementation, line.step]
+        cells += [line.interval if line.fits else "does not fit", line.mfu]
+        table.add_row(*(plain(text) for text in cells), plain(line.memory), style=style)
+    console.print(Text(f"predicted: {found.title}", style="bold"))
+    console.print(table)
+    for name, rest in (("more that fit", fitting), ("more that do not fit", others)):
+        if len(rest) > MESHES:
+            console.print(plain(f"{len(rest) - MESHES} {name}"), style="dim")
+    for reason, cells in found.refused:
+        console.print(plain(f"{len(cells)} left out: {reason}"), style="dim")
+
+
 def show_table(console: Console, found: views.Table) -> None:
-    """A table of text, its notes in brackets."""
+    """A table of text, names that repeat left out."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for number, heading in enumerate(found.headings):
         table.add_column(
             heading.main, justify="right" if number else "left", overflow="fold", min_width=6
         )
+    last = ""
     for row in found.rows:
-        table.add_row(plain(row.name), *(plain(figure.main) for figure in row.figures))
+        name = f"{row.name}, {row.note}" if row.note else row.name
+        table.add_row(
+            plain("" if name == last else name), *(plain(figure.main) for figure in row.figures)
+        )
+        last = name
     console.print(Text(f"\n{found.title}", style="bold"))
     console.print(table)
     for line in (*found.facts, *found.remarks):

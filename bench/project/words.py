@@ -72,7 +72,7 @@ def hardware(sheet: Hardware) -> str:
         f"Its best matrix products reach {numbers.percent(reach.value)} of the peak "
         f"({'assumed: ' if reach.assumed else ''}{reach.says}). {calibration(found.calibration)} "
         "Assumed: that this step reaches a like share as those of large language models do, that "
-        "links have their full bandwidth, and that launching kernels takes no time."
+        "links have their full bandwidth, and that launching kernels takes no more than that."
     )
 
 
@@ -232,7 +232,12 @@ def published() -> Table:
     ]  # fmt: skip
     _, others = checks.published()
     remarks = [f"Not predicted: {one.name} ({one.says}): {one.why}." for one in others]
-    facts = ["Efficiency is to the fewest chips of the same table."]
+    misses = [one.name for one in checks.beside() if not one.within]
+    facts = [
+        "Efficiency is to the fewest chips of the same model. "
+        f"{len(misses)} of {len(rows)} lie outside of the interval that the errors of the other "
+        f"models or chips give{': ' if misses else ''}{', '.join(dict.fromkeys(misses))}."
+    ]
     return Table(
         "Public results beside predictions", [Figure(h) for h in headings], rows, facts, remarks
     )
