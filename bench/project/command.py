@@ -48,6 +48,7 @@ def project(
     from bench.project.asked import chip_counts, sheets, unavailable  # noqa: PLC0415
     from bench.project.programs import programs  # noqa: PLC0415
     from bench.project.projection import Asked, project  # noqa: PLC0415
+    from bench.report import PROJECTION  # noqa: PLC0415
     from bench.selection import selector  # noqa: PLC0415
 
     console = Console(highlight=False)
@@ -76,14 +77,14 @@ def project(
         for damage in stored.damaged:
             typer.echo(f"warning: {folder.as_posix()}: set aside: {damage}", err=True)
         found = project(stored, asked, programs)
-        written = page.build(found, wanted, folder / page.FOLDER, sys.argv[2:])
+        written = page.build(found, wanted, folder / PROJECTION.parent, sys.argv[2:])
     except (BadInput, store.StoreError, ValueError, OSError) as error:
         refuse(str(error))
     except CatalogueError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(FAILED) from error
     terminal.show(console, found, charts.draw(found))
-    typer.echo(f"projection: {written.as_posix()}")
+    typer.echo(f"projection: {written.as_posix()} (`bench report {run}` links to it)")
 
 
 def plan(

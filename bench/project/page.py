@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from bench import files, store
 from bench.project import charts, words
+from bench.report import PROJECTION
 from bench.report.templates import environment
 
 if TYPE_CHECKING:
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
     from bench.project.hardware import Hardware
     from bench.project.projection import Projection
     from bench.report.views import Table
-
-FOLDER = "projection"
-"""Of a run, in its own folder."""
-PAGE = "projection.html"
 
 
 @dataclass(frozen=True)
@@ -86,10 +83,10 @@ def build(
         command=shlex.join(["python", "-m", "bench", "project", *arguments]),
     )
     here = Path(__file__).parent
-    for name, markdown in ((PAGE, False), ("projection.md", True)):
+    for name, markdown in ((PROJECTION.name, False), ("projection.md", True)):
         template = environment(here, markdown=markdown).get_template(f"{name}.j2")
         files.write(folder / name, template.render(page=page))
-    return folder / PAGE
+    return folder / PROJECTION.name
 
 
 def _section(chart: Chart) -> Section:

@@ -234,9 +234,11 @@ def published() -> Table:
     remarks = [f"Not predicted: {one.name} ({one.says}): {one.why}." for one in others]
     misses = [one.name for one in checks.beside() if not one.within]
     facts = [
-        "Efficiency is to the fewest chips of the same model. "
-        f"{len(misses)} of {len(rows)} lie outside of the interval that the errors of the other "
-        f"models or chips give{': ' if misses else ''}{', '.join(dict.fromkeys(misses))}."
+        (
+            "Efficiency is to the fewest chips of the same model. "
+            f"{len(misses)} of {len(rows)} lie outside the interval that the errors of the other "
+            f"models or chips give{': ' if misses else ''}{', '.join(dict.fromkeys(misses))}."
+        )
     ]
     return Table(
         "Public results beside predictions", [Figure(h) for h in headings], rows, facts, remarks

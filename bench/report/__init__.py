@@ -6,15 +6,17 @@ and format them, `figures` chooses the plots, and `markdown` and `page` put them
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import files, store
 from bench.report import figures, markdown, page, tables, traces, words
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from bench.store import Run
+
+PROJECTION = Path("projection", "projection.html")
+"""What bench.project makes of a run, in its folder; the report links to it where it is there."""
 
 
 def build(run: Run, *, all_plots: bool = False) -> Path:
@@ -39,6 +41,7 @@ def build(run: Run, *, all_plots: bool = False) -> Path:
         store.export(traces.operations_frame(rows), run_dir, "trace_operations")
         store.export(traces.causes_frame(found.comparisons, found.traces), run_dir, "causes")
     drawn = figures.draw(found, every=all_plots)
+    projected = PROJECTION.as_posix() if (run_dir / PROJECTION).is_file() else ""
     plots = run_dir / "plots"
     plots.mkdir(exist_ok=True)
     for chart in drawn.charts:
@@ -46,8 +49,8 @@ def build(run: Run, *, all_plots: bool = False) -> Path:
     summaries = words.summaries(found)
     files.write(
         run_dir / "report.md",
-        markdown.render(markdown.content(found, run.manifest, drawn, summaries)),
+        markdown.render(markdown.content(found, run.manifest, drawn, summaries, projected)),
     )
     path = run_dir / "report.html"
-    files.write(path, page.html(found, run.manifest, summaries))
+    files.write(path, page.html(found, run.manifest, summaries, projected))
     return path
