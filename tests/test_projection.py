@@ -17,19 +17,18 @@ from bench import exits, store
 from bench import report as reports
 from bench.cells import Cell, StepOptions
 from bench.matrix import BadInput
-from bench.mesh import MeshShape
-from bench.project import charts, page, plan, projection, words
+from bench.project import charts, page, plan, words
 from bench.project import programs as compiling
 from bench.project.asked import chip_counts, sheets, unavailable
 from bench.project.hardware import hardware
 from bench.project.programs import Program, Unread
 from bench.project.projection import Asked, Projection, project
 from bench.report import figures
-from bench.rows import CellRow, Communication
+from bench.rows import Communication
 from bench.selection import selector
 
 RUN = synthetic.Plan(
-    batches=("strong", "weak"), ratios={"jit_spmd": 1.0, "nnx_jit": 1.25, "python_loop": 4.0}
+    batches=("strong", "weak"), ratios={"jit_spmd": 1.0, "zero1": 1.25, "python_loop": 4.0}
 )
 GB = 1e9
 
@@ -54,44 +53,32 @@ def compiled(cell: Cell, gradients: float = 0.1 * GB, memory: float = 1 * GB) ->
     )  # fmt: skip
 
 
-def of_row(row: CellRow) -> Program:
-    """What a synthetic cell does, as its row has it."""
-    cost, memory = row["cost"], row["memory"]
-    assert cost is not None
-    assert memory is not None
-    return Program(
-        implementation=row["implementation"], workload=row["workload"], size=row["size"],
-        mesh=MeshShape.parse(row["mesh"]), batch=row["batch"],
-        options=StepOptions.parse(row["options"]), flops=row["model_flops"] / row["devices"],
-        accessed_bytes=cost["accessed_bytes"] / row["devices"], memory_bytes=memory["total_bytes"],
-        state_bytes=memory["alias_bytes"], communication=tuple(row["communication"] or ()),
-        model_flops=row["model_flops"], units=row["units_per_step"], unit=row["unit"], bubble=0.0,
-        read="compiled",
-    )  # fmt: skip
-
-
 @dataclass
 class Compiler:
-    """Stands in for the one that starts jax; counts what it is asked."""
+    """Stands in for the one that starts jax; notes what it is asked."""
 
-    asked: list[str] = field(default_factory=list)
+    asked: list[Cell] = field(default_factory=list)
+    odd: int = 0
+    """Devices of the mesh on which more is computed than anywhere else."""
 
     def __call__(self, cells: Sequence[Cell], *_: object) -> list[Program | Unread]:
-        self.asked += [cell.name for cell in cells]
+        self.asked += cells
         return [
-            Unread(cell, "too large for a test") if cell.block.mesh.size > 64 else compiled(cell)
+            Unread(cell, "too large to compile")
+            if cell.block.mesh.size > compiling.MOST_DEVICES
+            else replace(compiled(cell), flops=1e20)
+            if cell.block.mesh.size == self.odd
+            else compiled(cell)
             for cell in cells
         ]
+
+    def sizes(self) -> set[int]:
+        return {cell.block.mesh.size for cell in self.asked}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     return synthetic.write(tmp_path_factory.mktemp("reports"), RUN)
-
-
-@pytest.fixture(autouse=True)
-def _rows_are_synthetic(monkeypatch) -> None:
-    monkeypatch.setattr(projection, "from_row", of_row)
 
 
 def projected(folder: Path, chips: tuple[int, ...] = (8, 16, 32), **changes) -> Projection:
@@ -156,7 +143,7 @@ def test_this_machine_is_calibrated_and_each_mesh_left_out(folder) -> None:
     assert set(calibrated.errors) == {"data=1", "data=2", "data=4", "data=8"}
     assert calibrated.calibration.spread is not None
     # The slower one reaches a smaller share of the same products.
-    assert calibrated.calibration.share_of("nnx_jit") < calibrated.calibration.share_of("jit_spmd")
+    assert calibrated.calibration.share_of("zero1") < calibrated.calibration.share_of("jit_spmd")
     for one in found.measured:
         assert one.predicted_s is not None
         if one.implementation == "python_loop":  # Only measured on the mesh that was left out.
@@ -167,7 +154,7 @@ def test_this_machine_is_calibrated_and_each_mesh_left_out(folder) -> None:
 def test_what_the_host_moves_is_not_predicted(folder) -> None:
     found = projected(folder)
     assert {one.cell.implementation for one in found.unread} == {"python_loop"}
-    assert "what the host moves between devices is unknown" in found.unread[0].reason
+    assert "have no collectives" in found.unread[0].reason
 
 
 def test_weak_scaling_keeps_the_batch_of_a_device(folder) -> None:
@@ -200,10 +187,29 @@ def test_strong_scaling_keeps_the_batch_as_far_as_it_divides(folder) -> None:
     assert points[128].reason == "the mesh or the batch does not divide"
 
 
-def test_what_cannot_be_compiled_has_its_reason(folder) -> None:
-    found = projected(folder, chips=(64, 128))
-    reasons = {(p.chips, p.reason) for p in found.points if p.curve.implementation == "jit_spmd"}
-    assert reasons == {(64, ""), (128, "too large for a test")}
+def test_of_many_meshes_few_are_compiled(folder) -> None:
+    compiler = Compiler()
+    asked = Asked((hardware("h100-sxm"),), tuple(chip_counts("4..65536")), precision="bf16")
+    found = project(store.load(folder), asked, compiler)
+    # Below the smallest that the formula is of, too.
+    assert compiler.sizes() == {4, 8, 64, 256, 1024}
+    read = {p.chips: p.prediction.program.read for p in found.points if p.prediction is not None}
+    compiled_ = {chips for chips, how in read.items() if how == "compiled"}
+    assert compiled_ == compiler.sizes()
+    assert set(read) == set(asked.chips)
+    assert all(one.formula is not None and one.error < 1e-9 for one in found.formulae)
+    assert {p.chips for p in found.points if p.reason} == set()
+
+
+def test_where_no_formula_holds_every_mesh_is_compiled(folder) -> None:
+    compiler = Compiler(odd=256)
+    asked = Asked((hardware("h100-sxm"),), tuple(chip_counts("8..2048")), precision="bf16")
+    found = project(store.load(folder), asked, compiler)
+    assert compiler.sizes() == {8, 16, 32, 64, 128, 256, 512, 1024, 2048}
+    assert all("at data=256, flops is 1e+20" in one.reason for one in found.formulae)
+    reasons = {p.reason for p in found.points if p.prediction is None}
+    assert reasons == {"too large to compile"}
+    assert len(compiler.asked) == len(set(compiler.asked))
 
 
 def test_each_program_is_compiled_once_for_all_hardware(folder) -> None:
@@ -313,10 +319,10 @@ def _no_jax(monkeypatch) -> None:
 @pytest.mark.usefixtures("_no_jax")
 def test_the_command_prints_what_fits_80_columns(folder) -> None:
     typed = ["project", str(folder), "--hardware", "h100-sxm,tpu-v5p", "--precision", "bf16"]
-    done = CliRunner().invoke(command_line.app, [*typed, "--chips", "8..64", "-k", "not nnx"])
+    done = CliRunner().invoke(command_line.app, [*typed, "--chips", "8..64", "-k", "not zero"])
     assert done.exit_code == 0, done.output
     assert "predicted: mlp-base, bf16 on tpu-v5p: data=N" in done.output
-    assert "nnx_jit" not in done.output
+    assert "zero1" not in done.output
     path = (folder / reports.PROJECTION).as_posix()
     *lines, last = done.output.splitlines()
     assert max(map(len, lines)) <= 80

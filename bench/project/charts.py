@@ -17,7 +17,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
 from bench.mesh import MeshShape
-from bench.project.projection import Curve, Measured, Point, Projection
+from bench.project.growth import Curve
+from bench.project.projection import Measured, Point, Projection
 from bench.report.plots import style
 from bench.report.plots.style import Grid, Look, Mark
 

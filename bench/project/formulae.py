@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from bench.cells import Block, Cell
+from bench.cells import Cell
 from bench.mesh import MeshShape
 from bench.project.collectives import bus_factor
 from bench.project.programs import MOST_DEVICES, Program

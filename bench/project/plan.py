@@ -16,11 +16,11 @@ from bench.matrix import BadInput
 from bench.mesh import MeshShape
 from bench.project import words
 from bench.project.checks import elsewhere
+from bench.project.growth import Read
 from bench.project.hardware import Hardware
 from bench.project.machines import MachineError, of_sheet
 from bench.project.placement import PlacementError
 from bench.project.programs import Unread
-from bench.project.projection import Read, readable
 from bench.project.steps import Prediction, predict, work
 from bench.report.templates import environment
 
@@ -97,7 +97,7 @@ def make(
     calibration = elsewhere(sheet.name).calibration
     ranked = []
     refused: defaultdict[str, list[str]] = defaultdict(list)
-    for cell, program in zip(cells, map(readable, read(cells)), strict=True):
+    for cell, program in zip(cells, read(cells), strict=True):
         name = f"{cell.implementation} on {cell.block.mesh}"
         if isinstance(program, Unread):
             refused[program.reason].append(name)

@@ -8,20 +8,20 @@ no jax.
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 
 from bench import store
-from bench.cells import Block, Cell, StepOptions, decisive
+from bench.cells import decisive
 from bench.matrix import BadInput
-from bench.mesh import MeshShape
+from bench.project import growth
 from bench.project.calibration import Calibrated, Observation, calibrate
 from bench.project.checks import elsewhere
+from bench.project.growth import Curve, FormulaOf, Read, Scaling
 from bench.project.hardware import Hardware
 from bench.project.machines import MachineError, of_ceilings, of_sheet
 from bench.project.placement import PlacementError
@@ -29,10 +29,6 @@ from bench.project.programs import Program, Unread, from_row
 from bench.project.steps import Calibration, Prediction, predict, work
 from bench.report import rooflines, tables
 from bench.rows import CellRow
-
-Scaling = Literal["weak", "strong"]
-Read = Callable[[Sequence[Cell]], Sequence[Program | Unread]]
-"""What compiles cells: bench.project.programs.programs."""
 
 
 @dataclass(frozen=True)
@@ -45,45 +41,7 @@ class Asked:
     precision: str | None = None
     """None for the run's own."""
     select: Callable[[str], bool] = lambda _: True
-    """Which cells of the run, by name."""
-
-
-@dataclass(frozen=True)
-class Curve:
-    """The same step on meshes that differ in their first axis."""
-
-    workload: str
-    size: str
-    options: StepOptions
-    implementation: str
-    family: tuple[tuple[str, int], ...]
-    """Axes of the mesh behind the first."""
-    first: str
-    """The axis that grows."""
-    batch: int
-    """Of all devices (strong), or of one (weak)."""
-
-    @property
-    def subject(self) -> str:
-        """`gpt2-nano, bf16`."""
-        return f"{self.workload}-{self.size}, {self.options}"
-
-    @property
-    def mesh(self) -> str:
-        """`data=N,model=2`."""
-        return ",".join([f"{self.first}=N", *(f"{name}={size}" for name, size in self.family)])
-
-    def cell(self, chips: int, scaling: Scaling) -> Cell | None:
-        """The step on so many chips; None where the mesh or the batch does not divide."""
-        others = math.prod(size for _, size in self.family)
-        if chips % others:
-            return None
-        mesh = MeshShape(((self.first, chips // others), *self.family))
-        batch = self.batch * chips if scaling == "weak" else self.batch
-        if batch % (mesh.batch_shards * self.options.microbatches):
-            return None
-        block = Block(self.workload, self.size, mesh, batch, self.options)
-        return Cell(block, self.implementation)
+    """Which cells of the run are projected, by name; all of them calibrate."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +86,8 @@ class Projection:
     """This machine's calibration, by subject."""
     measured: list[Measured]
     points: list[Point]
+    formulae: list[FormulaOf]
+    """By which programs of meshes that were not compiled are known."""
     unread: list[Unread]
     """Cells of the run whose programs could not be had."""
 
@@ -150,9 +110,9 @@ def project(run: store.Run, asked: Asked, read: Read) -> Projection:
     times = {
         row["cell"]: float(row["step_s"])
         for row in found.cells.to_dict("records")
-        if row["status"] == "ok" and asked.select(row["cell"])
+        if row["status"] == "ok"
     }
-    if not times:
+    if not any(map(asked.select, times)):
         raise BadInput([f"no cell of {run.directory.name} that was timed is selected"])
     observations: defaultdict[str, list[Observation]] = defaultdict(list)
     programs: list[Program] = []
@@ -160,11 +120,12 @@ def project(run: store.Run, asked: Asked, read: Read) -> Projection:
     for row in rows_of(run):
         if row["cell"] not in times:
             continue
-        program = readable(from_row(row))
+        program = from_row(row)
         if isinstance(program, Unread):
             unread.append(program)
             continue
-        programs.append(program)
+        if asked.select(row["cell"]):
+            programs.append(program)
         try:
             step = work(program, of_ceilings(ceilings[row["block"]], program.mesh))
         except (MachineError, KeyError) as error:
@@ -173,7 +134,8 @@ def project(run: store.Run, asked: Asked, read: Read) -> Projection:
         observed = Observation(step, times[row["cell"]], str(program.mesh))
         observations[_subject(program)].append(observed)
     here = {subject: calibrate(steps) for subject, steps in observations.items()}
-    curves = list(_curves(programs, asked))
+    curves = list(dict.fromkeys(_curves(programs, asked)))
+    grown, formulae = growth.programs(curves, asked.chips, asked.scaling, read)
     return Projection(
         run=run.directory.name,
         scaling=asked.scaling,
@@ -181,7 +143,8 @@ def project(run: store.Run, asked: Asked, read: Read) -> Projection:
         measured=[
             one for subject in here for one in _measured(subject, here[subject], observations)
         ],
-        points=_points(curves, asked, read),
+        points=list(_points(grown, asked)),
+        formulae=formulae,
         unread=unread,
     )
 
@@ -192,14 +155,6 @@ def rows_of(run: store.Run) -> list[CellRow]:
     for row in store.read(run.directory).rows(store.CELLS):
         launches[row["cell"]].append(row)
     return [rows[decisive([row["status"] for row in rows])] for rows in launches.values()]
-
-
-def readable(program: Program | Unread) -> Program | Unread:
-    """A program that says all that its devices exchange."""
-    if isinstance(program, Program) and program.mesh.size > 1 and not program.communication:
-        reason = "its programs communicate nothing: what the host moves between devices is unknown"
-        return Unread(program.cell, reason)
-    return program
 
 
 def _subject(program: Program) -> str:
@@ -255,26 +210,14 @@ def _curves(programs: Sequence[Program], asked: Asked) -> Iterator[Curve]:
             )
 
 
-def _points(curves: Sequence[Curve], asked: Asked, read: Read) -> list[Point]:
-    curves = list(dict.fromkeys(curves))
-    cells = {
-        (curve, chips): curve.cell(chips, asked.scaling)
-        for curve in curves
-        for chips in asked.chips
-    }
-    wanted = list(dict.fromkeys(cell for cell in cells.values() if cell is not None))
-    programs = dict(zip(wanted, map(readable, read(wanted)), strict=True))
-    points: list[Point] = []
+def _points(
+    found: Mapping[Curve, Mapping[int, Program | Unread | None]], asked: Asked
+) -> Iterator[Point]:
     for sheet in asked.hardware:
         calibration = elsewhere(sheet.name).calibration
-        for curve in curves:
-            line: list[tuple[int, _Times | str]] = []
-            for chips in asked.chips:
-                cell = cells[curve, chips]
-                program = None if cell is None else programs[cell]
-                line.append((chips, _times(program, sheet, calibration)))
-            points += _with_efficiency(curve, sheet.name, line, asked.scaling)
-    return points
+        for curve, programs in found.items():
+            line = [(chips, _times(programs[chips], sheet, calibration)) for chips in asked.chips]
+            yield from _with_efficiency(curve, sheet.name, line, asked.scaling)
 
 
 @dataclass(frozen=True)
