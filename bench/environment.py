@@ -64,8 +64,7 @@ def compiling_environment(devices: int) -> dict[str, str]:
     """
     return worker_environment("cpu", devices) | {
         "NPROC": "1",
-        "XLA_FLAGS": "--xla_backend_optimization_level=0 "
-        "--xla_llvm_disable_expensive_passes=true",
+        "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
     }
 
 

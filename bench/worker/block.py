@@ -60,10 +60,10 @@ from bench.worker.operations import Operations, modules_of
 from bench.worker.problems import load_workload, make_problem
 from bench.worker.programs import (
     communication,
-    product_flops,
     compilers_cost,
     live_programs,
     new_programs,
+    product_flops,
 )
 from bench.worker.traced_flops import traced_flops
 from bench.worker.tracing import Subject, trace_by_turns, trace_row
