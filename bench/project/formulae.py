@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Literal
 
 from bench.cells import Cell
@@ -122,7 +123,10 @@ class Formula:
             self.smallest,
             mesh=cell.block.mesh,
             batch=cell.block.batch,
-            **{name: figures[name] for name in _FIGURES},
+            flops=figures["flops"],
+            accessed_bytes=figures["accessed_bytes"],
+            memory_bytes=figures["memory_bytes"],
+            state_bytes=figures["state_bytes"],
             communication=tuple(
                 _with_payload(_grown_row(row, self.axis, growth), figures[_name(row)])
                 for row in self.smallest.communication
@@ -150,15 +154,12 @@ def grown(cell: Cell, axis: str, size: int, scaling: Scaling) -> Cell:
     if axis not in own or axis not in ("data", "fsdp"):
         raise ValueError(f"{block.mesh} has no axis {axis!r} that a batch is split over")
     mesh = MeshShape(tuple((name, size if name == axis else n) for name, n in own.items()))
-    batch = block.batch
-    if scaling == "weak":
-        batch = batch * size // own[axis]
-    shards = mesh.batch_shards * block.options.microbatches
-    if batch % shards or batch * own[axis] != block.batch * (
-        size if scaling == "weak" else own[axis]
-    ):
-        raise ValueError(f"a global batch of {batch} does not divide into {shards} parts")
-    return replace(cell, block=replace(block, mesh=mesh, batch=batch))
+    growth = Fraction(size, own[axis]) if scaling == "weak" else Fraction(1)
+    batch = block.batch * growth
+    parts = mesh.batch_shards * block.options.microbatches
+    if batch % parts:
+        raise ValueError(f"{mesh}: a global batch of {batch} does not divide into {parts} parts")
+    return replace(cell, block=replace(block, mesh=mesh, batch=int(batch)))
 
 
 def ladder(cell: Cell, axis: str, scaling: Scaling) -> list[Cell]:
@@ -265,13 +266,14 @@ def _same_structure(first: Program, other: Program, axis: str) -> None:
     for name, row in rows[0].items():
         if not row["axes"]:
             raise FormulaError(f"{at}, a collective is along no axis of the mesh: {name}")
-        own, expected = rows[1][name], _grown_row(row, axis, growth)
-        for field in ("count", "members"):
-            if own[field] != expected[field]:  # type: ignore[literal-required]
-                raise FormulaError(
-                    f"{at}, {field} of {name} is {own[field]}, and "  # type: ignore[literal-required]
-                    f"{expected[field]} was expected"  # type: ignore[literal-required]
-                )
+        own, expected = (
+            (one["count"], one["members"]) for one in (rows[1][name], _grown_row(row, axis, growth))
+        )
+        if own != expected:
+            raise FormulaError(
+                f"{at}, collectives and their members of {name} are {own[0]} and {own[1]}, where "
+                f"{expected[0]} and {expected[1]} were expected"
+            )
     if first.bubble != other.bubble:
         raise FormulaError(f"{at}, the bubble is {other.bubble:.3g} and not {first.bubble:.3g}")
 

@@ -151,7 +151,7 @@ def from_row(row: CellRow) -> Program | Unread:
     cell = Cell(block, row["implementation"])
     if row["status"] != "ok":
         return Unread(cell, f"{row['status']}: {row['reason']}")
-    communication, memory, cost = (row.get(k) for k in ("communication", "memory", "cost"))
+    communication, memory, cost = row.get("communication"), row.get("memory"), row.get("cost")
     flops = max(row.get("traced_flops") or 0.0, row.get("product_flops") or 0.0)
     if communication is None or memory is None or cost is None or not flops:
         return Unread(cell, "its stored row lacks figures of the compiled step")

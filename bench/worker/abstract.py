@@ -12,14 +12,20 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.extend import core
-from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
+from jax.sharding import (
+    AbstractMesh,
+    Mesh,
+    NamedSharding,
+    Sharding,
+    SingleDeviceSharding,
+)
 
 from bench.contract import Implementation, Problem, TrainStep
 
@@ -40,7 +46,7 @@ class AbstractStep:
     """All arrays of the state."""
     options: dict[str, Any]
     """Of jax.jit: shardings, donation."""
-    mesh: Mesh | None
+    mesh: AbstractMesh | None
     """Of explicit axes that it is traced under."""
     bubble: float
 
@@ -214,21 +220,21 @@ def _compiled(
     jaxpr: Any,
     options: dict[str, Any],
     arguments: list[jax.ShapeDtypeStruct],
-    mesh: Mesh | None,
+    mesh: AbstractMesh | None,
 ) -> Any:
     function = jax.jit(core.jaxpr_as_fun(jaxpr), **options)
     if mesh is None:
         return function.lower(*arguments).compile()
-    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+    with jax.sharding.use_abstract_mesh(mesh):
         return function.lower(*arguments).compile()
 
 
-def _explicit_mesh(arguments: list[jax.ShapeDtypeStruct]) -> Mesh | None:
-    """The mesh of arrays whose axes are explicit."""
+def _explicit_mesh(arguments: list[jax.ShapeDtypeStruct]) -> AbstractMesh | None:
+    """The mesh of arrays whose axes are explicit; None if there are none."""
     for argument in arguments:
         sharding = argument.sharding
         if isinstance(sharding, NamedSharding) and not sharding.mesh.are_all_axes_auto:
-            return sharding.mesh
+            return cast("AbstractMesh", sharding.mesh.abstract_mesh)
     return None
 
 
