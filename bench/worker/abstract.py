@@ -83,19 +83,20 @@ def abstract_step(
       Exception: whatever the implementation raises, also because it wants values that are not there
         while it is traced.
     """
+    shardings = _Shardings()
     found: dict[str, Any] = {}
 
     def whole() -> Any:
         step = implementation.build(problem, mesh)
         placed = step.place(batch)
         found["bubble"] = float(step.bubble)
-        found["state"] = _described_state(step)
+        found["state"] = _described_state(step, shardings)
         boundary = jax.jit(_boundary)()
         state, loss = step.step(step.state, placed)
         found["program"] = getattr(loss, "parent", None)
         return boundary, state, loss
 
-    with _shardings_of_tracers():
+    with shardings.told():
         equations = jax.make_jaxpr(whole)().jaxpr.eqns
         programs = equations[_place_of_boundary(equations) + 1 :]
         names = [equation.primitive.name for equation in programs]
@@ -105,7 +106,7 @@ def abstract_step(
                 f"its step is not one compiled function, but {len(names)} operations ({shown})"
             )
         program = found["program"]
-        arguments = [_described(argument) for argument in program.in_tracers]
+        arguments = [shardings.described(argument) for argument in program.in_tracers]
     return AbstractStep(
         jaxpr=program.params["jaxpr"],
         arguments=arguments,
@@ -136,11 +137,11 @@ def _place_of_boundary(equations: Any) -> int:
     )
 
 
-def _described_state(step: TrainStep) -> list[jax.ShapeDtypeStruct]:
+def _described_state(step: TrainStep, shardings: _Shardings) -> list[jax.ShapeDtypeStruct]:
     """Raises NotAbstractError where nothing says how an array is divided."""
     found = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(step.state):
-        described = _described(leaf)
+        described = shardings.described(leaf)
         if described.shape and described.sharding is None:
             name = jax.tree_util.keystr(path)
             raise NotAbstractError(
@@ -151,54 +152,80 @@ def _described_state(step: TrainStep) -> list[jax.ShapeDtypeStruct]:
     return found
 
 
-def _described(array: Any) -> jax.ShapeDtypeStruct:
-    kind = jax.typeof(array)
-    return jax.ShapeDtypeStruct(
-        kind.shape, kind.dtype, sharding=_sharding(array), weak_type=kind.weak_type
-    )
+class _Shardings:
+    """How arrays are divided that are being traced."""
+
+    def __init__(self) -> None:
+        self._decided: dict[int, tuple[Any, list[Sharding | None]]] = {}
+        """By the id of an equation, which is kept: what the compiler said of it."""
+
+    def described(self, array: Any) -> jax.ShapeDtypeStruct:
+        """An array's shape, dtype and sharding."""
+        kind = jax.typeof(array)
+        return jax.ShapeDtypeStruct(
+            kind.shape, kind.dtype, sharding=self.of(array), weak_type=kind.weak_type
+        )
+
+    def of(self, array: Any) -> Sharding | None:
+        """An array's sharding; None if it is on no device in particular.
+
+        `parent` is the equation that makes it, whose parameters have the sharding of what jax.jit
+        or jax.device_put makes. Of other results, such as those of a jax.jit that was not told one,
+        the compiler decides.
+        """
+        if not isinstance(array, Tracer):
+            return array.sharding if isinstance(array, jax.Array) and array.committed else None
+        equation = getattr(array, "parent", None)
+        if equation is None:
+            return None
+        number = [id(out) for out in equation.outvars].index(id(array.val))
+        if equation.primitive.name == "device_put":
+            place = equation.params["devices"][number]
+            if place is None:
+                return self.of(equation.in_tracers[number])
+            return SingleDeviceSharding(place) if isinstance(place, jax.Device) else place
+        if equation.primitive.name == "jit":
+            asked = equation.params["out_shardings"][number]
+            if isinstance(asked, Sharding):
+                return asked
+        if id(equation) not in self._decided:
+            arguments = [self.described(argument) for argument in equation.in_tracers]
+            self._decided[id(equation)] = equation, _decided(equation, arguments)
+        return self._decided[id(equation)][1][number]
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """While in here, traced arrays have a `sharding`, and jax.set_mesh may be used for them.
+
+        jax offers neither: an implementation asks what it has just placed, or calls its step in the
+        context of a mesh, when it runs, and not when it is traced.
+        """
+        sharding, set_mesh = Tracer.sharding, jax.set_mesh
+        Tracer.sharding = property(self.of)  # type: ignore[method-assign, assignment]
+        jax.set_mesh = _set_abstract_mesh  # type: ignore[assignment, misc]
+        try:
+            yield
+        finally:
+            Tracer.sharding = sharding  # type: ignore[method-assign]
+            jax.set_mesh = set_mesh  # type: ignore[misc]
 
 
-def _sharding(array: Any) -> Sharding | None:
-    """How an array is divided that is being traced; None if it is on no device in particular.
+def _decided(equation: Any, arguments: list[jax.ShapeDtypeStruct]) -> list[Sharding | None]:
+    """What the compiler decides for an equation's results.
 
-    `parent` is the equation that makes it, whose parameters have the sharding of what jax.jit or
-    jax.device_put makes. Of other results, such as those of a jax.jit that was not told one, the
-    compiler decides.
+    Those of a program that uses no argument, such as zeros, are on no device in particular.
     """
-    if not isinstance(array, Tracer):
-        return array.sharding if isinstance(array, jax.Array) and array.committed else None
-    equation = getattr(array, "parent", None)
-    if equation is None:
-        return None
-    number = [id(out) for out in equation.outvars].index(id(array.val))
-    if equation.primitive.name == "device_put":
-        return _of_place(equation.params["devices"][number], equation.in_tracers[number])
-    if equation.primitive.name == "jit":
-        asked = equation.params["out_shardings"][number]
-        if isinstance(asked, Sharding):
-            return asked
-    arguments = [_described(argument) for argument in equation.in_tracers]
     if all(argument.sharding is None for argument in arguments):
-        return None
-    return _decided(equation, arguments)[number]
-
-
-def _of_place(place: Any, source: Any) -> Sharding | None:
-    """The sharding that jax.device_put gives."""
-    if place is None:
-        return _sharding(source)
-    return SingleDeviceSharding(place) if isinstance(place, jax.Device) else place
-
-
-def _decided(equation: Any, arguments: list[jax.ShapeDtypeStruct]) -> list[Sharding]:
-    """What the compiler decides for an equation's results."""
+        return [None] * len(equation.outvars)
     if equation.primitive.name == "jit":
         jaxpr, options = equation.params["jaxpr"], _jit_options(equation.params)
     else:
         bind = partial(equation.primitive.bind, **equation.params)
         jaxpr, options = jax.make_jaxpr(bind)(*arguments), {}
     compiled = _compiled(jaxpr, options, arguments, _explicit_mesh(arguments))
-    return jax.tree.leaves(compiled.output_shardings)
+    shardings = jax.tree.leaves(compiled.output_shardings)
+    used = jax.tree.leaves(compiled.input_shardings)
+    return shardings if used else [None] * len(shardings)
 
 
 def _jit_options(params: dict[str, Any]) -> dict[str, Any]:
@@ -236,23 +263,6 @@ def _explicit_mesh(arguments: list[jax.ShapeDtypeStruct]) -> AbstractMesh | None
         if isinstance(sharding, NamedSharding) and not sharding.mesh.are_all_axes_auto:
             return cast("AbstractMesh", sharding.mesh.abstract_mesh)
     return None
-
-
-@contextmanager
-def _shardings_of_tracers() -> Iterator[None]:
-    """While in here, arrays that are traced tell their sharding, and meshes can be set for them.
-
-    jax offers neither: an implementation asks what it has just placed, or calls its step in the
-    context of a mesh, when it runs, and not when it is traced.
-    """
-    sharding, set_mesh = Tracer.sharding, jax.set_mesh
-    Tracer.sharding = property(_sharding)  # type: ignore[method-assign, assignment]
-    jax.set_mesh = _set_abstract_mesh  # type: ignore[assignment, misc]
-    try:
-        yield
-    finally:
-        Tracer.sharding = sharding  # type: ignore[method-assign]
-        jax.set_mesh = set_mesh  # type: ignore[misc]
 
 
 def _set_abstract_mesh(mesh: Mesh) -> AbstractContextManager[Any]:
