@@ -58,10 +58,10 @@ def program(size, batch, model=2):
     )
 
 
-SIZES = (4, 32, 128, 512)
+SIZES, FAR = (4, 32, 128, 512), 8192
 BATCHES = {
-    "weak": {n: 8 * n for n in (*SIZES, 8192)},
-    "strong": dict.fromkeys((*SIZES, 8192), 8192),
+    "weak": {size: 8 * size for size in (*SIZES, FAR)},
+    "strong": dict.fromkeys((*SIZES, FAR), FAR),
 }
 
 
