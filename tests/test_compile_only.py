@@ -29,9 +29,8 @@ MESHES = {
 }
 """Of implementations that are for others than `data=4`."""
 
-NOT_ONE_PROGRAM = {"python_loop"}
-
-ABSTRACT = sorted(implementation_files([]).keys() - NOT_ONE_PROGRAM)
+EACH_WAY = ("explicit_sharding", "nnx_jit_cached", "pmap", "fsdp_shard_map", "tensor_parallel_spmd")
+"""One of each way to say how arrays are divided; `slow` tries all implementations."""
 
 
 def request(implementation, mesh="data=4", workload="mlp", size="tiny", batch=16, **more):
@@ -82,23 +81,18 @@ def check_equal(asked):
         assert read.traced_flops == run.traced_flops
 
 
-def measured(implementation):
-    """A small problem that it can solve. Pipelines need a chain of blocks."""
-    mesh = MESHES.get(implementation, "data=4")
-    if "pipe" in mesh:
-        return request(implementation, mesh, "gpt2", "deep", 8)
-    return request(implementation, mesh)
-
-
-@pytest.mark.parametrize("implementation", [n for n in ABSTRACT if "pipeline" not in n])
+@pytest.mark.parametrize("implementation", EACH_WAY)
 def test_nothing_need_run(implementation):
-    check_equal(measured(implementation))
+    check_equal(request(implementation, MESHES.get(implementation, "data=4")))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("implementation", ABSTRACT)
+@pytest.mark.parametrize(
+    "implementation", sorted(implementation_files([]).keys() - {"python_loop"})
+)
 def test_nothing_need_run_for_a_transformer(implementation):
-    check_equal(measured(implementation) | {"workload": "gpt2", "size": "deep", "batch": 8})
+    mesh = MESHES.get(implementation, "data=4")
+    check_equal(request(implementation, mesh, "gpt2", "deep", 8))
 
 
 def test_the_readmes_example_is_read(tmp_path):
