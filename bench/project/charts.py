@@ -103,7 +103,8 @@ def _plot(slug: str, found: Projection, hardware: str, points: Sequence[Point]) 
         seconds += [p.prediction.high_s for p in points if p.prediction]
         seconds += [c.measured_s for line in lines for own in line.measured.values() for c in own]
         style.log_axis(time, "y", seconds, style.short_si("s"))
-        share.set_ylim(0, 1.15)
+        shares = [point.efficiency_high or 0.0 for point in points]
+        share.set_ylim(0, 1.08 * max(1.0, *shares))
         share.axhline(1, color=style.MUTED, linewidth=1, linestyle=style.GUIDE, zorder=1.5)
         share.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:.0f} %"))
         time.set_title("Step time (lower is better)")

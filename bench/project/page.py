@@ -42,6 +42,7 @@ class Page:
     here: list[Table]
     sections: list[Section]
     rests: list[str]
+    formulae: list[str]
     unread: list[str]
     published: Table
     answers: Table
@@ -77,6 +78,7 @@ def build(
         here=words.left_out(found),
         sections=[_section(chart) for chart in drawn],
         rests=[words.hardware(sheet) for sheet in hardware],
+        formulae=words.formulae(found),
         unread=[f"{one.cell.name}: {one.reason}" for one in found.unread],
         published=words.published(),
         answers=words.answers(),

@@ -170,6 +170,24 @@ def _span(point: Point) -> str:
     return f"{best} ({100 * low:.0f}\N{EN DASH}{100 * high:.0f})"
 
 
+def formulae(found: Projection) -> list[str]:
+    """By which programs of meshes that were not compiled are known, or why they are not."""
+    said: defaultdict[str, list[str]] = defaultdict(list)
+    for one in found.formulae:
+        curve = one.curve
+        name = f"{curve.subject}, {curve.implementation}, {curve.mesh}, batch {curve.batch}"
+        if one.formula is None:
+            said[f"No formula, so that meshes were compiled one by one: {one.reason}"].append(name)
+            continue
+        fitted = " and ".join(map(str, one.formula.fitted))
+        checked = ", ".join(str(n) for n in sorted({check.size for check in one.formula.checks}))
+        said[
+            f"By formula, from {curve.first}={fitted}; at {checked} no figure of the compiled "
+            f"program is more than {numbers.percent(one.error)} off"
+        ].append(name)
+    return [f"{words}: {'; '.join(names)}." for words, names in said.items()]
+
+
 def left_out(found: Projection) -> list[Table]:
     """Measured steps beside what is predicted for them without their mesh, by subject."""
     tables = []
