@@ -106,6 +106,13 @@ def compare(session: nox.Session) -> None:
 
 
 @nox.session
+def project(session: nox.Session) -> None:
+    """Predict a run's steps on other hardware (posargs: its name, --hardware, --chips)."""
+    install(session)
+    session.run(python(session), "-m", "bench", "project", *session.posargs)
+
+
+@nox.session
 def inspect(session: nox.Session) -> None:
     """Show where a cell's arrays lie, and their bytes a device (posargs: the cell's name)."""
     install(session)

@@ -26,6 +26,7 @@ from bench.matrix import BadInput, share
 from bench.options import help_text, regress_help_text
 from bench.plugin import CELLS_FILE
 from bench.profiles import prune, traced_runs
+from bench.project.command import plan, project
 from bench.selftest.command import selftest
 
 app = typer.Typer(
@@ -226,6 +227,8 @@ def tensorboard(
 
 app.command(epilog=exit_codes())(gallery)
 app.command(epilog=exit_codes())(publish)
+app.command(epilog=exit_codes())(project)
+app.command(epilog=exit_codes())(plan)
 app.command(epilog=exit_codes({0: "done, whatever was found"}))(selftest)
 app.command(epilog=exit_codes({0: "all ended as they must", 1: "something was lost"}))(faults)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -39,6 +38,7 @@ from bench.progress import Progress
 from bench.protocol import Catalogue, PhaseEvent
 from bench.regress.bases import find_bases, gated
 from bench.rows import Status
+from bench.selection import keyword
 from bench.storing import NotStoredError, storing
 
 CELLS_FILE = Path(__file__).with_name("cells_test.py")
@@ -439,15 +439,6 @@ class Front:
 def _cell_name(item: pytest.Item) -> str:
     """The cell of an item, from its id."""
     return item.name.partition("[")[2].removesuffix("]")
-
-
-def keyword(text: str) -> str:
-    """A form of `data=2,model=4` that pytest's -k can read, with every value delimited.
-
-    The same is done to the expression and to the names of the cells, so that `data=1` is found in
-    `data=1,model=2` and not in `data=16`.
-    """
-    return re.sub(r"(\w+)=([\w.+-]+),?", r":\1.\2:", text)
 
 
 def _keyword_expression(expression: str) -> str:

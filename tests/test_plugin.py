@@ -15,7 +15,7 @@ import pytest
 from fronts import SMALL, Done, Front
 
 from bench import store
-from bench.plugin import keyword
+from bench.selection import keyword
 from bench.verdicts import ALPHA
 
 

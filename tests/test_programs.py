@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bench.mesh import MeshShape
@@ -18,6 +19,7 @@ from bench.worker.programs import (
     compilers_cost,
     live_programs,
     new_programs,
+    product_flops,
     wire_bytes,
 )
 
@@ -98,3 +100,37 @@ def test_a_backend_without_figures_has_no_cost():
 
     assert compilers_cost([SimpleNamespace(cost_analysis=unimplemented)]) is None
     assert compilers_cost([]) is None
+
+
+def compiled(function, *arguments):
+    return [jax.jit(function).lower(*arguments).compile().runtime_executable()]
+
+
+def test_products_are_counted_as_often_as_they_run_and_where_they_do():
+    """Large ones: XLA:CPU makes other operations of small products."""
+    mesh = make_mesh(MeshShape.parse("data=2,model=4"))
+    w = jnp.ones((128, 128))
+    product = 2 * 256 * 128 * 128
+
+    def steps(x, w):
+        return jax.lax.scan(lambda x, _: (jnp.tanh(x @ w), None), x, None, length=5)[0]
+
+    x = jnp.ones((256, 128))
+    assert product_flops(compiled(steps, x, w)) == 5 * product
+    # Over `model` nothing is divided, so that its four devices compute the same.
+    x = jax.device_put(x, NamedSharding(mesh, P("data")))
+    assert product_flops(compiled(steps, x, jax.device_put(w, NamedSharding(mesh, P())))) == (
+        4 * 5 * product
+    )
+
+
+def test_a_convolution_is_counted_by_its_kernel():
+    image, kernel = jnp.ones((2, 16, 16, 8)), jnp.ones((3, 3, 8, 32))
+
+    def convolve(image, kernel):
+        return jax.lax.conv_general_dilated(
+            image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+
+    expected = 2 * (2 * 16 * 16 * 32) * (3 * 3 * 8)
+    assert product_flops(compiled(convolve, image, kernel)) == expected

@@ -6,15 +6,17 @@ and format them, `figures` chooses the plots, and `markdown` and `page` put them
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import files, store
 from bench.report import checkpoints, figures, inputs, losses, markdown, page, tables, traces, words
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from bench.store import Run
+
+PROJECTION = Path("projection", "projection.html")
+"""What bench.project makes of a run, in its folder; the report links to it where it is there."""
 
 
 def build(run: Run, *, all_plots: bool = False) -> Path:
@@ -50,6 +52,7 @@ def build(run: Run, *, all_plots: bool = False) -> Path:
         store.export(losses.curves_frame(trainings), run_dir, "losses")
         store.export(losses.differences_frame(trainings), run_dir, "loss_differences")
     drawn = figures.draw(found, every=all_plots)
+    projected = PROJECTION.as_posix() if (run_dir / PROJECTION).is_file() else ""
     plots = run_dir / "plots"
     plots.mkdir(exist_ok=True)
     for chart in drawn.charts:
@@ -57,8 +60,8 @@ def build(run: Run, *, all_plots: bool = False) -> Path:
     summaries = words.summaries(found)
     files.write(
         run_dir / "report.md",
-        markdown.render(markdown.content(found, run.manifest, drawn, summaries)),
+        markdown.render(markdown.content(found, run.manifest, drawn, summaries, projected)),
     )
     path = run_dir / "report.html"
-    files.write(path, page.html(found, run.manifest, summaries))
+    files.write(path, page.html(found, run.manifest, summaries, projected))
     return path

@@ -119,6 +119,8 @@ class Content:
     environment: list[tuple[str, str]]
     command: str
     traced: bool
+    projected: str
+    """Path of the run's projection; empty if there is none."""
 
 
 def content(
@@ -126,8 +128,17 @@ def content(
     manifest: Manifest,
     drawn: Figures,
     summaries: Mapping[str, words.Summary] | None = None,
+    projected: str = "",
 ) -> Content:
-    """Everything the page shows; `summaries` are those of `words.summaries`, if they are there."""
+    """Everything the page shows.
+
+    Args:
+      found: the run's tables.
+      manifest: of the run.
+      drawn: its plots.
+      summaries: those of `words.summaries`, if they are there.
+      projected: path of its projection; empty if there is none.
+    """
     summaries = summaries or words.summaries(found)
     caveats = words.caveats(found, manifest)
     endings = views.endings(found.cells)
@@ -143,6 +154,7 @@ def content(
         environment=views.environment(manifest, energy.sentence(found)),
         command=commands.of_run(manifest),
         traced=bool(found.traces),
+        projected=projected,
     )
 
 

@@ -76,6 +76,8 @@ class Page:
     endings: list[views.Ending]
     timed: bool
     traced: bool
+    projected: str
+    """Path of the run's projection; empty if there is none."""
     first: int
     licence: str
     style: Markup
@@ -93,14 +95,31 @@ class Page:
         )
 
 
-def html(found: Tables, manifest: Manifest, summaries: Mapping[str, words.Summary]) -> str:
-    """The page of a run; `summaries` are those of `words.summaries`."""
+def html(
+    found: Tables,
+    manifest: Manifest,
+    summaries: Mapping[str, words.Summary],
+    projected: str = "",
+) -> str:
+    """The page of a run.
+
+    Args:
+      found: its tables.
+      manifest: of the run.
+      summaries: those of `words.summaries`.
+      projected: path of its projection; empty if there is none.
+    """
     template = environment(WEB, markdown=False).get_template("page.html.j2")
-    return template.render(page=make(found, manifest, summaries))
+    return template.render(page=make(found, manifest, summaries, projected))
 
 
-def make(found: Tables, manifest: Manifest, summaries: Mapping[str, words.Summary]) -> Page:
-    """Put the page together."""
+def make(
+    found: Tables,
+    manifest: Manifest,
+    summaries: Mapping[str, words.Summary],
+    projected: str = "",
+) -> Page:
+    """Put the page together; arguments as of `html`."""
     cells = found.cells
     of_subject: dict[str, list[Fastest]] = {}
     for summary in summaries.values():
@@ -127,6 +146,7 @@ def make(found: Tables, manifest: Manifest, summaries: Mapping[str, words.Summar
         endings=views.endings(cells),
         timed=not found.timeline.empty,
         traced=bool(found.traces),
+        projected=projected,
         first=FIRST,
         licence=vega.LICENCE,
         style=Markup(stylesheet() + _read("page.css")),  # noqa: S704

@@ -1,0 +1,170 @@
+"""`python -m bench project` and `plan`: steps on hardware that is not here. Imports no jax."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from bench import store
+from bench.catalogue import CatalogueError, read_catalogue
+from bench.cells import PRECISIONS, StepOptions
+from bench.engine import REPORTS, find_run
+from bench.exits import FAILED, refuse
+from bench.matrix import DEFAULT_BATCHES, FALLBACK_BATCH, BadInput
+from bench.protocol import Catalogue
+from bench.spelling import closest
+
+_HARDWARE = "Chips, by their sheets in bench/project/hardware/: h100-sxm,tpu-v5p."
+
+
+def project(
+    run: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="Name or folder of a stored run.")
+    ] = None,
+    hardware: Annotated[str, typer.Option(metavar="NAMES", help=_HARDWARE)] = "h100-sxm,tpu-v5p",
+    chips: Annotated[
+        str, typer.Option(metavar="COUNTS", help="8,16,24 or 8..65536, which doubles.")
+    ] = "8..1024",
+    scaling: Annotated[
+        str, typer.Option(help="weak: a device's batch stays; strong: the global batch does.")
+    ] = "weak",
+    precision: Annotated[
+        str | None, typer.Option(help="Of the steps (default: the run's own).")
+    ] = None,
+    keyword: Annotated[
+        str, typer.Option("-k", metavar="EXPRESSION", help="Which cells of the run, as of `run`.")
+    ] = "",
+    check_published: Annotated[
+        bool,
+        typer.Option("--check-published", help="Only show predictions beside public results."),
+    ] = False,
+) -> None:
+    """Predict a run's steps on other hardware and more chips, beside what was measured here."""
+    from rich.console import Console  # noqa: PLC0415 (other commands need not wait for these)
+
+    from bench.project import charts, page, terminal, words  # noqa: PLC0415
+    from bench.project.asked import chip_counts, sheets, unavailable  # noqa: PLC0415
+    from bench.project.programs import programs  # noqa: PLC0415
+    from bench.project.projection import Asked, project  # noqa: PLC0415
+    from bench.report import PROJECTION  # noqa: PLC0415
+    from bench.selection import selector  # noqa: PLC0415
+
+    console = Console(highlight=False)
+    if check_published:
+        terminal.show_table(console, words.published())
+        terminal.show_table(console, words.answers())
+        return
+    if run is None:
+        refuse("name a stored run, or --check-published")
+    try:
+        wanted, counts = sheets(hardware), chip_counts(chips)
+        faults = [*unavailable(wanted, counts), *_precision_faults(precision)]
+        if scaling not in ("weak", "strong"):
+            faults.append(f"--scaling: {scaling!r} is neither weak nor strong")
+        if faults:
+            raise BadInput(faults)  # noqa: TRY301 - with the faults of all others
+        asked = Asked(
+            tuple(wanted),
+            tuple(counts),
+            "strong" if scaling == "strong" else "weak",
+            precision,
+            selector(keyword),
+        )
+        folder = find_run(run)
+        stored = store.load(folder)
+        for damage in stored.damaged:
+            typer.echo(f"warning: {folder.as_posix()}: set aside: {damage}", err=True)
+        found = project(stored, asked, programs)
+        written = page.build(found, wanted, folder / PROJECTION.parent, sys.argv[2:])
+    except (BadInput, store.StoreError, ValueError, OSError) as error:
+        refuse(str(error))
+    except CatalogueError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(FAILED) from error
+    terminal.show(console, found, charts.draw(found))
+    typer.echo(f"projection: {written.as_posix()} (`bench report {run}` links to it)")
+
+
+def plan(
+    workload: Annotated[
+        str, typer.Argument(metavar="WORKLOAD-SIZE", help="As of `run`: gpt2-124m.")
+    ],
+    hardware: Annotated[
+        str, typer.Option(metavar="NAME", help="A chip, by its sheet in bench/project/hardware/.")
+    ] = "h100-sxm",
+    chips: Annotated[int, typer.Option(help="How many.")] = 8,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of all chips (default: the workload's default, on each chip)."),
+    ] = None,
+    precision: Annotated[str, typer.Option(help="Of the step.")] = "bf16",
+    microbatches: Annotated[int, typer.Option(min=1, help="Parts of the batch.")] = 1,
+    remat: Annotated[bool, typer.Option("--remat", help="Compute activations again.")] = False,
+    keyword: Annotated[
+        str, typer.Option("-k", metavar="EXPRESSION", help="Which implementations.")
+    ] = "",
+) -> None:
+    """Rank mesh shapes and implementations of a workload by predicted step time."""
+    from rich.console import Console  # noqa: PLC0415 (other commands need not wait for these)
+
+    from bench.project import plan as planning  # noqa: PLC0415
+    from bench.project import terminal  # noqa: PLC0415
+    from bench.project.asked import chip_counts, sheets, unavailable  # noqa: PLC0415
+    from bench.project.programs import programs  # noqa: PLC0415
+    from bench.selection import selector  # noqa: PLC0415
+
+    try:
+        (sheet, *more), selected = sheets(hardware), selector(keyword)
+        counts = chip_counts(str(chips))
+        faults = [*unavailable([sheet], counts), *_precision_faults(precision)]
+        if more:
+            faults.append("--hardware: a plan is of one chip")
+        if faults:
+            raise BadInput(faults)  # noqa: TRY301 - with the faults of all others
+        catalogue = read_catalogue()
+        name = _workload(workload, catalogue)
+        each = DEFAULT_BATCHES.get("-".join(name), FALLBACK_BATCH)
+        usable = [one["name"] for one in catalogue["implementations"] if not one["error"]]
+        found = planning.make(
+            name,
+            batch or each * chips,
+            StepOptions(precision, microbatches=microbatches, remat=remat),
+            sheet,
+            chips,
+            [one for one in usable if selected(one)],
+            programs,
+        )
+        folder = REPORTS / f"plan_{'-'.join(name)}_{chips}-{sheet.name}"
+        written = planning.build(found, folder)
+    except (BadInput, ValueError, OSError) as error:
+        refuse(str(error))
+    except CatalogueError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(FAILED) from error
+    terminal.show_plan(Console(highlight=False), found)
+    typer.echo(f"plan: {written.as_posix()}")
+
+
+def _workload(text: str, catalogue: Catalogue) -> tuple[str, str]:
+    """A workload and its size.
+
+    Raises:
+      BadInput: there is none of that name.
+    """
+    known = {
+        f"{entry['name']}-{size}": (entry["name"], size)
+        for entry in catalogue["workloads"]
+        if not entry["error"]
+        for size in entry["sizes"]
+    }
+    if text not in known:
+        raise BadInput([f"unknown workload {text!r}; {closest(text, known)}"])
+    return known[text]
+
+
+def _precision_faults(precision: str | None) -> list[str]:
+    if precision is None or precision in PRECISIONS:
+        return []
+    return [f"--precision: unknown {precision!r}; {closest(precision, PRECISIONS)}"]

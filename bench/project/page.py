@@ -1,0 +1,101 @@
+"""A projection as pages and tables, in the look of the report. Imports no jax."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
+
+from bench import files, store
+from bench.project import charts, words
+from bench.report import PROJECTION
+from bench.report.templates import environment
+
+if TYPE_CHECKING:
+    from bench.project.charts import Chart
+    from bench.project.hardware import Hardware
+    from bench.project.projection import Projection
+    from bench.report.views import Table
+
+
+@dataclass(frozen=True)
+class Section:
+    """A chart and its table."""
+
+    title: str
+    table: Table
+    plot: str
+    """File name, without its ending."""
+    svg: Markup
+
+
+@dataclass(frozen=True)
+class Page:
+    """What both pages show."""
+
+    run: str
+    scaling: str
+    here: list[Table]
+    sections: list[Section]
+    rests: list[str]
+    formulae: list[str]
+    unread: list[str]
+    published: Table
+    answers: Table
+    command: str
+
+
+def build(
+    found: Projection, hardware: Sequence[Hardware], folder: Path, arguments: Sequence[str]
+) -> Path:
+    """Write `projection.html`, `.md`, `predictions.csv`, `.parquet` and plots into a folder.
+
+    Args:
+      found: what is shown.
+      hardware: that was asked for.
+      folder: made if it is not there.
+      arguments: of the command, to be shown.
+
+    Returns:
+      The page.
+
+    Raises:
+      OSError: nothing can be written there.
+    """
+    plots = folder / "plots"
+    plots.mkdir(parents=True, exist_ok=True)
+    drawn = charts.draw(found)
+    for chart in drawn:
+        chart.plot.write(plots)
+    store.export(found.frame(), folder, "predictions")
+    page = Page(
+        run=found.run,
+        scaling=found.scaling,
+        here=words.left_out(found),
+        sections=[_section(chart) for chart in drawn],
+        rests=[words.hardware(sheet) for sheet in hardware],
+        formulae=words.formulae(found),
+        unread=[f"{one.cell.name}: {one.reason}" for one in found.unread],
+        published=words.published(),
+        answers=words.answers(),
+        command=shlex.join(["python", "-m", "bench", "project", *arguments]),
+    )
+    here = Path(__file__).parent
+    for name, markdown in ((PROJECTION.name, False), ("projection.md", True)):
+        template = environment(here, markdown=markdown).get_template(f"{name}.j2")
+        files.write(folder / name, template.render(page=page))
+    return folder / PROJECTION.name
+
+
+def _section(chart: Chart) -> Section:
+    label = f"Predicted for {chart.title}; the table below holds the numbers"
+    return Section(
+        title=chart.title,
+        table=words.table(f"Predicted: {chart.title}", chart.points),
+        plot=chart.plot.slug,
+        svg=Markup(chart.plot.inline(label)),  # noqa: S704 (escapes itself)
+    )

@@ -1,0 +1,191 @@
+"""Mesh shapes of so many chips for one workload, ranked by predicted step time. Imports no jax."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bench import files, numbers, store
+from bench.cells import Block, Cell, StepOptions
+from bench.matrix import BadInput
+from bench.mesh import MeshShape
+from bench.project import words
+from bench.project.checks import elsewhere
+from bench.project.growth import Read
+from bench.project.hardware import Hardware
+from bench.project.machines import MachineError, of_sheet
+from bench.project.placement import PlacementError
+from bench.project.programs import Unread
+from bench.project.steps import Prediction, predict, work
+from bench.report.templates import environment
+
+ORDER = ("pipe", "data", "fsdp", "model")
+"""Axes of a plan's meshes, the innermost last: what communicates most has the fastest links."""
+PAGE = "plan.html"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One implementation on one mesh."""
+
+    cell: Cell
+    prediction: Prediction
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that can be had."""
+
+    title: str
+    hardware: Hardware
+    ranked: list[Planned]
+    """The fastest first, those that do not fit in memory behind all others."""
+    refused: list[tuple[str, list[str]]]
+    """Why there is none, and for which implementations and meshes."""
+
+
+def meshes(chips: int) -> Iterator[MeshShape]:
+    """All shapes of so many chips, axes of one left out."""
+    for sizes in _factors(chips, len(ORDER)):
+        axes = tuple((name, size) for name, size in zip(ORDER, sizes, strict=True) if size > 1)
+        yield MeshShape(axes or (("data", 1),))
+
+
+def _factors(number: int, parts: int) -> Iterator[tuple[int, ...]]:
+    if parts == 1:
+        yield (number,)
+        return
+    for first in range(1, number + 1):
+        if number % first == 0:
+            yield from ((first, *rest) for rest in _factors(number // first, parts - 1))
+
+
+def make(
+    workload: tuple[str, str],
+    batch: int,
+    options: StepOptions,
+    sheet: Hardware,
+    chips: int,
+    implementations: Sequence[str],
+    read: Read,
+) -> Plan:
+    """Predict every implementation on every mesh that it supports.
+
+    Args:
+      workload: its name and size.
+      batch: of all chips.
+      options: of the step.
+      sheet: the chips.
+      chips: how many.
+      implementations: their names.
+      read: what compiles cells.
+
+    Raises:
+      BadInput: the chip has no published peak for the precision.
+    """
+    cells = [
+        Cell(Block(*workload, mesh, batch, options), name)
+        for mesh in meshes(chips)
+        if batch % (mesh.batch_shards * options.microbatches) == 0
+        for name in implementations
+    ]
+    calibration = elsewhere(sheet.name).calibration
+    ranked = []
+    refused: defaultdict[str, list[str]] = defaultdict(list)
+    for cell, program in zip(cells, read(cells), strict=True):
+        name = f"{cell.implementation} on {cell.block.mesh}"
+        if isinstance(program, Unread):
+            refused[program.reason].append(name)
+            continue
+        try:
+            step = work(program, of_sheet(sheet, cell.block.mesh, options.precision))
+        except PlacementError as error:
+            refused[str(error)].append(name)
+            continue
+        except MachineError as error:
+            raise BadInput([str(error)]) from error
+        ranked.append(Planned(cell, predict(step, calibration)))
+    ranked.sort(key=lambda one: (one.prediction.fits is False, one.prediction.best_s))
+    title = f"{'-'.join(workload)}, {options}, batch {batch}, on {chips} {sheet.name}"
+    return Plan(title, sheet, ranked, list(refused.items()))
+
+
+@dataclass(frozen=True)
+class Line:
+    """A mesh and implementation, as text."""
+
+    rank: str
+    """Empty where it does not fit."""
+    mesh: str
+    implementation: str
+    step: str
+    interval: str
+    mfu: str
+    binds: str
+    memory: str
+    fits: bool
+
+
+def lines(found: Plan) -> list[Line]:
+    """The plan as rows of text."""
+    made = []
+    for number, one in enumerate(found.ranked, start=1):
+        step = one.prediction
+        fits = step.fits is not False
+        made.append(
+            Line(
+                rank=str(number) if fits else "",
+                mesh=str(one.cell.block.mesh),
+                implementation=one.cell.implementation,
+                step=numbers.si(step.best_s, "s"),
+                interval=words.interval(step),
+                mfu=numbers.MISSING if step.mfu is None else numbers.percent(step.mfu),
+                binds=words.binds(step),
+                memory=words.memory(step),
+                fits=fits,
+            )
+        )
+    return made
+
+
+def build(found: Plan, folder: Path) -> Path:
+    """Write `plan.html`, `.md`, `.csv` and `.parquet` into a folder; returns the page.
+
+    Raises:
+      OSError: nothing can be written there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    store.export(pd.DataFrame([_row(one) for one in found.ranked]), folder, "plan")
+    shown = {"plan": found, "lines": lines(found), "rests": words.hardware(found.hardware)}
+    for name, markdown in ((PAGE, False), ("plan.md", True)):
+        template = environment(Path(__file__).parent, markdown=markdown)
+        files.write(folder / name, template.get_template(f"{name}.j2").render(shown))
+    return folder / PAGE
+
+
+def _row(one: Planned) -> dict[str, Any]:
+    step = one.prediction
+    return {
+        "cell": one.cell.name,
+        "implementation": one.cell.implementation,
+        "mesh": str(one.cell.block.mesh),
+        "step_s": step.best_s,
+        "step_low_s": step.low_s,
+        "step_high_s": step.high_s,
+        "mfu": step.mfu,
+        "binds": step.binds,
+        "limit": step.limit,
+        "compute_s": step.compute_s,
+        "memory_s": step.memory_s,
+        "communication_s": step.communication_s,
+        "hidden_s": step.hidden_s,
+        "memory_bytes": step.memory_bytes,
+        "capacity_bytes": step.capacity_bytes,
+        "fits": step.fits,
+        "read": step.program.read,
+    }

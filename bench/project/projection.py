@@ -1,0 +1,324 @@
+"""A stored run's steps on more devices and other hardware, beside those that were measured.
+
+What is read of the run: its cells' times, its ceilings, and what its programs do. What is asked of
+bench.project.programs: the same steps on other meshes, compiled, or beyond that by formula. Imports
+no jax.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from bench import store
+from bench.cells import decisive
+from bench.matrix import BadInput
+from bench.project import growth
+from bench.project.calibration import Calibrated, Observation, calibrate
+from bench.project.checks import elsewhere
+from bench.project.growth import Curve, FormulaOf, Read, Scaling
+from bench.project.hardware import Hardware
+from bench.project.machines import MachineError, of_ceilings, of_sheet
+from bench.project.placement import PlacementError
+from bench.project.programs import Program, Unread, from_row
+from bench.project.steps import Calibration, Prediction, predict, work
+from bench.report import rooflines, tables
+from bench.rows import CellRow
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a run is projected to."""
+
+    hardware: tuple[Hardware, ...]
+    chips: tuple[int, ...]
+    scaling: Scaling = "weak"
+    precision: str | None = None
+    """None for the run's own."""
+    select: Callable[[str], bool] = lambda _: True
+    """Which cells of the run are projected, by name; all of them calibrate."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A cell of the run beside what is predicted for it without its mesh."""
+
+    cell: str
+    subject: str
+    mesh: str
+    devices: int
+    implementation: str
+    batch: int
+    measured_s: float
+    predicted_s: float | None
+    """None where only one mesh was measured."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A prediction, or why there is none."""
+
+    curve: Curve
+    hardware: str
+    chips: int
+    prediction: Prediction | None
+    efficiency: float | None
+    """To the fewest chips of the curve: of strong scaling T0 n0 / (T n), of weak T0 / T."""
+    efficiency_low: float | None
+    """The same with nothing hidden, or all of it, at both ends: the lower of them."""
+    efficiency_high: float | None
+    reason: str
+    """Empty where there is a prediction."""
+
+
+@dataclass(frozen=True)
+class Projection:
+    """All of it."""
+
+    run: str
+    scaling: Scaling
+    here: dict[str, Calibrated]
+    """This machine's calibration, by subject."""
+    measured: list[Measured]
+    points: list[Point]
+    formulae: list[FormulaOf]
+    """By which programs of meshes that were not compiled are known."""
+    unread: list[Unread]
+    """Cells of the run whose programs could not be had."""
+
+    def frame(self) -> pd.DataFrame:
+        """`predictions.csv`: a row a point."""
+        return pd.DataFrame([_row(point, self.scaling) for point in self.points])
+
+
+def project(run: store.Run, asked: Asked, read: Read) -> Projection:
+    """Calibrate by a run, and predict its steps elsewhere.
+
+    Raises:
+      BadInput: the run has no ceilings, nothing in it was timed or selected, or hardware has no
+        published peak for the precision.
+    """
+    found = tables.build(run)
+    ceilings = rooflines.ceilings(run.blocks)
+    if not ceilings:
+        raise BadInput([f"{run.directory.name} has no ceilings: measuring them failed in the run"])
+    times = {
+        row["cell"]: float(row["step_s"])
+        for row in found.cells.to_dict("records")
+        if row["status"] == "ok"
+    }
+    if not any(map(asked.select, times)):
+        raise BadInput([f"no cell of {run.directory.name} that was timed is selected"])
+    observations: defaultdict[str, list[Observation]] = defaultdict(list)
+    programs: list[Program] = []
+    unread: list[Unread] = []
+    for row in rows_of(run):
+        if row["cell"] not in times:
+            continue
+        program = from_row(row)
+        if isinstance(program, Unread):
+            unread.append(program)
+            continue
+        if asked.select(row["cell"]):
+            programs.append(program)
+        try:
+            step = work(program, of_ceilings(ceilings[row["block"]], program.mesh))
+        except (MachineError, KeyError) as error:
+            unread.append(Unread(program.cell, str(error)))
+            continue
+        observed = Observation(step, times[row["cell"]], str(program.mesh))
+        observations[_subject(program)].append(observed)
+    here = {subject: calibrate(steps) for subject, steps in observations.items()}
+    curves = list(dict.fromkeys(_curves(programs, asked)))
+    grown, formulae = growth.programs(curves, asked.chips, asked.scaling, read)
+    return Projection(
+        run=run.directory.name,
+        scaling=asked.scaling,
+        here=here,
+        measured=[
+            one for subject in here for one in _measured(subject, here[subject], observations)
+        ],
+        points=list(_points(grown, asked)),
+        formulae=formulae,
+        unread=unread,
+    )
+
+
+def rows_of(run: store.Run) -> list[CellRow]:
+    """The row that speaks for each cell of a run, in the order in which they were stored."""
+    launches: defaultdict[str, list[Any]] = defaultdict(list)
+    for row in store.read(run.directory).rows(store.CELLS):
+        launches[row["cell"]].append(row)
+    return [rows[decisive([row["status"] for row in rows])] for rows in launches.values()]
+
+
+def _subject(program: Program) -> str:
+    return f"{program.workload}-{program.size}, {program.options}"
+
+
+def _measured(
+    subject: str, found: Calibrated, observations: dict[str, list[Observation]]
+) -> Iterator[Measured]:
+    predicted = {id(one.observation): one.predicted_s for one in found.tried}
+    for one in observations[subject]:
+        program = one.work.program
+        yield Measured(
+            cell=program.cell.name,
+            subject=subject,
+            mesh=str(program.mesh),
+            devices=program.mesh.size,
+            implementation=program.implementation,
+            batch=program.batch,
+            measured_s=one.seconds,
+            predicted_s=predicted.get(id(one)),
+        )
+
+
+def _curves(programs: Sequence[Program], asked: Asked) -> Iterator[Curve]:
+    """One for each implementation, family of meshes and batch of the smallest of these."""
+    families: defaultdict[tuple[Any, ...], list[Program]] = defaultdict(list)
+    for program in programs:
+        (first, _), *others = program.mesh.axes
+        key = (
+            program.workload, program.size, program.options, program.implementation, first,
+            tuple(others),
+        )  # fmt: skip
+        families[key].append(program)
+    for (workload, size, options, implementation, first, others), members in families.items():
+        fewest = min(program.mesh.size for program in members)
+        batches = sorted({p.batch for p in members if p.mesh.size == fewest})
+        for batch in batches:
+            yield Curve(
+                workload=workload,
+                size=size,
+                # Where a step runs elsewhere, its environment and processes are others.
+                options=replace(
+                    options,
+                    precision=asked.precision or options.precision,
+                    variant="",
+                    processes=1,
+                ),
+                implementation=implementation,
+                family=others,
+                first=first,
+                batch=max(1, batch // fewest) if asked.scaling == "weak" else batch,
+            )
+
+
+def _points(
+    found: Mapping[Curve, Mapping[int, Program | Unread | None]], asked: Asked
+) -> Iterator[Point]:
+    for sheet in asked.hardware:
+        calibration = elsewhere(sheet.name).calibration
+        for curve, programs in found.items():
+            line = [(chips, _times(programs[chips], sheet, calibration)) for chips in asked.chips]
+            yield from _with_efficiency(curve, sheet.name, line, asked.scaling)
+
+
+@dataclass(frozen=True)
+class _Times:
+    """A prediction, and its best guess with all hidden that can be, and with nothing."""
+
+    prediction: Prediction
+    hidden_s: float
+    exposed_s: float
+
+
+def _times(
+    program: Program | Unread | None, sheet: Hardware, calibration: Calibration
+) -> _Times | str:
+    """What is predicted of a program, or why nothing is."""
+    if program is None:
+        return "the mesh or the batch does not divide"
+    if isinstance(program, Unread):
+        return program.reason
+    try:
+        found = work(program, of_sheet(sheet, program.mesh, program.options.precision))
+    except PlacementError as error:
+        return str(error)
+    except MachineError as error:
+        raise BadInput([str(error)]) from error
+    return _Times(
+        predict(found, calibration),
+        found.step_s(replace(calibration, exposed=0.0)),
+        found.step_s(replace(calibration, exposed=1.0)),
+    )
+
+
+def _with_efficiency(
+    curve: Curve, hardware: str, line: Sequence[tuple[int, _Times | str]], scaling: Scaling
+) -> Iterator[Point]:
+    first: tuple[int, _Times] | None = None
+    for chips, one in line:
+        if isinstance(one, str):
+            yield Point(curve, hardware, chips, None, None, None, None, reason=one)
+            continue
+        fewest, fastest = first = first or (chips, one)
+        share = fewest / chips if scaling == "strong" else 1.0
+        best = share * fastest.prediction.best_s / one.prediction.best_s
+        ends = share * fastest.hidden_s / one.hidden_s, share * fastest.exposed_s / one.exposed_s
+        low, high = min(best, *ends), max(best, *ends)
+        yield Point(curve, hardware, chips, one.prediction, best, low, high, reason="")
+
+
+def _row(point: Point, scaling: Scaling) -> dict[str, Any]:
+    curve, found = point.curve, point.prediction
+    cell = curve.cell(point.chips, scaling)
+    row: dict[str, Any] = {
+        "hardware": point.hardware,
+        "chips": point.chips,
+        "scaling": scaling,
+        "workload": curve.workload,
+        "size": curve.size,
+        "options": str(curve.options),
+        "implementation": curve.implementation,
+        "mesh": None if cell is None else str(cell.block.mesh),
+        "batch": None if cell is None else cell.block.batch,
+        "reason": point.reason,
+        "efficiency": point.efficiency,
+        "efficiency_low": point.efficiency_low,
+        "efficiency_high": point.efficiency_high,
+    }
+    if found is None:
+        return row
+    return row | {
+        "read": found.program.read,
+        "step_s": found.best_s,
+        "step_low_s": found.low_s,
+        "step_high_s": found.high_s,
+        "unit": found.program.unit,
+        "units_per_s": found.units_per_s,
+        "mfu": found.mfu,
+        "binds": found.binds,
+        "limit": found.limit,
+        "compute_s": found.compute_s,
+        "memory_s": found.memory_s,
+        "communication_s": found.communication_s,
+        "hidden_s": found.hidden_s,
+        "overhead_s": found.overhead_s,
+        "memory_bytes": found.memory_bytes,
+        "capacity_bytes": found.capacity_bytes,
+        "fits": found.fits,
+        "flops": found.program.flops,
+        "state_bytes": found.program.state_bytes,
+        "collectives": json.dumps(
+            [
+                {
+                    "kind": one.kind,
+                    "axes": list(one.axes),
+                    "count": one.count,
+                    "payload_bytes": one.payload_bytes,
+                    "seconds": one.seconds,
+                    "algorithm": one.algorithm,
+                    "limit": one.limit,
+                    "hideable": one.hideable,
+                }
+                for one in found.collectives
+            ]
+        ),
+    }

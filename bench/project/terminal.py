@@ -1,0 +1,126 @@
+"""Projections, plans and checks on the terminal, in 80 columns. Imports no jax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from bench import numbers
+from bench.compare.terminal import plain
+from bench.project import words
+from bench.project.charts import Chart
+from bench.project.plan import Plan, lines
+from bench.project.projection import Projection
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from bench.report import views
+
+SHOWN = 6
+"""Numbers of chips in a table; of more, the first ones and the last."""
+
+MESHES = 12
+"""Rows of a plan that fit, and that do not."""
+
+
+def show(console: Console, found: Projection, charts: Sequence[Chart]) -> None:
+    """How well this machine's steps are predicted, then the fastest on each number of chips."""
+    for subject, calibrated in found.here.items():
+        console.print(Text(f"{subject}, here", style="bold"))
+        console.print(plain(words.error(calibrated)))
+    for chart in charts:
+        console.print(Text(f"\npredicted: {chart.title}", style="bold"))
+        console.print(_chips(chart))
+
+
+def _chips(chart: Chart) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for name, width, left in (
+        ("chips", 6, False),
+        ("step", 8, False),
+        ("95 %", 15, False),
+        ("eff.", 6, False),
+        ("MFU", 6, False),
+        ("binds", 0, True),
+        ("fastest", 0, True),
+    ):
+        table.add_column(
+            name,
+            width=width or None,
+            justify="left" if left else "right",
+            overflow="fold",
+            no_wrap=bool(width),
+        )
+    groups = words.by_chips(chart.points)
+    shown = groups if len(groups) <= SHOWN else [*groups[: SHOWN - 1], groups[-1]]
+    for chips, points in shown:
+        best, alike = words.fastest(points)
+        if best is None or best.prediction is None:
+            reason = next((p.reason for p in points if p.reason), "none fits in memory")
+            table.add_row(str(chips), "", "", "", "", plain(reason), "")
+            continue
+        found = best.prediction
+        more = f" +{len(alike) - 1}" if len(alike) > 1 else ""
+        table.add_row(
+            str(chips),
+            numbers.si(found.best_s, "s"),
+            words.interval(found),
+            numbers.percent(best.efficiency or 0.0),
+            numbers.MISSING if found.mfu is None else numbers.percent(found.mfu),
+            plain(found.binds),
+            plain(f"{alike[0]}{more}"),
+        )
+    return table
+
+
+def show_plan(console: Console, found: Plan) -> None:
+    """The fastest meshes, then those that are struck out."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for name, left in (
+        ("mesh", True),
+        ("implementation", True),
+        ("step", False),
+        ("95 %", False),
+        ("MFU", False),
+        ("memory", False),
+    ):
+        table.add_column(name, justify="left" if left else "right", overflow="fold")
+    shown = lines(found)
+    fitting = [line for line in shown if line.fits]
+    others = [line for line in shown if not line.fits]
+    for line in (*fitting[:MESHES], *others[:MESHES]):
+        style = "" if line.fits else "strike dim"
+        cells = [line.mesh, line.implementation, line.step]
+        cells += [line.interval if line.fits else "does not fit", line.mfu]
+        table.add_row(*(plain(text) for text in cells), plain(line.memory), style=style)
+    console.print(Text(f"predicted: {found.title}", style="bold"))
+    console.print(table)
+    for name, rest in (("more that fit", fitting), ("more that do not fit", others)):
+        if len(rest) > MESHES:
+            console.print(plain(f"{len(rest) - MESHES} {name}"), style="dim")
+    for reason, cells in found.refused:
+        console.print(plain(f"{len(cells)} left out: {reason}"), style="dim")
+
+
+def show_table(console: Console, found: views.Table) -> None:
+    """A table of text, names that repeat left out."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for number, heading in enumerate(found.headings):
+        table.add_column(
+            heading.main, justify="right" if number else "left", overflow="fold", min_width=6
+        )
+    last = ""
+    for row in found.rows:
+        name = f"{row.name}, {row.note}" if row.note else row.name
+        table.add_row(
+            plain("" if name == last else name), *(plain(figure.main) for figure in row.figures)
+        )
+        last = name
+    console.print(Text(f"\n{found.title}", style="bold"))
+    console.print(table)
+    for line in (*found.facts, *found.remarks):
+        console.print(plain(line), style="dim")

@@ -1,0 +1,230 @@
+"""Programs are asked of children, kept while their files stay, and their lack has a reason."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from bench.cells import Block, Cell, StepOptions
+from bench.child import Answer
+from bench.mesh import MeshShape
+from bench.project import programs as module
+from bench.project.formulae import fit, ladder
+from bench.project.programs import Program, Unread, from_row, programs
+
+OWN = '''
+"""As jit_spmd."""
+
+import os
+
+import jax.numpy as jnp
+
+from implementations.jit_spmd import build as others_build
+
+
+def why_unsupported(problem, mesh):
+    return "too many" if problem.batch_size > 8 else None
+
+
+def build(problem, mesh):
+    {first}
+    return others_build(problem, mesh)
+'''
+
+
+def cell(implementation="jit_spmd", mesh="data=2", workload="linear", size="tiny", batch=8):
+    block = Block(workload, size, MeshShape.parse(mesh), batch, StepOptions())
+    return Cell(block, implementation)
+
+
+ROW = {
+    "flops": 10.0,
+    "accessed_bytes": 20.0,
+    "memory_bytes": 30,
+    "state_bytes": 40,
+    "communication": [],
+    "model_flops": 50.0,
+    "units": 60,
+    "unit": "samples",
+    "bubble": 0.0,
+    "seconds": 1.0,
+}
+
+
+@pytest.fixture(autouse=True)
+def _kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "user_cache_path", lambda name: tmp_path / name)
+
+
+@pytest.fixture(scope="module")
+def catalogue():
+    """One that a child would find, without its time."""
+    names = {"implementations": ("jit_spmd", "zero1"), "workloads": ("linear", "mlp")}
+    folders = {"implementations": "implementations", "workloads": "bench/workloads"}
+    return {
+        "versions": {"jax": "0"},
+        **{
+            kind: [
+                {"name": n, "path": f"{folders[kind]}/{n}.py", "error": "", "sizes": ["tiny"]}
+                for n in own
+            ]
+            for kind, own in names.items()
+        },
+    }
+
+
+@pytest.fixture
+def children(monkeypatch):
+    """Children that answer what they are told to, and are counted."""
+    asked: list[list[str]] = []
+    endings: list[Answer] = []
+
+    def ask(command, question, environment, timeout_s):
+        asked.append([json.loads(line)["implementation"] for line in question.splitlines()])
+        assert environment["JAX_NUM_CPU_DEVICES"] == json.loads(question.splitlines()[0])[
+            "mesh"
+        ].removeprefix("data=")
+        if endings:
+            return endings.pop(0)
+        line = json.dumps({"row": ROW, "reason": ""})
+        return Answer("\n".join([line] * len(asked[-1])), "", 0)
+
+    monkeypatch.setattr(module, "ask", ask)
+    return asked, endings
+
+
+def test_a_step_is_compiled_by_a_child_and_kept_until_a_file_changes(tmp_path, catalogue):
+    path = tmp_path / "own_step.py"
+    path.write_text(OWN.format(first="pass"), "utf-8")
+    paths = [str(path)]
+    entry = catalogue["implementations"][0] | {"name": "own_step", "path": str(path)}
+    listed = catalogue | {"implementations": [entry]}
+    wanted = [cell("own_step"), cell("own_step", batch=16)]
+    found, refused = programs(wanted, paths, catalogue=listed)
+    assert isinstance(found, Program)
+    assert found.cell == wanted[0]
+    (sums,) = found.communication
+    assert (sums["kind"], sums["axes"], sums["members"]) == ("all-reduce", ["data"], 2)
+    # A gradient for each parameter, and the loss; SGD keeps nothing.
+    assert sums["payload_bytes"] == found.state_bytes + 4
+    assert refused == Unread(wanted[1], "unsupported: too many")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "ask", lambda *_: pytest.fail("there is no need to ask"))
+        assert programs(wanted, paths, catalogue=listed) == [found, refused]
+    path.write_text(OWN.format(first="os._exit(3)"), "utf-8")
+    (gone,) = programs(wanted[:1], paths, catalogue=listed)
+    assert isinstance(gone, Unread)
+    assert gone.reason.startswith("the process that compiled it ended with exit code 3")
+
+
+def test_there_is_a_child_for_each_number_of_devices(catalogue, children):
+    asked, _ = children
+    wanted = [cell(mesh="data=4"), cell("zero1"), cell(), cell(mesh="data=4")]
+    found = programs(wanted, catalogue=catalogue)
+    assert [program.cell for program in found] == wanted
+    assert asked == [["zero1", "jit_spmd"], ["jit_spmd"]]
+
+
+def test_who_ends_a_child_or_takes_too_long_is_named_and_the_others_are_asked(catalogue, children):
+    asked, endings = children
+    line = json.dumps({"row": ROW, "reason": ""})
+    endings += [Answer(f"{line}\n", "a\nkilled here\n", -9), Answer("", "", None)]
+    wanted = [cell(batch=8), cell(batch=16), cell(batch=32), cell(batch=64)]
+    found = programs(wanted, catalogue=catalogue, timeout_s=1)
+    assert isinstance(found[0], Program)
+    assert isinstance(found[3], Program)
+    assert [own.reason for own in found[1:3]] == [
+        "the process that compiled it was killed by SIGKILL; its last line: killed here",
+        "the process that compiled it took too long",
+    ]
+    assert [len(names) for names in asked] == [4, 2, 1]
+    # What went wrong is tried again, and what went well is not.
+    programs(wanted, catalogue=catalogue)
+    assert [len(names) for names in asked[3:]] == [2]
+
+
+def test_what_cannot_be_asked_for_says_what_can(catalogue, children):
+    wanted = {
+        "there is no implementation jit; there are jit_spmd, zero1": cell("jit"),
+        "there is no workload gpt3; there are linear, mlp": cell(workload="gpt3"),
+        "linear has no size huge; there are tiny": cell(size="huge"),
+        "data=2048 has more than the 1,024 devices that are compiled for": cell(mesh="data=2048"),
+        "a variant's environment is that of a measuring process; leave the variant out": replace(
+            cell(), block=replace(cell().block, options=StepOptions(variant="lhs"))
+        ),
+    }
+    assert programs(list(wanted.values()), catalogue=catalogue) == [
+        Unread(own, reason) for reason, own in wanted.items()
+    ]
+    broken = catalogue["implementations"][0] | {"error": "SyntaxError: line 1"}
+    (found,) = programs([cell()], catalogue=catalogue | {"implementations": [broken]})
+    assert found.reason == "the implementation jit_spmd cannot be imported: SyntaxError: line 1"
+    assert children[0] == []
+
+
+def test_a_file_that_is_damaged_is_compiled_again(tmp_path, catalogue, children):
+    programs([cell()], catalogue=catalogue)
+    (kept,) = (tmp_path / "lockstep/programs").iterdir()
+    kept.write_bytes(kept.read_bytes().replace(b"10.0", b"11.0"))
+    (found,) = programs([cell()], catalogue=catalogue)
+    assert found.flops == 10.0
+    assert len(children[0]) == 2
+
+
+STORED = {
+    "workload": "mlp",
+    "size": "tiny",
+    "mesh": "data=4",
+    "batch": 16,
+    "options": "fp32,remat",
+    "implementation": "jit_spmd",
+    "status": "ok",
+    "reason": "",
+    "traced_flops": 400.0,
+    "product_flops": 800.0,
+    "cost": {"flops": 4000.0, "accessed_bytes": 8000.0},
+    "memory": {"total_bytes": 70, "argument_bytes": 50, "alias_bytes": 40},
+    "communication": [{"kind": "all-reduce", "axes": ["data"]}],
+    "model_flops": 300.0,
+    "unit": "samples",
+    "units_per_step": 16,
+}
+
+
+def test_a_stored_cell_has_a_program():
+    found = from_row(STORED)
+    assert found.cell.name == "mlp-tiny/data=4/b16/fp32,remat/jit_spmd"
+    assert (found.flops, found.accessed_bytes, found.memory_bytes) == (200.0, 2000.0, 70)
+    assert (found.state_bytes, found.model_flops, found.units) == (40, 300.0, 16)
+    assert found.communication == tuple(STORED["communication"])
+    not_donated = {**STORED["memory"], "alias_bytes": 0}
+    assert from_row({**STORED, "memory": not_donated}).state_bytes == 50
+    assert from_row({**STORED, "traced_flops": None}).flops == 200.0
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"status": "oom", "reason": "out of memory"}, "oom: out of memory"),
+        ({"memory": None}, "its stored row lacks figures of the compiled step"),
+        ({"traced_flops": None, "product_flops": 0.0}, "its stored row lacks figures"),
+        ({"communication": []}, "its programs have no collectives"),
+    ],
+)
+def test_a_stored_cell_without_figures_has_none(change, reason):
+    found = from_row({**STORED, **change})
+    assert isinstance(found, Unread)
+    assert found.reason.startswith(reason)
+
+
+@pytest.mark.slow
+def test_a_program_of_many_devices_follows_from_those_of_few():
+    base = cell("jit_spmd", "data=8", "gpt2", batch=16)
+    found = programs([*ladder(base, "data", "weak")[:3]])
+    assert [program.mesh.size for program in found] == [8, 64, 256]
+    formula = fit(found, "data")
+    assert max(check.error for check in formula.checks) < 1e-3
+    assert formula.at(256).communication == found[-1].communication

@@ -1,0 +1,363 @@
+"""A run's steps elsewhere: what is asked, predicted, drawn and said."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import synthetic
+from typer.testing import CliRunner
+
+from bench import __main__ as command_line
+from bench import exits, store
+from bench import report as reports
+from bench.cells import Cell, StepOptions
+from bench.matrix import BadInput
+from bench.project import charts, page, plan, words
+from bench.project import programs as compiling
+from bench.project.asked import chip_counts, sheets, unavailable
+from bench.project.hardware import hardware
+from bench.project.programs import Program, Unread
+from bench.project.projection import Asked, Projection, project
+from bench.report import figures
+from bench.rows import Communication
+from bench.selection import selector
+
+RUN = synthetic.Plan(
+    batches=("strong", "weak"), ratios={"jit_spmd": 1.0, "zero1": 1.25, "python_loop": 4.0}
+)
+GB = 1e9
+
+
+def compiled(cell: Cell, gradients: float = 0.1 * GB, memory: float = 1 * GB) -> Program:
+    """A step of 10 TFLOP a sample, which all-reduces its gradients over all axes but `model`."""
+    block = cell.block
+    axes = [name for name, size in block.mesh.axes if size > 1]
+    rows = [
+        Communication(
+            kind="all-reduce", axes=[axis], members=block.mesh.axis(axis), dtypes=["f32"], count=4,
+            payload_bytes=int(gradients), wire_bytes=gradients,
+        )
+        for axis in axes
+    ]  # fmt: skip
+    flops = 1e13 * block.batch
+    return Program(
+        implementation=cell.implementation, workload=block.workload, size=block.size,
+        mesh=block.mesh, batch=block.batch, options=block.options, flops=flops / block.mesh.size,
+        accessed_bytes=0.0, memory_bytes=memory, state_bytes=0.5 * GB, communication=tuple(rows),
+        model_flops=flops, units=block.batch, unit="samples", bubble=0.0, read="compiled",
+    )  # fmt: skip
+
+
+@dataclass
+class Compiler:
+    """Stands in for the one that starts jax; notes what it is asked."""
+
+    asked: list[Cell] = field(default_factory=list)
+    odd: int = 0
+    """Devices of the mesh on which more is computed than anywhere else."""
+
+    def __call__(self, cells: Sequence[Cell], *_: object) -> list[Program | Unread]:
+        self.asked += cells
+        return [
+            Unread(cell, "too large to compile")
+            if cell.block.mesh.size > compiling.MOST_DEVICES
+            else replace(compiled(cell), flops=1e20)
+            if cell.block.mesh.size == self.odd
+            else compiled(cell)
+            for cell in cells
+        ]
+
+    def sizes(self) -> set[int]:
+        return {cell.block.mesh.size for cell in self.asked}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return synthetic.write(tmp_path_factory.mktemp("reports"), RUN)
+
+
+def projected(folder: Path, chips: tuple[int, ...] = (8, 16, 32), **changes) -> Projection:
+    asked = Asked((hardware("h100-sxm"),), chips, precision="bf16")
+    return project(store.load(folder), replace(asked, **changes), Compiler())
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [("8", [8]), ("8,16,24", [8, 16, 24]), ("8..64", [8, 16, 32, 64]), ("3..8 6,3", [3, 6])],
+)
+def test_numbers_of_chips(text, counts) -> None:
+    assert chip_counts(text) == counts
+
+
+@pytest.mark.parametrize("text", ["", "x", "8..x", "0", "16..8", "8..65537", "-8", "8.5"])
+def test_what_is_no_number_of_chips_is_an_error(text) -> None:
+    with pytest.raises(BadInput, match="--chips: "):
+        chip_counts(text)
+
+
+def test_hardware_is_known_or_an_error_that_lists_the_known() -> None:
+    assert [one.name for one in sheets("h100-sxm, tpu-v5p h100-sxm")] == ["h100-sxm", "tpu-v5p"]
+    with pytest.raises(BadInput, match=r"unknown hardware 'h100'; did you mean .*h100-sxm"):
+        sheets("h100")
+    (fault,) = unavailable(sheets("tpu-v5e"), [16, 24])
+    assert fault.startswith("--chips 24: tpu-v5e: there is no slice of 24 chips; there are 1, 4, 8")
+
+
+@pytest.mark.parametrize(
+    ("expression", "names"),
+    [
+        ("", "a b c"),
+        ("jit_spmd", "a"),
+        ("data=2", "b"),
+        ("JIT or loop", "a b c"),
+        ("not loop", "a b"),
+        ("(jit and not data=2) or loop", "a c"),
+    ],
+)
+def test_cells_are_selected_by_words(expression, names) -> None:
+    cells = {
+        "a": "mlp-base/data=1/b8/fp32/jit_spmd",
+        "b": "mlp-base/data=2,model=2/b8/fp32/nnx_jit",
+        "c": "mlp-base/data=16/b8/fp32/python_loop",
+    }
+    selected = selector(expression)
+    assert " ".join(name for name, cell in cells.items() if selected(cell)) == names
+
+
+@pytest.mark.parametrize("expression", ["a b", "(a", "and", "not", "a or", "()"])
+def test_a_selection_that_cannot_be_read_is_an_error(expression) -> None:
+    with pytest.raises(ValueError, match="cannot be read: write words"):
+        selector(expression)
+
+
+def test_this_machine_is_calibrated_and_each_mesh_left_out(folder) -> None:
+    found = projected(folder)
+    (subject,) = found.here
+    assert subject == "mlp-base, fp32"
+    calibrated = found.here[subject]
+    assert set(calibrated.errors) == {"data=1", "data=2", "data=4", "data=8"}
+    assert calibrated.calibration.spread is not None
+    # The slower one reaches a smaller share of the same products.
+    assert calibrated.calibration.share_of("zero1") < calibrated.calibration.share_of("jit_spmd")
+    for one in found.measured:
+        assert one.predicted_s is not None
+        if one.implementation == "python_loop":  # Only measured on the mesh that was left out.
+            continue
+        assert one.predicted_s == pytest.approx(one.measured_s, rel=0.6)
+
+
+def test_what_the_host_moves_is_not_predicted(folder) -> None:
+    found = projected(folder)
+    assert {one.cell.implementation for one in found.unread} == {"python_loop"}
+    assert "have no collectives" in found.unread[0].reason
+
+
+def test_weak_scaling_keeps_the_batch_of_a_device(folder) -> None:
+    found = projected(folder)
+    points = [p for p in found.points if p.curve.implementation == "jit_spmd"]
+    assert {(p.chips, p.prediction.program.batch) for p in points if p.prediction} == {
+        (8, 512), (16, 1024), (32, 2048),
+    }  # fmt: skip
+    by_chips = {p.chips: p for p in points}
+    assert by_chips[8].efficiency == 1
+    first, last = by_chips[8].prediction, by_chips[32].prediction
+    assert first is not None
+    assert last is not None
+    assert by_chips[32].efficiency == first.best_s / last.best_s
+    low, high = by_chips[32].efficiency_low, by_chips[32].efficiency_high
+    assert low is not None
+    assert high is not None
+    assert low <= first.best_s / last.best_s <= high <= 1
+
+
+def test_strong_scaling_keeps_the_batch_as_far_as_it_divides(folder) -> None:
+    found = projected(folder, chips=(8, 64, 128), scaling="strong")
+    points = {p.chips: p for p in found.points if p.curve.implementation == "jit_spmd"}
+    one, other = points[8].prediction, points[64].prediction
+    assert one is not None
+    assert other is not None
+    assert (one.program.batch, other.program.batch) == (64, 64)
+    assert points[64].efficiency == pytest.approx(one.best_s * 8 / (other.best_s * 64))
+    assert points[128].prediction is None
+    assert points[128].reason == "the mesh or the batch does not divide"
+
+
+def test_of_many_meshes_few_are_compiled(folder) -> None:
+    compiler = Compiler()
+    asked = Asked((hardware("h100-sxm"),), tuple(chip_counts("4..65536")), precision="bf16")
+    found = project(store.load(folder), asked, compiler)
+    # Below the smallest that the formula is of, too.
+    assert compiler.sizes() == {4, 8, 64, 256, 1024}
+    read = {p.chips: p.prediction.program.read for p in found.points if p.prediction is not None}
+    compiled_ = {chips for chips, how in read.items() if how == "compiled"}
+    assert compiled_ == compiler.sizes()
+    assert set(read) == set(asked.chips)
+    assert all(one.formula is not None and one.error < 1e-9 for one in found.formulae)
+    assert {p.chips for p in found.points if p.reason} == set()
+
+
+def test_where_no_formula_holds_every_mesh_is_compiled(folder) -> None:
+    compiler = Compiler(odd=256)
+    asked = Asked((hardware("h100-sxm"),), tuple(chip_counts("8..2048")), precision="bf16")
+    found = project(store.load(folder), asked, compiler)
+    assert compiler.sizes() == {8, 16, 32, 64, 128, 256, 512, 1024, 2048}
+    assert all("at data=256, flops is 1e+20" in one.reason for one in found.formulae)
+    reasons = {p.reason for p in found.points if p.prediction is None}
+    assert reasons == {"too large to compile"}
+    assert len(compiler.asked) == len(set(compiler.asked))
+
+
+def test_each_program_is_compiled_once_for_all_hardware(folder) -> None:
+    compiler = Compiler()
+    asked = Asked((hardware("h100-sxm"), hardware("h200")), (8, 16), precision="bf16")
+    found = project(store.load(folder), asked, compiler)
+    assert len(compiler.asked) == len(set(compiler.asked)) == len(found.points) / 2
+
+
+def test_a_run_that_nothing_can_be_made_of_is_refused(folder, tmp_path) -> None:
+    with pytest.raises(BadInput, match="no cell of synthetic that was timed is selected"):
+        projected(folder, select=selector("nonsense"))
+    with pytest.raises(BadInput, match="tpu-v5p: no peak is published for fp32"):
+        projected(folder, hardware=(hardware("tpu-v5p"),), precision=None)
+    bare = synthetic.write(tmp_path, replace(RUN, devices=(1,), rounds=2))
+
+    def without(row) -> None:
+        row["ceilings"] = None
+
+    synthetic.rewrite(bare, store.LAUNCHES, without)
+    with pytest.raises(BadInput, match="has no ceilings"):
+        projected(bare)
+
+
+def test_the_pages_tell_predicted_from_measured(folder, tmp_path) -> None:
+    found = projected(folder)
+    made = page.build(found, [hardware("h100-sxm")], tmp_path / "projection", ["RUN"])
+    html, markdown = made.read_text("utf-8"), made.with_suffix(".md").read_text("utf-8")
+    for text in (html, markdown):
+        for said in ("predicted, not measured", "h100-sxm", "MaxText 128B", "jit_spmd"):
+            assert said in text
+    policy = "default-src &#39;none&#39;"
+    assert policy in html or policy.replace("&#39;", "'") in html
+    assert "<script" not in html
+    assert "src=" not in html
+    # Implementations of which the same is predicted are one line.
+    (drawn,) = charts.draw(found)
+    assert drawn.title == "mlp-base, bf16 on h100-sxm: data=N, batch 64 a device"
+    assert (tmp_path / "projection/plots" / f"{drawn.plot.slug}.svg").is_file()
+    frame = pd.read_parquet(tmp_path / "projection/predictions.parquet")
+    assert len(frame) == len(found.points)
+    assert list(frame["chips"].unique()) == [8, 16, 32]
+    there = frame[frame["implementation"] == "jit_spmd"]
+    assert (there["step_low_s"] <= there["step_s"]).all()
+    assert (there["step_s"] <= there["step_high_s"]).all()
+
+
+def test_the_report_leads_to_the_projection_that_is_there(tmp_path, monkeypatch) -> None:
+    undrawn = figures.Figures({"mlp-base, fp32": []}, {}, None)
+    monkeypatch.setattr(figures, "draw", lambda *_, **__: undrawn)
+    directory = synthetic.write(tmp_path, replace(RUN, devices=(1, 2), rounds=2))
+    run = store.load(directory)
+    for there in (False, True):
+        if there:
+            (directory / reports.PROJECTION).parent.mkdir()
+            (directory / reports.PROJECTION).write_text("", "utf-8")
+        reports.build(run)
+        for name in ("report.html", "report.md"):
+            text = (directory / name).read_text("utf-8")
+            assert (reports.PROJECTION.as_posix() in text) is there
+
+
+@pytest.mark.parametrize(("chips", "shapes"), [(1, 1), (2, 4), (8, 20), (64, 84), (6, 16)])
+def test_a_plan_has_all_meshes(chips, shapes) -> None:
+    found = list(plan.meshes(chips))
+    assert len(set(map(str, found))) == len(found) == shapes
+    assert {mesh.size for mesh in found} == {chips}
+
+
+def planned(memory: dict[str, float], chips: int = 4) -> plan.Plan:
+    def read(cells: Sequence[Cell]) -> list[Program | Unread]:
+        return [
+            Unread(cell, "mesh axis pipe is not supported")
+            if cell.block.mesh.axis("pipe") > 1
+            else compiled(cell, memory=memory[cell.implementation])
+            for cell in cells
+        ]
+
+    return plan.make(
+        ("mlp", "base"), 64, StepOptions("bf16"), hardware("h100-sxm"), chips, list(memory), read
+    )
+
+
+def test_a_plan_ranks_what_fits_and_strikes_out_the_rest(tmp_path) -> None:
+    found = planned({"small": 1 * GB, "large": 81 * GB})
+    fits = [one.prediction.fits for one in found.ranked]
+    assert fits == sorted(fits, reverse=True)
+    assert set(fits) == {True, False}
+    times = [one.prediction.best_s for one in found.ranked if one.prediction.fits]
+    assert times == sorted(times)
+    ((reason, cells),) = found.refused
+    assert reason == "mesh axis pipe is not supported"
+    assert "small on pipe=2,data=2" in cells
+    made = plan.build(found, tmp_path / "plan")
+    for path in (made, made.with_suffix(".md")):
+        text = path.read_text("utf-8")
+        assert "<s>large</s>" in text
+        assert "<s>small</s>" not in text
+        assert "75.4 GiB of 74.5 GiB" in text.replace("\N{NARROW NO-BREAK SPACE}", " ")
+
+
+@pytest.fixture
+def _no_jax(monkeypatch) -> None:
+    monkeypatch.setattr(compiling, "programs", Compiler())
+
+
+@pytest.mark.usefixtures("_no_jax")
+def test_the_command_prints_what_fits_80_columns(folder) -> None:
+    typed = ["project", str(folder), "--hardware", "h100-sxm,tpu-v5p", "--precision", "bf16"]
+    done = CliRunner().invoke(command_line.app, [*typed, "--chips", "8..64", "-k", "not zero"])
+    assert done.exit_code == 0, done.output
+    assert "predicted: mlp-base, bf16 on tpu-v5p: data=N" in done.output
+    assert "zero1" not in done.output
+    path = (folder / reports.PROJECTION).as_posix()
+    *lines, last = done.output.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert last.startswith(f"projection: {path}")
+    assert Path(path).is_file()
+
+
+def test_public_results_alone_need_no_run() -> None:
+    done = CliRunner().invoke(command_line.app, ["project", "--check-published"])
+    assert done.exit_code == 0
+    assert "MaxText 128B" in done.output
+    assert max(map(len, done.output.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ([], "name a stored run"),
+        (["RUN", "--hardware", "h1"], "unknown hardware 'h1'"),
+        (["RUN", "--chips", "24", "--hardware", "tpu-v5e"], "no slice of 24 chips"),
+        (["RUN", "--chips", "x"], "'x' is not a number"),
+        (["RUN", "--scaling", "both"], "neither weak nor strong"),
+        (["RUN", "--precision", "fp9"], "unknown 'fp9'"),
+        (["RUN", "-k", "("], "cannot be read"),
+        (["nowhere"], "there is no run 'nowhere'"),
+    ],
+)
+@pytest.mark.usefixtures("_no_jax")
+def test_bad_input_is_refused(folder, typed, said) -> None:
+    typed = [str(folder) if word == "RUN" else word for word in typed]
+    done = CliRunner().invoke(command_line.app, ["project", *typed])
+    assert done.exit_code == exits.BAD_INPUT
+    assert said in done.output
+
+
+def test_an_unknown_interval_is_open() -> None:
+    found = planned({"small": 1 * GB}).ranked[0].prediction
+    assert words.interval(replace(found, high_s=math.inf)).startswith("at least ")
