@@ -280,9 +280,7 @@ def draw_curves(axes: Axes, curves: Sequence[Curve]) -> None:
     """Draw curves on a logarithmic axis, a little apart, so that equal ones do not hide others."""
     apart = 2 ** (0.16 * ((np.arange(len(curves)) + 0.5) / max(1, len(curves)) - 0.5))
     shifted = [curve._replace(x=curve.x * by) for curve, by in zip(curves, apart, strict=True)]
-    lines = [
-        (np.column_stack([curve.x, curve.y]), curve.look) for curve in shifted
-    ]
+    lines = [(np.column_stack([curve.x, curve.y]), curve.look) for curve in shifted]
     bars = [
         ([(x, low), (x, high)], curve.look)
         for curve in shifted
