@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-from bench.rows import BlockRow, CellRow, SampleRow, Status, TraceRow
+from bench.rows import BlockRow, CellRow, Communication, SampleRow, Status, TraceRow
 
 MORE = "more"
 ENOUGH = "enough"
@@ -173,7 +173,7 @@ Event = PhaseEvent | CellEvent | LookEvent | SamplesEvent | TraceEvent | BlockEv
 
 
 class InspectionRequest(TypedDict):
-    """One cell whose arrays are to be looked at."""
+    """One cell that is to be looked at: its arrays, or its compiled step."""
 
     workload: str
     size: str
@@ -228,6 +228,33 @@ class Fit(TypedDict):
     """Empty if they did."""
     peak_bytes: int | None
     """The most that a device held; None where the backend does not count."""
+
+
+class CompiledRow(TypedDict):
+    """What one device does in a step that was compiled, and not run."""
+
+    flops: float
+    """Of matrix products and convolutions, loops multiplied: see bench.worker.compile_only."""
+    accessed_bytes: float
+    """XLA's count, of the body of a loop once."""
+    memory_bytes: int
+    state_bytes: int
+    communication: list[Communication]
+    model_flops: float
+    """Of the whole step."""
+    units: int
+    unit: str
+    bubble: float
+    seconds: float
+    """That tracing, compiling and reading took."""
+
+
+class CompiledAnswer(TypedDict):
+    """To one InspectionRequest that `python -m bench.worker.compile_only` was sent."""
+
+    row: CompiledRow | None
+    reason: str
+    """Why there is no row; empty if there is."""
 
 
 class CatalogueRequest(TypedDict):

@@ -209,6 +209,9 @@ class CellRow(BlockFields):
     traced_flops: NotRequired[float | None]
     """FLOPs of the matrix products and convolutions in the step's jaxpr, over all devices. None
     where it cannot be traced as a whole."""
+    product_flops: NotRequired[float]
+    """As `traced_flops`, but of the compiled programs: what devices compute twice is in it, small
+    products may not be."""
     unit: NotRequired[str]
     """What the workload counts: `samples` or `tokens`."""
     units_per_step: NotRequired[int]

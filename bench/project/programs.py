@@ -1,14 +1,48 @@
-"""What one device does in a cell's step, as a compiler says. Imports no jax."""
+"""What one device does in a cell's step, as a compiler says. Imports no jax.
+
+Steps are compiled by child processes on virtual CPU devices, as many as the mesh has, and not run:
+see bench/worker/compile_only.py. What was read is kept in the user's cache, under a key of the
+contents of all files that it comes from, those that read it included. It is XLA:CPU's program:
+another backend may combine collectives, choose other kinds of them or fuse more, which shows in
+counts and in bytes accessed more than in FLOPs and payloads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+import contextlib
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Literal, cast
 
+from platformdirs import user_cache_path
+
+from bench import files
+from bench.catalogue import read_catalogue
 from bench.cells import Block, Cell, StepOptions
+from bench.child import ask
+from bench.environment import ROOT, compiling_environment
+from bench.keys import Contents
+from bench.matrix import BadInput
 from bench.mesh import MeshShape
+from bench.protocol import Catalogue, CompiledAnswer, CompiledRow, InspectionRequest, JobOptions
+from bench.readable import readable
 from bench.rows import CellRow, Communication
+
+COMMAND = (sys.executable, "-m", "bench.worker.compile_only")
+
+MOST_DEVICES = 1024
+"""Virtual devices of the largest mesh that is compiled."""
+
+TIMEOUT_S = 900.0
+"""For one cell."""
+
+_READERS = ("abstract", "collectives", "compile_only", "hlo", "memory", "programs", "traced_flops")
+"""Of bench/worker/: what is read depends on them."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +59,8 @@ class Program:
     flops: float
     """Of one device's matrix products and convolutions, loops multiplied."""
     accessed_bytes: float
-    """Of one device, XLA's count: every operand and result of every operation."""
+    """Of one device, XLA's count: every operand and result of every operation, and of the body of a
+    loop once."""
     memory_bytes: float
     """Of one device: arguments, outputs and temporaries, less what is donated."""
     state_bytes: float
@@ -61,17 +96,198 @@ def programs(
     cells: Sequence[Cell],
     implementation_paths: Sequence[str] = (),
     workload_paths: Sequence[str] = (),
+    catalogue: Catalogue | None = None,
+    timeout_s: float = TIMEOUT_S,
 ) -> list[Program | Unread]:
     """Compile cells' steps, without running them; one result a cell, in their order.
 
     Args:
-      cells: of any meshes up to 1,024 devices; they need not be measured anywhere.
+      cells: of meshes up to 1,024 devices; they need not be measured anywhere.
       implementation_paths: files outside implementations/.
       workload_paths: files outside bench/workloads/.
+      catalogue: what there is, if it is known already; it has to list these files too.
+      timeout_s: seconds that one cell may take.
+
+    Raises:
+      CatalogueError: nothing could be found out of what there is.
     """
-    raise NotImplementedError
+    if catalogue is None:
+        catalogue = read_catalogue(implementation_paths, workload_paths)
+    # Whatever runs here, the compiler is that of virtual CPU devices.
+    catalogue = cast("Catalogue", {**catalogue, "platform": "cpu", "device_kind": "compile-only"})
+    contents = Contents(catalogue)
+    found: dict[Cell, Program | Unread] = {}
+    kept: dict[Cell, Path] = {}
+    for cell in dict.fromkeys(cells):
+        reason = _why_not(cell, catalogue)
+        if reason:
+            found[cell] = Unread(cell, reason)
+            continue
+        try:
+            kept[cell] = _kept(cell, contents)
+        except BadInput as error:
+            found[cell] = Unread(cell, "; ".join(error.faults))
+            continue
+        answer = _read(kept[cell])
+        if answer is not None:
+            found[cell] = _result(cell, answer)
+    asked = sorted((c for c in kept if c not in found), key=lambda c: c.block.mesh.size)
+    paths = (implementation_paths, workload_paths)
+    for devices, group in groupby(asked, key=lambda c: c.block.mesh.size):
+        for cell, answer in _answers(list(group), devices, *paths, timeout_s):
+            found[cell] = _result(cell, answer)
+            if answer["row"] is not None or answer["reason"].startswith("unsupported"):
+                _keep(kept[cell], answer)
+    return [found[cell] for cell in cells]
 
 
 def from_row(row: CellRow) -> Program | Unread:
-    """The program of a stored run's cell, whose figures were read when it was measured."""
-    raise NotImplementedError
+    """The program of a stored run's cell, whose figures were read when it was measured.
+
+    What its state takes is what it donates, or else all of its arguments, the batch among them.
+    """
+    mesh, options = MeshShape.parse(row["mesh"]), StepOptions.parse(row["options"])
+    block = Block(row["workload"], row["size"], mesh, row["batch"], options)
+    cell = Cell(block, row["implementation"])
+    if row["status"] != "ok":
+        return Unread(cell, f"{row['status']}: {row['reason']}")
+    communication, memory, cost = row.get("communication"), row.get("memory"), row.get("cost")
+    flops = max(row.get("traced_flops") or 0.0, row.get("product_flops") or 0.0)
+    if communication is None or memory is None or cost is None or not flops:
+        return Unread(cell, "its stored row lacks figures of the compiled step")
+    if mesh.size > 1 and not communication:
+        return Unread(
+            cell, "its programs have no collectives: what passes between devices is not in them"
+        )
+    figures = CompiledRow(
+        flops=flops / mesh.size,
+        accessed_bytes=cost["accessed_bytes"] / mesh.size,
+        memory_bytes=memory["total_bytes"],
+        state_bytes=memory["alias_bytes"] or memory["argument_bytes"],
+        communication=communication,
+        model_flops=row["model_flops"],
+        units=row["units_per_step"],
+        unit=row["unit"],
+        bubble=row.get("bubble", 0.0),
+        seconds=0.0,
+    )
+    return _program(cell, figures)
+
+
+def _why_not(cell: Cell, catalogue: Catalogue) -> str:
+    """Why nobody need be asked about a cell; empty if somebody has to be."""
+    block = cell.block
+    implementations = {entry["name"]: entry for entry in catalogue["implementations"]}
+    workloads = {entry["name"]: entry for entry in catalogue["workloads"]}
+    for kind, name, entries in (
+        ("implementation", cell.implementation, implementations),
+        ("workload", block.workload, workloads),
+    ):
+        if name not in entries:
+            return f"there is no {kind} {name}; there are {', '.join(entries)}"
+        if entries[name]["error"]:
+            return f"the {kind} {name} cannot be imported: {entries[name]['error']}"
+    sizes = workloads[block.workload]["sizes"]
+    if block.size not in sizes:
+        return f"{block.workload} has no size {block.size}; there are {', '.join(sizes)}"
+    if block.mesh.size > MOST_DEVICES:
+        return f"{block.mesh} has more than the {MOST_DEVICES:,} devices that are compiled for"
+    if block.options.variant:
+        return "a variant's environment is that of a measuring process; leave the variant out"
+    return ""
+
+
+def _answers(
+    cells: list[Cell],
+    devices: int,
+    implementation_paths: Sequence[str],
+    workload_paths: Sequence[str],
+    timeout_s: float,
+) -> Iterator[tuple[Cell, CompiledAnswer]]:
+    """Ask one child after the other, until all cells of this many devices are answered.
+
+    A child that ends before it has answered all is held against the cell that it was at.
+    """
+    while cells:
+        lines = [json.dumps(_request(c, implementation_paths, workload_paths)) for c in cells]
+        environment = compiling_environment(devices)
+        child = ask(COMMAND, "\n".join(lines), environment, timeout_s * len(cells))
+        answers: list[CompiledAnswer] = []
+        for line in child.out.splitlines():
+            with contextlib.suppress(ValueError):
+                answers.append(json.loads(line))
+        yield from zip(cells, answers, strict=False)
+        cells = cells[len(answers) :]
+        if cells:
+            last = "".join(f"; its last line: {line}" for line in child.last_lines(1))
+            reason = readable(f"the process that compiled it {child.ending}{last}")
+            yield cells[0], CompiledAnswer(row=None, reason=reason)
+            cells = cells[1:]
+
+
+def _request(
+    cell: Cell, implementation_paths: Sequence[str], workload_paths: Sequence[str]
+) -> InspectionRequest:
+    return InspectionRequest(
+        workload=cell.block.workload,
+        size=cell.block.size,
+        mesh=str(cell.block.mesh),
+        batch=cell.block.batch,
+        options=cast("JobOptions", asdict(cell.block.options)),
+        implementation=cell.implementation,
+        implementation_paths=[str(Path(path).resolve()) for path in implementation_paths],
+        workload_paths=[str(Path(path).resolve()) for path in workload_paths],
+    )
+
+
+def _result(cell: Cell, answer: CompiledAnswer) -> Program | Unread:
+    if answer["row"] is None:
+        return Unread(cell, answer["reason"])
+    return _program(cell, answer["row"])
+
+
+def _program(cell: Cell, row: CompiledRow) -> Program:
+    return Program(
+        implementation=cell.implementation,
+        workload=cell.block.workload,
+        size=cell.block.size,
+        mesh=cell.block.mesh,
+        batch=cell.block.batch,
+        options=cell.block.options,
+        flops=row["flops"],
+        accessed_bytes=row["accessed_bytes"],
+        memory_bytes=row["memory_bytes"],
+        state_bytes=row["state_bytes"],
+        communication=tuple(row["communication"]),
+        model_flops=row["model_flops"],
+        units=row["units"],
+        unit=row["unit"],
+        bubble=row["bubble"],
+        read="compiled",
+    )
+
+
+def _kept(cell: Cell, contents: Contents) -> Path:
+    """Where the answer about a cell is kept.
+
+    Raises:
+      BadInput: one of its files cannot be read.
+    """
+    parts = [contents.key(cell), *compiling_environment(1)["XLA_FLAGS"].split()]
+    parts += [(ROOT / "bench/worker" / f"{name}.py").read_text("utf-8") for name in _READERS]
+    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+    return user_cache_path("lockstep") / "programs" / f"{key}.json"
+
+
+def _read(path: Path) -> CompiledAnswer | None:
+    try:
+        return cast("CompiledAnswer | None", files.unsealed(path.read_bytes()))
+    except OSError:
+        return None
+
+
+def _keep(path: Path, answer: CompiledAnswer) -> None:
+    # Where nothing can be kept, it is compiled again.
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write(path, files.sealed(json.dumps(answer)))

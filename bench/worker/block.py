@@ -58,7 +58,13 @@ from bench.worker.host_slots import merged
 from bench.worker.memory import high_water, largest_program
 from bench.worker.operations import Operations, modules_of
 from bench.worker.problems import load_workload, make_problem
-from bench.worker.programs import communication, compilers_cost, live_programs, new_programs
+from bench.worker.programs import (
+    communication,
+    compilers_cost,
+    live_programs,
+    new_programs,
+    product_flops,
+)
 from bench.worker.traced_flops import traced_flops
 from bench.worker.tracing import Subject, trace_by_turns, trace_row
 
@@ -295,6 +301,7 @@ class BlockRun:
             row["high_water_bytes"] = high_water(arm, mesh.local_devices)
             row["communication"] = read_communication(first_call.programs, mesh)
             row["cost"] = compilers_cost(first_call.programs)
+            row["product_flops"] = product_flops(first_call.programs)
             if name not in self.job["proved"]:
                 row["traced_flops"] = read_traced_flops(arm)
             row["bubble"] = float(train_step.bubble)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from jax.sharding import Mesh
 
 from bench.project.collectives import bus_factor
 from bench.rows import Communication, CompilersCost
+from bench.worker import hlo
 from bench.worker.collectives import Collective, collectives
 
 
@@ -105,3 +107,37 @@ def compilers_cost(programs: Sequence[Any]) -> CompilersCost | None:
         flops += devices * max(0.0, cost.get("flops", 0.0))
         moved += devices * max(0.0, cost.get("bytes accessed", 0.0))
     return CompilersCost(flops=flops, accessed_bytes=moved) if programs else None
+
+
+def product_flops(programs: Sequence[Any]) -> float:
+    """FLOPs of the matrix products and convolutions in compiled programs, over all devices.
+
+    Counted as by bench.worker.traced_flops, but of what the compiler has made of the step: where it
+    lets several devices compute the same, each of them counts. Products that it has made other
+    operations of, as XLA:CPU does of small ones, are not seen.
+    """
+    return math.fsum(
+        # Every process has compiled the same program, and knows its own devices.
+        len(program.local_devices()) * jax.process_count() * count * _flops(instruction)
+        for program in programs
+        for module in program.hlo_modules()
+        for instruction, count in hlo.instructions(module)
+    )
+
+
+def _flops(instruction: Any) -> float:
+    kind = hlo.opcode(instruction)
+    if kind not in {"dot", "convolution"}:
+        return 0.0
+    text = instruction.to_string()
+    ((_, made),) = hlo.arrays(instruction)
+    (_, left), (_, right) = (next(hlo.arrays(operand)) for operand in instruction.operands()[:2])
+    if kind == "dot":
+        contracted = re.search(r"\blhs_contracting_dims=\{([\d,]*)\}", text)
+        made_of = math.prod(left[d] for d in hlo.integers(contracted[1] if contracted else ""))
+    else:
+        # As b01f_01io->b01f: of the kernel's dimensions, o is that of what comes out.
+        labels = re.search(r"\bdim_labels=\w+_(\w+)->", text)
+        out = labels[1].index("o") if labels else 0
+        made_of = math.prod(right) // right[out]
+    return 2.0 * math.prod(made) * made_of

@@ -23,11 +23,12 @@ def traced_flops(step: Callable[..., Any], *arguments: Any) -> float:
       Exception: whatever the step raises when it is traced. One that is no JAX program as a whole,
         such as a loop over devices, cannot be.
     """
-    return _flops(jax.make_jaxpr(step)(*arguments).jaxpr)
+    return flops_of(jax.make_jaxpr(step)(*arguments))
 
 
-def _flops(jaxpr: core.Jaxpr) -> float:
-    return math.fsum(_of_equation(equation) for equation in jaxpr.eqns)
+def flops_of(jaxpr: Any) -> float:
+    """As `traced_flops`, of a jaxpr, closed or not."""
+    return math.fsum(map(_of_equation, getattr(jaxpr, "jaxpr", jaxpr).eqns))
 
 
 def _of_equation(equation: Any) -> float:
@@ -41,7 +42,7 @@ def _of_equation(equation: Any) -> float:
         kernel, numbers = equation.invars[1].aval.shape, params["dimension_numbers"]
         made_of = math.prod(kernel) / kernel[numbers.rhs_spec[0]]
         return 2.0 * math.prod(equation.outvars[0].aval.shape) * made_of
-    within = [_flops(jaxpr) for jaxpr in _jaxprs(params.values())]
+    within = [flops_of(jaxpr) for jaxpr in _jaxprs(params.values())]
     if name == "cond":
         return max(within)
     times = 1

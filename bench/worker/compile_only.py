@@ -1,0 +1,165 @@
+"""Compiles cells' steps without running them, and prints, as JSON, what a device does in each.
+
+A process of its own, with as many virtual CPU devices as the cells' mesh: nothing is allocated on
+them. Requests come on stdin, one a line; each is answered by one line as soon as it can be. Where
+a step cannot be had without running it, a small mesh runs it once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+import jax
+from jax.sharding import Mesh
+
+from bench.cells import Block, StepOptions
+from bench.contract import Implementation, Problem
+from bench.mesh import MeshShape
+from bench.protocol import CompiledAnswer, CompiledRow, InspectionRequest
+from bench.readable import readable
+from bench.worker.abstract import abstract_step, stand_in
+from bench.worker.block import FirstCall, make_mesh
+from bench.worker.discover import implementation_files, load
+from bench.worker.failures import UnsupportedError, name_and_text
+from bench.worker.memory import device_bytes, largest_program
+from bench.worker.problems import load_workload, make_problem
+from bench.worker.programs import communication, compilers_cost, product_flops
+from bench.worker.traced_flops import flops_of, traced_flops
+
+RUN_DEVICES = 8
+"""The largest mesh on which a step is run that cannot be had otherwise."""
+
+
+class Reading(NamedTuple):
+    """What there is to read of a step."""
+
+    programs: list[Any]
+    traced_flops: float
+    """Over all devices; 0 where it is no JAX program as a whole."""
+    state_bytes: int
+    """Of one device."""
+    bubble: float
+
+
+def compile_only(request: InspectionRequest) -> CompiledRow:
+    """Compile a cell's step and read it.
+
+    A device's FLOPs are its share of the traced step's, or what was compiled for it, whichever is
+    more: the compiler may let several devices compute the same, and may make other operations of
+    small products (see `product_flops`).
+
+    Raises:
+      UnsupportedError: the implementation says that it cannot run this.
+      Exception: whatever the implementation or the compiler raises.
+    """
+    started = time.monotonic()
+    shape = MeshShape.parse(request["mesh"])
+    options = StepOptions(**request["options"])
+    block = Block(request["workload"], request["size"], shape, request["batch"], options)
+    mesh = make_mesh(shape)
+    workload = load_workload(block, request["workload_paths"])
+    problem = make_problem(workload, block, options.precision)
+    file = implementation_files(request["implementation_paths"])[request["implementation"]]
+    implementation = cast("Implementation", load(file))
+    reason = implementation.why_unsupported(problem, mesh)
+    if reason is not None:
+        raise UnsupportedError(reason)
+    # A batch of the shapes, made of a few rows: the whole one may be gigabytes on many devices.
+    few = make_problem(workload, replace(block, batch=1), options.precision)
+    try:
+        reading = read(implementation, problem, mesh, stand_in(few.batch(0), block.batch))
+    except Exception as error:
+        if mesh.size > RUN_DEVICES:
+            raise
+        print(f"{file.stem} is run: {name_and_text(error)}", file=sys.stderr)  # noqa: T201
+        reading = run(implementation, problem, mesh)
+    return row(reading, problem, mesh, started)
+
+
+def read(implementation: Implementation, problem: Problem, mesh: Mesh, batch: Any) -> Reading:
+    """Compile a step that has not run.
+
+    Raises:
+      Exception: see `abstract_step`.
+    """
+    step = abstract_step(implementation, problem, mesh, batch)
+    program = step.compile().runtime_executable()
+    return Reading([program], flops_of(step.jaxpr), step.state_bytes, step.bubble)
+
+
+def run(implementation: Implementation, problem: Problem, mesh: Mesh) -> Reading:
+    """Run a step once."""
+    step = implementation.build(problem, mesh)
+    batch = step.place(problem.batch(0))
+    own = max(device_bytes(step.state).values())
+    try:
+        traced = traced_flops(step.step, step.state, batch)
+    except Exception as error:  # noqa: BLE001 - what was compiled still tells
+        print(f"the step cannot be traced: {error}", file=sys.stderr)  # noqa: T201
+        traced = 0.0
+    first_call = FirstCall(step.step)
+    jax.block_until_ready(first_call(step.state, batch)[1])
+    return Reading(first_call.programs, traced, own, float(step.bubble))
+
+
+def row(reading: Reading, problem: Problem, mesh: Mesh, started: float) -> CompiledRow:
+    """What one device does.
+
+    Raises:
+      RuntimeError: the backend gives no figures.
+      ValueError: the programs communicate in a way that is not known, or in none.
+    """
+    programs = reading.programs
+    cost, memory = compilers_cost(programs), largest_program(programs)
+    if cost is None or memory is None:
+        raise RuntimeError("the compiler gives no figures of the step's cost and memory")
+    found = communication(programs, mesh)
+    if mesh.size > 1 and not found:
+        raise ValueError(
+            "its programs have no collectives: what passes between devices is not in them"
+        )
+    return CompiledRow(
+        flops=max(reading.traced_flops, product_flops(programs)) / mesh.size,
+        accessed_bytes=cost["accessed_bytes"] / mesh.size,
+        memory_bytes=memory["total_bytes"],
+        state_bytes=reading.state_bytes,
+        communication=found,
+        model_flops=problem.model_flops,
+        units=problem.units_per_step,
+        unit=problem.unit,
+        bubble=reading.bubble,
+        seconds=time.monotonic() - started,
+    )
+
+
+def answer(request: InspectionRequest) -> CompiledAnswer:
+    """The row, or why there is none."""
+    try:
+        return CompiledAnswer(row=compile_only(request), reason="")
+    except UnsupportedError as error:
+        return CompiledAnswer(row=None, reason=f"unsupported: {error}")
+    except BaseException as error:  # noqa: BLE001 - a user's file may raise anything
+        return CompiledAnswer(row=None, reason=readable(name_and_text(error)))
+
+
+def main(lines: Sequence[str]) -> None:
+    """Answer each request on the stdout that this process was started with."""
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1) as answers:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        for line in lines:
+            answers.write(json.dumps(answer(json.loads(line))) + "\n")
+            # What is compiled is read and not used again: 1,024 devices' programs take room.
+            jax.clear_caches()
+
+
+if __name__ == "__main__":
+    main(sys.stdin.read().splitlines())
+    # A thread that a file has started must not keep this process alive.
+    sys.stderr.flush()
+    os._exit(0)
