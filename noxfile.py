@@ -127,6 +127,13 @@ def explain(session: nox.Session) -> None:
 
 
 @nox.session
+def maxbatch(session: nox.Session) -> None:
+    """Find the largest batch that fits, of a stored run's cells (posargs: its name, options)."""
+    install(session)
+    session.run(python(session), "-m", "bench", "maxbatch", *session.posargs)
+
+
+@nox.session
 def tensorboard(session: nox.Session) -> None:
     """Show the traces that `bench -- --profile` recorded (posargs: --port, --keep)."""
     install(session, extras=("profile",))

@@ -17,6 +17,7 @@ import typer
 from pytest_benchmark.logger import PytestBenchmarkWarning
 
 from bench import store
+from bench.capacity.command import maxbatch
 from bench.catalogue import CatalogueError
 from bench.engine import PROFILES, REPORTS, find_run
 from bench.exits import FAILED, exit_codes, refuse
@@ -225,6 +226,7 @@ def tensorboard(
     raise typer.Exit(code)
 
 
+app.command(epilog=exit_codes())(maxbatch)
 app.command(epilog=exit_codes())(gallery)
 app.command(epilog=exit_codes())(publish)
 app.command(epilog=exit_codes())(project)

@@ -11,7 +11,15 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-from bench.rows import BlockRow, CellRow, Communication, LossRow, SampleRow, TraceRow
+from bench.rows import (
+    BlockRow,
+    CellRow,
+    Communication,
+    LossRow,
+    SampleRow,
+    Status,
+    TraceRow,
+)
 
 MORE = "more"
 ENOUGH = "enough"
@@ -235,6 +243,16 @@ class Inspection(TypedDict):
     parameters: list[ArrayLayout]
     device_bytes: dict[str, dict[str, int]]
     """Of `parameters`, the whole `state` and a `batch`: bytes by device id."""
+
+
+class Fit(TypedDict):
+    """Whether some steps of a cell ran."""
+
+    status: Status
+    reason: str
+    """Empty if they did."""
+    peak_bytes: int | None
+    """The most that a device held; None where the backend does not count."""
 
 
 class CompiledRow(TypedDict):

@@ -1,0 +1,67 @@
+"""What is stored of the largest batches: `max_batch.jsonl` in a run's folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TypedDict, cast
+
+from bench import files
+from bench.rows import Status
+
+FILE = "max_batch.jsonl"
+
+
+class MaxBatchRow(TypedDict):
+    """The largest batch that fits, of one implementation on one mesh with one set of options."""
+
+    implementation: str
+    workload: str
+    """With its size: `gpt2-nano`."""
+    mesh: str
+    options: str
+    """As bench.cells.StepOptions writes them."""
+    limit_bytes: float
+    """Of one device."""
+    limit_is: str
+    """Where the limit is from, in words."""
+    batch: int | None
+    """Global batch: the largest that is predicted to fit and, if `status` is ok, does; None if not
+    even the smallest fits."""
+    predicted_bytes: float | None
+    """Of one device, as compiled for this batch."""
+    next_batch: int | None
+    """The next larger one that was compiled, which is predicted not to fit."""
+    next_bytes: float | None
+    compilations: int
+    status: Status
+    """How some steps with this batch ended."""
+    reason: str
+    refuted: list[int]
+    """Batches that were predicted to fit, and did not."""
+    peak_bytes: int | None
+    """The most that a device held meanwhile; None where the backend does not count."""
+
+
+def read(folder: Path) -> list[MaxBatchRow]:
+    """The rows of a run's folder; those that were changed since are left out."""
+    path = folder / FILE
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    found = [files.unsealed(line) for line in lines]
+    return [cast("MaxBatchRow", row) for row in found if row is not None]
+
+
+def write(folder: Path, rows: Iterable[MaxBatchRow]) -> list[MaxBatchRow]:
+    """Store rows in place of those of the same implementation, workload, mesh and options.
+
+    Returns:
+      All rows that are stored now.
+    """
+    stored = {_key(row): row for row in (*read(folder), *rows)}
+    files.write(folder / FILE, b"".join(files.sealed(json.dumps(r)) for r in stored.values()))
+    return list(stored.values())
+
+
+def _key(row: MaxBatchRow) -> tuple[str, ...]:
+    return row["workload"], row["mesh"], row["options"], row["implementation"]

@@ -1,0 +1,76 @@
+"""Runs a few steps of a cell, and prints as JSON whether its devices hold them.
+
+Runs in a process of its own, on the cell's mesh. Nothing is proved and nothing is timed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from typing import cast
+
+import jax
+
+from bench.cells import Block, StepOptions
+from bench.contract import Implementation
+from bench.mesh import MeshShape
+from bench.protocol import Fit, InspectionRequest
+from bench.worker.block import make_mesh
+from bench.worker.discover import implementation_files, load
+from bench.worker.failures import UnsupportedError, failure
+from bench.worker.gate import WrongStepError, built, pair
+from bench.worker.problems import load_workload, make_problem
+
+STEPS = 3
+"""The first may hold more than others, and the second is the first whose state is a step's own."""
+
+
+def fit(request: InspectionRequest) -> Fit:
+    """Build the cell and step; whatever is raised is its reason."""
+    try:
+        _step(request)
+    except BaseException as error:  # noqa: BLE001 - a user's file may raise anything
+        status, reason = failure(error)
+        return Fit(status=status, reason=reason, peak_bytes=None)
+    return Fit(status="ok", reason="", peak_bytes=_peak_bytes())
+
+
+def _step(request: InspectionRequest) -> None:
+    shape = MeshShape.parse(request["mesh"])
+    options = StepOptions(**request["options"])
+    block = Block(request["workload"], request["size"], shape, request["batch"], options)
+    mesh = make_mesh(shape)
+    problem = make_problem(
+        load_workload(block, request["workload_paths"]), block, options.precision
+    )
+    file = implementation_files(request["implementation_paths"])[request["implementation"]]
+    implementation = cast("Implementation", load(file))
+    reason = implementation.why_unsupported(problem, mesh)
+    if reason is not None:
+        raise UnsupportedError(reason)
+    step = built(implementation, problem, mesh)
+    state = step.state
+    for number in range(STEPS):
+        state, loss = pair(step.step(state, step.place(problem.batch(number))))
+        if not math.isfinite(float(loss)):
+            raise WrongStepError(f"the loss of step {number + 1} is {float(loss)}")
+    jax.block_until_ready(state)
+
+
+def _peak_bytes() -> int | None:
+    """The most that a device has held since the process began; None where none counts."""
+    found = []
+    for device in jax.local_devices():
+        peak = (device.memory_stats() or {}).get("peak_bytes_in_use")
+        if peak is None:
+            return None
+        found.append(int(peak))
+    return max(found)
+
+
+if __name__ == "__main__":
+    request = cast("InspectionRequest", json.load(sys.stdin))
+    answer = sys.stdout
+    sys.stdout = sys.stderr  # whatever the files print is not the answer
+    json.dump(fit(request), answer)
