@@ -157,13 +157,15 @@ def test_what_nothing_divides_is_not_guessed(tmp_path, monkeypatch, init):
     assert "out_shardings" in refused["reason"]
 
 
-def test_a_build_that_wants_values_is_run_on_a_small_mesh_alone(tmp_path, monkeypatch):
+def test_a_build_that_wants_values_is_run_where_it_is_small(tmp_path, monkeypatch):
     placed = REPLICATED.replace("params,", "jax.tree.map(np.asarray, params),")
     init = "jax.device_put(problem.optimizer.init(params), NamedSharding(mesh, P()))"
     asked = outside(tmp_path, OWN.format(placed=placed, opt_state=init))
     assert compile_only.answer(asked)["row"]["communication"][0]["kind"] == "all-reduce"
-    monkeypatch.setattr(compile_only, "RUN_DEVICES", 2)
-    assert compile_only.answer(asked)["reason"].startswith("TracerArrayConversionError")
+    for limit in ("RUN_DEVICES", "RUN_FLOPS"):
+        with monkeypatch.context() as patch:
+            patch.setattr(compile_only, limit, 2)
+            assert compile_only.answer(asked)["reason"].startswith("TracerArrayConversionError")
 
 
 def test_a_step_of_many_programs_has_a_reason():

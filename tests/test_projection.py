@@ -189,7 +189,7 @@ def test_strong_scaling_keeps_the_batch_as_far_as_it_divides(folder) -> None:
 
 def test_of_many_meshes_few_are_compiled(folder) -> None:
     compiler = Compiler()
-    asked = Asked((hardware("h100-sxm"),), tuple(chip_counts("4..65536")), precision="bf16")
+    asked = Asked((hardware("h100-sxm"),), tuple(chip_counts("4..4096")), precision="bf16")
     found = project(store.load(folder), asked, compiler)
     # Below the smallest that the formula is of, too.
     assert compiler.sizes() == {4, 8, 64, 256, 1024}
@@ -236,7 +236,8 @@ def test_a_run_that_nothing_can_be_made_of_is_refused(folder, tmp_path) -> None:
 
 def test_the_pages_tell_predicted_from_measured(folder, tmp_path) -> None:
     found = projected(folder)
-    made = page.build(found, [hardware("h100-sxm")], tmp_path / "projection", ["RUN"])
+    drawn = charts.draw(found)
+    made = page.build(found, drawn, [hardware("h100-sxm")], tmp_path / "projection", ["RUN"])
     html, markdown = made.read_text("utf-8"), made.with_suffix(".md").read_text("utf-8")
     for text in (html, markdown):
         for said in ("predicted, not measured", "h100-sxm", "MaxText 128B", "jit_spmd"):
@@ -246,9 +247,9 @@ def test_the_pages_tell_predicted_from_measured(folder, tmp_path) -> None:
     assert "<script" not in html
     assert "src=" not in html
     # Implementations of which the same is predicted are one line.
-    (drawn,) = charts.draw(found)
-    assert drawn.title == "mlp-base, bf16 on h100-sxm: data=N, batch 64 a device"
-    assert (tmp_path / "projection/plots" / f"{drawn.plot.slug}.svg").is_file()
+    (chart,) = drawn
+    assert chart.title == "mlp-base, bf16 on h100-sxm: data=N, batch 64 a device"
+    assert (tmp_path / "projection/plots" / f"{chart.plot.slug}.svg").is_file()
     frame = pd.read_parquet(tmp_path / "projection/predictions.parquet")
     assert len(frame) == len(found.points)
     assert list(frame["chips"].unique()) == [8, 16, 32]
@@ -319,7 +320,7 @@ def _no_jax(monkeypatch) -> None:
 @pytest.mark.usefixtures("_no_jax")
 def test_the_command_prints_what_fits_80_columns(folder) -> None:
     typed = ["project", str(folder), "--hardware", "h100-sxm,tpu-v5p", "--precision", "bf16"]
-    done = CliRunner().invoke(command_line.app, [*typed, "--chips", "8..64", "-k", "not zero"])
+    done = CliRunner().invoke(command_line.app, [*typed, "--chips", "8,64", "-k", "not zero"])
     assert done.exit_code == 0, done.output
     assert "predicted: mlp-base, bf16 on tpu-v5p: data=N" in done.output
     assert "zero1" not in done.output

@@ -77,13 +77,14 @@ def project(
         for damage in stored.damaged:
             typer.echo(f"warning: {folder.as_posix()}: set aside: {damage}", err=True)
         found = project(stored, asked, programs)
-        written = page.build(found, wanted, folder / PROJECTION.parent, sys.argv[2:])
+        drawn = charts.draw(found)
+        written = page.build(found, drawn, wanted, folder / PROJECTION.parent, sys.argv[2:])
     except (BadInput, store.StoreError, ValueError, OSError) as error:
         refuse(str(error))
     except CatalogueError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(FAILED) from error
-    terminal.show(console, found, charts.draw(found))
+    terminal.show(console, found, drawn)
     typer.echo(f"projection: {written.as_posix()} (`bench report {run}` links to it)")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from bench import files, store
-from bench.project import charts, words
+from bench.project import words
 from bench.report import PROJECTION
 from bench.report.templates import environment
 
@@ -50,12 +50,17 @@ class Page:
 
 
 def build(
-    found: Projection, hardware: Sequence[Hardware], folder: Path, arguments: Sequence[str]
+    found: Projection,
+    drawn: Sequence[Chart],
+    hardware: Sequence[Hardware],
+    folder: Path,
+    arguments: Sequence[str],
 ) -> Path:
     """Write `projection.html`, `.md`, `predictions.csv`, `.parquet` and plots into a folder.
 
     Args:
       found: what is shown.
+      drawn: its charts.
       hardware: that was asked for.
       folder: made if it is not there.
       arguments: of the command, to be shown.
@@ -68,7 +73,6 @@ def build(
     """
     plots = folder / "plots"
     plots.mkdir(parents=True, exist_ok=True)
-    drawn = charts.draw(found)
     for chart in drawn:
         chart.plot.write(plots)
     store.export(found.frame(), folder, "predictions")

@@ -6,9 +6,9 @@ A step is taken apart into
   matrix products';
 - *memory*: the update, which reads and writes parameters and optimizer state once, over the
   bandwidth of memory. It is the least that a step moves. XLA's count of bytes accessed is of the
-  program that was compiled for CPU, where other operations are fused and small arrays stay in
-  caches: it is only an upper bound, and goes into the slow end alone. What activations cost is in
-  the share above;
+  program that was compiled for CPU, where other operations are fused, small arrays stay in caches,
+  and a loop's body counts once: it says little of other hardware, and goes into the slow end alone.
+  What activations cost is in the share above;
 - *communication that can be hidden*: along axes that divide the batch it is of gradients and
   parameters, for which nothing that follows has to wait at once;
 - *communication that is waited for*: all else, as of activations along `model`, of which the next

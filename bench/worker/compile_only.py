@@ -2,7 +2,7 @@
 
 A process of its own, with as many virtual CPU devices as the cells' mesh: nothing is allocated on
 them. Requests come on stdin, one a line; each is answered by one line as soon as it can be. Where
-a step cannot be had without running it, a small mesh runs it once.
+a step cannot be had without running it, a small one runs once on a small mesh.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ from bench.worker.programs import communication, compilers_cost, product_flops
 from bench.worker.traced_flops import flops_of, traced_flops
 
 RUN_DEVICES = 8
-"""The largest mesh on which a step is run that cannot be had otherwise."""
+RUN_FLOPS = 1e11
+"""The largest mesh and model FLOPs with which a step is run that cannot be had otherwise: about as
+many as a core computes in seconds, with a model that fits beside its copies."""
 
 
 class Reading(NamedTuple):
@@ -75,7 +77,7 @@ def compile_only(request: InspectionRequest) -> CompiledRow:
     try:
         reading = read(implementation, problem, mesh, stand_in(few.batch(0), block.batch))
     except Exception as error:
-        if mesh.size > RUN_DEVICES:
+        if mesh.size > RUN_DEVICES or problem.model_flops > RUN_FLOPS:
             raise
         print(f"{file.stem} is run: {name_and_text(error)}", file=sys.stderr)  # noqa: T201
         reading = run(implementation, problem, mesh)
