@@ -119,8 +119,8 @@ def test_what_is_predicted_is_run():
     assert (a["batch"], a["predicted_bytes"], a["next_batch"]) == (400, 41_000, 424)
     assert (b["batch"], b["status"], b["peak_bytes"]) == (400, "ok", 7)
     assert proved == [largest.with_batch(lines[0], 400), largest.with_batch(lines[2], 400)]
-    assert (loop["batch"], loop["status"]) == (None, "crashed")
-    assert loop["reason"] == "cannot be compiled alone: it is a loop"
+    assert (loop["batch"], loop["status"]) == (None, "unsupported")
+    assert loop["reason"] == "not predicted: it is a loop"
 
 
 def test_a_prediction_that_is_refuted_is_told_and_a_smaller_batch_tried():

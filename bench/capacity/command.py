@@ -84,7 +84,7 @@ def maxbatch(
             typer.echo(table.line(row))
             found.append(row)
     everything = rows.write(stored.directory, found)
-    table.show(Console(highlight=False), found)
+    table.show(Console(highlight=False), sorted(found, key=rows.key))
     path = table.export(stored.directory, everything)
     typer.echo(f"largest batches: {path.as_posix()}")
 

@@ -87,7 +87,7 @@ def _proven(line: Cell, search: Search, limit: Limit, unread: str, prove: Prove)
     batch, refuted = search.fits, []
     fit = Fit(status="oom", reason="not even the smallest batch fits", peak_bytes=None)
     if unread:
-        fit = Fit(status="crashed", reason=f"cannot be compiled alone: {unread}", peak_bytes=None)
+        fit = Fit(status="unsupported", reason=f"not predicted: {unread}", peak_bytes=None)
     elif batch is not None:
         for _ in range(_TRIES):
             fit = prove(with_batch(line, batch))

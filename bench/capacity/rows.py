@@ -56,12 +56,14 @@ def write(folder: Path, rows: Iterable[MaxBatchRow]) -> list[MaxBatchRow]:
     """Store rows in place of those of the same implementation, workload, mesh and options.
 
     Returns:
-      All rows that are stored now.
+      All rows that are stored now, in order.
     """
-    stored = {_key(row): row for row in (*read(folder), *rows)}
-    files.write(folder / FILE, b"".join(files.sealed(json.dumps(r)) for r in stored.values()))
-    return list(stored.values())
+    stored = {key(row): row for row in (*read(folder), *rows)}
+    found = [stored[name] for name in sorted(stored)]
+    files.write(folder / FILE, b"".join(files.sealed(json.dumps(row)) for row in found))
+    return found
 
 
-def _key(row: MaxBatchRow) -> tuple[str, ...]:
-    return row["workload"], row["mesh"], row["options"], row["implementation"]
+def key(row: MaxBatchRow) -> tuple[str, ...]:
+    """What the row is of; rows are in its order."""
+    return row["workload"], row["options"], row["mesh"], row["implementation"]

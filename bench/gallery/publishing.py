@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench import store
+from bench.capacity.rows import FILE as MAX_BATCH
 from bench.matrix import BadInput
 from bench.rows import Manifest
 
@@ -21,7 +22,15 @@ MOST_BYTES = 20 * 2**20
 _SHOWN = 10
 """Findings that are named."""
 
-_STORED = (store.MANIFEST, store.LAUNCHES, store.CELLS, store.SAMPLES, store.TRACES, store.LOSSES)
+_STORED = (
+    store.MANIFEST,
+    store.LAUNCHES,
+    store.CELLS,
+    store.SAMPLES,
+    store.TRACES,
+    store.LOSSES,
+    MAX_BATCH,
+)
 """What all the rest is made from."""
 
 _COMMON = {"", "localhost", "root", "runner", "ubuntu", "user"}

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+    from bench.capacity.rows import MaxBatchRow
     from bench.explain.words import Reason
     from bench.report.tables import Comparison, Tables
     from bench.rows import Manifest, TraceRow
@@ -103,7 +104,7 @@ def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
 
     Keys: `run`, `implementations` (names; other tables hold places among them), `subjects`,
     `blocks`, `cells`, `curves`, `effects` (of variants and several processes), `inputs` (what input
-    costs), `checkpoints`, `traced`, `losses`, `timeline`.
+    costs), `checkpoints`, `largest` (batches), `traced`, `losses`, `timeline`.
     """
     cells = found.cells
     names = sorted(cells["implementation"].unique()) if len(cells) else []
@@ -126,6 +127,7 @@ def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
         "effects": _effects(found, of_cell),
         "inputs": _inputs(found, of_cell),
         "checkpoints": _checkpoints(found, of_cell),
+        "largest": _largest(found.largest),
         "traced": _traced(found, of_cell),
         "losses": _losses(losses.find(found), of_block, of_cell),
         "timeline": _timeline(found.timeline),
@@ -287,6 +289,22 @@ def _inputs(found: Tables, of_cell: Mapping[str, int]) -> Columns:
         "cell": [of_cell[name] for name in rows["cell"]],
         **{name: rows[name].tolist() for name in ("way", "reason", "verdict")},
         **{name: _short(rows[column].tolist()) for name, column in figures.items()},
+    }
+
+
+def _largest(rows: Sequence[MaxBatchRow]) -> Columns:
+    """The largest batch of each implementation, mesh and set of options."""
+    if not rows:
+        return {}
+    names = ("implementation", "mesh", "batch", "next_batch", "limit_is", "status", "reason")
+    sizes = {"limit": "limit_bytes", "predicted": "predicted_bytes", "next": "next_bytes",
+             "peak": "peak_bytes"}  # fmt: skip
+    columns: list[dict[str, Any]] = [dict(row) for row in rows]
+    return {
+        "subject": [f"{row['workload']}, {row['options']}" for row in rows],
+        **{name: [row[name] for row in columns] for name in names},
+        **{name: _short(row[column] for row in columns) for name, column in sizes.items()},
+        "refuted": [", ".join(map(str, row["refuted"])) for row in rows],
     }
 
 

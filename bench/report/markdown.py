@@ -28,6 +28,7 @@ from bench.report.templates import environment
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from bench.capacity.rows import MaxBatchRow
     from bench.report.figures import Chart, Figures
     from bench.report.tables import Comparison, Tables
     from bench.report.views import Ending, Table
@@ -282,6 +283,7 @@ def _subjects(
             own,
             [e for e in changed if e.block.subject == name],
             [one for one in trained if one.block.subject == name],
+            [row for row in found.largest if f"{row['workload']}, {row['options']}" == name],
             drawn.subjects[name],
             summaries,
         )
@@ -324,6 +326,7 @@ def _general(
     blocks: Sequence[Comparison],
     changed: list[variants.Effect],
     trained: list[losses.Training],
+    largest: list[MaxBatchRow],
     charts: Iterable[Chart],
     summaries: Mapping[str, words.Summary],
 ) -> list[Markup]:
@@ -332,6 +335,7 @@ def _general(
         *(chart.table for chart in charts),
         views.variant(changed) if changed else None,
         views.loss_differences(trained) if trained else None,
+        views.largest_batches(largest) if largest else None,
         views.energy(blocks),
         views.communication([block for block in blocks if block.ranked]),
     ]

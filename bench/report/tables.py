@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from bench import inputs, numbers, peaks, statistics
+from bench.capacity.rows import read as read_max_batches
 from bench.cells import decisive
 from bench.effects import HOST, Conditions, Effect, conditions, drifts, orders
 from bench.inputs import WAYS, fed, owner
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from bench.capacity.rows import MaxBatchRow
     from bench.report.bubbles import Idle
     from bench.report.waits import Waits
     from bench.rows import Ceilings, Checkpoint, EnergyMeter, LossRow, Manifest, TraceRow
@@ -167,6 +169,8 @@ class Tables:
     """Loss curves, of implementations and references: see bench.report.losses."""
     meters: Mapping[str, list[EnergyMeter]] = field(default_factory=dict)
     """What counted energy in each attempt at a block, or why nothing did."""
+    largest: Sequence[MaxBatchRow] = ()
+    """The largest batches that fit, where they were looked for."""
 
 
 def build(run: Run) -> Tables:
@@ -227,7 +231,17 @@ def build(run: Run) -> Tables:
     }
     timeline = _timeline(run.samples, comparisons)
     meters = {name: _meters(attempts) for name, attempts in _attempts(run.blocks).items()}
-    return Tables(table, comparisons, traces, saved, timeline, run.damaged, run.losses, meters)
+    return Tables(
+        table,
+        comparisons,
+        traces,
+        saved,
+        timeline,
+        run.damaged,
+        run.losses,
+        meters,
+        read_max_batches(run.directory),
+    )
 
 
 def _meters(attempts: list[dict[str, Any]]) -> list[EnergyMeter]:

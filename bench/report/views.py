@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from bench.capacity.rows import MaxBatchRow
     from bench.explain.words import Reason
     from bench.report.losses import Curve, Training
     from bench.report.scaling import Scaling
@@ -323,6 +324,39 @@ def _changed(effect: Effect | None) -> Figure:
         return Figure(numbers.ratio(effect.ratio.value), "no interval")
     interval = numbers.interval(effect.ratio)
     return Figure(numbers.ratio(effect.ratio.value), f"{interval}, {effect.verdict.word}")
+
+
+def largest_batches(rows: Sequence[MaxBatchRow]) -> Table:
+    """The largest batch of each implementation on each mesh; at least one row."""
+    meshes = list(dict.fromkeys(row["mesh"] for row in rows))
+    by_name: dict[str, dict[str, MaxBatchRow]] = {}
+    for row in rows:
+        by_name.setdefault(row["implementation"], {})[row["mesh"]] = row
+    limits = {(row["limit_bytes"], row["limit_is"]): None for row in rows}
+    allowed = words.listing([f"{numbers.bytes_(size)} ({text})" for size, text in limits])
+    facts = [
+        "Global batch, and what a device would hold of it.",
+        "Searched by compiling, to a sixteenth; the largest was then run for a few steps.",
+        f"A device may hold {allowed}.",
+    ]
+    return Table(
+        "Largest batch that fits",
+        [Figure("Implementation"), *map(Figure, meshes)],
+        [
+            Row(name, [_largest(own.get(mesh)) for mesh in meshes])
+            for name, own in sorted(by_name.items())
+        ],
+        facts,
+    )
+
+
+def _largest(row: MaxBatchRow | None) -> Figure:
+    if row is None:
+        return Figure(numbers.MISSING)
+    if row["batch"] is None:
+        return Figure(row["status"], row["reason"])
+    refuted = f"; predicted was {row['refuted'][0]}" if row["refuted"] else ""
+    return Figure(str(row["batch"]), numbers.bytes_(row["predicted_bytes"]) + refuted)
 
 
 def curve(scaling: Scaling) -> Table:

@@ -69,6 +69,7 @@ function show() {
   drawProcesses();
   drawInputs();
   drawCheckpoints();
+  drawLargest();
   drawCell();
 }
 

@@ -544,7 +544,8 @@ function losses(target) {
   const off = hidden();
   const blocks = new Set(selection().map((cell) => cell.block));
   const trained = DATA.losses.filter((one) => blocks.has(one.block));
-  if (!trained.length) return [
+  if (!trained.length)
+    return [
       nothing("Nothing was trained here: --train-steps compares loss curves over many steps."),
     ];
   const early = chosen("steps") === "early";

@@ -1,7 +1,8 @@
-// What training needs beside its steps: input and checkpoints.
+// What training needs beside its steps: input, checkpoints, and room for its batch.
 
 const INPUTS = rowsOf(DATA.inputs);
 const CHECKPOINTS = rowsOf(DATA.checkpoints);
+const LARGEST = rowsOf(DATA.largest);
 
 /* What input costs a cell, as facts of it. */
 function inputFacts(cell) {
@@ -142,6 +143,54 @@ function drawCheckpoints() {
           detail: (row) => (known(row.seen) ? bytes(row.seen) : ""),
         },
         { key: "file_system", title: "File system", filter: true },
+      ],
+    }),
+  );
+}
+
+function drawLargest() {
+  byId("largest").hidden = !LARGEST.length;
+  if (!LARGEST.length) return;
+  const right = "right";
+  byId("fitting").replaceChildren(
+    makeTable({
+      title: "Largest batch that fits",
+      name: "max_batch",
+      rows: LARGEST,
+      columns: [
+        { key: "implementation", title: "Implementation", filter: true },
+        { key: "subject", title: "Workload", filter: true },
+        { key: "mesh", title: "Mesh", filter: true },
+        {
+          key: "batch",
+          title: "Batch",
+          note: "global",
+          align: right,
+          detail: (row) => row.refuted && `${row.refuted} ran out of memory`,
+        },
+        { key: "status", title: "Ended", filter: true, detail: (row) => row.reason },
+        {
+          key: "predicted",
+          title: "A device holds",
+          note: "as planned",
+          text: bytes,
+          align: right,
+        },
+        { key: "peak", title: "Held", note: "as measured", text: bytes, align: right },
+        {
+          key: "limit",
+          title: "May hold",
+          text: bytes,
+          align: right,
+          detail: (row) => row.limit_is,
+        },
+        {
+          key: "next_batch",
+          title: "Too large",
+          note: "as planned",
+          align: right,
+          detail: (row) => (known(row.next) ? bytes(row.next) : ""),
+        },
       ],
     }),
   );
