@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from pathlib import Path
 from typing import cast
 
 from rich.console import Console
@@ -20,7 +18,7 @@ from bench.child import ask
 from bench.environment import worker_environment
 from bench.matrix import BadInput, make_plan
 from bench.options import Options
-from bench.protocol import ArrayLayout, Inspection, InspectionRequest, JobOptions
+from bench.protocol import ArrayLayout, CellRequest, Inspection, cell_request
 
 COMMAND = (sys.executable, "-m", "bench.worker.inspection")
 TIMEOUT_S = 600.0
@@ -59,16 +57,7 @@ def inspect(
     catalogue = read_catalogue(implementation_paths, workload_paths)
     cells = make_plan(options, catalogue, faults).cells
     cell = next(c for c in cells if c.implementation == options.implementations[0])
-    request = InspectionRequest(
-        workload=cell.block.workload,
-        size=cell.block.size,
-        mesh=str(cell.block.mesh),
-        batch=cell.block.batch,
-        options=cast("JobOptions", asdict(cell.block.options)),
-        implementation=cell.implementation,
-        implementation_paths=[str(Path(path).resolve()) for path in implementation_paths],
-        workload_paths=[str(Path(path).resolve()) for path in workload_paths],
-    )
+    request = cell_request(cell, implementation_paths, workload_paths)
     return _ask(request, catalogue["platform"], cell)
 
 
@@ -100,7 +89,7 @@ def _options(name: str, implementations: Sequence[str], workloads: Sequence[str]
     )
 
 
-def _ask(request: InspectionRequest, platform: str, cell: Cell) -> Inspection:
+def _ask(request: CellRequest, platform: str, cell: Cell) -> Inspection:
     environment = worker_environment(platform, cell.block.mesh.size)
     answer = ask(COMMAND, json.dumps(request), environment, TIMEOUT_S)
     if answer.code is None:

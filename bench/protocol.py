@@ -9,8 +9,12 @@ about to import, and then one Catalogue, each as a line of JSON.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired, TypedDict
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal, NotRequired, TypedDict, cast
 
+from bench.cells import Cell
 from bench.rows import (
     BlockRow,
     CellRow,
@@ -197,8 +201,8 @@ class BlockEvent(TypedDict):
 Event = PhaseEvent | CellEvent | LookEvent | SamplesEvent | TraceEvent | LossEvent | BlockEvent
 
 
-class InspectionRequest(TypedDict):
-    """One cell that is to be looked at: its arrays, or its compiled step."""
+class CellRequest(TypedDict):
+    """One cell that a process of its own is asked about."""
 
     workload: str
     size: str
@@ -208,6 +212,22 @@ class InspectionRequest(TypedDict):
     implementation: str
     implementation_paths: list[str]
     workload_paths: list[str]
+
+
+def cell_request(
+    cell: Cell, implementation_paths: Sequence[str] = (), workload_paths: Sequence[str] = ()
+) -> CellRequest:
+    """The request for a cell; files outside of the repository are named by paths as typed."""
+    return CellRequest(
+        workload=cell.block.workload,
+        size=cell.block.size,
+        mesh=str(cell.block.mesh),
+        batch=cell.block.batch,
+        options=cast("JobOptions", asdict(cell.block.options)),
+        implementation=cell.implementation,
+        implementation_paths=[str(Path(path).resolve()) for path in implementation_paths],
+        workload_paths=[str(Path(path).resolve()) for path in workload_paths],
+    )
 
 
 class ArrayPart(TypedDict):
@@ -275,7 +295,7 @@ class CompiledRow(TypedDict):
 
 
 class CompiledAnswer(TypedDict):
-    """To one InspectionRequest that `python -m bench.worker.compile_only` was sent."""
+    """To one CellRequest that `python -m bench.worker.compile_only` was sent."""
 
     row: CompiledRow | None
     reason: str

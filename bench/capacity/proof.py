@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
 from typing import cast
 
 from bench import oom_kills
 from bench.cells import Cell
 from bench.child import ask
 from bench.environment import worker_environment
-from bench.protocol import Fit, InspectionRequest, JobOptions
+from bench.protocol import Fit, cell_request
 
 COMMAND = (sys.executable, "-m", "bench.worker.fit")
 TIMEOUT_S = 900.0
@@ -33,16 +31,7 @@ def prove(
       implementation_paths: files outside implementations/.
       workload_paths: files outside bench/workloads/.
     """
-    request = InspectionRequest(
-        workload=cell.block.workload,
-        size=cell.block.size,
-        mesh=str(cell.block.mesh),
-        batch=cell.block.batch,
-        options=cast("JobOptions", asdict(cell.block.options)),
-        implementation=cell.implementation,
-        implementation_paths=[str(Path(path).resolve()) for path in implementation_paths],
-        workload_paths=[str(Path(path).resolve()) for path in workload_paths],
-    )
+    request = cell_request(cell, implementation_paths, workload_paths)
     before = oom_kills.read_counters()
     environment = worker_environment(platform, cell.block.mesh.size)
     answer = ask(COMMAND, json.dumps(request), environment, TIMEOUT_S)

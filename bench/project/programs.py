@@ -14,7 +14,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Literal, cast
@@ -29,7 +29,7 @@ from bench.environment import ROOT, compiling_environment
 from bench.keys import Contents
 from bench.matrix import BadInput
 from bench.mesh import MeshShape
-from bench.protocol import Catalogue, CompiledAnswer, CompiledRow, InspectionRequest, JobOptions
+from bench.protocol import Catalogue, CompiledAnswer, CompiledRow, cell_request
 from bench.readable import readable
 from bench.rows import CellRow, Communication
 
@@ -209,7 +209,7 @@ def _answers(
     A child that ends before it has answered all is held against the cell that it was at.
     """
     while cells:
-        lines = [json.dumps(_request(c, implementation_paths, workload_paths)) for c in cells]
+        lines = [json.dumps(cell_request(c, implementation_paths, workload_paths)) for c in cells]
         environment = compiling_environment(devices)
         child = ask(COMMAND, "\n".join(lines), environment, timeout_s * len(cells))
         answers: list[CompiledAnswer] = []
@@ -223,21 +223,6 @@ def _answers(
             reason = readable(f"the process that compiled it {child.ending}{last}")
             yield cells[0], CompiledAnswer(row=None, reason=reason)
             cells = cells[1:]
-
-
-def _request(
-    cell: Cell, implementation_paths: Sequence[str], workload_paths: Sequence[str]
-) -> InspectionRequest:
-    return InspectionRequest(
-        workload=cell.block.workload,
-        size=cell.block.size,
-        mesh=str(cell.block.mesh),
-        batch=cell.block.batch,
-        options=cast("JobOptions", asdict(cell.block.options)),
-        implementation=cell.implementation,
-        implementation_paths=[str(Path(path).resolve()) for path in implementation_paths],
-        workload_paths=[str(Path(path).resolve()) for path in workload_paths],
-    )
 
 
 def _result(cell: Cell, answer: CompiledAnswer) -> Program | Unread:

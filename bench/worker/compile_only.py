@@ -13,22 +13,20 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh
 
-from bench.cells import Block, StepOptions
 from bench.contract import Implementation, Problem
-from bench.mesh import MeshShape
-from bench.protocol import CompiledAnswer, CompiledRow, InspectionRequest
+from bench.protocol import CellRequest, CompiledAnswer, CompiledRow
 from bench.readable import readable
 from bench.worker.abstract import abstract_step, stand_in
-from bench.worker.block import FirstCall, make_mesh
-from bench.worker.discover import implementation_files, load
+from bench.worker.asked import asked
+from bench.worker.block import FirstCall
 from bench.worker.failures import UnsupportedError, name_and_text
 from bench.worker.memory import device_bytes, largest_program
-from bench.worker.problems import load_workload, make_problem
+from bench.worker.problems import make_problem
 from bench.worker.programs import communication, compilers_cost, product_flops
 from bench.worker.traced_flops import flops_of, traced_flops
 
@@ -49,7 +47,7 @@ class Reading(NamedTuple):
     bubble: float
 
 
-def compile_only(request: InspectionRequest) -> CompiledRow:
+def compile_only(request: CellRequest) -> CompiledRow:
     """Compile a cell's step and read it.
 
     A device's FLOPs are its share of the traced step's, or what was compiled for it, whichever is
@@ -61,26 +59,19 @@ def compile_only(request: InspectionRequest) -> CompiledRow:
       Exception: whatever the implementation or the compiler raises.
     """
     started = time.monotonic()
-    shape = MeshShape.parse(request["mesh"])
-    options = StepOptions(**request["options"])
-    block = Block(request["workload"], request["size"], shape, request["batch"], options)
-    mesh = make_mesh(shape)
-    workload = load_workload(block, request["workload_paths"])
-    problem = make_problem(workload, block, options.precision)
-    file = implementation_files(request["implementation_paths"])[request["implementation"]]
-    implementation = cast("Implementation", load(file))
-    reason = implementation.why_unsupported(problem, mesh)
-    if reason is not None:
-        raise UnsupportedError(reason)
+    cell = asked(request)
+    if cell.unsupported:
+        raise UnsupportedError(cell.unsupported)
+    block, problem, mesh = cell.block, cell.problem, cell.mesh
     # A batch of the shapes, made of a few rows: the whole one may be gigabytes on many devices.
-    few = make_problem(workload, replace(block, batch=1), options.precision)
+    few = make_problem(cell.workload, replace(block, batch=1), block.options.precision)
     try:
-        reading = read(implementation, problem, mesh, stand_in(few.batch(0), block.batch))
+        reading = read(cell.implementation, problem, mesh, stand_in(few.batch(0), block.batch))
     except Exception as error:
         if mesh.size > RUN_DEVICES or problem.model_flops > RUN_FLOPS:
             raise
-        print(f"{file.stem} is run: {name_and_text(error)}", file=sys.stderr)  # noqa: T201
-        reading = run(implementation, problem, mesh)
+        print(f"{request['implementation']} is run: {name_and_text(error)}", file=sys.stderr)  # noqa: T201
+        reading = run(cell.implementation, problem, mesh)
     return row(reading, problem, mesh, started)
 
 
@@ -140,7 +131,7 @@ def row(reading: Reading, problem: Problem, mesh: Mesh, started: float) -> Compi
     )
 
 
-def answer(request: InspectionRequest) -> CompiledAnswer:
+def answer(request: CellRequest) -> CompiledAnswer:
     """The row, or why there is none."""
     try:
         return CompiledAnswer(row=compile_only(request), reason="")

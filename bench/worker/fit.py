@@ -12,21 +12,16 @@ from typing import cast
 
 import jax
 
-from bench.cells import Block, StepOptions
-from bench.contract import Implementation
-from bench.mesh import MeshShape
-from bench.protocol import Fit, InspectionRequest
-from bench.worker.block import make_mesh
-from bench.worker.discover import implementation_files, load
+from bench.protocol import CellRequest, Fit
+from bench.worker.asked import asked
 from bench.worker.failures import UnsupportedError, failure
 from bench.worker.gate import WrongStepError, built, pair
-from bench.worker.problems import load_workload, make_problem
 
 STEPS = 3
 """The first may hold more than others, and the second is the first whose state is a step's own."""
 
 
-def fit(request: InspectionRequest) -> Fit:
+def fit(request: CellRequest) -> Fit:
     """Build the cell and step; whatever is raised is its reason."""
     try:
         _step(request)
@@ -36,23 +31,14 @@ def fit(request: InspectionRequest) -> Fit:
     return Fit(status="ok", reason="", peak_bytes=_peak_bytes())
 
 
-def _step(request: InspectionRequest) -> None:
-    shape = MeshShape.parse(request["mesh"])
-    options = StepOptions(**request["options"])
-    block = Block(request["workload"], request["size"], shape, request["batch"], options)
-    mesh = make_mesh(shape)
-    problem = make_problem(
-        load_workload(block, request["workload_paths"]), block, options.precision
-    )
-    file = implementation_files(request["implementation_paths"])[request["implementation"]]
-    implementation = cast("Implementation", load(file))
-    reason = implementation.why_unsupported(problem, mesh)
-    if reason is not None:
-        raise UnsupportedError(reason)
-    step = built(implementation, problem, mesh)
+def _step(request: CellRequest) -> None:
+    cell = asked(request)
+    if cell.unsupported:
+        raise UnsupportedError(cell.unsupported)
+    step = built(cell.implementation, cell.problem, cell.mesh)
     state = step.state
     for number in range(STEPS):
-        state, loss = pair(step.step(state, step.place(problem.batch(number))))
+        state, loss = pair(step.step(state, step.place(cell.problem.batch(number))))
         if not math.isfinite(float(loss)):
             raise WrongStepError(f"the loss of step {number + 1} is {float(loss)}")
     jax.block_until_ready(state)
@@ -70,7 +56,7 @@ def _peak_bytes() -> int | None:
 
 
 if __name__ == "__main__":
-    request = cast("InspectionRequest", json.load(sys.stdin))
+    request = cast("CellRequest", json.load(sys.stdin))
     answer = sys.stdout
     sys.stdout = sys.stderr  # whatever the files print is not the answer
     json.dump(fit(request), answer)

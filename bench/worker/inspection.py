@@ -10,45 +10,32 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bench.cells import Block, StepOptions
-from bench.contract import Implementation
 from bench.logical_axes import path_of
-from bench.mesh import MeshShape
-from bench.protocol import ArrayLayout, Inspection, InspectionRequest
-from bench.worker.block import make_mesh
-from bench.worker.discover import implementation_files, load
+from bench.protocol import ArrayLayout, CellRequest, Inspection
+from bench.worker.asked import asked
 from bench.worker.memory import device_bytes
-from bench.worker.problems import load_workload, make_problem
 
 
-def inspect(request: InspectionRequest) -> Inspection:
+def inspect(request: CellRequest) -> Inspection:
     """Build the cell's step and look at its state and a batch; nothing is run."""
-    shape = MeshShape.parse(request["mesh"])
-    options = StepOptions(**request["options"])
-    block = Block(request["workload"], request["size"], shape, request["batch"], options)
-    mesh = make_mesh(shape)
-    problem = make_problem(
-        load_workload(block, request["workload_paths"]), block, options.precision
-    )
-    file = implementation_files(request["implementation_paths"])[request["implementation"]]
-    implementation = cast("Implementation", load(file))
+    cell = asked(request)
     found = Inspection(
-        axes=[[name, size] for name, size in shape.axes],
-        devices=[[int(device.id) for device in row] for row in _rows(mesh)],
-        unsupported=implementation.why_unsupported(problem, mesh) or "",
+        axes=[[name, size] for name, size in cell.block.mesh.axes],
+        devices=[[int(device.id) for device in row] for row in _rows(cell.mesh)],
+        unsupported=cell.unsupported,
         parameters=[],
         device_bytes={},
     )
     if found["unsupported"]:
         return found
-    step = implementation.build(problem, mesh)
+    step = cell.implementation.build(cell.problem, cell.mesh)
     params = (step.held or step.params)(step.state)
     leaves = jax.tree_util.tree_leaves_with_path(params)
     found["parameters"] = [layout(path_of(path), leaf) for path, leaf in leaves]
     found["device_bytes"] = {
         "parameters": device_bytes(params),
         "state": device_bytes(step.state),
-        "batch": device_bytes(step.place(problem.batch(0))),
+        "batch": device_bytes(step.place(cell.problem.batch(0))),
     }
     return found
 
@@ -76,7 +63,7 @@ def _rows(mesh: Mesh) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    request = cast("InspectionRequest", json.load(sys.stdin))
+    request = cast("CellRequest", json.load(sys.stdin))
     answer = sys.stdout
     sys.stdout = sys.stderr  # whatever the files print is not the answer
     json.dump(inspect(request), answer)
