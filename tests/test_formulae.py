@@ -61,7 +61,7 @@ def program(size, batch, model=2):
 SIZES, FAR = (4, 32, 128, 512), 8192
 BATCHES = {
     "weak": {size: 8 * size for size in (*SIZES, FAR)},
-    "strong": dict.fromkeys((*SIZES, FAR), FAR),
+    "strong": dict.fromkeys((*SIZES, FAR), 2 * FAR),
 }
 
 
@@ -80,6 +80,13 @@ def test_a_program_beyond_the_compiled_ones_is_what_it_would_be(scaling):
         assert getattr(found, name) == pytest.approx(getattr(truth, name), rel=1e-9), name
     for own, expected in zip(found.communication, truth.communication, strict=True):
         assert own == expected | {"wire_bytes": pytest.approx(expected["wire_bytes"])}
+
+
+def test_a_shard_of_one_sample_is_not_taken_for_one_of_several():
+    with pytest.raises(FormulaError, match="one sample at a time, and no program that does so"):
+        fit(compiled("strong"), "data").at(2 * FAR)
+    alone = [program(size, size) for size in SIZES]
+    assert fit(alone, "data").at(FAR).batch == FAR
 
 
 def test_every_figure_is_checked_at_every_other_size():

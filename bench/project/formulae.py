@@ -110,9 +110,16 @@ class Formula:
 
         Raises:
           ValueError: the global batch does not divide into so many shards.
-          FormulaError: a figure would not be positive.
+          FormulaError: a figure would not be positive, or a shard would be of a single sample, and
+            was not where it was compiled: then arrays lose a dimension, and other operations fuse.
         """
         cell = grown(self.smallest.cell, self.axis, size, self.scaling)
+        checked = max(check.size for check in self.checks)
+        if _rows(cell) == 1 < _rows(grown(cell, self.axis, checked, self.scaling)):
+            raise FormulaError(
+                f"{cell.block.name}: a shard would compute one sample at a time, and no program "
+                f"that does so was compiled ({self.axis}={checked} at most)"
+            )
         growth = size / self.smallest.mesh.axis(self.axis)
         work = growth if self.scaling == "weak" else 1.0
         figures = {name: term.at(size) for name, term in self.terms.items()}
@@ -160,6 +167,11 @@ def grown(cell: Cell, axis: str, size: int, scaling: Scaling) -> Cell:
     if batch % parts:
         raise ValueError(f"{mesh}: a global batch of {batch} does not divide into {parts} parts")
     return replace(cell, block=replace(block, mesh=mesh, batch=int(batch)))
+
+
+def _rows(cell: Cell) -> int:
+    """Samples that a device computes at a time."""
+    return cell.block.batch // (cell.block.mesh.batch_shards * cell.block.options.microbatches)
 
 
 def ladder(cell: Cell, axis: str, scaling: Scaling) -> list[Cell]:
