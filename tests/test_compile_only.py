@@ -29,6 +29,7 @@ MESHES = {
 }
 """Of implementations that are for others than `data=4`."""
 
+ALL = sorted(implementation_files([]).keys() - {"python_loop"})
 EACH_WAY = ("explicit_sharding", "nnx_jit_cached", "pmap", "fsdp_shard_map", "tensor_parallel_spmd")
 """One of each way to say how arrays are divided; `slow` tries all implementations."""
 
