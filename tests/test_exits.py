@@ -30,6 +30,8 @@ BAD = [
     ["project"],
     ["project", "nowhere"],
     ["project", "nowhere", "--hardware", "nonsense"],
+    ["maxbatch"],
+    ["maxbatch", "nowhere"],
     ["plan"],
     ["plan", "mlp-base", "--hardware", "nonsense"],
     ["plan", "mlp-base", "--chips", "0"],
