@@ -183,6 +183,7 @@ def test_what_is_no_number_of_bytes_is_refused(text):
         bytes_of(text)
 
 
+@pytest.mark.slow
 def test_a_cell_takes_its_steps_in_a_process_of_its_own():
     found = proof.prove(cell("jit_spmd", "data=2", 8, "bf16"), "cpu")
     assert found == {"status": "ok", "reason": "", "peak_bytes": None}

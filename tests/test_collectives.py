@@ -359,17 +359,9 @@ def test_tensor_parallelism_is_megatrons(name, layers, data, model, remat):
             assert whole / model <= gradients < whole / model + 0.2 * whole
 
 
-@pytest.mark.parametrize(
-    ("name", "ticks"),
-    [
-        ("pipeline_gpipe", 5),
-        pytest.param("pipeline_interleaved", 9, marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.parametrize(
-    "mesh",
-    ["data=2,pipe=2", pytest.param("data=2,model=2,pipe=2", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "ticks"), [("pipeline_gpipe", 5), ("pipeline_interleaved", 9)])
+@pytest.mark.parametrize("mesh", ["data=2,pipe=2", "data=2,model=2,pipe=2"])
 def test_pipelines_hand_on_a_microbatch_a_tick(name, ticks, mesh):
     """Four microbatches on two stages, forward and backward."""
     problem = small_gpt2(layers=4, heads=2, microbatches=4)

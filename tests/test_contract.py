@@ -61,7 +61,9 @@ def test_rematerialization_computes_the_same_with_no_more_memory():
     assert "remat" in str(jax.make_jaxpr(jax.grad(loss_fn))(params, problem.batch(0)))
 
 
-@pytest.mark.parametrize("workload", [mlp, pytest.param(gpt2, marks=pytest.mark.slow), vae])
+@pytest.mark.parametrize(
+    "workload", [mlp, *(pytest.param(one, marks=pytest.mark.slow) for one in (gpt2, vae))]
+)
 def test_parts_of_a_model_are_its_shards(workload):
     """A device's part has the shapes that the rules leave of the whole, and the same loss."""
     mesh = make_mesh(MeshShape.parse("model=2"))

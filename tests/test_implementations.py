@@ -152,7 +152,6 @@ but for FIRST."""
 FIRST = {
     ("shard_map_pmean", "mlp-data=2-fp32,microbatches=2,remat,clip=0.1"),
     ("fsdp_shard_map", "mlp-data=2,fsdp=2-fp32,microbatches=2,remat,clip=0.1"),
-    ("tensor_parallel_shard_map", "mlp-data=2,model=2-fp32,microbatches=2,remat,clip=0.1"),
     ("pipeline_gpipe", "gpt2-data=2,pipe=2-fp32,microbatches=4"),
 }
 
@@ -197,7 +196,13 @@ def case_of(name):
     }[kind_of(name)]
 
 
-@every_implementation
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "pipeline_interleaved" else ())
+        for name in IMPLEMENTATIONS
+    ],
+)
 def test_donates_its_state_and_shares_nothing_with_another_build(programs, name):
     """Stepping one must not delete or move the other's state: the A/A twin relies on it."""
     problem, mesh = block_of(case_of(name))

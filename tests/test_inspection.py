@@ -50,6 +50,7 @@ def test_totals_are_those_of_the_parts(found):
     assert set(found["device_bytes"]["batch"].values()) == {4 * 17 * 4}
 
 
+@pytest.mark.slow
 def test_a_pipelines_stages_are_told_as_they_are_held():
     name = "gpt2-deep/data=1,pipe=2/b8/fp32,microbatches=2/pipeline_gpipe"
     found = inspection.inspect(name)

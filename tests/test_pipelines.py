@@ -65,6 +65,7 @@ def test_a_model_that_is_no_chain_says_so():
     assert why_no_pipeline(problem, mesh) == "the model is not a chain of equal blocks"
 
 
+@pytest.mark.slow
 def test_the_bubble_is_that_of_the_schedule():
     problem = replace(gpt2.problem(CONFIG, 8, "fp32"), microbatches=4)
     mesh = make_mesh(MeshShape.parse("data=1,pipe=2"))

@@ -201,6 +201,7 @@ def outcome(run: store.Run) -> list[tuple]:
     )
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_continued_and_comes_to_the_same(front: Front) -> None:
     words = ("run", *SMALL, "--launches", "2", "--run", "r")
     elsewhere = Front(front.folder / "uninterrupted")

@@ -95,6 +95,7 @@ def children(monkeypatch):
     return asked, endings
 
 
+@pytest.mark.slow
 def test_a_step_is_compiled_by_a_child_and_kept_until_a_file_changes(tmp_path, catalogue):
     path = tmp_path / "own_step.py"
     path.write_text(OWN.format(first="pass"), "utf-8")

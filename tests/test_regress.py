@@ -530,6 +530,7 @@ def loss_and_gradients(loss_fn, params, batch):
 """
 
 
+@pytest.mark.slow
 def test_a_helper_that_became_slow_is_found(tmp_path: Path) -> None:
     """The step's file is the same in both revisions; only what it imports has changed."""
     repository = tmp_path / "repository"

@@ -182,6 +182,7 @@ def test_every_cell_ends_once_with_its_reason(events):
     assert len(ends) + len(("jit_spmd", "noisy")) == len(rows(events, "cell")), "told twice"
 
 
+@pytest.mark.slow
 def test_a_baseline_that_compiles_late_goes_with_its_twin(tmp_path):
     (tmp_path / "restless.py").write_text(OUTSIDE["restless"])
     job = JOB | {
@@ -281,6 +282,7 @@ def test_phases_name_the_arm_they_are_about(events):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_later_launches_find_programs_and_proofs_of_the_first(tmp_path):
     job = JOB | {
         "implementations": ["jit_spmd", "shard_map_psum"],
