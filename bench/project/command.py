@@ -23,7 +23,7 @@ def project(
     run: Annotated[
         str | None, typer.Argument(metavar="RUN", help="Name or folder of a stored run.")
     ] = None,
-    hardware: Annotated[str, typer.Option(metavar="NAMES", help=_HARDWARE)] = "h100-sxm,tpu-v5p",
+    hardware: Annotated[str, typer.Option(metavar="NAMES", help=_HARDWARE)] = "h100-sxm,h200",
     chips: Annotated[
         str, typer.Option(metavar="COUNTS", help="8,16,24 or 8..65536, which doubles.")
     ] = "8..1024",
