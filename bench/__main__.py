@@ -20,7 +20,7 @@ from bench import store
 from bench.capacity.command import maxbatch
 from bench.catalogue import CatalogueError
 from bench.engine import PROFILES, REPORTS, find_run
-from bench.exits import FAILED, exit_codes, refuse
+from bench.exits import FAILED, exit_codes, refuse, warned
 from bench.faults.command import faults
 from bench.gallery.command import gallery, publish
 from bench.matrix import BadInput, share
@@ -87,13 +87,6 @@ def run_pytest(arguments: list[str], *plugins: str) -> int:
     return int(pytest.main([*own, *arguments]))
 
 
-def _warned(run: store.Run) -> store.Run:
-    """A stored run, after what of it is damaged was named on stderr."""
-    for damage in run.damaged:
-        typer.echo(f"warning: {run.directory.as_posix()}: set aside: {damage}", err=True)
-    return run
-
-
 @app.command(epilog=exit_codes())
 def report(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name or folder of a stored run.")],
@@ -108,7 +101,7 @@ def report(
     from bench.report import build  # noqa: PLC0415 (other commands need not wait for it)
 
     try:
-        page = build(_warned(store.load(find_run(run))), all_plots=all_plots)
+        page = build(warned(store.load(find_run(run))), all_plots=all_plots)
     except (BadInput, store.StoreError) as error:
         refuse(str(error))
     typer.echo(f"report: {page.as_posix()}")
@@ -139,7 +132,7 @@ def compare(
         asked = None if margin is None else share("--margin", margin)
         one, other = find_run(a), find_run(b)
         folder = output or REPORTS / f"compare_{one.resolve().name}_{other.resolve().name}"
-        found = build(_warned(store.load(one)), _warned(store.load(other)), folder, asked)
+        found = build(warned(store.load(one)), warned(store.load(other)), folder, asked)
     except (BadInput, store.StoreError, OSError) as error:
         refuse(str(error))
     terminal.show(Console(highlight=False), found)
@@ -193,7 +186,7 @@ def explain(
 
     try:
         stored = store.load(find_run(run)) if run else explanation.newest(a, b)
-        found, path = explanation.explain(a, b, _warned(stored))
+        found, path = explanation.explain(a, b, warned(stored))
     except (BadInput, store.StoreError, OSError) as error:
         refuse(str(error))
     explanation.show(Console(highlight=False), found)

@@ -1,11 +1,14 @@
-"""Exit codes of the commands beside pytest's, and how bad input is refused."""
+"""Exit codes of the commands beside pytest's, how bad input is refused, and damage is told of."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
+
+if TYPE_CHECKING:
+    from bench.store import Run
 
 FAILED, BAD_INPUT, INTERRUPTED = 3, 4, 130
 
@@ -33,3 +36,10 @@ def refuse(message: str) -> NoReturn:
     """Say what was wrong, and end."""
     typer.echo(f"error: {message}", err=True)
     raise typer.Exit(BAD_INPUT)
+
+
+def warned(run: Run) -> Run:
+    """A stored run, after what of it is damaged was named on stderr."""
+    for damage in run.damaged:
+        typer.echo(f"warning: {run.directory.as_posix()}: set aside: {damage}", err=True)
+    return run

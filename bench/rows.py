@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-from bench.cells import Block
+from bench.cells import Block, Cell, StepOptions
+from bench.mesh import MeshShape
 
 SCHEMA = 5
 TWIN = "twin"
@@ -132,6 +133,13 @@ class BlockFields(TypedDict):
     precision: str
     options: str
     """The precision, and what else is asked of the step: `fp32,microbatches=4,remat,clip=1`."""
+
+
+def cell_of(row: CellRow) -> Cell:
+    """The cell that a row is of."""
+    mesh, options = MeshShape.parse(row["mesh"]), StepOptions.parse(row["options"])
+    block = Block(row["workload"], row["size"], mesh, row["batch"], options)
+    return Cell(block, row["implementation"])
 
 
 def block_fields(block: Block, attempt: str, launch: int) -> BlockFields:

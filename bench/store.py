@@ -12,11 +12,13 @@ import json
 import os
 import re
 import zlib
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from bench import files
+from bench.cells import decisive
 from bench.rows import (
     SCHEMA,
     BlockRow,
@@ -107,6 +109,13 @@ class Stored:
         """What the launches have stored in a file: whole lines."""
         extents = _joined([launch["stored"].get(name) for launch in self.launches])
         return [self.texts[name][start:end] for start, end in extents]
+
+    def cells(self) -> list[CellRow]:
+        """The row that speaks for each cell, of all its launches, in their order."""
+        launches: defaultdict[str, list[Any]] = defaultdict(list)
+        for row in {(row["cell"], row["launch"]): row for row in self.rows(CELLS)}.values():
+            launches[row["cell"]].append(row)
+        return [rows[decisive([row["status"] for row in rows])] for rows in launches.values()]
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """What they have stored in it, as rows."""

@@ -9,15 +9,16 @@ import typer
 
 from bench import store
 from bench.catalogue import CatalogueError, path_faults, read_catalogue
-from bench.cells import Block, Cell, StepOptions, decisive
+from bench.cells import Cell
 from bench.engine import find_run
 from bench.exits import FAILED, refuse
 from bench.matrix import BadInput
-from bench.mesh import MeshShape
+from bench.rows import cell_of
 from bench.selection import selector
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from bench.capacity.largest import Limit
     from bench.protocol import Catalogue
@@ -62,8 +63,8 @@ def maxbatch(
 
     files, workloads = tuple(implementation_path or ()), tuple(workload_path or ())
     try:
-        stored = store.load(find_run(run))
-        lines = lines_of(stored, expression, files, workloads)
+        folder = find_run(run)
+        lines = lines_of(folder, expression, files, workloads)
         asked = None if memory is None else bytes_of(memory)
         catalogue = read_catalogue(files, workloads)
     except (BadInput, store.StoreError) as error:
@@ -83,19 +84,20 @@ def maxbatch(
         ):
             typer.echo(table.line(row))
             found.append(row)
-    everything = rows.write(stored.directory, found)
+    everything = rows.write(folder, found)
     table.show(Console(highlight=False), sorted(found, key=rows.key))
-    path = table.export(stored.directory, everything)
+    path = table.export(folder, everything)
     typer.echo(f"largest batches: {path.as_posix()}")
 
 
 def lines_of(
-    run: store.Run, expression: str, implementations: Sequence[str], workloads: Sequence[str]
+    folder: Path, expression: str, implementations: Sequence[str], workloads: Sequence[str]
 ) -> list[Cell]:
     """What is to be searched, as bench.capacity.largest has it.
 
     Raises:
       BadInput: nothing is selected, or a file or the expression cannot be read.
+      StoreError: the run's folder cannot be read.
     """
     from bench.capacity.largest import lines_of  # noqa: PLC0415
 
@@ -109,23 +111,10 @@ def lines_of(
         faults.append(str(error))
     if faults:
         raise BadInput(faults)
-    found = lines_of(cell for cell in proved(run) if chosen(cell.name))
+    proved = [cell_of(row) for row in store.read(folder).cells() if row["status"] == "ok"]
+    found = lines_of(cell for cell in proved if chosen(cell.name))
     if not found:
-        name = run.directory.name
-        raise BadInput([f"{name}: no cell is ok, of one process, and selected by -k"])
-    return found
-
-
-def proved(run: store.Run) -> list[Cell]:
-    """The cells that are ok, and wrong in no launch."""
-    found = []
-    for _, rows in run.cells.groupby("cell", sort=False):
-        statuses = rows["status"].tolist()
-        row = rows.iloc[decisive(statuses)]
-        if row["status"] == "ok":
-            mesh, options = MeshShape.parse(row["mesh"]), StepOptions.parse(row["options"])
-            block = Block(row["workload"], row["size"], mesh, int(row["batch"]), options)
-            found.append(Cell(block, row["implementation"]))
+        raise BadInput([f"{folder.name}: no cell is ok, of one process, and selected by -k"])
     return found
 
 

@@ -11,7 +11,7 @@ from bench import store
 from bench.catalogue import CatalogueError, read_catalogue
 from bench.cells import PRECISIONS, StepOptions
 from bench.engine import REPORTS, find_run
-from bench.exits import FAILED, refuse
+from bench.exits import FAILED, refuse, warned
 from bench.matrix import DEFAULT_BATCHES, FALLBACK_BATCH, BadInput
 from bench.protocol import Catalogue
 from bench.spelling import closest
@@ -73,9 +73,7 @@ def project(
             selector(keyword),
         )
         folder = find_run(run)
-        stored = store.load(folder)
-        for damage in stored.damaged:
-            typer.echo(f"warning: {folder.as_posix()}: set aside: {damage}", err=True)
+        stored = warned(store.load(folder))
         found = project(stored, asked, programs)
         drawn = charts.draw(found)
         written = page.build(found, drawn, wanted, folder / PROJECTION.parent, sys.argv[2:])

@@ -31,7 +31,7 @@ from bench.matrix import BadInput
 from bench.mesh import MeshShape
 from bench.protocol import Catalogue, CompiledAnswer, CompiledRow, cell_request
 from bench.readable import readable
-from bench.rows import CellRow, Communication
+from bench.rows import CellRow, Communication, cell_of
 
 COMMAND = (sys.executable, "-m", "bench.worker.compile_only")
 
@@ -146,9 +146,8 @@ def from_row(row: CellRow) -> Program | Unread:
 
     What its state takes is what it donates, or else all of its arguments, the batch among them.
     """
-    mesh, options = MeshShape.parse(row["mesh"]), StepOptions.parse(row["options"])
-    block = Block(row["workload"], row["size"], mesh, row["batch"], options)
-    cell = Cell(block, row["implementation"])
+    cell = cell_of(row)
+    mesh = cell.block.mesh
     if row["status"] != "ok":
         return Unread(cell, f"{row['status']}: {row['reason']}")
     communication, memory, cost = row.get("communication"), row.get("memory"), row.get("cost")

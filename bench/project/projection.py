@@ -16,7 +16,6 @@ from typing import Any
 import pandas as pd
 
 from bench import store
-from bench.cells import decisive
 from bench.matrix import BadInput
 from bench.project import growth
 from bench.project.calibration import Calibrated, Observation, calibrate
@@ -28,7 +27,6 @@ from bench.project.placement import PlacementError
 from bench.project.programs import Program, Unread, from_row
 from bench.project.steps import Calibration, Prediction, predict, work
 from bench.report import rooflines, tables
-from bench.rows import CellRow
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ def project(run: store.Run, asked: Asked, read: Read) -> Projection:
     observations: defaultdict[str, list[Observation]] = defaultdict(list)
     programs: list[Program] = []
     unread: list[Unread] = []
-    for row in rows_of(run):
+    for row in store.read(run.directory).cells():
         if row["cell"] not in times:
             continue
         program = from_row(row)
@@ -147,14 +145,6 @@ def project(run: store.Run, asked: Asked, read: Read) -> Projection:
         formulae=formulae,
         unread=unread,
     )
-
-
-def rows_of(run: store.Run) -> list[CellRow]:
-    """The row that speaks for each cell of a run, in the order in which they were stored."""
-    launches: defaultdict[str, list[Any]] = defaultdict(list)
-    for row in store.read(run.directory).rows(store.CELLS):
-        launches[row["cell"]].append(row)
-    return [rows[decisive([row["status"] for row in rows])] for rows in launches.values()]
 
 
 def _subject(program: Program) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from jax.sharding import Mesh
 
@@ -46,3 +49,10 @@ def asked(request: CellRequest) -> Asked:
     problem = make_problem(workload, block, options.precision)
     file = implementation_files(request["implementation_paths"])[request["implementation"]]
     return Asked(block, mesh, workload, problem, cast("Implementation", load(file)))
+
+
+def answer(question: Callable[[CellRequest], Any]) -> None:
+    """Read a request from stdin, and write what the question gives for it to stdout, as JSON."""
+    request = cast("CellRequest", json.load(sys.stdin))
+    stdout, sys.stdout = sys.stdout, sys.stderr  # whatever the files print is not the answer
+    json.dump(question(request), stdout)

@@ -5,15 +5,12 @@ Runs in a process of its own, on the cell's mesh. Nothing is proved and nothing 
 
 from __future__ import annotations
 
-import json
 import math
-import sys
-from typing import cast
 
 import jax
 
 from bench.protocol import CellRequest, Fit
-from bench.worker.asked import asked
+from bench.worker.asked import answer, asked
 from bench.worker.failures import UnsupportedError, failure
 from bench.worker.gate import WrongStepError, built, pair
 
@@ -56,7 +53,4 @@ def _peak_bytes() -> int | None:
 
 
 if __name__ == "__main__":
-    request = cast("CellRequest", json.load(sys.stdin))
-    answer = sys.stdout
-    sys.stdout = sys.stderr  # whatever the files print is not the answer
-    json.dump(fit(request), answer)
+    answer(fit)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from typing import cast
-
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
 from bench.logical_axes import path_of
 from bench.protocol import ArrayLayout, CellRequest, Inspection
-from bench.worker.asked import asked
+from bench.worker.asked import answer, asked
 from bench.worker.memory import device_bytes
 
 
@@ -63,7 +59,4 @@ def _rows(mesh: Mesh) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    request = cast("CellRequest", json.load(sys.stdin))
-    answer = sys.stdout
-    sys.stdout = sys.stderr  # whatever the files print is not the answer
-    json.dump(inspect(request), answer)
+    answer(inspect)
