@@ -57,6 +57,16 @@ def path_faults(option: str, paths: Sequence[str]) -> list[str]:
     return faults
 
 
+def faults_of_files(
+    implementation_paths: Sequence[str], workload_paths: Sequence[str]
+) -> list[str]:
+    """What is wrong with files of both kinds; see `path_faults`."""
+    return [
+        *path_faults("--implementation-path", implementation_paths),
+        *path_faults("--workload-path", workload_paths),
+    ]
+
+
 def read_catalogue(
     implementation_paths: Sequence[str] = (), workload_paths: Sequence[str] = ()
 ) -> Catalogue:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench import numbers
-from bench.catalogue import path_faults, read_catalogue
+from bench.catalogue import faults_of_files, read_catalogue
 from bench.cells import Cell, StepOptions
 from bench.child import ask
 from bench.environment import worker_environment
@@ -49,10 +49,7 @@ def inspect(
       CatalogueError: nothing could be found out.
       InspectionError: it cannot be built.
     """
-    faults = [
-        *path_faults("--implementation-path", implementation_paths),
-        *path_faults("--workload-path", workload_paths),
-    ]
+    faults = faults_of_files(implementation_paths, workload_paths)
     options = _options(name, implementation_paths, workload_paths)
     catalogue = read_catalogue(implementation_paths, workload_paths)
     cells = make_plan(options, catalogue, faults).cells

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bench import files, store
-from bench.catalogue import CatalogueError, path_faults, read_catalogue
+from bench.catalogue import CatalogueError, faults_of_files, read_catalogue
 from bench.cells import Block
 from bench.cluster.follower import TERMINATION, follow
 from bench.cluster.leader import Leader
@@ -106,10 +106,7 @@ def _make_front(config: pytest.Config, options: Options, hosts: Hosts) -> Front:
     options = stored_options(options)
     if options.base_revision is not None:
         options = gated(options)
-    faults = [
-        *path_faults("--implementation-path", options.implementation_path),
-        *path_faults("--workload-path", options.workload_path),
-    ]
+    faults = faults_of_files(options.implementation_path, options.workload_path)
     if options.resume is not None:
         faults = [f"{fault}; name where the run's file is now" for fault in faults]
     # Files with a fault stay out, so that the faults of everything else are found as well.

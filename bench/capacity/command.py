@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench import store
-from bench.catalogue import CatalogueError, path_faults, read_catalogue
+from bench.catalogue import CatalogueError, faults_of_files, read_catalogue
 from bench.cells import Cell
 from bench.engine import find_run
 from bench.exits import FAILED, refuse
@@ -101,10 +101,7 @@ def lines_of(
     """
     from bench.capacity.largest import lines_of  # noqa: PLC0415
 
-    faults = [
-        *path_faults("--implementation-path", implementations),
-        *path_faults("--workload-path", workloads),
-    ]
+    faults = faults_of_files(implementations, workloads)
     try:
         chosen = selector(expression)
     except ValueError as error:

@@ -1,5 +1,13 @@
 // Charts as Vega-Lite specifications. A mark whose datum has `cell` leads to that cell.
 
+/* A panel for each place, in the order of the rows. */
+const panelsByPlace = (rows) => ({
+  field: "place",
+  type: "nominal",
+  title: null,
+  sort: [...new Set(rows.map((row) => row.place))],
+});
+
 /* Ratios at and beyond which a forest's axis may end: what is farther is written at its edge. */
 const NEAREST = 1.05;
 const FARTHEST = 1.5;
@@ -59,7 +67,7 @@ function forestChart(rows, { columns, width, margin }) {
   return {
     params: [FOCUS],
     data: { values: data },
-    facet: { field: "place", type: "nominal", title: null, sort: [...seen] },
+    facet: panelsByPlace(rows),
     columns,
     spec: {
       width,
@@ -231,12 +239,7 @@ function partsChart(rows, { columns, width, share }) {
   return {
     data: { values: rows },
     transform: [{ filter: "datum.seconds > 0" }],
-    facet: {
-      field: "place",
-      type: "nominal",
-      title: null,
-      sort: [...new Set(rows.map((row) => row.place))],
-    },
+    facet: panelsByPlace(rows),
     columns,
     spec: {
       width,
@@ -348,12 +351,7 @@ function lossChart(rows, { columns, width, axisTitle, format, log, lines = [] })
   return {
     params: [FOCUS],
     data: { values: [...rows, ...lines.map((row) => ({ ...row, line: true }))] },
-    facet: {
-      field: "place",
-      type: "nominal",
-      title: null,
-      sort: [...new Set(rows.map((row) => row.place))],
-    },
+    facet: panelsByPlace(rows),
     columns,
     spec: {
       width,
