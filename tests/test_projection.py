@@ -222,8 +222,10 @@ def test_each_program_is_compiled_once_for_all_hardware(folder) -> None:
 def test_a_run_that_nothing_can_be_made_of_is_refused(folder, tmp_path) -> None:
     with pytest.raises(BadInput, match="no cell of synthetic that was timed is selected"):
         projected(folder, select=selector("nonsense"))
-    with pytest.raises(BadInput, match="tpu-v5p: no peak is published for fp32"):
-        projected(folder, hardware=(hardware("tpu-v5p"),), precision=None)
+    compiler = Compiler()
+    with pytest.raises(BadInput, match="tpu-v5p has no published peak for fp32; it has bf16"):
+        project(store.load(folder), Asked((hardware("tpu-v5p"),), (8,), precision=None), compiler)
+    assert not compiler.asked, "nothing is compiled for what cannot be projected"
     bare = synthetic.write(tmp_path, replace(RUN, devices=(1,), rounds=2))
 
     def without(row) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from bench.cells import PRECISIONS
 from bench.matrix import BadInput
 from bench.mesh import MeshShape
 from bench.project.hardware import Hardware, UnknownHardwareError, hardware
@@ -63,6 +64,17 @@ def unavailable(wanted: Sequence[Hardware], chips: Sequence[int]) -> Iterator[st
                 place(sheet, MeshShape((("data", count),)))
             except PlacementError as error:
                 yield f"--chips {count}: {error}"
+
+
+def without_peak(wanted: Sequence[Hardware], precisions: Sequence[str]) -> Iterator[str]:
+    """Which hardware has no published peak for which precisions."""
+    for sheet in wanted:
+        for precision in precisions:
+            if sheet.peak(precision) is None:
+                has = ", ".join(one for one in PRECISIONS if sheet.peak(one)) or "none"
+                yield (
+                    f"--precision: {sheet.name} has no published peak for {precision}; it has {has}"
+                )
 
 
 def _words(text: str) -> list[str]:

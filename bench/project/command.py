@@ -110,7 +110,7 @@ def plan(
 
     from bench.project import plan as planning  # noqa: PLC0415
     from bench.project import terminal  # noqa: PLC0415
-    from bench.project.asked import chip_counts, sheets, unavailable  # noqa: PLC0415
+    from bench.project.asked import chip_counts, sheets, unavailable, without_peak  # noqa: PLC0415
     from bench.project.programs import programs  # noqa: PLC0415
     from bench.selection import selector  # noqa: PLC0415
 
@@ -118,6 +118,7 @@ def plan(
         (sheet, *more), selected = sheets(hardware), selector(keyword)
         counts = chip_counts(str(chips))
         faults = [*unavailable([sheet], counts), *_precision_faults(precision)]
+        faults = faults or [*without_peak([sheet], [precision])]
         if more:
             faults.append("--hardware: a plan is of one chip")
         if faults:

@@ -12,13 +12,12 @@ import pandas as pd
 
 from bench import files, numbers, store
 from bench.cells import Block, Cell, StepOptions
-from bench.matrix import BadInput
 from bench.mesh import MeshShape
 from bench.project import words
 from bench.project.checks import elsewhere
 from bench.project.growth import Read
 from bench.project.hardware import Hardware
-from bench.project.machines import MachineError, of_sheet
+from bench.project.machines import of_sheet
 from bench.project.placement import PlacementError
 from bench.project.programs import Unread
 from bench.project.steps import Prediction, predict, work
@@ -86,7 +85,7 @@ def make(
       read: what compiles cells.
 
     Raises:
-      BadInput: the chip has no published peak for the precision.
+      MachineError: the chip has no published peak for the precision.
     """
     cells = [
         Cell(Block(*workload, mesh, batch, options), name)
@@ -107,8 +106,6 @@ def make(
         except PlacementError as error:
             refused[str(error)].append(name)
             continue
-        except MachineError as error:
-            raise BadInput([str(error)]) from error
         ranked.append(Planned(cell, predict(step, calibration)))
     ranked.sort(key=lambda one: (one.prediction.fits is False, one.prediction.best_s))
     title = f"{'-'.join(workload)}, {options}, batch {batch}, on {chips} {sheet.name}"

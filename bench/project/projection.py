@@ -18,6 +18,7 @@ import pandas as pd
 from bench import store
 from bench.matrix import BadInput
 from bench.project import growth
+from bench.project.asked import without_peak
 from bench.project.calibration import Calibrated, Observation, calibrate
 from bench.project.checks import elsewhere
 from bench.project.growth import Curve, FormulaOf, Read, Scaling
@@ -27,6 +28,7 @@ from bench.project.placement import PlacementError
 from bench.project.programs import Program, Unread, from_row
 from bench.project.steps import Calibration, Prediction, predict, work
 from bench.report import rooflines, tables
+from bench.rows import cell_of
 
 
 @dataclass(frozen=True)
@@ -110,14 +112,22 @@ def project(run: store.Run, asked: Asked, read: Read) -> Projection:
         for row in found.cells.to_dict("records")
         if row["status"] == "ok"
     }
-    if not any(map(asked.select, times)):
+    rows = [row for row in store.read(run.directory).cells() if row["cell"] in times]
+    selected = [cell_of(row) for row in rows if asked.select(row["cell"])]
+    if not selected:
         raise BadInput([f"no cell of {run.directory.name} that was timed is selected"])
+    if asked.precision is None:
+        precisions = {cell.block.options.precision for cell in selected}
+    else:
+        precisions = {asked.precision}
+    # Before anything is compiled, which takes minutes.
+    faults = [*without_peak(asked.hardware, sorted(precisions))]
+    if faults:
+        raise BadInput(faults)
     observations: defaultdict[str, list[Observation]] = defaultdict(list)
     programs: list[Program] = []
     unread: list[Unread] = []
-    for row in store.read(run.directory).cells():
-        if row["cell"] not in times:
-            continue
+    for row in rows:
         program = from_row(row)
         if isinstance(program, Unread):
             unread.append(program)
@@ -231,8 +241,6 @@ def _times(
         found = work(program, of_sheet(sheet, program.mesh, program.options.precision))
     except PlacementError as error:
         return str(error)
-    except MachineError as error:
-        raise BadInput([str(error)]) from error
     return _Times(
         predict(found, calibration),
         found.step_s(replace(calibration, exposed=0.0)),

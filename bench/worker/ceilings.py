@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -132,10 +132,17 @@ def matmul_flops(own: Mesh, precision: str, room: int) -> float:
         # No zeros: what a device's circuits use, and how fast they may run, depends on the numbers.
         numbers = np.random.default_rng(0).standard_normal(1 << 16).astype(dtype)
         matrix = jax.device_put(np.resize(numbers, (width, width)), NamedSharding(own, P()))
-        return partial(compiled(jnp.matmul, own, P(), matrix, matrix), matrix, matrix)
+        zeros = np.zeros((own.size * width, width), dtype)
+        return chained(squared, jax.device_put(zeros, NamedSharding(own, P(_AXIS))), own, matrix)
 
     widths = [width for width in PRODUCTS if 3 * width**2 * dtype.itemsize <= room]
     return best_rate(product, lambda width: 2.0 * width**3, widths)
+
+
+def squared(last: jax.Array, matrix: jax.Array) -> jax.Array:
+    """A matrix by itself, once the last product is there."""
+    _, matrix = jax.lax.optimization_barrier((last, matrix))
+    return matrix @ matrix
 
 
 def memory_bytes(own: Mesh, array: int) -> float:
@@ -242,21 +249,28 @@ def filled(mesh: Mesh, size: int, value: float) -> jax.Array:
     return make().block_until_ready()
 
 
-def chained(function: Callable[[jax.Array], jax.Array], x: jax.Array, mesh: Mesh) -> Call:
-    """Calls of a function on its own last output, whose memory it takes."""
-    program = compiled(function, mesh, P(_AXIS), x, donate_argnums=0)
+def chained(
+    function: Callable[..., jax.Array], x: jax.Array, mesh: Mesh, *whole: jax.Array
+) -> Call:
+    """Calls of a program that every device runs on its part of x, which the next call takes.
+
+    A call waits for the last one, as a step does. Calls that need not may run at the same time,
+    on CPU on more cores than there are devices.
+
+    Args:
+      function: of a device's part of x, which it uses, and of what every device has whole; gives
+        the next x, in the memory of this one.
+      x: divided over the mesh by its first dimension.
+      mesh: of one axis.
+      whole: further arguments.
+    """
+    specs = (P(_AXIS), *(P() for _ in whole))
+    local = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=P(_AXIS), check_vma=False)
+    program = jax.jit(local, donate_argnums=0).lower(x, *whole).compile()
 
     def call() -> jax.Array:
         nonlocal x
-        x = program(x)
+        x = program(x, *whole)
         return x
 
     return call
-
-
-def compiled(
-    function: Callable[..., jax.Array], mesh: Mesh, spec: P, *arguments: jax.Array, **options: Any
-) -> Callable[..., jax.Array]:
-    """A program that every device runs on its own part of the arguments."""
-    local = jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=P(_AXIS), check_vma=False)
-    return jax.jit(local, **options).lower(*arguments).compile()
