@@ -113,6 +113,13 @@ def project(session: nox.Session) -> None:
 
 
 @nox.session
+def plan(session: nox.Session) -> None:
+    """Rank mesh shapes by predicted step time (posargs: a workload, --hardware, --chips)."""
+    install(session)
+    session.run(python(session), "-m", "bench", "plan", *session.posargs)
+
+
+@nox.session
 def inspect(session: nox.Session) -> None:
     """Show where a cell's arrays lie, and their bytes a device (posargs: the cell's name)."""
     install(session)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
 if TYPE_CHECKING:
-    from bench.store import Run
+    from bench.store import Damage, Run
 
 FAILED, BAD_INPUT, INTERRUPTED = 3, 4, 130
 
@@ -40,6 +41,11 @@ def refuse(message: str) -> NoReturn:
 
 def warned(run: Run) -> Run:
     """A stored run, after what of it is damaged was named on stderr."""
-    for damage in run.damaged:
-        typer.echo(f"warning: {run.directory.as_posix()}: set aside: {damage}", err=True)
+    warn(run.directory, run.damaged)
     return run
+
+
+def warn(folder: Path, damaged: Iterable[Damage]) -> None:
+    """Name on stderr what of a stored run is damaged."""
+    for damage in damaged:
+        typer.echo(f"warning: {folder.as_posix()}: set aside: {damage}", err=True)

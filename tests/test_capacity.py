@@ -100,10 +100,32 @@ def ran(_):
     return {"status": "ok", "reason": "", "peak_bytes": 7}
 
 
+def line(*parts, known=None):
+    return largest.Line(cell(*parts), known or {})
+
+
 def test_lines_are_cells_but_for_their_batch():
     cells = [cell(batch=16), cell(batch=8), cell("b"), cell(mesh="data=4"), cell(options="bf16")]
     apart = [cell(options="fp32,processes=2"), cell(options="fp32,variant=x")]
-    assert largest.lines_of([*cells, *apart]) == [cells[1], *cells[2:]]
+    found = largest.lines_of({one: 100.0 * one.block.batch for one in [*cells, *apart]})
+    assert [one.cell for one in found] == [cells[1], *cells[2:]]
+    assert [one.known for one in found] == [{8: 800, 16: 1600}, *3 * [{8: 800}]]
+    (bare,) = largest.lines_of({cell(): None})
+    assert bare.known == {}
+
+
+def test_what_the_run_has_measured_is_not_compiled():
+    asked = []
+
+    def reading(cells):
+        asked.extend(one.block.batch for one in cells)
+        return read(cells)
+
+    known = {8: 1_800, 16: 2_600}
+    limit = largest.Limit(41_000, "")
+    (row,) = largest.largest([line(known=known)], limit, reading, ran)
+    assert (row["batch"], row["compilations"]) == (400, len(asked))
+    assert asked == [256, 400, 424], "16 times as many at most, then along the line"
 
 
 def test_what_is_predicted_is_run():
@@ -113,12 +135,15 @@ def test_what_is_predicted_is_run():
         proved.append(one)
         return ran(one)
 
-    lines = [cell("a"), cell("loop"), cell("b", "data=4")]
+    lines = [line("a"), line("loop"), line("b", "data=4")]
     limit = largest.Limit(41_000, "as asked for")
     a, loop, b = largest.largest(lines, limit, read, prove)
     assert (a["batch"], a["predicted_bytes"], a["next_batch"]) == (400, 41_000, 424)
     assert (b["batch"], b["status"], b["peak_bytes"]) == (400, "ok", 7)
-    assert proved == [largest.with_batch(lines[0], 400), largest.with_batch(lines[2], 400)]
+    assert proved == [
+        largest.with_batch(lines[0].cell, 400),
+        largest.with_batch(lines[2].cell, 400),
+    ]
     assert (loop["batch"], loop["status"]) == (None, "unsupported")
     assert loop["reason"] == "not predicted: it is a loop"
 
@@ -128,14 +153,14 @@ def test_a_prediction_that_is_refuted_is_told_and_a_smaller_batch_tried():
         fits = one.block.batch <= 320
         return ran(one) if fits else {"status": "oom", "reason": "no room", "peak_bytes": None}
 
-    (row,) = largest.largest([cell()], largest.Limit(41_000, ""), read, prove)
+    (row,) = largest.largest([line()], largest.Limit(41_000, ""), read, prove)
     assert row["refuted"] == [400, 348]
     assert row["batch"] == 304
     assert "304, which ran; predicted was 400, which ran out of memory" in table.line(row)
 
 
 def test_where_nothing_fits_nothing_is_run():
-    (row,) = largest.largest([cell()], largest.Limit(1_000, ""), read, lambda _: 1 / 0)
+    (row,) = largest.largest([line()], largest.Limit(1_000, ""), read, lambda _: 1 / 0)
     assert (row["batch"], row["status"]) == (None, "oom")
     assert (row["next_batch"], row["next_bytes"]) == (4, 1_400)
 
@@ -144,12 +169,12 @@ def test_a_step_that_fails_has_its_reason_and_no_batch():
     def prove(_):
         return {"status": "crashed", "reason": "boom", "peak_bytes": None}
 
-    (row,) = largest.largest([cell()], largest.Limit(41_000, ""), read, prove)
+    (row,) = largest.largest([line()], largest.Limit(41_000, ""), read, prove)
     assert (row["batch"], row["predicted_bytes"], row["reason"]) == (None, None, "boom")
 
 
 def test_rows_are_kept_and_replaced(tmp_path):
-    one, other = largest.largest([cell("a"), cell("b")], largest.Limit(41_000, ""), read, ran)
+    one, other = largest.largest([line("a"), line("b")], largest.Limit(41_000, ""), read, ran)
     rows.write(tmp_path, [one, other])
     smaller = {**one, "batch": 8}
     assert rows.write(tmp_path, [smaller]) == [smaller, other]
@@ -159,7 +184,7 @@ def test_rows_are_kept_and_replaced(tmp_path):
 
 
 def test_a_table_fits_a_terminal():
-    found = largest.largest([cell("a"), cell("loop")], largest.Limit(41_000, "asked"), read, ran)
+    found = largest.largest([line("a"), line("loop")], largest.Limit(41_000, "asked"), read, ran)
     text = io.StringIO()
     table.show(Console(file=text, width=80), list(found))
     assert "mlp-tiny, fp32,microbatches=2: 40.0 KiB a device, asked" in text.getvalue().replace(

@@ -129,6 +129,33 @@ def test_there_is_a_child_for_each_number_of_devices(catalogue, children):
     assert asked == [["zero1", "jit_spmd"], ["jit_spmd"]]
 
 
+def test_accelerators_that_are_here_have_their_own_compiler(catalogue, monkeypatch):
+    environments = []
+
+    def ask(command, question, environment, timeout_s):
+        environments.append(environment)
+        return Answer(json.dumps({"row": ROW, "reason": ""}), "", 0)
+
+    def ended(**options):
+        before = len(environments)
+        (found,) = programs([cell()], catalogue=here, **options)
+        assert isinstance(found, Program)
+        return environments[before:]
+
+    monkeypatch.setattr(module, "ask", ask)
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    here = catalogue | {"platform": "gpu", "device_kind": "NVIDIA H100 80GB HBM3"}
+    for flags in ("--xla_gpu_autotune_level=0", "--xla_gpu_autotune_level=4"):
+        monkeypatch.setenv("XLA_FLAGS", flags)
+        (environment,) = ended(here=True)
+        assert environment["XLA_FLAGS"] == flags
+        assert "JAX_PLATFORMS" not in environment
+        assert not ended(here=True), "it is kept, apart from what other flags gave"
+    (virtual,) = ended()
+    assert virtual["JAX_PLATFORMS"] == "cpu"
+    assert "autotune" not in virtual["XLA_FLAGS"]
+
+
 def test_who_ends_a_child_or_takes_too_long_is_named_and_the_others_are_asked(catalogue, children):
     asked, endings = children
     line = json.dumps({"row": ROW, "reason": ""})

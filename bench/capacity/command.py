@@ -9,9 +9,8 @@ import typer
 
 from bench import store
 from bench.catalogue import CatalogueError, faults_of_files, read_catalogue
-from bench.cells import Cell
 from bench.engine import find_run
-from bench.exits import FAILED, refuse
+from bench.exits import FAILED, refuse, warn
 from bench.matrix import BadInput
 from bench.rows import cell_of
 from bench.selection import selector
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from bench.capacity.largest import Limit
+    from bench.capacity.largest import Limit, Line
     from bench.protocol import Catalogue
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
@@ -73,13 +72,13 @@ def maxbatch(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(FAILED) from error
     found = []
-    for own in {line.block.mesh: None for line in lines}:
-        of_mesh = [line for line in lines if line.block.mesh == own]
+    for own in {line.cell.block.mesh: None for line in lines}:
+        of_mesh = [line for line in lines if line.cell.block.mesh == own]
         limit = limit_of(catalogue, own.size, asked)
         for row in largest.largest(
             of_mesh,
             limit,
-            lambda cells: programs(cells, files, workloads),
+            lambda cells: programs(cells, files, workloads, catalogue, here=True),
             lambda cell: proof.prove(cell, catalogue["platform"], files, workloads),
         ):
             typer.echo(table.line(row))
@@ -92,7 +91,7 @@ def maxbatch(
 
 def lines_of(
     folder: Path, expression: str, implementations: Sequence[str], workloads: Sequence[str]
-) -> list[Cell]:
+) -> list[Line]:
     """What is to be searched, as bench.capacity.largest has it.
 
     Raises:
@@ -108,8 +107,16 @@ def lines_of(
         faults.append(str(error))
     if faults:
         raise BadInput(faults)
-    proved = [cell_of(row) for row in store.read(folder).cells() if row["status"] == "ok"]
-    found = lines_of(cell for cell in proved if chosen(cell.name))
+    stored = store.read(folder)
+    warn(folder, stored.damaged)
+    proved = [row for row in stored.cells() if row["status"] == "ok"]
+    found = lines_of(
+        {
+            cell_of(row): memory["total_bytes"] if (memory := row.get("memory")) else None
+            for row in proved
+            if chosen(row["cell"])
+        }
+    )
     if not found:
         raise BadInput([f"{folder.name}: no cell is ok, of one process, and selected by -k"])
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench.capacity.rows import MaxBatchRow
@@ -33,18 +33,33 @@ class Limit:
     """Where it is from."""
 
 
-def lines_of(cells: Iterable[Cell]) -> list[Cell]:
-    """One cell of each implementation, workload, mesh and set of options: that of least batch.
+@dataclass(frozen=True)
+class Line:
+    """Cells that differ in their batch alone."""
 
-    Cells of several processes and of other environments are left out.
+    cell: Cell
+    """That of least batch."""
+    known: Mapping[int, float]
+    """Bytes of a device by batch, where the run has them."""
+
+
+def lines_of(planned: Mapping[Cell, float | None]) -> list[Line]:
+    """One line for each implementation, workload, mesh and set of options.
+
+    Args:
+      planned: cells, with what the compiler planned for a device when they were measured. Those of
+        several processes and of other environments are left out.
     """
-    found: dict[tuple[object, ...], Cell] = {}
-    for cell in sorted(cells, key=lambda cell: cell.block.batch):
-        block = cell.block
-        if block.options.processes == 1 and not block.options.variant:
-            key = (block.workload, block.size, block.mesh, block.options, cell.implementation)
-            found.setdefault(key, cell)
-    return list(found.values())
+    found: dict[Cell, dict[int, float]] = {}
+    first: dict[Cell, Cell] = {}
+    for cell in sorted(planned, key=lambda cell: cell.block.batch):
+        options = cell.block.options
+        if options.processes == 1 and not options.variant:
+            known = found.setdefault(first.setdefault(with_batch(cell, 0), cell), {})
+            bytes_ = planned[cell]
+            if bytes_ is not None:
+                known[cell.block.batch] = bytes_
+    return [Line(cell, known) for cell, known in found.items()]
 
 
 def quantum(block: Block) -> int:
@@ -57,7 +72,7 @@ def with_batch(cell: Cell, batch: int) -> Cell:
     return replace(cell, block=replace(cell.block, batch=batch))
 
 
-def largest(lines: Sequence[Cell], limit: Limit, read: Read, prove: Prove) -> Iterator[MaxBatchRow]:
+def largest(lines: Sequence[Line], limit: Limit, read: Read, prove: Prove) -> Iterator[MaxBatchRow]:
     """Search all lines at once, since one process compiles many cells, then prove one by one.
 
     Args:
@@ -66,7 +81,9 @@ def largest(lines: Sequence[Cell], limit: Limit, read: Read, prove: Prove) -> It
       read: compiles.
       prove: runs; its devices have the limit, or more.
     """
-    searches = {line: Search(quantum(line.block), limit.bytes) for line in lines}
+    searches = {
+        line.cell: Search(quantum(line.cell.block), limit.bytes, dict(line.known)) for line in lines
+    }
     unread: dict[Cell, str] = {}
     while asked := {
         line: search.next
@@ -112,7 +129,7 @@ def _proven(line: Cell, search: Search, limit: Limit, unread: str, prove: Prove)
         predicted_bytes=search.known.get(batch) if known and batch is not None else None,
         next_batch=too_large,
         next_bytes=None if too_large is None else search.known[too_large],
-        compilations=len(search.known),
+        compilations=search.asked,
         status=fit["status"],
         reason=fit["reason"],
         refuted=refuted,

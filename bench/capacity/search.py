@@ -44,6 +44,11 @@ class Search:
         self._fitted.append(size <= self.limit)
 
     @property
+    def asked(self) -> int:
+        """How many batches it was told of beside those that were known."""
+        return len(self._fitted)
+
+    @property
     def fits(self) -> int | None:
         """The largest batch that is known to fit, with all smaller ones; None if there is none."""
         below = self.too_large or float("inf")

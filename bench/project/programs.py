@@ -1,10 +1,11 @@
 """What one device does in a cell's step, as a compiler says. Imports no jax.
 
-Steps are compiled by child processes on virtual CPU devices, as many as the mesh has, and not run:
-see bench/worker/compile_only.py. What was read is kept in the user's cache, under a key of the
-contents of all files that it comes from, those that read it included. It is XLA:CPU's program:
+Steps are compiled by child processes and not run: see bench/worker/compile_only.py. What was read
+is kept in the user's cache, under a key of the contents of all files that it comes from, those that
+read it included. Meshes of any size are had as virtual CPU devices. It is then XLA:CPU's program:
 another backend may combine collectives, choose other kinds of them or fuse more, which shows in
-counts and in bytes accessed more than in FLOPs and payloads.
+counts and in bytes accessed more than in FLOPs and payloads. Meshes that this machine's
+accelerators have can be compiled by their own compiler.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from bench import files
 from bench.catalogue import read_catalogue
 from bench.cells import Block, Cell, StepOptions
 from bench.child import ask
-from bench.environment import ROOT, compiling_environment
+from bench.environment import ROOT, compiling_environment, worker_environment
 from bench.keys import Contents
 from bench.matrix import BadInput
 from bench.mesh import MeshShape
@@ -98,6 +99,8 @@ def programs(
     workload_paths: Sequence[str] = (),
     catalogue: Catalogue | None = None,
     timeout_s: float = TIMEOUT_S,
+    *,
+    here: bool = False,
 ) -> list[Program | Unread]:
     """Compile cells' steps, without running them; one result a cell, in their order.
 
@@ -107,14 +110,18 @@ def programs(
       workload_paths: files outside bench/workloads/.
       catalogue: what there is, if it is known already; it has to list these files too.
       timeout_s: seconds that one cell may take.
+      here: compile for this machine's own devices instead of virtual ones; meshes are then of no
+        more devices than there are.
 
     Raises:
       CatalogueError: nothing could be found out of what there is.
     """
     if catalogue is None:
         catalogue = read_catalogue(implementation_paths, workload_paths)
-    # Whatever runs here, the compiler is that of virtual CPU devices.
-    catalogue = cast("Catalogue", {**catalogue, "platform": "cpu", "device_kind": "compile-only"})
+    platform = catalogue["platform"] if here else "cpu"
+    if platform == "cpu":  # whatever runs here, the compiler is that of virtual devices
+        virtual = {**catalogue, "platform": "cpu", "device_kind": "compile-only"}
+        catalogue = cast("Catalogue", virtual)
     contents = Contents(catalogue)
     found: dict[Cell, Program | Unread] = {}
     kept: dict[Cell, Path] = {}
@@ -124,7 +131,7 @@ def programs(
             found[cell] = Unread(cell, reason)
             continue
         try:
-            kept[cell] = _kept(cell, contents)
+            kept[cell] = _kept(cell, contents, platform)
         except BadInput as error:
             found[cell] = Unread(cell, "; ".join(error.faults))
             continue
@@ -134,7 +141,8 @@ def programs(
     asked = sorted((c for c in kept if c not in found), key=lambda c: c.block.mesh.size)
     paths = (implementation_paths, workload_paths)
     for devices, group in groupby(asked, key=lambda c: c.block.mesh.size):
-        for cell, answer in _answers(list(group), devices, *paths, timeout_s):
+        environment = _environment(platform, devices)
+        for cell, answer in _answers(list(group), environment, *paths, timeout_s):
             found[cell] = _result(cell, answer)
             if answer["row"] is not None or answer["reason"].startswith("unsupported"):
                 _keep(kept[cell], answer)
@@ -198,18 +206,17 @@ def _why_not(cell: Cell, catalogue: Catalogue) -> str:
 
 def _answers(
     cells: list[Cell],
-    devices: int,
+    environment: dict[str, str],
     implementation_paths: Sequence[str],
     workload_paths: Sequence[str],
     timeout_s: float,
 ) -> Iterator[tuple[Cell, CompiledAnswer]]:
-    """Ask one child after the other, until all cells of this many devices are answered.
+    """Ask one child after the other, until all cells, which are of as many devices, are answered.
 
     A child that ends before it has answered all is held against the cell that it was at.
     """
     while cells:
         lines = [json.dumps(cell_request(c, implementation_paths, workload_paths)) for c in cells]
-        environment = compiling_environment(devices)
         child = ask(COMMAND, "\n".join(lines), environment, timeout_s * len(cells))
         answers: list[CompiledAnswer] = []
         for line in child.out.splitlines():
@@ -251,13 +258,21 @@ def _program(cell: Cell, row: CompiledRow) -> Program:
     )
 
 
-def _kept(cell: Cell, contents: Contents) -> Path:
+def _environment(platform: str, devices: int) -> dict[str, str]:
+    """That of a process that compiles."""
+    if platform == "cpu":
+        return compiling_environment(devices)
+    return worker_environment(platform, devices)
+
+
+def _kept(cell: Cell, contents: Contents, platform: str) -> Path:
     """Where the answer about a cell is kept.
 
     Raises:
       BadInput: one of its files cannot be read.
     """
-    parts = [contents.key(cell), *compiling_environment(1)["XLA_FLAGS"].split()]
+    flags = _environment(platform, cell.block.mesh.size).get("XLA_FLAGS", "")
+    parts = [contents.key(cell), *flags.split()]
     parts += [(ROOT / "bench/worker" / f"{name}.py").read_text("utf-8") for name in _READERS]
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
     return user_cache_path("lockstep") / "programs" / f"{key}.json"
