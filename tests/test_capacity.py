@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 
+import pandas as pd
 import pytest
+import synthetic
 from rich.console import Console
 
-from bench import numbers
+from bench import numbers, store
 from bench.capacity import largest, proof, rows, table
 from bench.capacity.command import bytes_of
 from bench.capacity.search import RESOLUTION, Search
@@ -15,6 +17,7 @@ from bench.cells import Block, Cell, StepOptions
 from bench.matrix import BadInput
 from bench.mesh import MeshShape
 from bench.project.programs import Program, Unread
+from bench.report import build, dataset, tables
 
 
 def run(search, memory, most=20):
@@ -181,6 +184,31 @@ def test_rows_are_kept_and_replaced(tmp_path):
     path = tmp_path / rows.FILE
     path.write_bytes(path.read_bytes().replace(b'"batch": 8', b'"batch": 9'))
     assert rows.read(tmp_path) == [other], "what was changed is not read"
+
+
+def test_a_report_has_them(tmp_path):
+    plan = synthetic.Plan(devices=(2,), rounds=4)
+    run = synthetic.write(tmp_path, plan)
+    lines = [line(name, "data=2", 64, "fp32") for name in ("a", "b", "loop")]
+
+    def prove(one):
+        fits = one.implementation == "a" or one.block.batch < 400
+        return ran(one) if fits else {"status": "oom", "reason": "no room", "peak_bytes": None}
+
+    found = largest.largest(lines, largest.Limit(41_000, "as asked for"), read, prove)
+    # Those of the run's own workload and options.
+    rows.write(run, ({**row, "workload": "mlp-base"} for row in found))
+    build(store.load(run))
+    csv = pd.read_csv(run / "max_batch.csv").set_index("implementation")
+    assert csv["batch"].fillna(0).to_dict() == {"a": 400, "b": 350, "loop": 0}
+    markdown = (run / "report.md").read_text("utf-8").replace(numbers.NARROW, " ")
+    assert "A device may hold 40.0 KiB (as asked for)." in markdown
+    for shown in ("| a | 400 (40.0 KiB) |", "| b | 350 (400 was predicted, and did not fit) |"):
+        assert shown in markdown
+    assert "not predicted: it is a loop" in markdown
+    carried = dataset.build(tables.build(store.load(run)), store.read_manifest(run))["largest"]
+    assert carried["batch"] == [400, 350, None]
+    assert carried["refuted"] == ["", "400", ""]
 
 
 def test_a_table_fits_a_terminal():

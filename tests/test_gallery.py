@@ -97,6 +97,25 @@ def test_a_run_is_published_and_listed(checkout):
     assert not re.search(r"<script|src=|https?://", html)
 
 
+def test_a_projection_goes_with_its_run(checkout):
+    reports = checkout / "reports"
+    projection = synthetic.write(reports, PLAN, "mine") / "projection"
+    projection.mkdir()
+    for name in ("projection.html", "predictions.csv", "predictions.parquet"):
+        (projection / name).write_text("predicted")
+    done = lockstep("publish", "mine")
+    assert done.exit_code == 0, done.output
+    published = sorted(path.name for path in (reports / NAME / "projection").iterdir())
+    assert published == ["predictions.csv", "projection.html"]
+    assert "projection/projection.html" in (reports / NAME / "report.md").read_text()
+
+    (projection / "projection.html").write_text("/home/somebody/run")
+    shutil.rmtree(reports / NAME)
+    done = lockstep("publish", "mine")
+    assert done.exit_code == exits.BAD_INPUT
+    assert "projection/projection.html, line 1: '/home/somebody' tells of" in done.output
+
+
 def test_runs_of_the_same_name_are_not_overwritten(checkout, quick_report):
     synthetic.write(checkout / "reports", PLAN, "mine")
     assert lockstep("publish", "mine").exit_code == 0

@@ -83,10 +83,9 @@ def maxbatch(
         ):
             typer.echo(table.line(row))
             found.append(row)
-    everything = rows.write(folder, found)
+    rows.write(folder, found)
     table.show(Console(highlight=False), sorted(found, key=rows.key))
-    path = table.export(folder, everything)
-    typer.echo(f"largest batches: {path.as_posix()}")
+    typer.echo(f"stored: {(folder / rows.FILE).as_posix()} (`bench report {run}` shows it)")
 
 
 def lines_of(

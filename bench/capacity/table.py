@@ -1,20 +1,16 @@
-"""Largest batches as text: a line each, a table, and CSV."""
+"""Largest batches as text: a line each, and a table."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 
-import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bench import numbers, store
+from bench import numbers
 from bench.capacity.rows import MaxBatchRow
-
-NAME = "max_batch"
 
 
 def line(row: MaxBatchRow) -> str:
@@ -53,9 +49,3 @@ def show(console: Console, rows: Sequence[MaxBatchRow]) -> None:
 
 def _subject(row: MaxBatchRow) -> tuple[str, float, str]:
     return f"{row['workload']}, {row['options']}", row["limit_bytes"], row["limit_is"]
-
-
-def export(folder: Path, rows: Sequence[MaxBatchRow]) -> Path:
-    """Write `max_batch.csv` and Parquet; the path of the CSV."""
-    store.export(pd.DataFrame(rows), folder, NAME)
-    return folder / f"{NAME}.csv"

@@ -45,7 +45,7 @@ def publish(run: store.Run, reports: Path) -> Path:
     """Make a published folder of a run, and return it.
 
     It holds the manifest, the stored rows, and the report made of them: pages, plots, and tables
-    as CSV; no Parquet and no traces.
+    as CSV; no Parquet and no traces. A projection that was made of the run goes with it.
 
     Args:
       run: as stored.
@@ -57,7 +57,7 @@ def publish(run: store.Run, reports: Path) -> Path:
       OSError: it cannot be written.
     """
     # Drawing libraries take seconds to load: only now, when nobody waits for an answer.
-    from bench.report import build  # noqa: PLC0415
+    from bench.report import PROJECTION, build  # noqa: PLC0415
 
     if run.damaged:
         raise BadInput([f"{run.directory.as_posix()} is damaged: {run.damaged[0]}"])
@@ -70,8 +70,11 @@ def publish(run: store.Run, reports: Path) -> Path:
         for file in _STORED:
             if (run.directory / file).exists():
                 shutil.copy(run.directory / file, folder)
+        projection = run.directory / PROJECTION.parent
+        if projection.is_dir():
+            shutil.copytree(projection, folder / PROJECTION.parent)
         build(store.load(folder))
-        for path in folder.glob("*.parquet"):
+        for path in folder.rglob("*.parquet"):
             path.unlink()
         faults = [*_too_large(folder), *_private(folder)]
         if faults:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from bench import files, store
 from bench.report import checkpoints, figures, inputs, losses, markdown, page, tables, traces, words
 
@@ -24,8 +26,9 @@ def build(run: Run, *, all_plots: bool = False) -> Path:
 
     Beside it: `report.md`, `plots/`, and the tables `cells`, `samples` and `blocks` as CSV and
     Parquet; with traces also `trace_steps`, `trace_operations` and `causes`; with input `inputs`,
-    with checkpoints `checkpoints`, with loss curves `losses` and `loss_differences`. Reads stored
-    rows alone, so it can be repeated; the same rows give the same bytes.
+    with checkpoints `checkpoints`, with loss curves `losses` and `loss_differences`, with a search
+    for the largest batch `max_batch`. Reads stored rows alone, so it can be repeated; the same rows
+    give the same bytes.
 
     Args:
       run: as stored.
@@ -51,6 +54,8 @@ def build(run: Run, *, all_plots: bool = False) -> Path:
     if trainings:
         store.export(losses.curves_frame(trainings), run_dir, "losses")
         store.export(losses.differences_frame(trainings), run_dir, "loss_differences")
+    if found.largest:
+        store.export(pd.DataFrame(found.largest), run_dir, "max_batch")
     drawn = figures.draw(found, every=all_plots)
     projected = PROJECTION.as_posix() if (run_dir / PROJECTION).is_file() else ""
     plots = run_dir / "plots"

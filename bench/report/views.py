@@ -355,8 +355,9 @@ def _largest(row: MaxBatchRow | None) -> Figure:
         return Figure(numbers.MISSING)
     if row["batch"] is None:
         return Figure(row["status"], row["reason"])
-    refuted = f"; predicted was {row['refuted'][0]}" if row["refuted"] else ""
-    return Figure(str(row["batch"]), numbers.bytes_(row["predicted_bytes"]) + refuted)
+    if row["refuted"]:
+        return Figure(str(row["batch"]), f"{row['refuted'][0]} was predicted, and did not fit")
+    return Figure(str(row["batch"]), numbers.bytes_(row["predicted_bytes"]))
 
 
 def curve(scaling: Scaling) -> Table:
