@@ -294,12 +294,19 @@ class CompiledRow(TypedDict):
     """That tracing, compiling and reading took."""
 
 
+Lack = Literal["", "unsupported", "unreadable", "failed"]
+"""Why a step's program is not there: it is; its implementation says that it cannot run this; it
+cannot be had without running it; or something failed, which may go well another time."""
+
+
 class CompiledAnswer(TypedDict):
     """To one CellRequest that `python -m bench.worker.compile_only` was sent."""
 
     row: CompiledRow | None
     reason: str
     """Why there is no row; empty if there is."""
+    lack: Lack
+    """What kind of reason it is."""
 
 
 class CatalogueRequest(TypedDict):

@@ -88,7 +88,7 @@ def children(monkeypatch):
         ].removeprefix("data=")
         if endings:
             return endings.pop(0)
-        line = json.dumps({"row": ROW, "reason": ""})
+        line = json.dumps({"row": ROW, "reason": "", "lack": ""})
         return Answer("\n".join([line] * len(asked[-1])), "", 0)
 
     monkeypatch.setattr(module, "ask", ask)
@@ -110,7 +110,7 @@ def test_a_step_is_compiled_by_a_child_and_kept_until_a_file_changes(tmp_path, c
     assert (sums["kind"], sums["axes"], sums["members"]) == ("all-reduce", ["data"], 2)
     # A gradient for each parameter, and the loss; SGD keeps nothing.
     assert sums["payload_bytes"] == found.state_bytes + 4
-    assert refused == Unread(wanted[1], "unsupported: too many")
+    assert refused == Unread(wanted[1], "too many", "unsupported")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "ask", lambda *_: pytest.fail("there is no need to ask"))
@@ -134,7 +134,7 @@ def test_accelerators_that_are_here_have_their_own_compiler(catalogue, monkeypat
 
     def ask(command, question, environment, timeout_s):
         environments.append(environment)
-        return Answer(json.dumps({"row": ROW, "reason": ""}), "", 0)
+        return Answer(json.dumps({"row": ROW, "reason": "", "lack": ""}), "", 0)
 
     def ended(**options):
         before = len(environments)
@@ -158,7 +158,7 @@ def test_accelerators_that_are_here_have_their_own_compiler(catalogue, monkeypat
 
 def test_who_ends_a_child_or_takes_too_long_is_named_and_the_others_are_asked(catalogue, children):
     asked, endings = children
-    line = json.dumps({"row": ROW, "reason": ""})
+    line = json.dumps({"row": ROW, "reason": "", "lack": ""})
     endings += [Answer(f"{line}\n", "a\nkilled here\n", -9), Answer("", "", None)]
     wanted = [cell(batch=8), cell(batch=16), cell(batch=32), cell(batch=64)]
     found = programs(wanted, catalogue=catalogue, timeout_s=1)

@@ -26,6 +26,7 @@ from bench.project.steps import IDEAL, Calibration, predict, work
 from bench.rows import Ceilings, Communication
 
 GB = 1e9
+MIB = 2**20
 
 
 def communication(kind: str, axes: list[str], payload: float, count: int = 1) -> Communication:
@@ -52,7 +53,9 @@ def step(
     )  # fmt: skip
 
 
-MACHINE = Machine("test", 1e12, 2e12, 1 * GB, 2 * GB, lambda _: Route(Switch(2, 1 * GB)))
+MACHINE = Machine(
+    "test", 1e12, 2e12, 1 * GB, 2 * GB, lambda _: Route(Switch(2, 1 * GB)), combines=False
+)
 """3 s of products; an all-reduce of 1 GB takes 1 s, one of its phases half."""
 
 GRADIENTS = communication("all-reduce", ["data"], GB)
@@ -98,6 +101,40 @@ def test_communication_is_hidden_where_nothing_waits_for_it(
 def test_recomputing_makes_the_forward_pass_a_smaller_share() -> None:
     reduced = communication("all-reduce", ["data"], 2.5 * GB)
     assert work(step(reduced, remat=True), MACHINE).step_s(IDEAL) == pytest.approx(0.75 + 2.5)
+
+
+@pytest.mark.parametrize(
+    ("row", "microbatches", "count"),
+    [
+        (communication("all-gather", ["fsdp"], 90 * MIB, 148), 1, 3),
+        (communication("reduce-scatter", ["fsdp"], 90 * MIB + 1, 148), 1, 4),
+        (communication("all-reduce", ["data"], 1e3, 12), 1, 1),
+        # Those of one microbatch do not wait for the next one's products.
+        (communication("all-reduce", ["data"], 1e3, 12), 4, 4),
+        (communication("all-reduce", ["data"], 1e3, 2), 4, 2),
+        # Larger ones stay as they are.
+        (communication("all-gather", ["fsdp"], 900 * MIB, 5), 1, 5),
+        # The next product is made of what is waited for.
+        (communication("all-reduce", ["model"], 1e3, 12), 1, 12),
+        (communication("all-reduce", [], 1e3, 12), 1, 12),
+    ],
+)
+def test_small_collectives_that_nothing_waits_for_are_combined(
+    row: Communication, microbatches: int, count: int
+) -> None:
+    program = step(row, flops=0.0)
+    program = replace(program, options=replace(program.options, microbatches=microbatches))
+    slow = Route(Switch(2, 1 * GB), overhead_s=0.1)
+    combining = replace(MACHINE, route=lambda _: slow, combines=True)
+    found = work(program, combining)
+    apart = work(program, replace(combining, combines=False))
+    (one,), (as_it_is,) = found.collectives, apart.collectives
+    assert (one.count, as_it_is.count) == (count, row["count"])
+    assert as_it_is.seconds - one.seconds == pytest.approx(0.1 * (row["count"] - count))
+    assert one.separate_s == as_it_is.separate_s == as_it_is.seconds
+    # Nobody knows what another compiler does: the interval holds both.
+    assert predict(found, IDEAL).high_s == predict(apart, IDEAL).high_s
+    assert predict(found, IDEAL).best_s == pytest.approx(one.seconds)
 
 
 def test_the_update_moves_the_state_twice_and_overhead_adds_up() -> None:

@@ -74,7 +74,8 @@ def project(
         )
         folder = find_run(run)
         stored = warned(store.load(folder))
-        found = project(stored, asked, programs)
+        catalogue = read_catalogue()
+        found = project(stored, asked, lambda cells: programs(cells, catalogue=catalogue))
         drawn = charts.draw(found)
         written = page.build(found, drawn, wanted, folder / PROJECTION.parent, sys.argv[2:])
     except (BadInput, store.StoreError, ValueError, OSError) as error:
@@ -134,7 +135,7 @@ def plan(
             sheet,
             chips,
             [one for one in usable if selected(one)],
-            programs,
+            lambda cells: programs(cells, catalogue=catalogue),
         )
         folder = REPORTS / f"plan_{'-'.join(name)}_{chips}-{sheet.name}"
         written = planning.build(found, folder)

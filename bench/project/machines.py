@@ -40,6 +40,8 @@ class Machine:
     route: Callable[[Sequence[str]], Route]
     """The links of collectives along axes of the mesh; raises PlacementError where there are none.
     """
+    combines: bool
+    """Whether its compiler makes one collective of several; if not, programs are as they run."""
 
 
 class Achievable(BaseModel):
@@ -78,6 +80,7 @@ def of_sheet(hardware: Hardware, mesh: MeshShape, precision: str) -> Machine:
         hardware.memory.bandwidth.value,
         hardware.memory.bytes.value,
         lambda axes: links(tuple(axes)),
+        combines=True,
     )
 
 
@@ -98,7 +101,13 @@ def of_ceilings(measured: Ceilings, mesh: MeshShape) -> Machine:
         return Route(Switch(members, rate), overhead_s=latency)
 
     return Machine(
-        "this machine", measured["matmul_flops"], None, measured["memory_bytes"], None, route
+        "this machine",
+        measured["matmul_flops"],
+        None,
+        measured["memory_bytes"],
+        None,
+        route,
+        combines=False,
     )
 
 

@@ -44,8 +44,10 @@ class Plan:
     hardware: Hardware
     ranked: list[Planned]
     """The fastest first, those that do not fit in memory behind all others."""
+    unsupported: list[tuple[str, list[str]]]
+    """Reasons that implementations give, and of which on which meshes."""
     refused: list[tuple[str, list[str]]]
-    """Why there is none, and for which implementations and meshes."""
+    """Other reasons why there is no prediction, and for which."""
 
 
 def meshes(chips: int) -> Iterator[MeshShape]:
@@ -95,11 +97,13 @@ def make(
     ]
     calibration = elsewhere(sheet.name).calibration
     ranked = []
+    unsupported: defaultdict[str, list[str]] = defaultdict(list)
     refused: defaultdict[str, list[str]] = defaultdict(list)
     for cell, program in zip(cells, read(cells), strict=True):
         name = f"{cell.implementation} on {cell.block.mesh}"
         if isinstance(program, Unread):
-            refused[program.reason].append(name)
+            reasons = unsupported if program.lack == "unsupported" else refused
+            reasons[program.reason].append(name)
             continue
         try:
             step = work(program, of_sheet(sheet, cell.block.mesh, options.precision))
@@ -109,7 +113,7 @@ def make(
         ranked.append(Planned(cell, predict(step, calibration)))
     ranked.sort(key=lambda one: (one.prediction.fits is False, one.prediction.best_s))
     title = f"{'-'.join(workload)}, {options}, batch {batch}, on {chips} {sheet.name}"
-    return Plan(title, sheet, ranked, list(refused.items()))
+    return Plan(title, sheet, ranked, list(unsupported.items()), list(refused.items()))
 
 
 @dataclass(frozen=True)
@@ -143,11 +147,16 @@ def lines(found: Plan) -> list[Line]:
                 interval=words.interval(step),
                 mfu=numbers.MISSING if step.mfu is None else numbers.percent(step.mfu),
                 binds=words.binds(step),
-                memory=words.memory(step),
+                memory=numbers.bytes_(step.memory_bytes),
                 fits=fits,
             )
         )
     return made
+
+
+def memory(found: Plan) -> str:
+    """`of 74.5 GiB`: what a chip has."""
+    return f"of {numbers.bytes_(found.hardware.memory.bytes.value)}"
 
 
 def build(found: Plan, folder: Path) -> Path:
@@ -158,7 +167,12 @@ def build(found: Plan, folder: Path) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     store.export(pd.DataFrame([_row(one) for one in found.ranked]), folder, "plan")
-    shown = {"plan": found, "lines": lines(found), "rests": words.hardware(found.hardware)}
+    shown = {
+        "plan": found,
+        "lines": lines(found),
+        "memory": memory(found),
+        "rests": words.hardware(found.hardware),
+    }
     for name, markdown in ((PAGE, False), ("plan.md", True)):
         template = environment(Path(__file__).parent, markdown=markdown)
         files.write(folder / name, template.get_template(f"{name}.j2").render(shown))

@@ -30,7 +30,7 @@ from bench.environment import ROOT, compiling_environment, worker_environment
 from bench.keys import Contents
 from bench.matrix import BadInput
 from bench.mesh import MeshShape
-from bench.protocol import Catalogue, CompiledAnswer, CompiledRow, cell_request
+from bench.protocol import Catalogue, CompiledAnswer, CompiledRow, Lack, cell_request
 from bench.readable import readable
 from bench.rows import CellRow, Communication, cell_of
 
@@ -91,6 +91,7 @@ class Unread:
 
     cell: Cell
     reason: str
+    lack: Lack = "failed"
 
 
 def programs(
@@ -144,7 +145,7 @@ def programs(
         environment = _environment(platform, devices)
         for cell, answer in _answers(list(group), environment, *paths, timeout_s):
             found[cell] = _result(cell, answer)
-            if answer["row"] is not None or answer["reason"].startswith("unsupported"):
+            if answer["lack"] != "failed":
                 _keep(kept[cell], answer)
     return [found[cell] for cell in cells]
 
@@ -227,13 +228,13 @@ def _answers(
         if cells:
             last = "".join(f"; its last line: {line}" for line in child.last_lines(1))
             reason = readable(f"the process that compiled it {child.ending}{last}")
-            yield cells[0], CompiledAnswer(row=None, reason=reason)
+            yield cells[0], CompiledAnswer(row=None, reason=reason, lack="failed")
             cells = cells[1:]
 
 
 def _result(cell: Cell, answer: CompiledAnswer) -> Program | Unread:
     if answer["row"] is None:
-        return Unread(cell, answer["reason"])
+        return Unread(cell, answer["reason"], answer["lack"])
     return _program(cell, answer["row"])
 
 

@@ -31,9 +31,16 @@ from dataclasses import dataclass, field
 from bench.project.collectives import Limit, cost
 from bench.project.machines import Machine
 from bench.project.programs import Program
+from bench.rows import Communication
 
 BATCH_AXES = frozenset({"data", "fsdp"})
 """Axes along which the batch is divided."""
+
+COMBINED_BYTES = 30 * 2**20
+"""Up to which XLA makes one collective of several of a kind that do not wait for one another: the
+default of xla_gpu_all_reduce_combine_threshold_bytes, and of those of all-gathers and
+reduce-scatters (https://github.com/openxla/xla/blob/main/xla/debug_options_flags.cc). Assumed of
+TPUs, whose thresholds are not published."""
 
 FORWARD = {False: 1 / 3, True: 1 / 4}
 """Share of a step's products before the first gradient, without and with rematerialization: forward
@@ -73,9 +80,13 @@ class Collective:
     """Empty where its groups are of another form; it is then taken to go over the whole mesh."""
     members: int
     count: int
+    """As the machine's compiler combines them."""
     payload_bytes: int
+    """Of all of them."""
     seconds: float
     """Of all of them, one after the other."""
+    separate_s: float
+    """The same as the program has them, not combined."""
     algorithm: str
     limit: Limit
     hideable: bool
@@ -144,6 +155,8 @@ class Work:
     collectives: tuple[Collective, ...]
     hideable_s: float
     """Of collectives, those that can be hidden behind compute."""
+    separate_s: float
+    """The same, not combined."""
     gradients_s: float
     """Of these, those that cannot begin before the backward pass."""
     waited_s: float
@@ -191,6 +204,7 @@ def work(program: Program, machine: Machine) -> Work:
         accessed_s=program.accessed_bytes / machine.memory_bandwidth,
         collectives=collectives,
         hideable_s=sum(one.seconds for one in hideable),
+        separate_s=sum(one.separate_s for one in hideable),
         gradients_s=sum(one.seconds for one in hideable if one.kind != "all-gather"),
         waited_s=sum(one.seconds for one in collectives if not one.hideable),
     )
@@ -211,7 +225,7 @@ def predict(found: Work, calibration: Calibration) -> Prediction:
     overhead = calibration.overhead_s
     rest = found.waited_s + overhead
     bound = max(found.products_s, found.memory_s, found.hideable_s + found.waited_s)
-    nothing_hidden = max(compute + found.memory_s, found.accessed_s) + found.hideable_s + rest
+    nothing_hidden = max(compute + found.memory_s, found.accessed_s) + found.separate_s + rest
     spread = math.inf if calibration.spread is None else calibration.spread
     all_hidden = overlapped + found.memory_s + rest
     binds, limit = _binds(found, compute, overhead)
@@ -239,21 +253,37 @@ def predict(found: Work, calibration: Calibration) -> Prediction:
 def _collectives(program: Program, machine: Machine) -> Iterator[Collective]:
     every = [name for name, size in program.mesh.axes if size > 1]
     for row in program.communication:
-        axes = tuple(row["axes"])
-        one = cost(row["kind"], row["payload_bytes"] / row["count"], machine.route(axes or every))
+        kind, axes, payload = row["kind"], tuple(row["axes"]), row["payload_bytes"]
+        route = machine.route(axes or every)
+        hideable = (
+            bool(axes)
+            and BATCH_AXES.issuperset(axes)
+            and kind in ("all-reduce", "reduce-scatter", "all-gather")
+        )
+        count = row["count"]
+        separate = cost(kind, payload / count, route)
+        # What can be hidden is not waited for by others of its kind: it can be combined as well.
+        combine = hideable and machine.combines
+        combined = _fewest(row, program.options.microbatches) if combine else count
+        one = cost(kind, payload / combined, route)
         yield Collective(
-            kind=row["kind"],
+            kind=kind,
             axes=axes,
             members=row["members"],
-            count=row["count"],
-            payload_bytes=row["payload_bytes"],
-            seconds=row["count"] * one.seconds,
+            count=combined,
+            payload_bytes=payload,
+            seconds=combined * one.seconds,
+            separate_s=count * separate.seconds,
             algorithm=one.algorithm,
             limit=one.limit,
-            hideable=bool(axes)
-            and BATCH_AXES.issuperset(axes)
-            and row["kind"] in ("all-reduce", "reduce-scatter", "all-gather"),
+            hideable=hideable,
         )
+
+
+def _fewest(row: Communication, microbatches: int) -> int:
+    """How many collectives XLA leaves of these; those of different microbatches stay apart."""
+    least = math.ceil(row["payload_bytes"] / COMBINED_BYTES)
+    return min(row["count"], max(least, microbatches))
 
 
 def _binds(found: Work, compute: float, overhead: float) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from bench import numbers
 from bench.compare.terminal import plain
 from bench.project import words
 from bench.project.charts import Chart
-from bench.project.plan import Plan, lines
+from bench.project.plan import Plan, lines, memory
 from bench.project.projection import Projection
 
 if TYPE_CHECKING:
@@ -86,9 +86,11 @@ def show_plan(console: Console, found: Plan) -> None:
         ("step", False),
         ("95 %", False),
         ("MFU", False),
-        ("memory", False),
+        (f"memory {memory(found)}", False),
     ):
-        table.add_column(name, justify="left" if left else "right", overflow="fold")
+        table.add_column(
+            name, justify="left" if left else "right", overflow="fold", no_wrap=not left
+        )
     shown = lines(found)
     fitting = [line for line in shown if line.fits]
     others = [line for line in shown if not line.fits]
@@ -104,6 +106,10 @@ def show_plan(console: Console, found: Plan) -> None:
             console.print(plain(f"{len(rest) - MESHES} {name}"), style="dim")
     for reason, cells in found.refused:
         console.print(plain(f"{len(cells)} left out: {reason}"), style="dim")
+    unsupported = sum(len(cells) for _, cells in found.unsupported)
+    if unsupported:
+        told = f"{unsupported} are not supported by their implementations; the page says why"
+        console.print(plain(told), style="dim")
 
 
 def show_table(console: Console, found: views.Table) -> None:

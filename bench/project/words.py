@@ -12,7 +12,7 @@ from bench.project.calibration import Calibrated
 from bench.project.hardware import Hardware
 from bench.project.machines import achievable
 from bench.project.projection import Point, Projection
-from bench.project.steps import Calibration, Prediction
+from bench.project.steps import COMBINED_BYTES, Calibration, Prediction
 from bench.report.views import Figure, Row, Table
 
 SMALL_S = 1e-3
@@ -72,7 +72,9 @@ def hardware(sheet: Hardware) -> str:
         f"Its best matrix products reach {numbers.percent(reach.value)} of the peak "
         f"({'assumed: ' if reach.assumed else ''}{reach.says}). {calibration(found.calibration)} "
         "Assumed: that this step reaches a like share as those of large language models do, that "
-        "links have their full bandwidth, and that launching kernels takes no more than that."
+        "XLA combines small collectives that nothing waits for up to "
+        f"{numbers.bytes_(COMBINED_BYTES)}, that links have their full bandwidth, and that "
+        "launching kernels takes no more than that."
     )
 
 

@@ -19,9 +19,9 @@ import jax
 from jax.sharding import Mesh
 
 from bench.contract import Implementation, Problem
-from bench.protocol import CellRequest, CompiledAnswer, CompiledRow
+from bench.protocol import CellRequest, CompiledAnswer, CompiledRow, Lack
 from bench.readable import readable
-from bench.worker.abstract import abstract_step, stand_in
+from bench.worker.abstract import NotAbstractError, abstract_step, stand_in
 from bench.worker.asked import asked
 from bench.worker.block import FirstCall
 from bench.worker.failures import UnsupportedError, name_and_text
@@ -133,12 +133,16 @@ def row(reading: Reading, problem: Problem, mesh: Mesh, started: float) -> Compi
 
 def answer(request: CellRequest) -> CompiledAnswer:
     """The row, or why there is none."""
+    lack: Lack = "failed"
     try:
-        return CompiledAnswer(row=compile_only(request), reason="")
+        return CompiledAnswer(row=compile_only(request), reason="", lack="")
     except UnsupportedError as error:
-        return CompiledAnswer(row=None, reason=f"unsupported: {error}")
+        reason, lack = str(error), "unsupported"
+    except NotAbstractError as error:
+        reason, lack = str(error), "unreadable"
     except BaseException as error:  # noqa: BLE001 - a user's file may raise anything
-        return CompiledAnswer(row=None, reason=readable(name_and_text(error)))
+        reason = readable(name_and_text(error))
+    return CompiledAnswer(row=None, reason=reason, lack=lack)
 
 
 def main(lines: Sequence[str]) -> None:
