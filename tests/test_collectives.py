@@ -78,6 +78,36 @@ def test_kinds_bytes_groups_and_loops_are_read():
     assert "ppermute" in found["collective-permute"].origin
 
 
+@pytest.mark.parametrize(
+    ("use", "kind"),
+    [
+        (lambda total, slice_of: slice_of(total), "reduce-scatter"),
+        # Into fusions and out of them.
+        (lambda total, slice_of: 2 * slice_of(total).T + 1, "reduce-scatter"),
+        (lambda total, slice_of: slice_of(total.astype(jnp.bfloat16)), "reduce-scatter"),
+        (lambda total, slice_of: total, "all-reduce"),
+        (lambda total, slice_of: slice_of(total).sum() + total, "all-reduce"),
+        # A smaller part than a device's.
+        (lambda total, slice_of: slice_of(total, 4), "all-reduce"),
+    ],
+)
+def test_what_is_reduced_for_slices_alone_is_a_reduce_scatter(use, kind):
+    mesh = make_mesh(MeshShape.parse("data=4"))
+
+    def step(x):
+        def slice_of(total, own=16):
+            return jax.lax.dynamic_slice_in_dim(total, jax.lax.axis_index("data") * own, own)
+
+        return use(jax.lax.psum(x, "data"), slice_of)
+
+    sharded = jax.shard_map(step, mesh=mesh, in_specs=P(), out_specs=P("data"), check_vma=False)
+    program = jax.jit(sharded).lower(jnp.ones((64, 16))).compile().runtime_executable()
+    (found,) = collectives(program, 4, scatter=True)
+    (as_it_is,) = collectives(program, 4)
+    assert (found.kind, as_it_is.kind) == (kind, "all-reduce")
+    assert found.bytes == as_it_is.bytes == 64 * 16 * 4
+
+
 IMPLEMENTATIONS = {name: load(path) for name, path in implementation_files([]).items()}
 
 

@@ -179,6 +179,38 @@ def test_a_step_of_many_programs_has_a_reason():
     assert "no collectives" in compile_only.answer(request("python_loop"))["reason"]
 
 
+def sums(implementation, mesh, precision="fp32"):
+    """Payload by kind and dtype."""
+    asked = request(implementation, mesh, options={"precision": precision})
+    answer = compile_only.answer(asked)
+    assert answer["row"] is not None, answer["reason"]
+    found = {}
+    for row in answer["row"]["communication"]:
+        key = (row["kind"], *row["dtypes"])
+        found[key] = found.get(key, 0) + row["payload_bytes"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("implementation", "mesh"),
+    [("jit_spmd", "data=4"), ("tensor_parallel_shard_map", "data=2,model=2")],
+)
+def test_bfloat16_is_sent_as_it_is_elsewhere(implementation, mesh):
+    """XLA:CPU sends it as float32."""
+    exact, short = sums(implementation, mesh), sums(implementation, mesh, "bf16")
+    assert set(exact) == {("all-reduce", "f32")}
+    wide = short.pop(("all-reduce", "f32"), 0)
+    assert short == {("all-reduce", "bf16"): (exact["all-reduce", "f32"] - wide) // 2}
+    assert short["all-reduce", "bf16"] > 0
+
+
+def test_gradients_that_are_reduced_for_slices_alone_are_scattered():
+    written, decided = (sums(name, "fsdp=4") for name in ("fsdp_shard_map", "fsdp_spmd"))
+    key = ("reduce-scatter", "f32")
+    assert decided[key] == written[key] > 10 * decided["all-reduce", "f32"]
+    assert set(sums("jit_spmd", "data=4")) == {("all-reduce", "f32")}
+
+
 def test_what_cannot_run_says_so():
     answer = compile_only.answer(request("fsdp_spmd", "data=2,model=2"))
     assert (answer["row"], answer["lack"]) == (None, "unsupported")

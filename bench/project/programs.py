@@ -42,7 +42,10 @@ MOST_DEVICES = 1024
 TIMEOUT_S = 900.0
 """For one cell."""
 
-_READERS = ("abstract", "collectives", "compile_only", "hlo", "memory", "programs", "traced_flops")
+_READERS = (
+    "abstract", "collectives", "compile_only", "hlo", "memory", "programs", "slices",
+    "traced_flops",
+)  # fmt: skip
 """Of bench/worker/: what is read depends on them."""
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from bench.worker import hlo
+from bench.worker import hlo, slices
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
@@ -42,21 +43,24 @@ class Collective:
     """Where in the traced program it is from: HLO's `op_name`."""
 
 
-def collectives(executable: Any, devices: int) -> list[Collective]:
+def collectives(executable: Any, devices: int, *, scatter: bool = False) -> list[Collective]:
     """What a compiled program communicates, in its order.
 
     Args:
       executable: as `compiled.runtime_executable()` and `client.live_executables()` give it.
       devices: of the mesh that it runs on.
+      scatter: what is reduced for slices of it alone counts as a reduce-scatter, as compilers for
+        accelerators have it: see bench.worker.slices.
 
     Raises:
       ValueError: groups or dtypes are written in a way that is not known.
     """
     return [
-        _read(instruction, count, devices)
+        one
         for module in executable.hlo_modules()
         for instruction, count in hlo.instructions(module)
         if count and _kind(instruction) is not None
+        for one in _read(instruction, count, devices, module if scatter else None)
     ]
 
 
@@ -66,22 +70,33 @@ def _kind(instruction: Any) -> str | None:
     return opcode if opcode in KINDS else None
 
 
-def _read(instruction: Any, count: int, devices: int) -> Collective:
+def _read(instruction: Any, count: int, devices: int, module: Any) -> Iterator[Collective]:
+    """An instruction, and apart from it what it scatters, if a module is given to look for that."""
     kind = _kind(instruction) or ""
-    arrays = [array for operand in instruction.operands() for array in hlo.arrays(operand)]
     groups = groups_of(instruction, devices)
-    unknown = sorted({dtype for dtype, _ in arrays} - _BYTES.keys())
-    if unknown:
-        raise ValueError(f"the size of {', '.join(unknown)} is not known")
-    size = sum(math.prod(shape) * _BYTES[dtype] for dtype, shape in arrays)
-    return Collective(
-        kind=kind,
-        dtypes=tuple(sorted({dtype for dtype, _ in arrays})),
-        bytes=size * len(groups[0]) if kind == "all-gather" else size,
-        groups=groups,
-        count=count,
-        origin=hlo.op_name(instruction),
-    )
+    operands = instruction.operands()
+    scattered = [False] * len(operands)
+    if module is not None and kind == "all-reduce":
+        scattered = slices.sliced(instruction, module, len(groups[0]))
+    for own, parts in (
+        (kind, [one for one, apart in zip(operands, scattered, strict=True) if not apart]),
+        ("reduce-scatter", [one for one, apart in zip(operands, scattered, strict=True) if apart]),
+    ):
+        if not parts:
+            continue
+        arrays = [array for operand in parts for array in hlo.arrays(operand)]
+        unknown = sorted({dtype for dtype, _ in arrays} - _BYTES.keys())
+        if unknown:
+            raise ValueError(f"the size of {', '.join(unknown)} is not known")
+        size = sum(math.prod(shape) * _BYTES[dtype] for dtype, shape in arrays)
+        yield Collective(
+            kind=own,
+            dtypes=tuple(sorted({dtype for dtype, _ in arrays})),
+            bytes=size * len(groups[0]) if own == "all-gather" else size,
+            groups=groups,
+            count=count,
+            origin=hlo.op_name(instruction),
+        )
 
 
 def groups_of(instruction: Any, devices: int) -> tuple[tuple[int, ...], ...]:

@@ -21,8 +21,9 @@ from jax.sharding import Mesh
 from bench.contract import Implementation, Problem
 from bench.protocol import CellRequest, CompiledAnswer, CompiledRow, Lack
 from bench.readable import readable
+from bench.rows import Communication
 from bench.worker.abstract import NotAbstractError, abstract_step, stand_in
-from bench.worker.asked import asked
+from bench.worker.asked import Asked, asked
 from bench.worker.block import FirstCall
 from bench.worker.failures import UnsupportedError, name_and_text
 from bench.worker.memory import device_bytes, largest_program
@@ -54,6 +55,9 @@ def compile_only(request: CellRequest) -> CompiledRow:
     more: the compiler may let several devices compute the same, and may make other operations of
     small products (see `product_flops`).
 
+    XLA:CPU communicates in float32 what a step has in bfloat16, and as it is what a step has in
+    float16: what a bfloat16 step communicates elsewhere is read of its float16 twin.
+
     Raises:
       UnsupportedError: the implementation says that it cannot run this.
       Exception: whatever the implementation or the compiler raises.
@@ -62,17 +66,46 @@ def compile_only(request: CellRequest) -> CompiledRow:
     cell = asked(request)
     if cell.unsupported:
         raise UnsupportedError(cell.unsupported)
+    reading = had(cell)
+    found = sent(reading, cell.mesh)
+    if cell.block.options.precision == "bf16" and jax.default_backend() == "cpu":
+        twin = asked(request | {"options": request["options"] | {"precision": "fp16"}})
+        found = sent(had(twin), twin.mesh)
+        for row in found:
+            row["dtypes"] = ["bf16" if dtype == "f16" else dtype for dtype in row["dtypes"]]
+    return read_row(reading, found, cell.problem, cell.mesh, started)
+
+
+def had(cell: Asked) -> Reading:
+    """Compile a step, or run it where it is small and cannot be had otherwise.
+
+    Raises:
+      Exception: whatever the implementation or the compiler raises.
+    """
     block, problem, mesh = cell.block, cell.problem, cell.mesh
     # A batch of the shapes, made of a few rows: the whole one may be gigabytes on many devices.
     few = make_problem(cell.workload, replace(block, batch=1), block.options.precision)
     try:
-        reading = read(cell.implementation, problem, mesh, stand_in(few.batch(0), block.batch))
+        return read(cell.implementation, problem, mesh, stand_in(few.batch(0), block.batch))
     except Exception as error:
         if mesh.size > RUN_DEVICES or problem.model_flops > RUN_FLOPS:
             raise
-        print(f"{request['implementation']} is run: {name_and_text(error)}", file=sys.stderr)  # noqa: T201
-        reading = run(cell.implementation, problem, mesh)
-    return row(reading, problem, mesh, started)
+        print(f"the step is run: {name_and_text(error)}", file=sys.stderr)  # noqa: T201
+        return run(cell.implementation, problem, mesh)
+
+
+def sent(reading: Reading, mesh: Mesh) -> list[Communication]:
+    """What a step communicates.
+
+    Raises:
+      ValueError: the programs communicate in a way that is not known, or in none.
+    """
+    found = communication(reading.programs, mesh, scatter=True)
+    if mesh.size > 1 and not found:
+        raise ValueError(
+            "its programs have no collectives: what passes between devices is not in them"
+        )
+    return found
 
 
 def read(implementation: Implementation, problem: Problem, mesh: Mesh, batch: Any) -> Reading:
@@ -101,22 +134,18 @@ def run(implementation: Implementation, problem: Problem, mesh: Mesh) -> Reading
     return Reading(first_call.programs, traced, own, float(step.bubble))
 
 
-def row(reading: Reading, problem: Problem, mesh: Mesh, started: float) -> CompiledRow:
+def read_row(
+    reading: Reading, found: list[Communication], problem: Problem, mesh: Mesh, started: float
+) -> CompiledRow:
     """What one device does.
 
     Raises:
       RuntimeError: the backend gives no figures.
-      ValueError: the programs communicate in a way that is not known, or in none.
     """
     programs = reading.programs
     cost, memory = compilers_cost(programs), largest_program(programs)
     if cost is None or memory is None:
         raise RuntimeError("the compiler gives no figures of the step's cost and memory")
-    found = communication(programs, mesh)
-    if mesh.size > 1 and not found:
-        raise ValueError(
-            "its programs have no collectives: what passes between devices is not in them"
-        )
     return CompiledRow(
         flops=max(reading.traced_flops, product_flops(programs)) / mesh.size,
         accessed_bytes=cost["accessed_bytes"] / mesh.size,

@@ -29,15 +29,22 @@ def new_programs(programs: Sequence[Any], known: Sequence[Any]) -> list[Any]:
     return [program for program in programs if id(program) not in old]
 
 
-def communication(programs: Sequence[Any], mesh: Mesh) -> list[Communication]:
+def communication(
+    programs: Sequence[Any], mesh: Mesh, *, scatter: bool = False
+) -> list[Communication]:
     """What a step's programs communicate, those of a kind over the same axes together.
+
+    Args:
+      programs: compiled.
+      mesh: that they run on.
+      scatter: as of `collectives`.
 
     Raises:
       ValueError: a program's groups are written in a way that is not known.
     """
     found: dict[tuple[Any, ...], Communication] = {}
     for program in programs:
-        for one in collectives(program, mesh.size):
+        for one in collectives(program, mesh.size, scatter=scatter):
             members = len(one.groups[0])
             axes = axes_of(one, mesh)
             row = found.setdefault(
