@@ -20,7 +20,7 @@ from bench.project.programs import Program, Unread
 from bench.report import build, dataset, tables
 
 
-def run(search, memory, most=20):
+def run(search, memory, most=12):
     asked = []
     while search.next is not None:
         assert search.next not in search.known
