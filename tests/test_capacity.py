@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import io
+import os
 
 import pandas as pd
 import pytest
 import synthetic
+from fakes.catalogue import catalogue
 from rich.console import Console
+from rich.text import Text
+from typer.testing import CliRunner
 
-from bench import numbers, store
+from bench import exits, numbers, store
+from bench.__main__ import app
 from bench.capacity import largest, proof, rows, table
-from bench.capacity.command import bytes_of
+from bench.capacity.command import bytes_of, limit_of
+from bench.capacity.display import Display
 from bench.capacity.search import RESOLUTION, Search
 from bench.cells import Block, Cell, StepOptions
 from bench.matrix import BadInput
@@ -20,7 +26,7 @@ from bench.project.programs import Program, Unread
 from bench.report import build, dataset, tables
 
 
-def run(search, memory, most=20):
+def run(search, memory, most=12):
     asked = []
     while search.next is not None:
         assert search.next not in search.known
@@ -140,7 +146,7 @@ def test_what_is_predicted_is_run():
 
     lines = [line("a"), line("loop"), line("b", "data=4")]
     limit = largest.Limit(41_000, "as asked for")
-    a, loop, b = largest.largest(lines, limit, read, prove)
+    loop, a, b = largest.largest(lines, limit, read, prove)
     assert (a["batch"], a["predicted_bytes"], a["next_batch"]) == (400, 41_000, 424)
     assert (b["batch"], b["status"], b["peak_bytes"]) == (400, "ok", 7)
     assert proved == [
@@ -149,6 +155,22 @@ def test_what_is_predicted_is_run():
     ]
     assert (loop["batch"], loop["status"]) == (None, "unsupported")
     assert loop["reason"] == "not predicted: it is a loop"
+
+
+def test_what_is_found_is_told_before_the_search_for_others_ends():
+    # Of `b` the run knows all that there is to search, and of `a` nothing.
+    known = {8: 1_800, 16: 2_600, 400: 41_000, 424: 43_400}
+    lines = [line("a"), line("b", known=known)]
+    asked = []
+
+    def reading(cells):
+        asked.append([one.implementation for one in cells])
+        return read(cells)
+
+    found = largest.largest(lines, largest.Limit(41_000, ""), reading, ran)
+    assert next(found)["implementation"] == "b"
+    assert not asked
+    assert [row["implementation"] for row in found] == ["a"]
 
 
 def test_a_prediction_that_is_refuted_is_told_and_a_smaller_batch_tried():
@@ -164,8 +186,20 @@ def test_a_prediction_that_is_refuted_is_told_and_a_smaller_batch_tried():
 
 def test_where_nothing_fits_nothing_is_run():
     (row,) = largest.largest([line()], largest.Limit(1_000, ""), read, lambda _: 1 / 0)
-    assert (row["batch"], row["status"]) == (None, "oom")
+    assert (row["batch"], row["status"]) == (None, "predicted oom")
     assert (row["next_batch"], row["next_bytes"]) == (4, 1_400)
+    assert table.words(row) == (
+        "predicted oom: the smallest batch, 4, is planned above the limit, and was not run"
+    )
+
+
+def test_where_everything_is_refuted_it_has_happened():
+    def prove(_):
+        return {"status": "oom", "reason": "no room", "peak_bytes": None}
+
+    (row,) = largest.largest([line()], largest.Limit(41_000, ""), read, prove)
+    assert (row["batch"], row["status"], row["reason"]) == (None, "oom", "no room")
+    assert row["refuted"] == [400, 348, 304, 264]
 
 
 def test_a_step_that_fails_has_its_reason_and_no_batch():
@@ -189,26 +223,35 @@ def test_rows_are_kept_and_replaced(tmp_path):
 def test_a_report_has_them(tmp_path):
     plan = synthetic.Plan(devices=(2,), rounds=4)
     run = synthetic.write(tmp_path, plan)
-    lines = [line(name, "data=2", 64, "fp32") for name in ("a", "b", "loop")]
+    lines = [line(name, "data=2", 64, "fp32") for name in ("a", "b", "big", "loop")]
+
+    def reading(cells):
+        big = [one for one in cells if one.implementation == "big"]
+        return [program(one, 1e9) if one in big else read([one])[0] for one in cells]
 
     def prove(one):
         fits = one.implementation == "a" or one.block.batch < 400
         return ran(one) if fits else {"status": "oom", "reason": "no room", "peak_bytes": None}
 
-    found = largest.largest(lines, largest.Limit(41_000, "as asked for"), read, prove)
+    found = largest.largest(lines, largest.Limit(41_000, "as asked for"), reading, prove)
     # Those of the run's own workload and options.
     rows.write(run, ({**row, "workload": "mlp-base"} for row in found))
     build(store.load(run))
     csv = pd.read_csv(run / "max_batch.csv").set_index("implementation")
-    assert csv["batch"].fillna(0).to_dict() == {"a": 400, "b": 350, "loop": 0}
+    assert csv["batch"].fillna(0).to_dict() == {"a": 400, "b": 350, "big": 0, "loop": 0}
+    assert csv["status"].to_dict() == {
+        "a": "ok", "b": "ok", "big": "predicted oom", "loop": "unsupported"
+    }  # fmt: skip
     markdown = (run / "report.md").read_text("utf-8").replace(numbers.NARROW, " ")
     assert "A device may hold 40.0 KiB (as asked for)." in markdown
     for shown in ("| a | 400 (40.0 KiB) |", "| b | 350 (400 was predicted, and did not fit) |"):
         assert shown in markdown
     assert "not predicted: it is a loop" in markdown
+    planned = "the smallest batch, 2, is planned above the limit, and was not run"
+    assert f"| big | predicted oom ({planned}) |" in markdown
     carried = dataset.build(tables.build(store.load(run)), store.read_manifest(run))["largest"]
-    assert carried["batch"] == [400, 350, None]
-    assert carried["refuted"] == ["", "400", ""]
+    assert carried["batch"] == [400, 350, None, None]
+    assert carried["refuted"] == ["", "400", "", ""]
 
 
 def test_a_table_fits_a_terminal():
@@ -230,10 +273,201 @@ def test_bytes_are_read(text, value):
     assert bytes_of(text) == value
 
 
-@pytest.mark.parametrize("text", ["16 gigabytes", "0", "-1G", "", "GiB"])
+@pytest.mark.parametrize("text", ["16 gigabytes", "-1G", "", "GiB"])
 def test_what_is_no_number_of_bytes_is_refused(text):
     with pytest.raises(BadInput, match="is not a number of bytes"):
         bytes_of(text)
+
+
+@pytest.mark.parametrize("text", ["0", "0.0 GiB"])
+def test_no_memory_is_refused(text):
+    with pytest.raises(BadInput, match=f"--memory: {text} has to be above 0, such as 16GiB"):
+        bytes_of(text)
+
+
+def test_an_accelerator_has_a_limit_and_others_have_to_be_given_one():
+    gpu = {**catalogue("gpu"), "device_memory_bytes": 80_000}
+    assert limit_of(gpu, None) == largest.Limit(80_000, "what the device gives to a program")
+    assert limit_of(gpu, 16.0) == largest.Limit(16, "as asked for")
+    assert limit_of(catalogue("cpu"), 16.0) == largest.Limit(16, "as asked for")
+    with pytest.raises(BadInput, match="--memory 2GiB: gpu devices do not say what they give"):
+        limit_of(catalogue("gpu"), None)
+
+
+TOLD = [
+    "0/2 data=2, round 1: compiling 2 cells, batch 8, 64",
+    "1/2 running mlp-tiny/data=2/b8/fp32,microbatches=2/a",
+    "1/2 data=2, round 2: compiling 1 cell, batch 8",
+    "1/2 data=4, round 1: compiling 1 cell, batch 8",
+]
+
+
+def show(console):
+    shown = Display(console, 2)
+    with shown.compiling([cell(batch=64), cell("b")]):
+        pass
+    shown.done += 1
+    for step in (
+        shown.proving(cell()),
+        shown.compiling([cell()]),
+        shown.compiling([cell(mesh="data=4")]),
+    ):
+        with step:
+            pass
+
+
+def test_every_step_is_a_line_where_there_is_no_terminal():
+    console = Console(file=io.StringIO(), width=20, force_terminal=True, highlight=False)
+    show(console)
+    assert console.file.getvalue().splitlines() == TOLD
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("width", [30, 100])
+def test_a_terminal_shows_every_step_in_one_line(width, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    console = Console(file=Terminal(), width=width, force_terminal=True)
+    show(console)
+    frames = [line for line in Text.from_ansi(console.file.getvalue()).plain.splitlines() if line]
+    for told in TOLD:
+        assert any(told[: width - 15] in frame for frame in frames), frames
+    assert all("/2 data=" in frame or "/2 running" in frame for frame in frames), "none is wrapped"
+    assert max(map(len, frames)) <= width
+
+
+LIMIT = "41000"
+
+
+@pytest.fixture
+def stored(tmp_path, monkeypatch):
+    """Runs `maxbatch` on a stored run of `a`, `b` and `loop`, whose steps are planted.
+
+    What was compiled and run since is in `stored.compiled` and `stored.proved`.
+    """
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.py", "b.py", "loop.py", "mlp.py"):
+        (tmp_path / name).write_text(f"name = '{name}'\n")
+    ratios = {"a": 1.0, "b": 2.0, "loop": 3.0}
+    folder = synthetic.write(tmp_path / "reports", synthetic.Plan(devices=(2,), ratios=ratios))
+    synthetic.rewrite(folder, store.CELLS, lambda row: row.update(memory=None))
+    there = {
+        **catalogue(),
+        "implementations": [{"name": name, "path": f"{name}.py"} for name in ratios],
+        "workloads": [{"name": "mlp", "path": "mlp.py"}],
+    }
+
+    class Stored:
+        path = folder
+        compiled, proved = [], []
+        fails_at = ""
+
+        def call(self, *options):
+            self.compiled.clear()
+            self.proved.clear()
+            return CliRunner().invoke(app, ["maxbatch", "synthetic", *options])
+
+        def prove(self, one, *_):
+            if one.implementation == self.fails_at:
+                raise KeyboardInterrupt
+            self.proved.append(one.implementation)
+            return ran(one)
+
+        def read(self, cells, *_, here):
+            assert here, "by this machine's own compiler"
+            self.compiled.extend(one.implementation for one in cells)
+            return read(cells)
+
+    planted = Stored()
+    monkeypatch.setattr("bench.capacity.command.read_catalogue", lambda *_: there)
+    monkeypatch.setattr("bench.project.programs.programs", planted.read)
+    monkeypatch.setattr("bench.capacity.proof.prove", planted.prove)
+    return planted
+
+
+def test_on_cpu_the_limit_has_to_be_named(stored):
+    ended = stored.call()
+    assert ended.exit_code == exits.BAD_INPUT
+    assert ended.stderr == (
+        "error: --memory: say what one device may hold, as --memory 2GiB: a CPU device is a part "
+        "of the host, and nothing limits what it may hold\n"
+    )
+    assert not stored.compiled
+
+
+def test_what_is_found_is_stored_at_once_and_a_second_call_goes_on(stored):
+    stored.fails_at = "b"
+    ended = stored.call("--memory", LIMIT)
+    assert ended.exit_code == exits.INTERRUPTED
+    assert "interrupted: 2 of 3 cells stored; the same command goes on" in ended.stderr
+    kept = rows.read(stored.path)
+    assert [(row["implementation"], row["status"]) for row in kept] == [
+        ("a", "ok"),
+        ("loop", "unsupported"),
+    ]
+
+    stored.fails_at = ""
+    ended = stored.call("--memory", LIMIT)
+    assert ended.exit_code == 0, ended.output
+    assert "1 of 3 cells kept from before; --again searches them again" in ended.stdout
+    assert set(stored.compiled) == {"b", "loop"}, "what could not be predicted may be now"
+    assert stored.proved == ["b"]
+    assert ended.stderr.startswith("0/2 data=2, round 1: compiling 2 cells, batch 2\n1/2 data=2, ")
+    a, b, loop = rows.read(stored.path)
+    assert [a, loop] == kept
+    assert (b["implementation"], b["batch"]) == ("b", 400)
+    shown = ended.stdout.splitlines()
+    assert [text.split()[0] for text in shown if "data=2  " in text] == ["a", "b", "loop"]
+
+
+def test_what_has_changed_is_searched_again(stored, monkeypatch):
+    selected = ("-k", "not loop")
+    assert stored.call(*selected, "--memory", LIMIT).exit_code == 0
+    assert stored.proved == ["a", "b"]
+    stored.call(*selected, "--memory", LIMIT)
+    assert not stored.compiled
+    assert not stored.proved
+
+    (stored.path.parents[1] / "a.py").write_text("name = 'another'\n")
+    stored.call(*selected, "--memory", LIMIT)
+    assert stored.proved == ["a"], "its file has changed"
+    stored.call(*selected, "--memory", "42000")
+    assert stored.proved == ["a", "b"], "the limit has changed"
+    monkeypatch.setenv("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} --xla_other=1")
+    stored.call(*selected, "--memory", "42000")
+    assert stored.proved == ["a", "b"], "a variable that changes what is compiled has changed"
+    ended = stored.call(*selected, "--memory", "42000", "--again")
+    assert stored.proved == ["a", "b"]
+    assert "kept" not in ended.output
+
+
+def test_that_nothing_is_predicted_to_fit_is_kept_as_well(stored):
+    for _ in range(2):
+        ended = stored.call("-k", "not loop", "--memory", "1000")
+        assert not stored.proved
+    assert not stored.compiled
+    assert "2 of 2 cells kept" in ended.stdout
+    assert ended.stdout.count("predicted oom") == 2
+
+
+def test_what_fails_is_tried_again(stored, monkeypatch):
+    failed = {"status": "crashed", "reason": "boom", "peak_bytes": None}
+    with monkeypatch.context() as planted:
+        planted.setattr(proof, "prove", lambda *_: failed)
+        stored.call("-k", "not loop", "--memory", LIMIT)
+    assert {row["status"] for row in rows.read(stored.path)} == {"crashed"}
+    stored.call("-k", "not loop", "--memory", LIMIT)
+    assert stored.proved == ["a", "b"]
+
+
+def test_without_its_file_a_cell_is_searched_and_not_kept(stored):
+    (stored.path.parents[1] / "a.py").unlink()
+    for _ in range(2):
+        assert stored.call("-k", "not loop", "--memory", LIMIT).exit_code == 0
+    assert stored.proved == ["a"]
 
 
 @pytest.mark.slow

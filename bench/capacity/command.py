@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench import store
+from bench import numbers, store
 from bench.catalogue import CatalogueError, faults_of_files, read_catalogue
 from bench.engine import find_run
 from bench.exits import FAILED, refuse, warn
@@ -16,17 +16,17 @@ from bench.rows import cell_of
 from bench.selection import selector
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from bench.capacity.largest import Limit, Line
-    from bench.protocol import Catalogue
+    from bench.capacity.rows import MaxBatchRow
+    from bench.cells import Cell
+    from bench.project.programs import Program, Unread
+    from bench.protocol import Catalogue, Fit
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
           "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
-
-_SHARE = 0.8
-"""Of the memory that a host has free, for all of its virtual devices."""
 
 
 def maxbatch(
@@ -38,10 +38,14 @@ def maxbatch(
         str | None,
         typer.Option(
             metavar="BYTES",
-            help="What one device may hold, such as 16GiB (default: what it says it has; on CPU, "
-            "its share of 80 % of what the host has free).",
+            help="What one device may hold, such as 16GiB (default: what it gives to a program; on "
+            "CPU there is no default).",
         ),
     ] = None,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Search also what an earlier call has found for this limit."),
+    ] = False,
     implementation_path: Annotated[
         list[str] | None, typer.Option(metavar="FILE", help="As of `run`; repeatable.")
     ] = None,
@@ -52,13 +56,13 @@ def maxbatch(
     """Find the largest batch that fits, of each implementation that a run has proved.
 
     What a device would hold is predicted by compiling the step; the largest batch within the limit
-    is then run for a few steps. `report` shows what was found.
+    is then run for a few steps. Each is stored when it is found, and a later call goes on with the
+    rest. `report` shows what was found.
     """
     # Other commands need not wait for these.
     from rich.console import Console  # noqa: PLC0415
 
-    from bench.capacity import largest, proof, rows, table  # noqa: PLC0415
-    from bench.project.programs import programs  # noqa: PLC0415
+    from bench.capacity import before, rows, table  # noqa: PLC0415
 
     files, workloads = tuple(implementation_path or ()), tuple(workload_path or ())
     try:
@@ -66,26 +70,60 @@ def maxbatch(
         lines = lines_of(folder, expression, files, workloads)
         asked = None if memory is None else bytes_of(memory)
         catalogue = read_catalogue(files, workloads)
+        limit = limit_of(catalogue, asked)
     except (BadInput, store.StoreError) as error:
         refuse(str(error))
     except CatalogueError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(FAILED) from error
-    found = []
-    for own in {line.cell.block.mesh: None for line in lines}:
-        of_mesh = [line for line in lines if line.cell.block.mesh == own]
-        limit = limit_of(catalogue, own.size, asked)
-        for row in largest.largest(
-            of_mesh,
-            limit,
-            lambda cells: programs(cells, files, workloads, catalogue, here=True),
-            lambda cell: proof.prove(cell, catalogue["platform"], files, workloads),
-        ):
+    lines = before.hashed(lines, catalogue)
+    found = [] if again else before.kept(lines, limit, rows.read(folder))
+    if found:
+        kept = f"{len(found)} of {numbers.count(len(lines), 'cell')} kept from before"
+        typer.echo(f"{kept}; --again searches them again")
+    known = {rows.key(row) for row in found}
+    left = [line for line in lines if rows.key_of(line.cell) not in known]
+    try:
+        for row in _searched(left, limit, catalogue, files, workloads):
+            rows.write(folder, [row])
             typer.echo(table.line(row))
             found.append(row)
-    rows.write(folder, found)
+    except KeyboardInterrupt:
+        done = f"{len(found)} of {numbers.count(len(lines), 'cell')} stored"
+        typer.echo(f"interrupted: {done}; the same command goes on", err=True)
+        raise
     table.show(Console(highlight=False), sorted(found, key=rows.key))
     typer.echo(f"stored: {(folder / rows.FILE).as_posix()} (`bench report {run}` shows it)")
+
+
+def _searched(
+    lines: Sequence[Line],
+    limit: Limit,
+    catalogue: Catalogue,
+    files: Sequence[str],
+    workloads: Sequence[str],
+) -> Iterator[MaxBatchRow]:
+    """Rows as they are found, mesh by mesh; what is done meanwhile is shown on stderr."""
+    from rich.console import Console  # noqa: PLC0415
+
+    from bench.capacity import display, largest, proof  # noqa: PLC0415
+    from bench.project.programs import programs  # noqa: PLC0415
+
+    shown = display.Display(Console(stderr=True, highlight=False), len(lines))
+
+    def read(cells: Sequence[Cell]) -> list[Program | Unread]:
+        with shown.compiling(cells):
+            return programs(cells, files, workloads, catalogue, here=True)
+
+    def prove(cell: Cell) -> Fit:
+        with shown.proving(cell):
+            return proof.prove(cell, catalogue["platform"], files, workloads)
+
+    for mesh in dict.fromkeys(line.cell.block.mesh for line in lines):
+        of_mesh = [line for line in lines if line.cell.block.mesh == mesh]
+        for row in largest.largest(of_mesh, limit, read, prove):
+            shown.done += 1
+            yield row
 
 
 def lines_of(
@@ -125,24 +163,31 @@ def bytes_of(text: str) -> float:
     """Read `16GiB`, `80G` or a plain number.
 
     Raises:
-      BadInput: it is none of these.
+      BadInput: it is none of these, or 0.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?|[KMGT]i)B?", text)
-    if found is None or float(found[1]) == 0:
+    if found is None:
         raise BadInput([f"--memory: {text!r} is not a number of bytes; write it as 16GiB or 80G"])
-    return float(found[1]) * _UNITS[found[2]]
+    size = float(found[1]) * _UNITS[found[2]]
+    if size == 0:
+        raise BadInput([f"--memory: {text} has to be above 0, such as 16GiB"])
+    return size
 
 
-def limit_of(catalogue: Catalogue, devices: int, asked: float | None) -> Limit:
-    """What one of the mesh's devices may hold, and why."""
+def limit_of(catalogue: Catalogue, asked: float | None) -> Limit:
+    """What one device may hold, and why.
+
+    Raises:
+      BadInput: nobody says.
+    """
     from bench.capacity.largest import Limit  # noqa: PLC0415
 
-    has = catalogue["device_memory_bytes"]
     if asked is not None:
         return Limit(asked, "as asked for")
+    has = catalogue["device_memory_bytes"]
     if has is not None:
         return Limit(has, "what the device gives to a program")
-    import psutil  # noqa: PLC0415
-
-    free = psutil.virtual_memory().available
-    return Limit(_SHARE * free / devices, "a share of what the host had free")
+    why = f"{catalogue['device_kind']} devices do not say what they give to a program"
+    if catalogue["platform"] == "cpu":
+        why = "a CPU device is a part of the host, and nothing limits what it may hold"
+    raise BadInput([f"--memory: say what one device may hold, as --memory 2GiB: {why}"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bench.capacity.rows import MaxBatchRow
+from bench.capacity.rows import MaxBatchRow, Outcome, key_of
 from bench.capacity.search import Search
 from bench.cells import Block, Cell
 from bench.project.programs import Program, Unread
@@ -41,6 +41,8 @@ class Line:
     """That of least batch."""
     known: Mapping[int, float]
     """Bytes of a device by batch, where the run has them."""
+    contents: str | None = None
+    """As its row will have it."""
 
 
 def lines_of(planned: Mapping[Cell, float | None]) -> list[Line]:
@@ -73,7 +75,7 @@ def with_batch(cell: Cell, batch: int) -> Cell:
 
 
 def largest(lines: Sequence[Line], limit: Limit, read: Read, prove: Prove) -> Iterator[MaxBatchRow]:
-    """Search all lines at once, since one process compiles many cells, then prove one by one.
+    """Search all lines at once, since one process compiles many cells; prove where a search ends.
 
     Args:
       lines: as `lines_of` gives them.
@@ -81,57 +83,81 @@ def largest(lines: Sequence[Line], limit: Limit, read: Read, prove: Prove) -> It
       read: compiles.
       prove: runs; its devices have the limit, or more.
     """
-    searches = {
-        line.cell: Search(quantum(line.cell.block), limit.bytes, dict(line.known)) for line in lines
-    }
-    unread: dict[Cell, str] = {}
-    while asked := {
-        line: search.next
-        for line, search in searches.items()
-        if search.next is not None and line not in unread
-    }:
-        found = read([with_batch(line, batch) for line, batch in asked.items()])
-        for (line, batch), program in zip(asked.items(), found, strict=True):
+    searches = [
+        (line, Search(quantum(line.cell.block), limit.bytes, dict(line.known))) for line in lines
+    ]
+    while searches:
+        for line, search in searches:
+            if search.next is None:
+                yield _proven(line, search, limit, prove)
+        asked = [(*one, batch) for one in searches if (batch := one[1].next) is not None]
+        found = read([with_batch(line.cell, batch) for line, _, batch in asked]) if asked else []
+        searches = []
+        for (line, search, batch), program in zip(asked, found, strict=True):
             if isinstance(program, Unread):
-                unread[line] = program.reason
+                reason = f"not predicted: {program.reason}"
+                yield _row(line, search, limit, status="unsupported", reason=reason)
             else:
-                searches[line].add(batch, program.memory_bytes)
-    for line, search in searches.items():
-        yield _proven(line, search, limit, unread.get(line, ""), prove)
+                search.add(batch, program.memory_bytes)
+                searches.append((line, search))
 
 
-def _proven(line: Cell, search: Search, limit: Limit, unread: str, prove: Prove) -> MaxBatchRow:
-    batch, refuted = search.fits, []
-    fit = Fit(status="oom", reason="not even the smallest batch fits", peak_bytes=None)
-    if unread:
-        fit = Fit(status="unsupported", reason=f"not predicted: {unread}", peak_bytes=None)
-    elif batch is not None:
-        for _ in range(_TRIES):
-            fit = prove(with_batch(line, batch))
-            if fit["status"] != "oom":
-                break
-            refuted.append(batch)
-            smaller = (batch - max(1, batch // _SMALLER)) // search.quantum * search.quantum
-            if not smaller:
-                break
-            batch = smaller
-    block = line.block
-    known = fit["status"] == "ok" and batch is not None
+def _proven(line: Line, search: Search, limit: Limit, prove: Prove) -> MaxBatchRow:
+    batch, refuted = search.fits, list[int]()
+    if batch is None:
+        reason = (
+            f"the smallest batch, {search.quantum}, is planned above the limit, and was not run"
+        )
+        return _row(line, search, limit, status="predicted oom", reason=reason)
+    while True:
+        fit = prove(with_batch(line.cell, batch))
+        if fit["status"] != "oom":
+            break
+        refuted.append(batch)
+        smaller = (batch - max(1, batch // _SMALLER)) // search.quantum * search.quantum
+        if not smaller or len(refuted) == _TRIES:
+            break
+        batch = smaller
+    return _row(
+        line,
+        search,
+        limit,
+        status=fit["status"],
+        reason=fit["reason"],
+        batch=batch if fit["status"] == "ok" else None,
+        refuted=refuted,
+        peak_bytes=fit["peak_bytes"],
+    )
+
+
+def _row(
+    line: Line,
+    search: Search,
+    limit: Limit,
+    *,
+    status: Outcome,
+    reason: str,
+    batch: int | None = None,
+    refuted: Sequence[int] = (),
+    peak_bytes: int | None = None,
+) -> MaxBatchRow:
+    workload, options, mesh, implementation = key_of(line.cell)
     too_large = search.too_large
     return MaxBatchRow(
-        implementation=line.implementation,
-        workload=f"{block.workload}-{block.size}",
-        mesh=str(block.mesh),
-        options=str(block.options),
+        implementation=implementation,
+        workload=workload,
+        mesh=mesh,
+        options=options,
         limit_bytes=limit.bytes,
         limit_is=limit.words,
-        batch=batch if known else None,
-        predicted_bytes=search.known.get(batch) if known and batch is not None else None,
+        batch=batch,
+        predicted_bytes=None if batch is None else search.known.get(batch),
         next_batch=too_large,
         next_bytes=None if too_large is None else search.known[too_large],
         compilations=search.asked,
-        status=fit["status"],
-        reason=fit["reason"],
-        refuted=refuted,
-        peak_bytes=fit["peak_bytes"],
+        status=status,
+        reason=reason,
+        refuted=list(refuted),
+        peak_bytes=peak_bytes,
+        contents=line.contents,
     )

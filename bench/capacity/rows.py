@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import Literal, TypedDict, cast
 
 from bench import files
+from bench.cells import Cell
 from bench.rows import Status
 
 FILE = "max_batch.jsonl"
+
+Outcome = Status | Literal["predicted oom"]
+"""How some steps ended, or that there were none since no batch is predicted to fit."""
 
 
 class MaxBatchRow(TypedDict):
@@ -27,21 +31,21 @@ class MaxBatchRow(TypedDict):
     limit_is: str
     """Where the limit is from, in words."""
     batch: int | None
-    """Global batch: the largest that is predicted to fit and, if `status` is ok, does; None if not
-    even the smallest fits."""
+    """Global batch: the largest that is predicted to fit, and does; None unless `status` is ok."""
     predicted_bytes: float | None
     """Of one device, as compiled for this batch."""
     next_batch: int | None
     """The next larger one that was compiled, which is predicted not to fit."""
     next_bytes: float | None
     compilations: int
-    status: Status
-    """How some steps with this batch ended."""
+    status: Outcome
     reason: str
     refuted: list[int]
     """Batches that were predicted to fit, and did not."""
     peak_bytes: int | None
     """The most that a device held meanwhile; None where the backend does not count."""
+    contents: str | None
+    """Hash of what was searched: see bench.capacity.before. None where a file could not be read."""
 
 
 def read(folder: Path) -> list[MaxBatchRow]:
@@ -67,3 +71,10 @@ def write(folder: Path, rows: Iterable[MaxBatchRow]) -> list[MaxBatchRow]:
 def key(row: MaxBatchRow) -> tuple[str, ...]:
     """What the row is of; rows are in its order."""
     return row["workload"], row["options"], row["mesh"], row["implementation"]
+
+
+def key_of(cell: Cell) -> tuple[str, ...]:
+    """`key` of the row that a cell, with whatever batch, has or will have."""
+    block = cell.block
+    workload = f"{block.workload}-{block.size}"
+    return workload, str(block.options), str(block.mesh), cell.implementation

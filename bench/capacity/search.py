@@ -2,7 +2,8 @@
 
 Memory of a step is nearly a + b x batch: state and updates, and activations. So each guess is where
 the straight line through the two nearest batches meets the limit. Where memory bends, such guesses
-come from one side only; after two of these, the middle is asked.
+come from one side only, or are above what is too large; after two of these, or at once, the middle
+is asked.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ class Search:
         if high is None:
             return max(self._whole(min(self._on_line(low), GROWTH * low)), low + step)
         one_sided = len(set(self._fitted[-2:])) == 1 and len(self._fitted) > 1
-        guess = math.isqrt(low * high) if one_sided else self._on_line(low)
+        guess = self._on_line(low)
+        if one_sided or guess >= high:
+            guess = math.isqrt(low * high)
         # What is just above the largest that fits ends the search.
         return min(max(self._whole(guess), low + step), high - self.quantum)
 

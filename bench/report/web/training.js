@@ -168,7 +168,7 @@ function drawLargest() {
           align: right,
           detail: (row) => row.refuted && `${row.refuted} ran out of memory`,
         },
-        { key: "status", title: "Ended", filter: true, detail: (row) => row.reason },
+        { key: "status", title: "Status", filter: true, detail: (row) => row.reason },
         {
           key: "predicted",
           title: "A device holds",
