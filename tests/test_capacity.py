@@ -153,8 +153,8 @@ def test_what_is_predicted_is_run():
         largest.with_batch(lines[0].cell, 400),
         largest.with_batch(lines[2].cell, 400),
     ]
-    assert (loop["batch"], loop["status"]) == (None, "unsupported")
-    assert loop["reason"] == "not predicted: it is a loop"
+    assert (loop["batch"], loop["status"]) == (None, "not predicted")
+    assert loop["reason"] == "it is a loop"
 
 
 def test_what_is_found_is_told_before_the_search_for_others_ends():
@@ -240,13 +240,13 @@ def test_a_report_has_them(tmp_path):
     csv = pd.read_csv(run / "max_batch.csv").set_index("implementation")
     assert csv["batch"].fillna(0).to_dict() == {"a": 400, "b": 350, "big": 0, "loop": 0}
     assert csv["status"].to_dict() == {
-        "a": "ok", "b": "ok", "big": "predicted oom", "loop": "unsupported"
+        "a": "ok", "b": "ok", "big": "predicted oom", "loop": "not predicted"
     }  # fmt: skip
     markdown = (run / "report.md").read_text("utf-8").replace(numbers.NARROW, " ")
     assert "A device may hold 40.0 KiB (as asked for)." in markdown
     for shown in ("| a | 400 (40.0 KiB) |", "| b | 350 (400 was predicted, and did not fit) |"):
         assert shown in markdown
-    assert "not predicted: it is a loop" in markdown
+    assert "not predicted (it is a loop)" in markdown
     planned = "the smallest batch, 2, is planned above the limit, and was not run"
     assert f"| big | predicted oom ({planned}) |" in markdown
     carried = dataset.build(tables.build(store.load(run)), store.read_manifest(run))["largest"]
@@ -406,7 +406,7 @@ def test_what_is_found_is_stored_at_once_and_a_second_call_goes_on(stored):
     kept = rows.read(stored.path)
     assert [(row["implementation"], row["status"]) for row in kept] == [
         ("a", "ok"),
-        ("loop", "unsupported"),
+        ("loop", "not predicted"),
     ]
 
     stored.fails_at = ""

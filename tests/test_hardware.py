@@ -140,10 +140,9 @@ def test_links_are_of_one_kind(tmp_path: Path) -> None:
 def test_a_network_links_something(tmp_path: Path) -> None:
     text = (SHEETS / "h100-pcie.toml").read_text(encoding="utf-8")
     path = tmp_path / "mine.toml"
-    path.write_text(
-        text + '[network.bandwidth]\nvalue = 1\nsource = "https://a"\nsays = "1"\n',
-        encoding="utf-8",
-    )
+    figure = 'value = 1\nsource = "https://a"\nsays = "1"\n'
+    network = f"[network.bandwidth]\n{figure}[network.latency_s]\n{figure}"
+    path.write_text(text + network, encoding="utf-8")
     with pytest.raises(ValueError, match="a network needs a domain or a torus"):
         read(path)
 

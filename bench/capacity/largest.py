@@ -95,8 +95,7 @@ def largest(lines: Sequence[Line], limit: Limit, read: Read, prove: Prove) -> It
         searches = []
         for (line, search, batch), program in zip(asked, found, strict=True):
             if isinstance(program, Unread):
-                reason = f"not predicted: {program.reason}"
-                yield _row(line, search, limit, status="unsupported", reason=reason)
+                yield _row(line, search, limit, status="not predicted", reason=program.reason)
             else:
                 search.add(batch, program.memory_bytes)
                 searches.append((line, search))

@@ -13,8 +13,9 @@ from bench.rows import Status
 
 FILE = "max_batch.jsonl"
 
-Outcome = Status | Literal["predicted oom"]
-"""How some steps ended, or that there were none since no batch is predicted to fit."""
+Outcome = Status | Literal["predicted oom", "not predicted"]
+"""How some steps ended; or that there were none, since no batch is predicted to fit, or nothing is
+predicted."""
 
 
 class MaxBatchRow(TypedDict):

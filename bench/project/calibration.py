@@ -90,12 +90,16 @@ def calibrate(observations: Sequence[Observation]) -> Calibrated:
     Raises:
       ValueError: there are no observations.
     """
-    fitted = fit(observations)
     groups = list(dict.fromkeys(one.group for one in observations))
     tried: list[Tried] = []
     for group in groups if len(groups) > 1 else ():
         others = fit([one for one in observations if one.group != group])
         tried += [Tried(one, one.work.step_s(others)) for one in observations if one.group == group]
+    return judged(fit(observations), tried)
+
+
+def judged(fitted: Calibration, tried: Sequence[Tried]) -> Calibrated:
+    """A calibration with the spread of what was tried."""
     found = Calibrated(fitted, tuple(tried))
     return replace(found, calibration=replace(fitted, spread=spread(list(found.errors.values()))))
 
@@ -113,8 +117,9 @@ def spread(errors: Sequence[float]) -> float | None:
 def fit(observations: Sequence[Observation]) -> Calibration:
     """The calibration under which measured steps are most likely, its spread left open.
 
-    Least squares of log step times over NOISE, and of the figures over their priors' widths. An
-    implementation's share is drawn towards that of all.
+    Least squares of log step times over NOISE, and of the figures over their priors' widths; of
+    what is far off, its size (soft L1), so that one model unlike the others does not move them. An
+    implementation's share is drawn towards that of all. No share is over 1.
 
     Raises:
       ValueError: there are no observations.
@@ -132,20 +137,29 @@ def fit(observations: Sequence[Observation]) -> Calibration:
             exposed,
             math.exp(overhead),
             None,
-            {name: math.exp(share + more) for name, more in zip(own, others, strict=True)},
+            {name: math.exp(of_own) for name, of_own in zip(own, others, strict=True)},
         )
 
     def residuals(figures: np.ndarray) -> np.ndarray:
         found = calibration(figures)
         times = [one.work.step_s(found) for one in observations]
-        return np.concatenate([(np.log(times) - measured) / NOISE, (figures - centre) / widths])
+        share, exposed, overhead, *others = figures
+        return np.array(
+            [
+                *(np.log(times) - measured) / NOISE,
+                (share - math.log(SHARE)) / SHARE_WIDTH,
+                (exposed - EXPOSED) / EXPOSED_WIDTH,
+                (overhead - math.log(OVERHEAD_S)) / OVERHEAD_WIDTH,
+                *((of_own - share) / SHARE_WIDTH for of_own in others),
+            ]
+        )
 
-    centre = np.array([math.log(SHARE), EXPOSED, math.log(OVERHEAD_S), *(0.0 for _ in own)])
-    widths = np.array([SHARE_WIDTH, EXPOSED_WIDTH, OVERHEAD_WIDTH, *(SHARE_WIDTH for _ in own)])
-    low = np.full_like(centre, -np.inf)
-    high = np.full_like(centre, np.inf)
-    low[1], high[1] = 0.0, 1.0
-    return calibration(least_squares(residuals, centre, bounds=(low, high)).x)
+    shares = [math.log(SHARE)] * len(own)
+    start = np.array([math.log(SHARE), EXPOSED, math.log(OVERHEAD_S), *shares])
+    low = np.full_like(start, -np.inf)
+    high = np.full_like(start, 0.0)
+    low[1], high[1], high[2] = 0.0, 1.0, np.inf
+    return calibration(least_squares(residuals, start, bounds=(low, high), loss="soft_l1").x)
 
 
 def _rms(errors: Sequence[float]) -> float:

@@ -2,7 +2,8 @@
 
 Measured ones (published.toml) also calibrate predictions for hardware that is not here, by the same
 fit as of steps that are measured here. Of a chip with three models or more, each model is left out
-in turn; of others, all chips are fitted together, and each kind of chip is left out in turn.
+in turn; another is predicted from all chips of its kind, GPU or TPU, and the error of that is what
+each chip comes to that is predicted from the others of its kind.
 
 They are all of large language models, in which products are large. That a step of other kind
 reaches a like share of a chip is assumed. Imports no jax.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import functools
 import math
 import tomllib
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +23,14 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
 from bench.mesh import MeshShape
-from bench.project.calibration import LEAST_GROUPS, Calibrated, Observation, calibrate, spread
+from bench.project.calibration import (
+    LEAST_GROUPS,
+    Calibrated,
+    Observation,
+    calibrate,
+    judged,
+    spread,
+)
 from bench.project.collectives import Ring, Route
 from bench.project.hardware import hardware
 from bench.project.machines import Machine, of_sheet
@@ -140,12 +149,22 @@ def published() -> tuple[list[Published], list[LeftOut]]:
 
 @functools.cache
 def elsewhere(name: str) -> Calibrated:
-    """The calibration of a chip that is not here, from what is published of it, or of all chips."""
+    """The calibration of a chip that is not here, from what is published of it, or of its kind."""
     entries = published()[0]
     own = [entry for entry in entries if entry.hardware == name]
     if len(own) >= LEAST_GROUPS:
         return calibrate([one for entry in own for one in entry.observations(entry.name)])
-    return calibrate([one for entry in entries for one in entry.observations(entry.hardware)])
+    kinds: defaultdict[str, list[Observation]] = defaultdict(list)
+    for entry in entries:
+        kinds[kind(entry.hardware)] += entry.observations(entry.hardware)
+    found = {each: calibrate(observations) for each, observations in kinds.items()}
+    tried = [one for calibrated in found.values() for one in calibrated.tried]
+    return judged(found[kind(name)].calibration, tried)
+
+
+def kind(name: str) -> str:
+    """`GPU` or `TPU`: chips behind switches, or on a torus."""
+    return "GPU" if hardware(name).torus is None else "TPU"
 
 
 def measured_on(name: str) -> int:
@@ -222,7 +241,7 @@ def answers() -> list[Answer]:
         found.append(
             Answer(
                 f"H100, data parallel {where}: tokens a GPU below which it is bound by "
-                "communication; the book leaves out (n - 1) / n",
+                "communication; the book leaves out (n - 1) / n and latency",
                 book,
                 _fewest_tokens(_at_peak(machine), mesh),
                 f"{BOOK}/gpus/",

@@ -116,7 +116,7 @@ class Network(_Part):
 
     bandwidth: Figure[PositiveFloat]
     """Of one chip's share of its host."""
-    latency_s: Figure[NonNegativeFloat] | None = None
+    latency_s: Figure[NonNegativeFloat]
     """Of one step of a collective."""
 
 

@@ -83,8 +83,7 @@ class Placement:
         if domains == 1:
             return Switch(1, math.inf)
         network = _network(self.hardware)
-        latency = network.latency_s.value if network.latency_s else 0.0
-        return Switch(domains, network.bandwidth.value, latency)
+        return Switch(domains, network.bandwidth.value, network.latency_s.value)
 
     def _counts(self, axes: Sequence[str]) -> tuple[int, int]:
         """Members of a group in one domain, and domains that it spans.

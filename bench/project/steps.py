@@ -7,8 +7,8 @@ A step is taken apart into
 - *memory*: the update, which reads and writes parameters and optimizer state once, over the
   bandwidth of memory. It is the least that a step moves. XLA's count of bytes accessed is of the
   program that was compiled for CPU, where other operations are fused, small arrays stay in caches,
-  and a loop's body counts once: it says little of other hardware, and goes into the slow end alone.
-  What activations cost is in the share above;
+  and a loop's body counts once: it says little of other hardware, and is told, but not used. What
+  activations cost is in the share above;
 - *communication that can be hidden*: along axes that divide the batch it is of gradients and
   parameters, for which nothing that follows has to wait at once;
 - *communication that is waited for*: all else, as of activations along `model`, of which the next
@@ -150,8 +150,6 @@ class Work:
     products_s: float
     """All FLOPs at the rate of the best matrix products."""
     memory_s: float
-    accessed_s: float
-    """All bytes that XLA counts."""
     collectives: tuple[Collective, ...]
     hideable_s: float
     """Of collectives, those that can be hidden behind compute."""
@@ -201,7 +199,6 @@ def work(program: Program, machine: Machine) -> Work:
         machine=machine,
         products_s=program.flops / machine.flops,
         memory_s=2 * program.state_bytes / machine.memory_bandwidth,
-        accessed_s=program.accessed_bytes / machine.memory_bandwidth,
         collectives=collectives,
         hideable_s=sum(one.seconds for one in hideable),
         separate_s=sum(one.separate_s for one in hideable),
@@ -225,7 +222,7 @@ def predict(found: Work, calibration: Calibration) -> Prediction:
     overhead = calibration.overhead_s
     rest = found.waited_s + overhead
     bound = max(found.products_s, found.memory_s, found.hideable_s + found.waited_s)
-    nothing_hidden = max(compute + found.memory_s, found.accessed_s) + found.separate_s + rest
+    nothing_hidden = compute + found.memory_s + found.separate_s + rest
     spread = math.inf if calibration.spread is None else calibration.spread
     all_hidden = overlapped + found.memory_s + rest
     binds, limit = _binds(found, compute, overhead)
