@@ -5,11 +5,13 @@ Imports no jax.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import IO
 
 from bench.guard import Guard
 
@@ -46,11 +48,22 @@ def signal_name(number: int) -> str:
 
 
 def ask(
-    command: Sequence[str], question: str, environment: Mapping[str, str], timeout_s: float
+    command: Sequence[str],
+    question: str,
+    environment: Mapping[str, str],
+    timeout_s: float,
+    heard: Callable[[], None] | None = None,
 ) -> Answer:
     """Start a child, write the question to its stdin, and wait until it ends.
 
     What it has started ends with it, and cannot keep its output open.
+
+    Args:
+      command: of the child.
+      question: whole.
+      environment: whole.
+      timeout_s: after which it is ended.
+      heard: called for every line of its stdout when it comes, in another thread.
     """
     guard = Guard()
     process = subprocess.Popen(  # noqa: S603 (our own command)
@@ -64,17 +77,37 @@ def ask(
         start_new_session=True,
     )
     guard.watch(process.pid)
-    said: list[str] = []
-    talk = threading.Thread(target=lambda: said.extend(process.communicate(question)), daemon=True)
-    talk.start()
+    out, err = list[str](), list[str]()
+    talks = [
+        threading.Thread(target=_say, args=(process.stdin, question), daemon=True),
+        threading.Thread(target=_listen, args=(process.stdout, out, heard), daemon=True),
+        threading.Thread(target=_listen, args=(process.stderr, err), daemon=True),
+    ]
+    for talk in talks:
+        talk.start()
     code: int | None = None
     try:
-        code = process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        pass
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = process.wait(timeout_s)
     finally:
         guard.end_all()
-        talk.join(timeout=5)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+        for talk in talks:
+            talk.join(timeout=5)
         guard.dismiss()
-    out, err = said or ("", "")
-    return Answer(out, err, code)
+    return Answer("".join(out), "".join(err), code)
+
+
+def _say(pipe: IO[str], text: str) -> None:
+    # It may end before it has read all.
+    with contextlib.suppress(BrokenPipeError), pipe:
+        pipe.write(text)
+
+
+def _listen(pipe: IO[str], said: list[str], heard: Callable[[], None] | None = None) -> None:
+    with pipe:
+        for line in pipe:
+            said.append(line)
+            if heard is not None:
+                heard()

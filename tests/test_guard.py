@@ -88,7 +88,9 @@ def test_a_child_is_asked_and_answers() -> None:
     script = (
         "import sys; print(sys.stdin.read()[::-1]); print('noise', file=sys.stderr); sys.exit(3)"
     )
-    answer = ask([sys.executable, "-c", script], "abc", os.environ, 60)
+    heard: list[float] = []
+    answer = ask([sys.executable, "-c", script], "abc", os.environ, 60, lambda: heard.append(1.0))
+    assert len(heard) == 1
     assert (answer.out, answer.code, answer.ending) == ("cba\n", 3, "ended with exit code 3")
     assert answer.last_lines(5) == ["noise"]
 
@@ -103,6 +105,10 @@ def test_a_child_is_asked_and_answers() -> None:
 def test_a_child_that_does_not_answer(script: str, limit_s: float, ending: str) -> None:
     answer = ask([sys.executable, "-c", script], "", os.environ, limit_s)
     assert answer.ending == ending
+
+
+def test_a_child_that_does_not_read_is_asked_too() -> None:
+    assert ask([sys.executable, "-c", "pass"], "x" * 10**6, os.environ, 60).code == 0
 
 
 def test_what_a_child_started_does_not_keep_its_output_open() -> None:

@@ -81,7 +81,7 @@ def children(monkeypatch):
     asked: list[list[str]] = []
     endings: list[Answer] = []
 
-    def ask(command, question, environment, timeout_s):
+    def ask(command, question, environment, timeout_s, heard):
         asked.append([json.loads(line)["implementation"] for line in question.splitlines()])
         assert environment["JAX_NUM_CPU_DEVICES"] == json.loads(question.splitlines()[0])[
             "mesh"
@@ -132,7 +132,7 @@ def test_there_is_a_child_for_each_number_of_devices(catalogue, children):
 def test_accelerators_that_are_here_have_their_own_compiler(catalogue, monkeypatch):
     environments = []
 
-    def ask(command, question, environment, timeout_s):
+    def ask(command, question, environment, timeout_s, heard):
         environments.append(environment)
         return Answer(json.dumps({"row": ROW, "reason": "", "lack": ""}), "", 0)
 

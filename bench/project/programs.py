@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -105,6 +106,7 @@ def programs(
     timeout_s: float = TIMEOUT_S,
     *,
     here: bool = False,
+    told: Callable[[int, int], None] | None = None,
 ) -> list[Program | Unread]:
     """Compile cells' steps, without running them; one result a cell, in their order.
 
@@ -116,6 +118,8 @@ def programs(
       timeout_s: seconds that one cell may take.
       here: compile for this machine's own devices instead of virtual ones; meshes are then of no
         more devices than there are.
+      told: called with how many are answered, and of how many that had to be asked, whenever one
+        is; in another thread.
 
     Raises:
       CatalogueError: nothing could be found out of what there is.
@@ -126,6 +130,28 @@ def programs(
     if platform == "cpu":  # whatever runs here, the compiler is that of virtual devices
         virtual = {**catalogue, "platform": "cpu", "device_kind": "compile-only"}
         catalogue = cast("Catalogue", virtual)
+    found, kept = _known(cells, catalogue, platform)
+    asked = sorted((c for c in kept if c not in found), key=lambda c: c.block.mesh.size)
+    answered = itertools.count(1)
+
+    def heard() -> None:
+        if told is not None:
+            told(next(answered), len(asked))
+
+    paths = (implementation_paths, workload_paths)
+    for devices, group in groupby(asked, key=lambda c: c.block.mesh.size):
+        environment = _environment(platform, devices)
+        for cell, answer in _answers(list(group), environment, *paths, timeout_s, heard):
+            found[cell] = _result(cell, answer)
+            if answer["lack"] != "failed":
+                _keep(kept[cell], answer)
+    return [found[cell] for cell in cells]
+
+
+def _known(
+    cells: Sequence[Cell], catalogue: Catalogue, platform: str
+) -> tuple[dict[Cell, Program | Unread], dict[Cell, Path]]:
+    """What need not be asked; and of all else as well, where answers are kept."""
     contents = Contents(catalogue)
     found: dict[Cell, Program | Unread] = {}
     kept: dict[Cell, Path] = {}
@@ -142,15 +168,7 @@ def programs(
         answer = _read(kept[cell])
         if answer is not None:
             found[cell] = _result(cell, answer)
-    asked = sorted((c for c in kept if c not in found), key=lambda c: c.block.mesh.size)
-    paths = (implementation_paths, workload_paths)
-    for devices, group in groupby(asked, key=lambda c: c.block.mesh.size):
-        environment = _environment(platform, devices)
-        for cell, answer in _answers(list(group), environment, *paths, timeout_s):
-            found[cell] = _result(cell, answer)
-            if answer["lack"] != "failed":
-                _keep(kept[cell], answer)
-    return [found[cell] for cell in cells]
+    return found, kept
 
 
 def from_row(row: CellRow) -> Program | Unread:
@@ -214,6 +232,7 @@ def _answers(
     implementation_paths: Sequence[str],
     workload_paths: Sequence[str],
     timeout_s: float,
+    heard: Callable[[], None],
 ) -> Iterator[tuple[Cell, CompiledAnswer]]:
     """Ask one child after the other, until all cells, which are of as many devices, are answered.
 
@@ -221,7 +240,7 @@ def _answers(
     """
     while cells:
         lines = [json.dumps(cell_request(c, implementation_paths, workload_paths)) for c in cells]
-        child = ask(COMMAND, "\n".join(lines), environment, timeout_s * len(cells))
+        child = ask(COMMAND, "\n".join(lines), environment, timeout_s * len(cells), heard)
         answers: list[CompiledAnswer] = []
         for line in child.out.splitlines():
             with contextlib.suppress(ValueError):
@@ -231,6 +250,7 @@ def _answers(
         if cells:
             last = "".join(f"; its last line: {line}" for line in child.last_lines(1))
             reason = readable(f"the process that compiled it {child.ending}{last}")
+            heard()
             yield cells[0], CompiledAnswer(row=None, reason=reason, lack="failed")
             cells = cells[1:]
 
