@@ -19,6 +19,7 @@ from rich.text import Text
 from bench.cells import STATUSES, Block
 from bench.estimate import Remaining, clock
 from bench.protocol import PhaseEvent
+from bench.terminal import live
 from bench.verdicts import Claim
 
 STYLES = {
@@ -54,8 +55,7 @@ class Progress:
 
     def __init__(self, console: Console, launches: int, remaining: Remaining) -> None:
         self._console = console
-        # FORCE_COLOR makes rich take a pipe for a terminal: good for colours, not for a display.
-        self._live = console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
+        self._live = live(console)
         self._remaining = remaining
         self._to_do, self._done = launches, 0
         self._started = self._began = time.monotonic()
@@ -66,10 +66,10 @@ class Progress:
 
     def __enter__(self) -> Self:
         if self._live:
-            live = Live(
+            display = Live(
                 self, console=self._console, transient=True, refresh_per_second=REFRESHES_PER_S
             )
-            self._stack.enter_context(live)
+            self._stack.enter_context(display)
         return self
 
     def __exit__(

@@ -124,8 +124,14 @@ def communicates(number, **change):
     [
         (changed(communication=()), "not the same is communicated: only one has payload_bytes of"),
         (communicates(0, kind="all-to-all"), "only one has payload_bytes of all-to-all over data"),
-        (communicates(0, count=4), "are 4 and 512, where 3 and 512 were expected"),
-        (communicates(0, members=256), "are 3 and 256, where 3 and 512 were expected"),
+        (
+            communicates(0, count=4),
+            "has 4 of reduce-scatter over data of f32 among 512 members, where 3 among 512",
+        ),
+        (
+            communicates(0, members=256),
+            "has 3 of reduce-scatter over data of f32 among 256 members, where 3 among 512",
+        ),
         (communicates(0, payload_bytes=1_020_000), "is 1.02e+06 as compiled, and 1e+06 by what"),
         (changed(bubble=0.5), "the bubble is 0.5 and not 0"),
     ],

@@ -354,6 +354,7 @@ def test_public_results_alone_need_no_run() -> None:
         (["RUN", "--precision", "fp9"], "unknown 'fp9'"),
         (["RUN", "-k", "("], "cannot be read"),
         (["nowhere"], "there is no run 'nowhere'"),
+        (["RUN", "--check-published"], "takes no run"),
     ],
 )
 @pytest.mark.usefixtures("_no_jax")
@@ -362,6 +363,45 @@ def test_bad_input_is_refused(folder, typed, said) -> None:
     done = CliRunner().invoke(command_line.app, ["project", *typed])
     assert done.exit_code == exits.BAD_INPUT
     assert said in done.output
+
+
+@pytest.mark.usefixtures("_no_jax")
+def test_all_faults_are_told_at_once(folder) -> None:
+    typed = ["--hardware", "foo", "--chips", "0", "--precision", "int8", "--scaling", "both"]
+    done = CliRunner().invoke(command_line.app, ["project", str(folder), *typed])
+    assert done.exit_code == exits.BAD_INPUT
+    for said in ("unknown hardware 'foo'", "not within 1 to", "unknown 'int8'", "neither weak"):
+        assert said in done.output
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["mlp-bas"], "unknown workload 'mlp-bas'"),
+        (["mlp-base", "--chips", "2048"], "every mesh is compiled, of up to 1,024 chips"),
+        (["mlp-base", "-k", "nosuch"], "'nosuch' selects none of "),
+        (["mlp-base", "--hardware", "h200,h100-sxm"], "a plan is of one chip"),
+        (["mlp-base", "--hardware", "tpu-v5p", "--precision", "fp32"], "it has bf16"),
+        (["mlp-base", "--chips", "7", "--hardware", "tpu-v5e"], "no slice of 7 chips"),
+    ],
+)
+@pytest.mark.usefixtures("_no_jax")
+def test_a_plan_refuses_bad_input(typed, said, monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(command_line.app, ["plan", *typed])
+    assert done.exit_code == exits.BAD_INPUT
+    assert said in done.output
+
+
+def test_a_plan_says_which_meshes_do_not_divide_the_batch() -> None:
+    found = plan.make(
+        ("mlp", "base"), 6, StepOptions("bf16"), hardware("h100-sxm"), 4, ["one"], Compiler()
+    )
+    reasons = dict(found.refused)
+    assert reasons["a batch of 6 does not divide into 4 shards and microbatches"] == [
+        "fsdp=4", "data=2,fsdp=2", "data=4",
+    ]  # fmt: skip
+    assert {str(one.cell.block.mesh) for one in found.ranked} >= {"data=2,model=2", "model=4"}
 
 
 def test_an_unknown_interval_is_open() -> None:

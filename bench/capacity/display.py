@@ -13,6 +13,7 @@ from rich.table import Column
 from bench.cells import Cell
 from bench.mesh import MeshShape
 from bench.numbers import count
+from bench.terminal import live
 
 
 class Display:
@@ -25,8 +26,7 @@ class Display:
 
     def __init__(self, console: Console, cells: int) -> None:
         self._console = console
-        # As in bench.progress: FORCE_COLOR makes rich take a pipe for a terminal.
-        self._live = console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
+        self._live = live(console)
         self.done, self.of = 0, cells
         self._rounds = Counter[MeshShape]()
 
@@ -61,6 +61,6 @@ class Display:
         with Progress(
             SpinnerColumn(), told, TimeElapsedColumn(),
             console=self._console, transient=True, expand=True,
-        ) as live:  # fmt: skip
-            live.add_task(text, total=None)
+        ) as progress:  # fmt: skip
+            progress.add_task(text, total=None)
             yield

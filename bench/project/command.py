@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -15,6 +16,8 @@ from bench.exits import FAILED, refuse, warned
 from bench.matrix import DEFAULT_BATCHES, FALLBACK_BATCH, BadInput
 from bench.protocol import Catalogue
 from bench.spelling import closest
+
+T = TypeVar("T")
 
 _HARDWARE = "Chips, by their sheets in bench/project/hardware/: h100-sxm,tpu-v5p."
 
@@ -44,7 +47,7 @@ def project(
     """Predict a run's steps on other hardware and more chips, beside what was measured here."""
     from rich.console import Console  # noqa: PLC0415 (other commands need not wait for these)
 
-    from bench.project import charts, page, terminal, words  # noqa: PLC0415
+    from bench.project import charts, display, page, terminal, words  # noqa: PLC0415
     from bench.project.asked import chip_counts, sheets, unavailable  # noqa: PLC0415
     from bench.project.programs import programs  # noqa: PLC0415
     from bench.project.projection import Asked, project  # noqa: PLC0415
@@ -53,14 +56,18 @@ def project(
 
     console = Console(highlight=False)
     if check_published:
+        if run is not None:
+            refuse("--check-published shows public results, and takes no run")
         terminal.show_table(console, words.published())
         terminal.show_table(console, words.answers())
         return
     if run is None:
         refuse("name a stored run, or --check-published")
     try:
-        wanted, counts = sheets(hardware), chip_counts(chips)
-        faults = [*unavailable(wanted, counts), *_precision_faults(precision)]
+        faults = _precision_faults(precision)
+        wanted = collected(faults, sheets, hardware)
+        counts = collected(faults, chip_counts, chips)
+        faults += unavailable(wanted, counts)
         if scaling not in ("weak", "strong"):
             faults.append(f"--scaling: {scaling!r} is neither weak nor strong")
         if faults:
@@ -75,7 +82,10 @@ def project(
         folder = find_run(run)
         stored = warned(store.load(folder))
         catalogue = read_catalogue()
-        found = project(stored, asked, lambda cells: programs(cells, catalogue=catalogue))
+        with display.compiling(Console(stderr=True, highlight=False)) as told:
+            found = project(
+                stored, asked, lambda cells: programs(cells, catalogue=catalogue, told=told)
+            )
         drawn = charts.draw(found)
         written = page.build(found, drawn, wanted, folder / PROJECTION.parent, sys.argv[2:])
     except (BadInput, store.StoreError, ValueError, OSError) as error:
@@ -109,34 +119,43 @@ def plan(
     """Rank mesh shapes and implementations of a workload by predicted step time."""
     from rich.console import Console  # noqa: PLC0415 (other commands need not wait for these)
 
+    from bench.project import display, terminal  # noqa: PLC0415
     from bench.project import plan as planning  # noqa: PLC0415
-    from bench.project import terminal  # noqa: PLC0415
     from bench.project.asked import chip_counts, sheets, unavailable, without_peak  # noqa: PLC0415
-    from bench.project.programs import programs  # noqa: PLC0415
+    from bench.project.programs import MOST_DEVICES, programs  # noqa: PLC0415
     from bench.selection import selector  # noqa: PLC0415
 
     try:
-        (sheet, *more), selected = sheets(hardware), selector(keyword)
-        counts = chip_counts(str(chips))
-        faults = [*unavailable([sheet], counts), *_precision_faults(precision)]
-        faults = faults or [*without_peak([sheet], [precision])]
-        if more:
+        faults = _precision_faults(precision)
+        wanted = collected(faults, sheets, hardware)
+        counts = collected(faults, chip_counts, str(chips))
+        faults += unavailable(wanted, counts)
+        if len(wanted) > 1:
             faults.append("--hardware: a plan is of one chip")
+        if chips > MOST_DEVICES:
+            faults.append(f"--chips: every mesh is compiled, of up to {MOST_DEVICES:,} chips")
+        selected = selector(keyword)
+        faults = faults or [*without_peak(wanted, [precision])]
         if faults:
             raise BadInput(faults)  # noqa: TRY301 - with the faults of all others
+        (sheet,) = wanted
         catalogue = read_catalogue()
         name = _workload(workload, catalogue)
         each = DEFAULT_BATCHES.get("-".join(name), FALLBACK_BATCH)
         usable = [one["name"] for one in catalogue["implementations"] if not one["error"]]
-        found = planning.make(
-            name,
-            batch or each * chips,
-            StepOptions(precision, microbatches=microbatches, remat=remat),
-            sheet,
-            chips,
-            [one for one in usable if selected(one)],
-            lambda cells: programs(cells, catalogue=catalogue),
-        )
+        chosen = [one for one in usable if selected(one)]
+        if not chosen:
+            raise BadInput([f"-k: {keyword!r} selects none of {', '.join(usable)}"])  # noqa: TRY301
+        with display.compiling(Console(stderr=True, highlight=False)) as told:
+            found = planning.make(
+                name,
+                batch or each * chips,
+                StepOptions(precision, microbatches=microbatches, remat=remat),
+                sheet,
+                chips,
+                chosen,
+                lambda cells: programs(cells, catalogue=catalogue, told=told),
+            )
         folder = REPORTS / f"plan_{'-'.join(name)}_{chips}-{sheet.name}"
         written = planning.build(found, folder)
     except (BadInput, ValueError, OSError) as error:
@@ -163,6 +182,15 @@ def _workload(text: str, catalogue: Catalogue) -> tuple[str, str]:
     if text not in known:
         raise BadInput([f"unknown workload {text!r}; {closest(text, known)}"])
     return known[text]
+
+
+def collected(faults: list[str], read: Callable[[str], list[T]], text: str) -> list[T]:
+    """What is read of an option; nothing if it has faults, which go to those of the others."""
+    try:
+        return read(text)
+    except BadInput as error:
+        faults += error.faults
+        return []
 
 
 def _precision_faults(precision: str | None) -> list[str]:

@@ -41,6 +41,7 @@ from the first two."""
 
 Scaling = Literal["weak", "strong"]
 
+_PAYLOAD = "payload_bytes of "
 _FIGURES = ("flops", "accessed_bytes", "memory_bytes", "state_bytes")
 
 _ROUNDING = 1e-9
@@ -282,9 +283,10 @@ def _same_structure(first: Program, other: Program, axis: str) -> None:
             (one["count"], one["members"]) for one in (rows[1][name], _grown_row(row, axis, growth))
         )
         if own != expected:
+            kind = name.removeprefix(_PAYLOAD)
             raise FormulaError(
-                f"{at}, collectives and their members of {name} are {own[0]} and {own[1]}, where "
-                f"{expected[0]} and {expected[1]} were expected"
+                f"{at}, a step has {own[0]} of {kind} among {own[1]} members, where {expected[0]} "
+                f"among {expected[1]} were expected"
             )
     if first.bubble != other.bubble:
         raise FormulaError(f"{at}, the bubble is {other.bubble:.3g} and not {first.bubble:.3g}")
@@ -309,7 +311,7 @@ def _term(sizes: tuple[int, int], values: tuple[float, float]) -> Term:
 def _name(row: Communication) -> str:
     """What tells a row of a program's communication from its others."""
     axes = ", ".join(row["axes"]) or "no axis"
-    return f"payload_bytes of {row['kind']} over {axes} of {', '.join(row['dtypes'])}"
+    return f"{_PAYLOAD}{row['kind']} over {axes} of {', '.join(row['dtypes'])}"
 
 
 def _grown_row(row: Communication, axis: str, growth: float) -> Communication:

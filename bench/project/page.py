@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +73,9 @@ def build(
       OSError: nothing can be written there.
     """
     plots = folder / "plots"
-    plots.mkdir(parents=True, exist_ok=True)
+    # Those of an earlier call may be of hardware that is not asked for now.
+    shutil.rmtree(plots, ignore_errors=True)
+    plots.mkdir(parents=True)
     for chart in drawn:
         chart.plot.write(plots)
     store.export(found.frame(), folder, "predictions")

@@ -89,16 +89,21 @@ def make(
     Raises:
       MachineError: the chip has no published peak for the precision.
     """
+    parts = {mesh: mesh.batch_shards * options.microbatches for mesh in meshes(chips)}
     cells = [
         Cell(Block(*workload, mesh, batch, options), name)
-        for mesh in meshes(chips)
-        if batch % (mesh.batch_shards * options.microbatches) == 0
+        for mesh in parts
+        if batch % parts[mesh] == 0
         for name in implementations
     ]
     calibration = elsewhere(sheet.name).calibration
     ranked = []
     unsupported: defaultdict[str, list[str]] = defaultdict(list)
     refused: defaultdict[str, list[str]] = defaultdict(list)
+    for mesh, count in parts.items():
+        if batch % count:
+            reason = f"a batch of {batch} does not divide into {count} shards and microbatches"
+            refused[reason].append(str(mesh))
     for cell, program in zip(cells, read(cells), strict=True):
         name = f"{cell.implementation} on {cell.block.mesh}"
         if isinstance(program, Unread):

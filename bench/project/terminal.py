@@ -35,6 +35,8 @@ def show(console: Console, found: Projection, charts: Sequence[Chart]) -> None:
     for chart in charts:
         console.print(Text(f"\npredicted: {chart.title}", style="bold"))
         console.print(_chips(chart))
+        if any(p.prediction and p.prediction.best_s < words.SMALL_S for p in chart.points):
+            console.print(plain(words.SMALL), style="dim")
 
 
 def _chips(chart: Chart) -> Table:
@@ -56,8 +58,10 @@ def _chips(chart: Chart) -> Table:
             no_wrap=bool(width),
         )
     groups = words.by_chips(chart.points)
-    shown = groups if len(groups) <= SHOWN else [*groups[: SHOWN - 1], groups[-1]]
-    for chips, points in shown:
+    skipped = len(groups) > SHOWN
+    for chips, points in [*groups[: SHOWN - 1], groups[-1]] if skipped else groups:
+        if skipped and chips == groups[-1][0]:
+            table.add_row("\N{HORIZONTAL ELLIPSIS}")
         best, alike = words.fastest(points)
         if best is None or best.prediction is None:
             reason = next((p.reason for p in points if p.reason), "none fits in memory")
@@ -71,7 +75,7 @@ def _chips(chart: Chart) -> Table:
             words.interval(found),
             numbers.percent(best.efficiency or 0.0),
             numbers.MISSING if found.mfu is None else numbers.percent(found.mfu),
-            plain(found.binds),
+            plain(words.binds(found)),
             plain(f"{alike[0]}{more}"),
         )
     return table

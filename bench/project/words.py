@@ -17,6 +17,10 @@ from bench.report.views import Figure, Row, Table
 
 SMALL_S = 1e-3
 """Steps below which kernels' launches, which no sheet has, may be most of it."""
+SMALL = "Steps below a millisecond: launching kernels, which no sheet has, may take longer."
+
+EXACT = 5e-6
+"""Errors below are those of rounding."""
 
 
 def times(factor: float) -> str:
@@ -156,12 +160,7 @@ def table(title: str, points: Sequence[Point]) -> Table:
         Figure("Memory a chip"),
         Figure("Program", "mesh"),
     ]
-    remarks = (
-        ["Steps below a millisecond: launching kernels, which no sheet has, may take longer."]
-        if small
-        else []
-    )
-    return Table(title, headings, rows, [], remarks)
+    return Table(title, headings, rows, [], [SMALL] if small else [])
 
 
 def _span(point: Point) -> str:
@@ -183,9 +182,11 @@ def formulae(found: Projection) -> list[str]:
             continue
         fitted = " and ".join(map(str, one.formula.fitted))
         checked = ", ".join(str(n) for n in sorted({check.size for check in one.formula.checks}))
+        off = f"no figure is more than {numbers.percent(one.error)} off"
+        if one.error < EXACT:
+            off = "every figure is the same"
         said[
-            f"By formula, from {curve.first}={fitted}; at {checked} no figure of the compiled "
-            f"program is more than {numbers.percent(one.error)} off"
+            f"By formula, from {curve.first}={fitted}; beside programs compiled at {checked} {off}"
         ].append(name)
     return [f"{words}: {'; '.join(names)}." for words, names in said.items()]
 
