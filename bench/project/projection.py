@@ -303,6 +303,7 @@ def _row(point: Point, scaling: Scaling) -> dict[str, Any]:
         "capacity_bytes": found.capacity_bytes,
         "fits": found.fits,
         "flops": found.program.flops,
+        "accessed_bytes": found.program.accessed_bytes,
         "state_bytes": found.program.state_bytes,
         "collectives": json.dumps(
             [
