@@ -243,6 +243,24 @@ def test_axes_are_linear_if_asked(open_page) -> None:
     assert opened.text("curves") != before
 
 
+TICKS = [
+    ((0.58, 1.2), [0.6, 0.8, 1, 1.2]),
+    ((0.985, 1.021), [0.99, 1, 1.01, 1.02]),
+    ((2.1e-3, 2.3e-3), [0.0021, 0.00215, 0.0022, 0.00225, 0.0023]),
+    ((0.9, 8), [1, 2, 5]),
+    ((3, 8), [3, 4, 5, 6, 7, 8]),
+    ((3e-9, 2e-4), [1e-8, 1e-7, 1e-6, 1e-5, 1e-4]),
+]
+
+
+@pytest.mark.parametrize(("domain", "expected"), TICKS, ids=str)
+def test_logarithmic_axes_have_few_round_ticks(
+    open_page, domain: tuple[float, float], expected: list[float]
+) -> None:
+    script = f"domain => {{ {_read('looks.js')} return logTicks(domain); }}"
+    assert open_page().page.evaluate(script, list(domain)) == pytest.approx(expected, rel=1e-9)
+
+
 def test_the_address_leads_back_to_what_was_chosen(open_page) -> None:
     opened = open_page()
     page = opened.page
