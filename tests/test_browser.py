@@ -261,6 +261,23 @@ def test_logarithmic_axes_have_few_round_ticks(
     assert open_page().page.evaluate(script, list(domain)) == pytest.approx(expected, rel=1e-9)
 
 
+def test_curves_on_the_reference_are_seen_to_be(open_page) -> None:
+    charts = open_page("#losses").page.locator("#losses .chart svg")
+    drawn = charts.evaluate_all(
+        """all => all.map(svg => [...svg.querySelectorAll("path[stroke='var(--muted)']")].map(
+             one => [one.getAttribute("stroke-width"), one.getAttribute("stroke-dasharray")]))"""
+    )
+    loss, apart = charts.all_text_contents()
+    assert "whole batch" in loss
+    assert "whole batch in" not in loss
+    assert set(map(tuple, drawn[0])) == {("5", "1,0")}, "below the curves, and wider"
+    # In the order of the legend; in print they are dotted and dashed too: see test_losses.py.
+    assert apart.index("whole batch in parts") < apart.index("whole batch in float64")
+    assert list(dict.fromkeys(map(tuple, drawn[1]))) == [("1.4", "1,3"), ("1.4", "8,3")]
+    assert "equal" in apart, "jit_spmd differs by nothing"
+    assert "equal" not in loss
+
+
 def test_the_address_leads_back_to_what_was_chosen(open_page) -> None:
     opened = open_page()
     page = opened.page

@@ -564,7 +564,7 @@ function losses(target) {
         place: curve.place,
         x,
         loss: curve.yardstick ? null : curve.loss[number],
-        apart: curve.apart[number],
+        apart: known(curve.cell) || curve.yardstick ? curve.apart[number] : null,
       }))
       .filter((row) => (known(row.loss) || known(row.apart)) && (!early || row.x <= EARLY))
       .map((row, number, all) => ({ ...row, last: number === all.length - 1 })),
@@ -626,7 +626,7 @@ function losses(target) {
     draw("loss", {
       title: "Loss",
       caption:
-        "Every implementation from the same parameters on the same data, and the reference: the " +
+        "Every implementation from the same parameters on the same data, over the reference: the " +
         `whole batch on one device.${thinned}`,
       text: significantOrMissing,
       axisTitle: "loss",
@@ -636,7 +636,8 @@ function losses(target) {
     draw("apart", {
       title: "Largest difference from the reference so far",
       caption:
-        "Relative to the reference's loss of the same step. Grey lines are the reference itself " +
+        "Relative to the reference's loss of the same step; at the bottom, no difference at all " +
+        `(${EQUAL}). Grey lines are the reference itself ` +
         "with its batch in parts, and in float64: as far as rounding leads, which every step " +
         `amplifies. The dashed line is what the gate allows its few steps.${thinned}`,
       text: scientific,

@@ -24,6 +24,14 @@ const PARTS = [
 const BESIDE = 1.2; // By how much an axis of devices or batches goes beyond the first and the last.
 const DASHED = [4, 3];
 const DOTTED = [1, 3];
+// The reference of loss curves lies beneath them, wide enough to be seen, and what it is in other
+// arithmetic has dashes: as in print, see bench/report/plots/losses.py.
+const REFERENCES = new Map([
+  ["whole batch", { strokeDash: [1, 0], strokeWidth: 5, opacity: 0.35 }],
+  ["whole batch in parts", { strokeDash: DOTTED, strokeWidth: 1.4, opacity: 1 }],
+  ["whole batch in float64", { strokeDash: [8, 3], strokeWidth: 1.4, opacity: 1 }],
+]);
+const EQUAL = "equal"; // Where an axis shows differences of 0, for which a logarithmic one has no place.
 
 const colourOf = (number) => COLOURS[number % COLOURS.length];
 // The ninth implementation has the first one's colour, and another shape.
