@@ -11,7 +11,7 @@ class Elements(HTMLParser):
     Fails on a tag closed in the wrong order.
     """
 
-    VOID = frozenset({"meta", "br", "img", "input", "link", "hr"})
+    VOID = frozenset({"meta", "br", "img", "input", "link", "hr", "wbr"})
 
     def __init__(self) -> None:
         super().__init__()

@@ -199,3 +199,12 @@ def test_what_an_arm_without_a_time_took_in_is_not_told(tmp_path: Path) -> None:
     _, content = built(tmp_path, endings=endings)
     found = inputs.find(content.comparisons)
     assert {one.cell["implementation"] for one in found} == {"jit_spmd"}
+
+
+def test_a_page_can_be_made_where_one_arm_has_no_samples(tmp_path: Path) -> None:
+    # What is measured in a worker of its own has none here.
+    directory, content = built(tmp_path, alone=frozenset({"pmap"}))
+    drawn = dataset.build(content, store.read_manifest(directory))
+    assert drawn["inputs"]["verdict"] == ["slower", "same", None, None]
+    assert drawn["inputs"]["ratio"][2:] == [None, None]
+    dataset.encode(drawn)

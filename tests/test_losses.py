@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,13 @@ import synthetic
 from bench import report, store
 from bench.report import dataset, losses, tables, views, words
 from bench.report.plots import losses as losses_plot
+from bench.report.plots import style
 from bench.rows import EXACT, IN_PARTS, WHOLE_BATCH
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from matplotlib.figure import Figure
 
     from bench.report.tables import Tables
 
@@ -51,7 +55,7 @@ def test_planted_differences_are_found(stored: tuple[store.Run, Tables]) -> None
     assert (equal.largest, equal.early, equal.beyond) == (0.0, 0.0, None)
     assert right.largest == pytest.approx(1e-6)
     assert right.beyond is None
-    assert np.isnan(equal.so_far).all()
+    assert (equal.so_far == 0).all()
     assert (np.diff(drifts.so_far) > 0).all()
     assert [curve.arm for curve in one.yardsticks] == [IN_PARTS, EXACT]
     assert one.steps == 100
@@ -144,6 +148,30 @@ def test_the_report_has_curves_and_differences(stored: tuple[store.Run, Tables])
         in text
     )
     assert "<!-- drifts -->" in (run.directory / "plots/losses-mlp-base-fp32.svg").read_text()
+
+
+def test_print_has_the_reference_and_what_is_equal_to_it(
+    stored: tuple[store.Run, Tables], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[Figure] = []
+    render = style.render
+    monkeypatch.setattr(style, "render", lambda *of: kept.append(of[0]) or render(*of))
+    plot = losses_plot.draw("drawn", losses.find(stored[1])[:1], ["jit_spmd", "right", "drifts"])
+    loss, apart = kept[0].axes
+    labels = [text.get_text() for text in kept[0].legends[0].get_texts()]
+    assert labels[3:] == ["the reference", IN_PARTS, EXACT, "the gate's tolerance"]
+    reference, *curves = loss.lines
+    assert reference.get_linewidth() > 2 * curves[0].get_linewidth(), "it is seen below them"
+    assert np.array_equal(reference.get_ydata(), curves[1].get_ydata())
+    ticks = [text.get_text() for text in apart.get_yticklabels()]
+    assert (ticks.index(losses_plot.EQUAL), len(ticks) > 3) == (0, True)
+    _, drifts, equal, right, *_ = apart.lines
+    floor = apart.get_yticks()[0]
+    assert set(equal.get_ydata()) == {floor}
+    assert min(drifts.get_ydata()) > min(right.get_ydata()) > floor > apart.get_ylim()[0]
+    # Dotted and dashed as on the page: see test_browser.py.
+    *_, dotted, dashed, _ = re.findall(r"stroke-dasharray: ([^;]+)", plot.svg)
+    assert (dotted, dashed) == ("1,1.5", "6,2")
 
 
 def test_a_page_has_only_so_many_steps(

@@ -287,7 +287,9 @@ def _inputs(found: Tables, of_cell: Mapping[str, int]) -> Columns:
     }
     return {
         "cell": [of_cell[name] for name in rows["cell"]],
-        **{name: rows[name].tolist() for name in ("way", "reason", "verdict")},
+        **{name: rows[name].tolist() for name in ("way", "reason")},
+        # Without samples there is none, which pandas makes NaN among others.
+        "verdict": [text if isinstance(text, str) else None for text in rows["verdict"]],
         **{name: _short(rows[column].tolist()) for name, column in figures.items()},
     }
 

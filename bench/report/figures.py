@@ -381,9 +381,10 @@ def _losses(
     yield _Planned(
         "losses",
         "Loss curves",
-        "Every implementation from the same parameters on the same data. On the right, how far "
-        "its loss has been from the reference's, the whole batch on one device; grey lines are "
-        f"the reference itself in other arithmetic: what rounding does.{rest}",
+        "Every implementation from the same parameters on the same data, over the reference: the "
+        "whole batch on one device. On the right, how far its loss has been from the reference's, "
+        f"at the bottom not at all ({losses.EQUAL}); grey lines are the reference itself in other "
+        f"arithmetic: what rounding does.{rest}",
         2 * len(drawn),
         lambda: losses.draw(f"losses-{slug}", drawn, implementations),
     )

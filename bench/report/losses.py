@@ -66,9 +66,8 @@ class Curve:
 
     @property
     def so_far(self) -> NDArray[np.float64]:
-        """The largest difference up to each step; NaN where there is none yet."""
-        most = np.maximum.accumulate(self.differences)
-        return np.where(most > 0, most, np.nan)
+        """The largest difference up to each step; 0 while losses are equal."""
+        return np.maximum.accumulate(self.differences)
 
 
 @dataclass(frozen=True)

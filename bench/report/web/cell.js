@@ -169,7 +169,7 @@ function drawCell() {
             text: (value) => si(value, "s"),
             align: "right",
           },
-          { key: "source", title: "Source", value: (row) => row[4] },
+          { key: "source", title: "Source", value: (row) => row[4], align: "long" },
         ],
       }),
     );

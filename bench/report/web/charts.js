@@ -329,11 +329,16 @@ function rooflineChart(rows, { columns, width }) {
    what is no implementation's; lines: {place, y}, dashed. */
 function lossChart(rows, { columns, width, axisTitle, format, log, lines = [] }) {
   const names = namesIn(rows.filter((row) => known(row.cell)));
-  const guides = namesIn(rows.filter((row) => !known(row.cell)));
-  const domain = padded(
+  const others = new Set(rows.filter((row) => !known(row.cell)).map((row) => row.name));
+  const guides = [...REFERENCES.keys()].filter((name) => others.has(name));
+  const [low, high] = padded(
     [...rows, ...lines].map((row) => row.y).filter((value) => known(value) && value > 0),
     0.05,
   );
+  const floor = low / (high / low) ** 0.1;
+  const equal = log && rows.some((row) => row.y === 0);
+  const domain = [equal ? floor / (high / low) ** 0.03 : low, high];
+  const ticks = logTicks([low, high]);
   const x = {
     field: "x",
     type: "quantitative",
@@ -345,12 +350,46 @@ function lossChart(rows, { columns, width, axisTitle, format, log, lines = [] })
     field: "y",
     type: "quantitative",
     scale: log ? { type: "log", domain, nice: false } : { zero: false },
-    axis: { title: axisTitle, format, ...(log ? { values: logTicks(domain) } : { tickCount: 5 }) },
+    axis: {
+      title: axisTitle,
+      format,
+      ...(log ? { values: ticks } : { tickCount: 5 }),
+      ...(equal
+        ? {
+            values: [floor, ...ticks],
+            labelExpr: `datum.value < ${low} ? "${EQUAL}" : format(datum.value, "${format}")`,
+          }
+        : {}),
+    },
   };
-  const line = { type: "line", strokeWidth: 1.4, invalid: "break-paths-show-path-domains" };
+  const legend = guides.length
+    ? {
+        values: guides,
+        title: null,
+        symbolType: "stroke",
+        symbolStrokeColor: "var(--muted)",
+        labelLimit: 0,
+      }
+    : null;
+  const ofReference = (property) => ({
+    field: "name",
+    type: "ordinal",
+    scale: {
+      type: "ordinal",
+      domain: [...REFERENCES.keys()],
+      range: [...REFERENCES.values()].map((look) => look[property]),
+    },
+    legend,
+  });
+  const line = { type: "line", invalid: "break-paths-show-path-domains" };
   return {
     params: [FOCUS],
-    data: { values: [...rows, ...lines.map((row) => ({ ...row, line: true }))] },
+    data: {
+      values: [
+        ...rows.map((row) => (equal && row.y === 0 ? { ...row, y: floor } : row)),
+        ...lines.map((row) => ({ ...row, line: true })),
+      ],
+    },
     facet: panelsByPlace(rows),
     columns,
     spec: {
@@ -368,17 +407,14 @@ function lossChart(rows, { columns, width, axisTitle, format, log, lines = [] })
           encoding: {
             x,
             y,
-            strokeDash: {
-              field: "name",
-              type: "nominal",
-              scale: { domain: guides, range: [DOTTED, [8, 3]].slice(0, guides.length) },
-              legend: guides.length ? { title: null, symbolStrokeWidth: 1.5, labelLimit: 0 } : null,
-            },
+            strokeDash: ofReference("strokeDash"),
+            strokeWidth: ofReference("strokeWidth"),
+            opacity: ofReference("opacity"),
           },
         },
         {
           transform: [{ filter: "isValid(datum.cell)" }],
-          mark: line,
+          mark: { ...line, strokeWidth: 1.4 },
           encoding: { x, y, color: byColour(names) },
         },
         {

@@ -2,6 +2,10 @@
 
 const byId = (id) => document.getElementById(id);
 
+/* A name that may be broken where its words end. */
+const broken = (name) =>
+  name.split(/(?<=[_/])/).flatMap((part, number) => (number ? [element("wbr"), part] : [part]));
+
 /* An element with attributes, listeners (`onclick`) and children; empty children are left out. */
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);

@@ -10,14 +10,19 @@ const inSeconds = (value) => si(value, "s");
 const inPlain = (value) => si(value, "");
 const significantOrMissing = (value) => (known(value) ? significant(value) : MISSING);
 
-/* Columns of the tables behind charts, whose rows refer to cells by their place. */
+/* Columns of the tables behind charts, whose rows refer to cells by their place. A cell's whole name
+   would leave a narrow screen no room for its figures. */
 const CELL = {
   key: "cell",
-  title: "Cell",
+  title: "Implementation",
+  filter: (row) => CELLS[row.cell].name,
   value: (row) => CELLS[row.cell].full,
-  node: (row) => cellLink(CELLS[row.cell], CELLS[row.cell].full),
+  node: (row) => cellLink(CELLS[row.cell], CELLS[row.cell].name),
+  detail: (row) => whereOf(CELLS[row.cell]),
 };
-const NAME = { key: "name", title: "Implementation", filter: true };
+const whereOf = (cell) =>
+  [DATA.subjects.length > 1 ? cell.of.subjectName : "", cell.of.place].filter(Boolean).join(", ");
+const NAME = { key: "name", title: "Implementation", filter: true, align: "long" };
 const VERDICT = { key: "verdict", title: "Verdict", filter: true };
 const number = (key, title, text, note) => ({ key, title, text, note, align: "right" });
 
@@ -83,7 +88,6 @@ function ratios(target) {
       rows,
       columns: [
         CELL,
-        NAME,
         number("ratio", "Ratio", ratio),
         number("low", "From", ratio, "95 %"),
         number("high", "To", ratio, "95 %"),
@@ -113,7 +117,6 @@ function linesFigure({ title, of, name, rows, xTitle, text, width, ...spec }) {
       rows,
       columns: [
         CELL,
-        NAME,
         number("x", xTitle),
         number("value", title, text),
         ...(spread
@@ -402,7 +405,6 @@ function heatmap(target) {
         rows,
         columns: [
           CELL,
-          NAME,
           { key: "mesh", title: "Mesh", filter: true },
           { ...number("batch", "Batch"), filter: true },
           number("figure", title, text),
@@ -474,7 +476,6 @@ function breakdown(target) {
         rows: rows.filter((row) => row.seconds > 0),
         columns: [
           CELL,
-          NAME,
           { key: "what", title: "Part", filter: true },
           number("seconds", "Time", inSeconds),
         ],
@@ -528,7 +529,6 @@ function roofline(target) {
       rows,
       columns: [
         CELL,
-        NAME,
         number("x", "Intensity", significantOrMissing, "FLOP a byte"),
         number("y", "Achieved", (value) => si(value, "FLOP/s"), "a device"),
         number("share", "Of the roof", percent),
@@ -564,7 +564,7 @@ function losses(target) {
         place: curve.place,
         x,
         loss: curve.yardstick ? null : curve.loss[number],
-        apart: curve.apart[number],
+        apart: known(curve.cell) || curve.yardstick ? curve.apart[number] : null,
       }))
       .filter((row) => (known(row.loss) || known(row.apart)) && (!early || row.x <= EARLY))
       .map((row, number, all) => ({ ...row, last: number === all.length - 1 })),
@@ -626,7 +626,7 @@ function losses(target) {
     draw("loss", {
       title: "Loss",
       caption:
-        "Every implementation from the same parameters on the same data, and the reference: the " +
+        "Every implementation from the same parameters on the same data, over the reference: the " +
         `whole batch on one device.${thinned}`,
       text: significantOrMissing,
       axisTitle: "loss",
@@ -636,7 +636,8 @@ function losses(target) {
     draw("apart", {
       title: "Largest difference from the reference so far",
       caption:
-        "Relative to the reference's loss of the same step. Grey lines are the reference itself " +
+        "Relative to the reference's loss of the same step; at the bottom, no difference at all " +
+        `(${EQUAL}). Grey lines are the reference itself ` +
         "with its batch in parts, and in float64: as far as rounding leads, which every step " +
         `amplifies. The dashed line is what the gate allows its few steps.${thinned}`,
       text: scientific,

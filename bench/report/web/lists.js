@@ -33,7 +33,13 @@ function drawCells() {
           node: (cell) => cellLink(cell, cell.name),
           detail: (cell) => (cell.apart ? "measured apart" : ""),
         },
-        { key: "workload", title: "Workload", value: (cell) => cell.of.subjectName, filter: true },
+        {
+          key: "workload",
+          title: "Workload",
+          value: (cell) => cell.of.subjectName,
+          filter: true,
+          align: "long",
+        },
         { key: "mesh", title: "Mesh", value: (cell) => cell.of.mesh, filter: true },
         {
           key: "batch",
@@ -89,6 +95,7 @@ function drawCells() {
                 key: "why",
                 title: "Why",
                 note: "main cause, as traced",
+                align: "long",
                 value: (cell) => cell.traced?.main ?? null,
                 detail: (cell) =>
                   cell.traced?.main
@@ -121,7 +128,7 @@ function drawCells() {
           title: "Sends",
           note: "a device and step",
           text: bytes,
-          align: right,
+          align: "right long",
           detail: (cell) => cell.collectives,
         },
         {
@@ -188,7 +195,6 @@ function drawEffects() {
       rows,
       columns: [
         CELL,
-        { ...NAME, value: (row) => CELLS[row.cell].name },
         {
           key: "ratio",
           title: "Ratio",
@@ -224,7 +230,13 @@ function drawEnergy() {
           filter: true,
           node: (cell) => cellLink(cell, cell.name),
         },
-        { key: "workload", title: "Workload", value: (cell) => cell.of.subjectName, filter: true },
+        {
+          key: "workload",
+          title: "Workload",
+          value: (cell) => cell.of.subjectName,
+          filter: true,
+          align: "long",
+        },
         { key: "place", title: "Mesh, batch", value: (cell) => cell.of.place, filter: true },
         {
           ...number("joules", "A step", joules, "95 % interval"),

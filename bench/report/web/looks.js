@@ -24,6 +24,14 @@ const PARTS = [
 const BESIDE = 1.2; // By how much an axis of devices or batches goes beyond the first and the last.
 const DASHED = [4, 3];
 const DOTTED = [1, 3];
+// The reference of loss curves lies beneath them, wide enough to be seen, and what it is in other
+// arithmetic has dashes: as in print, see bench/report/plots/losses.py.
+const REFERENCES = new Map([
+  ["whole batch", { strokeDash: [1, 0], strokeWidth: 5, opacity: 0.35 }],
+  ["whole batch in parts", { strokeDash: DOTTED, strokeWidth: 1.4, opacity: 1 }],
+  ["whole batch in float64", { strokeDash: [8, 3], strokeWidth: 1.4, opacity: 1 }],
+]);
+const EQUAL = "equal"; // Where an axis shows differences of 0, for which a logarithmic one has no place.
 
 const colourOf = (number) => COLOURS[number % COLOURS.length];
 // The ninth implementation has the first one's colour, and another shape.
@@ -124,23 +132,32 @@ function nameAxis(names) {
   };
 }
 
-/* Ticks of a logarithmic axis: at powers of ten, and between them until there are three. */
+/* Ticks of a logarithmic axis: at powers of ten, or between them too, or where even these are fewer
+   than three, evenly. */
 function logTicks([low, high]) {
   const first = Math.floor(Math.log10(low));
   const powers = Array.from(
     { length: Math.ceil(Math.log10(high)) - first + 1 },
     (_, place) => 10 ** (first + place),
   );
-  let ticks = [];
-  for (const steps of [[1], [1, 2, 5], [1, 1.5, 2, 3, 4, 5, 7], LINEAR]) {
-    ticks = powers
+  for (const steps of [[1], [1, 2, 5]]) {
+    const ticks = powers
       .flatMap((power) => steps.map((step) => Number((power * step).toPrecision(3))))
       .filter((tick) => tick >= low && tick <= high);
-    if (ticks.length >= 3) break;
+    if (ticks.length >= 3) return ticks;
   }
-  return ticks;
+  return evenTicks(low, high);
 }
-const LINEAR = Array.from({ length: 90 }, (_, place) => 1 + place / 10);
+
+/* At most six round numbers, equally far apart. */
+function evenTicks(low, high) {
+  const power = 10 ** Math.floor(Math.log10((high - low) / 5));
+  const step = power * [1, 2, 5, 10].find((size) => size * power >= (high - low) / 5);
+  const first = Math.ceil(low / step - 1e-9); // 1.2 is no whole number of 0.2, as computed.
+  return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, place) =>
+    Number(((first + place) * step).toPrecision(12)),
+  );
+}
 
 function padded(values, share) {
   const [low, high] = [Math.min(...values), Math.max(...values)];

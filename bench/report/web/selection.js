@@ -28,5 +28,5 @@ const cellLink = (cell, text) =>
         open(cell);
       },
     },
-    text,
+    ...broken(text),
   );

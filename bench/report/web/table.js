@@ -10,7 +10,8 @@ const ROWS_A_PAGE = 50;
  *   text(value)  how it is shown (default: as it is)
  *   detail(row)  a smaller line below it
  *   node(row)    an element in place of the text
- *   filter       whether to offer its values to choose from
+ *   align        "right" for figures, "long" for text that may be folded
+ *   filter       whether to offer its values to choose from; a function of a row, if others
  * state: {sort, down, query, filters}, kept by the caller; `changed()` is called when it has.
  */
 function makeTable({
@@ -27,6 +28,8 @@ function makeTable({
     const value = column.value(row);
     return column.text ? column.text(value) : known(value) ? String(value) : MISSING;
   };
+  const offered = ({ filter, value }, row) =>
+    String(typeof filter === "function" ? filter(row) : value(row));
   let words = null; // Of each row, once somebody searches.
   const wordsOf = (row) =>
     columns
@@ -72,7 +75,7 @@ function makeTable({
     for (const [key, wanted] of Object.entries(state.filters)) {
       const column = columns.find((one) => one.key === key);
       if (column && wanted !== "") {
-        found = found.filter((index) => String(column.value(rows[index])) === wanted);
+        found = found.filter((index) => offered(column, rows[index]) === wanted);
       }
     }
     for (const word of (state.query ?? "").toLowerCase().split(/\s+/).filter(Boolean)) {
@@ -110,12 +113,12 @@ function makeTable({
           {},
           ...columns.map((column, number) => {
             const detail = column.detail?.(row);
-            return element(
-              number ? "td" : "th",
-              { scope: number ? null : "row", class: column.align },
-              column.node?.(row) ?? shownText(column, row),
-              detail ? element("small", {}, detail) : "",
-            );
+            const shown = column.node?.(row) ?? shownText(column, row);
+            const below = detail ? element("small", {}, detail) : "";
+            if (number) return element("td", { class: column.align }, shown, below);
+            const name = typeof shown === "string" ? broken(shown) : [shown];
+            const content = element("div", {}, ...name, below);
+            return element("th", { scope: "row", class: column.align }, content);
           }),
         );
       }),
@@ -150,7 +153,7 @@ function makeTable({
     tools.append(field);
   }
   for (const column of columns.filter((one) => one.filter)) {
-    const values = [...new Set(rows.map((row) => String(column.value(row))))];
+    const values = [...new Set(rows.map((row) => offered(column, row)))];
     if (values.length < 2) continue;
     const select = element(
       "select",

@@ -26,7 +26,6 @@ function drawInputs() {
       rows: INPUTS,
       columns: [
         CELL,
-        { ...NAME, value: (row) => CELLS[row.cell].name },
         { key: "way", title: "Input", filter: true, detail: (row) => row.reason },
         {
           key: "step",
@@ -93,8 +92,7 @@ function drawCheckpoints() {
       rows: CHECKPOINTS,
       columns: [
         CELL,
-        { ...NAME, value: (row) => CELLS[row.cell].name },
-        { key: "what", title: "What", filter: true, detail: (row) => row.reason },
+        { key: "what", title: "What", filter: true, align: "long", detail: (row) => row.reason },
         {
           key: "total",
           title: "Takes",
@@ -159,7 +157,7 @@ function drawLargest() {
       rows: LARGEST,
       columns: [
         { key: "implementation", title: "Implementation", filter: true },
-        { key: "subject", title: "Workload", filter: true },
+        { key: "subject", title: "Workload", filter: true, align: "long" },
         { key: "mesh", title: "Mesh", filter: true },
         {
           key: "batch",
@@ -181,7 +179,7 @@ function drawLargest() {
           key: "limit",
           title: "May hold",
           text: bytes,
-          align: right,
+          align: "right long",
           detail: (row) => row.limit_is,
         },
         {
