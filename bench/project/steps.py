@@ -212,9 +212,9 @@ def predict(found: Work, calibration: Calibration) -> Prediction:
 
     The best guess is `Work.step_s`. The interval has the calibration's spread around it, and what
     is not known of overlap besides: it begins no later than the step of which all is hidden that
-    can be, and ends no sooner than the one of which nothing is, with every byte that XLA counts
-    moved. It begins no sooner than the longest of products at their best, memory, and all
-    communication: even what is waited for can be hidden by products that are cut into pieces.
+    can be, and ends no sooner than the one of which nothing is, with no collectives combined. It
+    begins no sooner than the longest of products at their best, memory, and all communication: even
+    what is waited for can be hidden by products that are cut into pieces.
     """
     program, machine = found.program, found.machine
     compute, best = found.compute_s(calibration), found.step_s(calibration)
