@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -46,8 +47,12 @@ def error(found: Calibrated) -> str:
     if not groups:
         return "Only one mesh was measured, so nothing could be left out: the error is unknown."
     errors = [one.error for one in found.tried]
+    half = numbers.percent(statistics.median(map(abs, errors)))
     span = f"{signed(min(errors))} to {signed(max(errors))}"
-    told = f"Each mesh left out and predicted from the others: {span} of the measured step times."
+    told = (
+        f"Each mesh left out and predicted from the others: half are within {half} of the measured "
+        f"step times, all from {span}."
+    )
     if found.calibration.spread is None:
         return f"{told} {groups} meshes are too few for an interval: three are needed."
     return f"{told} A prediction's 95 % interval is {times(found.calibration.spread)}."
@@ -130,7 +135,7 @@ def table(title: str, points: Sequence[Point]) -> Table:
         best, alike = fastest(own)
         if best is None or best.prediction is None:
             reason = next((p.reason for p in own if p.reason), "none fits in memory")
-            rows.append(Row(str(chips), [Figure("no prediction", reason), *[Figure("")] * 6]))
+            rows.append(Row(str(chips), [Figure("no prediction"), *[Figure("")] * 6], note=reason))
             continue
         found = best.prediction
         small |= found.best_s < SMALL_S
@@ -196,9 +201,8 @@ def left_out(found: Projection) -> list[Table]:
     tables = []
     for subject, calibrated in found.here.items():
         rows = []
-        for one in found.measured:
-            if one.subject != subject:
-                continue
+        own = [one for one in found.measured if one.subject == subject]
+        for one in sorted(own, key=lambda one: (one.devices, one.mesh, one.implementation)):
             off = (
                 numbers.MISSING
                 if one.predicted_s is None
