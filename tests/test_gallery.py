@@ -66,8 +66,10 @@ def test_a_run_is_published_and_listed(checkout):
         *("blocks.csv", "cells.csv", "cells.jsonl", "launches.jsonl", "manifest.json", "plots"),
         *("report.html", "report.md", "samples.csv", "samples.jsonl"),
     ]
-    for file in ("manifest.json", "launches.jsonl", "cells.jsonl", "samples.jsonl"):
+    for file in ("launches.jsonl", "cells.jsonl", "samples.jsonl"):
         assert (reports / NAME / file).read_bytes() == (reports / "mine" / file).read_bytes()
+    manifest = store.read_manifest(reports / "mine")
+    assert store.read_manifest(reports / NAME) == {**manifest, "run": NAME}
     git(checkout, *command.split()[1:])
     git(checkout, "commit", "--quiet", "--message", "published")
 

@@ -23,7 +23,6 @@ _SHOWN = 10
 """Findings that are named."""
 
 _STORED = (
-    store.MANIFEST,
     store.LAUNCHES,
     store.CELLS,
     store.SAMPLES,
@@ -31,7 +30,7 @@ _STORED = (
     store.LOSSES,
     MAX_BATCH,
 )
-"""What all the rest is made from."""
+"""What all the rest is made from, beside the manifest."""
 
 _COMMON = {"", "localhost", "root", "runner", "ubuntu", "user"}
 """Names of users and hosts that tell nothing of anybody, and are words as well."""
@@ -45,7 +44,8 @@ def publish(run: store.Run, reports: Path) -> Path:
     """Make a published folder of a run, and return it.
 
     It holds the manifest, the stored rows, and the report made of them: pages, plots, and tables
-    as CSV; no Parquet and no traces. A projection that was made of the run goes with it.
+    as CSV; no Parquet and no traces. The run has the folder's name there. A projection that was
+    made of it goes with it.
 
     Args:
       run: as stored.
@@ -67,6 +67,7 @@ def publish(run: store.Run, reports: Path) -> Path:
     with tempfile.TemporaryDirectory(prefix=".publish-", dir=reports) as draft:
         folder = Path(draft, target.name)
         folder.mkdir()
+        store.write_manifest(folder, {**run.manifest, "run": target.name})
         for file in _STORED:
             if (run.directory / file).exists():
                 shutil.copy(run.directory / file, folder)

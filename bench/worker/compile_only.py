@@ -66,11 +66,12 @@ def compile_only(request: CellRequest) -> CompiledRow:
     cell = asked(request)
     if cell.unsupported:
         raise UnsupportedError(cell.unsupported)
-    reading = had(cell)
-    found = sent(reading, cell.mesh)
-    if cell.block.options.precision == "bf16" and jax.default_backend() == "cpu":
-        twin = asked(request | {"options": request["options"] | {"precision": "fp16"}})
-        found = sent(had(twin), twin.mesh)
+    reading = sending = had(cell)
+    widened = cell.block.options.precision == "bf16" and jax.default_backend() == "cpu"
+    if widened and cell.mesh.size > 1:
+        sending = had(asked(request | {"options": request["options"] | {"precision": "fp16"}}))
+    found = sent(sending, cell.mesh)
+    if widened:
         for row in found:
             row["dtypes"] = ["bf16" if dtype == "f16" else dtype for dtype in row["dtypes"]]
     return read_row(reading, found, cell.problem, cell.mesh, started)
