@@ -109,5 +109,6 @@ def _listen(pipe: IO[str], said: list[str], heard: Callable[[], None] | None = N
     with pipe:
         for line in pipe:
             said.append(line)
-            if heard is not None:
-                heard()
+            if heard is not None and line.endswith("\n"):  # else it was cut off
+                with contextlib.suppress(OSError):  # nobody may be listening to what is told
+                    heard()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 
 import pandas as pd
 import pytest
@@ -20,10 +19,12 @@ from bench.capacity.command import bytes_of, limit_of
 from bench.capacity.display import Display
 from bench.capacity.search import RESOLUTION, Search
 from bench.cells import Block, Cell, StepOptions
+from bench.keys import Contents
 from bench.matrix import BadInput
 from bench.mesh import MeshShape
 from bench.project.programs import Program, Unread
 from bench.report import build, dataset, tables
+from bench.rows import cell_of
 
 
 def run(search, memory, most=12):
@@ -362,6 +363,7 @@ def stored(tmp_path, monkeypatch):
 
     class Stored:
         path = folder
+        contents = Contents(there)
         compiled, proved = [], []
         fails_at = ""
 
@@ -402,7 +404,10 @@ def test_what_is_found_is_stored_at_once_and_a_second_call_goes_on(stored):
     stored.fails_at = "b"
     ended = stored.call("--memory", LIMIT)
     assert ended.exit_code == exits.INTERRUPTED
-    assert "interrupted: 2 of 3 cells stored; the same command goes on" in ended.stderr
+    assert (
+        "interrupted: 2 of 3 cells stored; the same command, without --again, goes on"
+        in ended.stderr
+    )
     kept = rows.read(stored.path)
     assert [(row["implementation"], row["status"]) for row in kept] == [
         ("a", "ok"),
@@ -436,12 +441,25 @@ def test_what_has_changed_is_searched_again(stored, monkeypatch):
     assert stored.proved == ["a"], "its file has changed"
     stored.call(*selected, "--memory", "42000")
     assert stored.proved == ["a", "b"], "the limit has changed"
-    monkeypatch.setenv("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} --xla_other=1")
-    stored.call(*selected, "--memory", "42000")
-    assert stored.proved == ["a", "b"], "a variable that changes what is compiled has changed"
+    for value in (1, 2):
+        # Records leave out values with a path in them.
+        monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to=/nowhere --xla_other={value}")
+        stored.call(*selected, "--memory", "42000")
+        assert stored.proved == ["a", "b"], "a variable that changes what is compiled has changed"
     ended = stored.call(*selected, "--memory", "42000", "--again")
     assert stored.proved == ["a", "b"]
     assert "kept" not in ended.output
+
+
+@pytest.mark.parametrize(("same", "batch"), [(True, 62), (False, 400)])
+def test_what_the_run_has_read_counts_where_nothing_has_changed(stored, same, batch):
+    def planned(row):
+        key = stored.contents.key(cell_of(row))
+        row.update(memory={"total_bytes": 1e9}, key=key if same else "of another machine")
+
+    synthetic.rewrite(stored.path, store.CELLS, planned)
+    assert stored.call("-k", "not loop", "--memory", LIMIT).exit_code == 0
+    assert [row["batch"] for row in rows.read(stored.path)] == [batch, batch]
 
 
 def test_that_nothing_is_predicted_to_fit_is_kept_as_well(stored):

@@ -88,9 +88,7 @@ def test_a_child_is_asked_and_answers() -> None:
     script = (
         "import sys; print(sys.stdin.read()[::-1]); print('noise', file=sys.stderr); sys.exit(3)"
     )
-    heard: list[float] = []
-    answer = ask([sys.executable, "-c", script], "abc", os.environ, 60, lambda: heard.append(1.0))
-    assert len(heard) == 1
+    answer = ask([sys.executable, "-c", script], "abc", os.environ, 60)
     assert (answer.out, answer.code, answer.ending) == ("cba\n", 3, "ended with exit code 3")
     assert answer.last_lines(5) == ["noise"]
 
@@ -105,6 +103,24 @@ def test_a_child_is_asked_and_answers() -> None:
 def test_a_child_that_does_not_answer(script: str, limit_s: float, ending: str) -> None:
     answer = ask([sys.executable, "-c", script], "", os.environ, limit_s)
     assert answer.ending == ending
+
+
+def test_lines_are_heard_when_they_come(tmp_path) -> None:
+    said = tmp_path / "heard"
+    script = (
+        "import pathlib, time; print('a', flush=True)\n"
+        f"while not pathlib.Path({str(said)!r}).exists(): time.sleep(0.01)\n"
+        "print('b'); print('cut off', end='')"
+    )
+    count = []
+
+    def heard() -> None:
+        count.append(1)
+        said.touch()
+        raise BrokenPipeError
+
+    answer = ask([sys.executable, "-c", script], "", os.environ, 60, heard)
+    assert (answer.out, len(count)) == ("a\nb\ncut off", 2)
 
 
 def test_a_child_that_does_not_read_is_asked_too() -> None:

@@ -399,7 +399,7 @@ def test_a_plan_says_which_meshes_do_not_divide_the_batch() -> None:
     )
     reasons = dict(found.refused)
     assert reasons["a batch of 6 does not divide into 4 shards and microbatches"] == [
-        "fsdp=4", "data=2,fsdp=2", "data=4",
+        "one on fsdp=4", "one on data=2,fsdp=2", "one on data=4",
     ]  # fmt: skip
     assert {str(one.cell.block.mesh) for one in found.ranked} >= {"data=2,model=2", "model=4"}
 

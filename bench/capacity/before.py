@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from bench.capacity.largest import Limit, Line, with_batch
 from bench.capacity.rows import MaxBatchRow, key, key_of
+from bench.cells import Cell
 from bench.environment import relevant_variables
 from bench.keys import DIGITS, Contents
 from bench.matrix import BadInput
-from bench.protocol import Catalogue
+from bench.rows import CellRow, cell_of
 
 
-def hashed(lines: Iterable[Line], catalogue: Catalogue) -> list[Line]:
+def plans(measured: Iterable[CellRow], contents: Contents) -> dict[Cell, float | None]:
+    """What the compiler planned for a device, of cells that are here what they were in the run.
+
+    None of one whose files, versions or device have changed since: it is compiled again.
+    """
+    found: dict[Cell, float | None] = {}
+    for row in measured:
+        cell, memory = cell_of(row), row.get("memory")
+        same = memory and row.get("key") == _key(cell, contents)
+        found[cell] = memory["total_bytes"] if memory and same else None
+    return found
+
+
+def hashed(lines: Iterable[Line], contents: Contents) -> list[Line]:
     """Lines with a hash each: of their files, versions, device, and variables that change XLA."""
-    contents = Contents(catalogue)
     return [replace(line, contents=_hash(line, contents)) for line in lines]
 
 
@@ -40,9 +54,17 @@ def kept(lines: Sequence[Line], limit: Limit, stored: Iterable[MaxBatchRow]) -> 
 
 
 def _hash(line: Line, contents: Contents) -> str | None:
+    own = _key(with_batch(line.cell, 0), contents)  # of no batch: it is what is searched
+    if own is None:
+        return None
+    # With their values, of which records leave out those with a path.
+    variables = {name: os.environ[name] for name in relevant_variables()}
+    text = json.dumps([own, variables])
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def _key(cell: Cell, contents: Contents) -> str | None:
     try:
-        own = contents.key(with_batch(line.cell, 0))  # of no batch: it is what is searched
+        return contents.key(cell)
     except (BadInput, KeyError):  # a file is gone, as the search will say
         return None
-    text = json.dumps([own, relevant_variables()])
-    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]

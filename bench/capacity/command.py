@@ -11,8 +11,9 @@ from bench import numbers, store
 from bench.catalogue import CatalogueError, faults_of_files, read_catalogue
 from bench.engine import find_run
 from bench.exits import FAILED, refuse, warn
+from bench.keys import Contents
 from bench.matrix import BadInput
-from bench.rows import cell_of
+from bench.rows import CellRow
 from bench.selection import selector
 
 if TYPE_CHECKING:
@@ -62,22 +63,26 @@ def maxbatch(
     # Other commands need not wait for these.
     from rich.console import Console  # noqa: PLC0415
 
-    from bench.capacity import before, rows, table  # noqa: PLC0415
+    from bench.capacity import before, largest, rows, table  # noqa: PLC0415
 
     files, workloads = tuple(implementation_path or ()), tuple(workload_path or ())
     try:
         folder = find_run(run)
-        lines = lines_of(folder, expression, files, workloads)
+        cells = proved(folder, expression, files, workloads)
         asked = None if memory is None else bytes_of(memory)
         catalogue = read_catalogue(files, workloads)
         limit = limit_of(catalogue, asked)
-    except (BadInput, store.StoreError) as error:
+        contents = Contents(catalogue)
+        lines = before.hashed(largest.lines_of(before.plans(cells, contents)), contents)
+        if not lines:
+            raise BadInput([f"{folder.name}: no cell that is selected is of one process"])  # noqa: TRY301
+        stored = rows.read(folder)
+    except (BadInput, store.StoreError, OSError) as error:
         refuse(str(error))
     except CatalogueError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(FAILED) from error
-    lines = before.hashed(lines, catalogue)
-    found = [] if again else before.kept(lines, limit, rows.read(folder))
+    found = [] if again else before.kept(lines, limit, stored)
     if found:
         kept = f"{len(found)} of {numbers.count(len(lines), 'cell')} kept from before"
         typer.echo(f"{kept}; --again searches them again")
@@ -85,12 +90,15 @@ def maxbatch(
     left = [line for line in lines if rows.key_of(line.cell) not in known]
     try:
         for row in _searched(left, limit, catalogue, files, workloads):
-            rows.write(folder, [row])
+            try:
+                rows.write(folder, [row])
+            except OSError as error:
+                refuse(f"{(folder / rows.FILE).as_posix()} cannot be written: {error}")
             typer.echo(table.line(row))
             found.append(row)
     except KeyboardInterrupt:
         done = f"{len(found)} of {numbers.count(len(lines), 'cell')} stored"
-        typer.echo(f"interrupted: {done}; the same command goes on", err=True)
+        typer.echo(f"interrupted: {done}; the same command, without --again, goes on", err=True)
         raise
     table.show(Console(highlight=False), sorted(found, key=rows.key))
     typer.echo(f"stored: {(folder / rows.FILE).as_posix()} (`bench report {run}` shows it)")
@@ -126,17 +134,15 @@ def _searched(
             yield row
 
 
-def lines_of(
+def proved(
     folder: Path, expression: str, implementations: Sequence[str], workloads: Sequence[str]
-) -> list[Line]:
-    """What is to be searched, as bench.capacity.largest has it.
+) -> list[CellRow]:
+    """The run's cells that are ok and selected.
 
     Raises:
       BadInput: nothing is selected, or a file or the expression cannot be read.
       StoreError: the run's folder cannot be read.
     """
-    from bench.capacity.largest import lines_of  # noqa: PLC0415
-
     faults = faults_of_files(implementations, workloads)
     try:
         chosen = selector(expression)
@@ -146,16 +152,9 @@ def lines_of(
         raise BadInput(faults)
     stored = store.read(folder)
     warn(folder, stored.damaged)
-    proved = [row for row in stored.cells() if row["status"] == "ok"]
-    found = lines_of(
-        {
-            cell_of(row): memory["total_bytes"] if (memory := row.get("memory")) else None
-            for row in proved
-            if chosen(row["cell"])
-        }
-    )
+    found = [row for row in stored.cells() if row["status"] == "ok" and chosen(row["cell"])]
     if not found:
-        raise BadInput([f"{folder.name}: no cell is ok, of one process, and selected by -k"])
+        raise BadInput([f"{folder.name}: no cell is ok and selected by -k"])
     return found
 
 

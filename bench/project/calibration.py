@@ -28,7 +28,8 @@ from scipy.stats import t as student
 from bench.project.steps import Calibration, Work
 
 SHARE, SHARE_WIDTH = 0.6, 0.4
-"""Prior of a share, and its standard deviation in logs: 0.27 to 1.34 hold 95 %."""
+"""Prior of a share, and its standard deviation in logs: 0.27 to 1.34 hold 95 %, of which what is
+over 1 is cut off."""
 EXPOSED, EXPOSED_WIDTH = 0.5, 0.5
 """Prior of what is not hidden: anything from nothing to all."""
 OVERHEAD_S, OVERHEAD_WIDTH = 50e-6, 1.5

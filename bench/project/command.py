@@ -156,6 +156,9 @@ def plan(
                 chosen,
                 lambda cells: programs(cells, catalogue=catalogue, told=told),
             )
+        if not found.ranked:
+            reasons = [reason for reason, _ in (*found.refused, *found.unsupported)]
+            raise BadInput([f"{workload}: no mesh can be predicted", *reasons])  # noqa: TRY301
         folder = REPORTS / f"plan_{'-'.join(name)}_{chips}-{sheet.name}"
         written = planning.build(found, folder)
     except (BadInput, ValueError, OSError) as error:

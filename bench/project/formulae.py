@@ -9,7 +9,7 @@ program then is
 of the axis's size n, because a device's share of any array is either whole, whatever n is, or an
 nth of it: parameters are replicated or divided over the axis, and activations are of a device's
 part of the batch, which is constant under weak scaling, and an nth of the global batch under strong
-scaling. FLOPs, bytes accessed and memory are sums over operations on such shares, and a
+scaling. FLOPs and memory are sums over operations on such shares, and a
 collective's payload is one. How many collectives there are is a matter of the program's structure,
 which does not depend on n. The members of a collective along the axis grow with it.
 
@@ -42,7 +42,7 @@ from the first two."""
 Scaling = Literal["weak", "strong"]
 
 _PAYLOAD = "payload_bytes of "
-_FIGURES = ("flops", "accessed_bytes", "memory_bytes", "state_bytes")
+_FIGURES = ("flops", "memory_bytes", "state_bytes")
 
 _ROUNDING = 1e-9
 """Of a constant, relative to the largest figure it was made of: less is nothing."""
@@ -132,7 +132,7 @@ class Formula:
             mesh=cell.block.mesh,
             batch=cell.block.batch,
             flops=figures["flops"],
-            accessed_bytes=figures["accessed_bytes"],
+            accessed_bytes=None,
             memory_bytes=figures["memory_bytes"],
             state_bytes=figures["state_bytes"],
             communication=tuple(

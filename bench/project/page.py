@@ -74,7 +74,8 @@ def build(
     """
     plots = folder / "plots"
     # Those of an earlier call may be of hardware that is not asked for now.
-    shutil.rmtree(plots, ignore_errors=True)
+    if plots.exists():
+        shutil.rmtree(plots)
     plots.mkdir(parents=True)
     for chart in drawn:
         chart.plot.write(plots)

@@ -103,7 +103,7 @@ def make(
     for mesh, count in parts.items():
         if batch % count:
             reason = f"a batch of {batch} does not divide into {count} shards and microbatches"
-            refused[reason].append(str(mesh))
+            refused[reason] += [f"{name} on {mesh}" for name in implementations]
     for cell, program in zip(cells, read(cells), strict=True):
         name = f"{cell.implementation} on {cell.block.mesh}"
         if isinstance(program, Unread):
@@ -125,8 +125,6 @@ def make(
 class Line:
     """A mesh and implementation, as text."""
 
-    rank: str
-    """Empty where it does not fit."""
     mesh: str
     implementation: str
     step: str
@@ -140,12 +138,11 @@ class Line:
 def lines(found: Plan) -> list[Line]:
     """The plan as rows of text."""
     made = []
-    for number, one in enumerate(found.ranked, start=1):
+    for one in found.ranked:
         step = one.prediction
         fits = step.fits is not False
         made.append(
             Line(
-                rank=str(number) if fits else "",
                 mesh=str(one.cell.block.mesh),
                 implementation=one.cell.implementation,
                 step=numbers.si(step.best_s, "s"),

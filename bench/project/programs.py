@@ -63,9 +63,9 @@ class Program:
     options: StepOptions
     flops: float
     """Of one device's matrix products and convolutions, loops multiplied."""
-    accessed_bytes: float
+    accessed_bytes: float | None
     """Of one device, XLA's count: every operand and result of every operation, and of the body of a
-    loop once."""
+    loop once. None by formula, which has none: no prediction needs it."""
     memory_bytes: float
     """Of one device: arguments, outputs and temporaries, less what is donated."""
     state_bytes: float

@@ -278,8 +278,12 @@ def _collectives(program: Program, machine: Machine) -> Iterator[Collective]:
 
 
 def _fewest(row: Communication, microbatches: int) -> int:
-    """How many collectives XLA leaves of these; those of different microbatches stay apart."""
-    least = math.ceil(row["payload_bytes"] / COMBINED_BYTES)
+    """How many collectives XLA leaves of these; those of different microbatches stay apart.
+
+    It counts the bytes of what comes out, which of a reduce-scatter is a device's part.
+    """
+    parts = row["members"] if row["kind"] == "reduce-scatter" else 1
+    least = math.ceil(row["payload_bytes"] / parts / COMBINED_BYTES)
     return min(row["count"], max(least, microbatches))
 
 

@@ -87,7 +87,7 @@ def program(
         batch=round(tokens * mesh.size / max(model.sequence, 1)),
         options=StepOptions("bf16", microbatches=microbatches, remat=remat),
         flops=flops,
-        accessed_bytes=0.0,
+        accessed_bytes=None,
         memory_bytes=state,
         state_bytes=state,
         communication=tuple(_communication(model, mesh, tokens, traffic, remat, microbatches)),

@@ -67,12 +67,14 @@ def hardware(sheet: Hardware) -> str:
     """What predictions for hardware that is not here rest on: what is measured, what is assumed."""
     found = checks.elsewhere(sheet.name)
     own = checks.measured_on(sheet.name)
-    whose = (
-        f"{own} published models on this chip, each left out in turn"
-        if own
-        else f"published models on {len(found.errors)} other or like chips, each chip left out in "
-        "turn, since too few are published on this one"
-    )
+    whose = f"{own} published models on this chip, each left out in turn"
+    if not own:
+        others = {one.observation.group for one in found.tried}
+        kind = checks.kind(sheet.name)
+        whose = (
+            f"published models on the other {kind}s, since too few are on this chip; the interval "
+            f"is that of {len(others)} chips, each predicted from the others of its kind"
+        )
     reach = achievable(sheet.name)
     spread = found.calibration.spread
     width = "unknown" if spread is None else times(spread)

@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -132,8 +132,8 @@ def matmul_flops(own: Mesh, precision: str, room: int) -> float:
         # No zeros: what a device's circuits use, and how fast they may run, depends on the numbers.
         numbers = np.random.default_rng(0).standard_normal(1 << 16).astype(dtype)
         matrix = jax.device_put(np.resize(numbers, (width, width)), NamedSharding(own, P()))
-        zeros = np.zeros((own.size * width, width), dtype)
-        return chained(squared, jax.device_put(zeros, NamedSharding(own, P(_AXIS))), own, matrix)
+        shape = (own.size * width, width)
+        return chained(squared, filled(own, shape, 0.0, dtype), own, matrix)
 
     widths = [width for width in PRODUCTS if 3 * width**2 * dtype.itemsize <= room]
     return best_rate(product, lambda width: 2.0 * width**3, widths)
@@ -149,7 +149,7 @@ def memory_bytes(own: Mesh, array: int) -> float:
     """Bytes a second that a device reads and writes."""
 
     def scaling(size: int) -> Call:
-        return chained(lambda x: _SCALE * x, filled(own, size, 1.0), own)
+        return chained(lambda x: _SCALE * x, filled(own, floats(own, size), 1.0), own)
 
     return best_rate(scaling, lambda size: 2.0 * size, [array])
 
@@ -159,7 +159,9 @@ def all_reduce(whole: Mesh, room: int) -> tuple[float, float]:
 
     def summing(size: int) -> Call:
         # Zeros: their sums stay zeros, however often they are added.
-        return chained(partial(jax.lax.psum, axis_name=_AXIS), filled(whole, size, 0.0), whole)
+        return chained(
+            partial(jax.lax.psum, axis_name=_AXIS), filled(whole, floats(whole, size), 0.0), whole
+        )
 
     payloads = [size for size in PAYLOADS if 2 * size <= room]
     rate = best_rate(summing, lambda size: wire_bytes("all-reduce", size, whole.size), payloads)
@@ -241,12 +243,16 @@ def everywhere(action: Callable[[], T]) -> tuple[T, float]:
     return cast("T", result), max(took_s for took_s, _ in found)
 
 
-def filled(mesh: Mesh, size: int, value: float) -> jax.Array:
-    """Numbers of float32, so many bytes on each device, rounded down to whole ones."""
-    count = mesh.size * (size // np.dtype(np.float32).itemsize)
+def filled(mesh: Mesh, shape: tuple[int, ...], value: float, dtype: Any = jnp.float32) -> jax.Array:
+    """An array of one value, divided over the mesh by its first dimension."""
     sharding = NamedSharding(mesh, P(_AXIS))
-    make = jax.jit(lambda: jnp.full(count, value, jnp.float32), out_shardings=sharding)
+    make = jax.jit(lambda: jnp.full(shape, value, dtype), out_shardings=sharding)
     return make().block_until_ready()
+
+
+def floats(mesh: Mesh, size: int) -> tuple[int]:
+    """Shape of float32 with so many bytes on each device, rounded down to whole ones."""
+    return (mesh.size * (size // np.dtype(np.float32).itemsize),)
 
 
 def chained(

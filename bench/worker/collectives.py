@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ _BYTES = {
 
 @dataclass(frozen=True)
 class Collective:
-    """One instruction that communicates."""
+    """One instruction that communicates, or the part of one that is counted apart."""
 
     kind: str
     """One of KINDS."""
@@ -55,13 +55,13 @@ def collectives(executable: Any, devices: int, *, scatter: bool = False) -> list
     Raises:
       ValueError: groups or dtypes are written in a way that is not known.
     """
-    return [
-        one
-        for module in executable.hlo_modules()
-        for instruction, count in hlo.instructions(module)
-        if count and _kind(instruction) is not None
-        for one in _read(instruction, count, devices, module if scatter else None)
-    ]
+    found: list[Collective] = []
+    for module in executable.hlo_modules():
+        computations = {own.name: own for own in module.computations()} if scatter else None
+        for instruction, count in hlo.instructions(module):
+            if count and _kind(instruction) is not None:
+                found += _read(instruction, count, devices, computations)
+    return found
 
 
 def _kind(instruction: Any) -> str | None:
@@ -70,20 +70,19 @@ def _kind(instruction: Any) -> str | None:
     return opcode if opcode in KINDS else None
 
 
-def _read(instruction: Any, count: int, devices: int, module: Any) -> Iterator[Collective]:
-    """An instruction, and apart from it what it scatters, if a module is given to look for that."""
+def _read(
+    instruction: Any, count: int, devices: int, computations: Mapping[str, Any] | None
+) -> Iterator[Collective]:
+    """An instruction, and apart from it what it scatters, if that can be looked for."""
     kind = _kind(instruction) or ""
     groups = groups_of(instruction, devices)
     operands = instruction.operands()
-    scattered = [False] * len(operands)
-    if module is not None and kind == "all-reduce":
-        scattered = slices.sliced(instruction, module, len(groups[0]))
-    for own, parts in (
-        (kind, [one for one, apart in zip(operands, scattered, strict=True) if not apart]),
-        ("reduce-scatter", [one for one, apart in zip(operands, scattered, strict=True) if apart]),
-    ):
-        if not parts:
-            continue
+    kinds = [kind] * len(operands)
+    if computations is not None and kind == "all-reduce":
+        scattered = slices.sliced(instruction, computations, len(groups[0]))
+        kinds = ["reduce-scatter" if apart else kind for apart in scattered]
+    for own in sorted(set(kinds)):
+        parts = [one for one, its in zip(operands, kinds, strict=True) if its == own]
         arrays = [array for operand in parts for array in hlo.arrays(operand)]
         unknown = sorted({dtype for dtype, _ in arrays} - _BYTES.keys())
         if unknown:

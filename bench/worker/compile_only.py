@@ -69,7 +69,13 @@ def compile_only(request: CellRequest) -> CompiledRow:
     reading = sending = had(cell)
     widened = cell.block.options.precision == "bf16" and jax.default_backend() == "cpu"
     if widened and cell.mesh.size > 1:
-        sending = had(asked(request | {"options": request["options"] | {"precision": "fp16"}}))
+        twin = asked(request | {"options": request["options"] | {"precision": "fp16"}})
+        if twin.unsupported:
+            raise NotAbstractError(
+                "what it sends in bfloat16 is read in float16, which it does not support: "
+                f"{twin.unsupported}"
+            )
+        sending = had(twin)
     found = sent(sending, cell.mesh)
     if widened:
         for row in found:

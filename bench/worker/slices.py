@@ -19,25 +19,27 @@ _SAME = frozenset({"all-reduce-done", "bitcast", "convert", "copy", "reshape", "
 """Operations whose results have the same elements as their operand."""
 
 
-def sliced(instruction: Any, module: Any, members: int) -> list[bool]:
+def sliced(instruction: Any, computations: Mapping[str, Any], members: int) -> list[bool]:
     """Of an all-reduce, for each of its arrays: whether all that is used is a part of `members`.
+
+    Whose part it is, is not looked at.
 
     Args:
       instruction: an all-reduce, or the start of one.
-      module: that it is in.
+      computations: of its module, by name.
       members: that reduce with one another.
     """
-    computations = {computation.name: computation for computation in module.computations()}
     reader = _Reader(computations, members)
     count = len(instruction.operands())
     if count == 1:
         return [reader.sliced(instruction)]
-    found = [False] * count
+    taken: list[list[bool]] = [[] for _ in range(count)]
     for user in _made(instruction):
         index = re.search(r"\bindex=(\d+)", user.to_string())
-        if hlo.opcode(user) == "get-tuple-element" and index:
-            found[int(index[1])] = reader.sliced(user)
-    return found
+        if hlo.opcode(user) != "get-tuple-element" or not index:  # it has all of them
+            return [False] * count
+        taken[int(index[1])].append(reader.sliced(user))
+    return [bool(uses) and all(uses) for uses in taken]
 
 
 def _made(instruction: Any) -> list[Any]:
