@@ -83,6 +83,8 @@ def children(monkeypatch):
 
     def ask(command, question, environment, timeout_s, heard):
         asked.append([json.loads(line)["implementation"] for line in question.splitlines()])
+        for _ in asked[-1] if not endings else ():
+            heard()
         assert environment["JAX_NUM_CPU_DEVICES"] == json.loads(question.splitlines()[0])[
             "mesh"
         ].removeprefix("data=")
@@ -124,7 +126,9 @@ def test_a_step_is_compiled_by_a_child_and_kept_until_a_file_changes(tmp_path, c
 def test_there_is_a_child_for_each_number_of_devices(catalogue, children):
     asked, _ = children
     wanted = [cell(mesh="data=4"), cell("zero1"), cell(), cell(mesh="data=4")]
-    found = programs(wanted, catalogue=catalogue)
+    told: list[tuple[int, int]] = []
+    found = programs(wanted, catalogue=catalogue, told=lambda *counts: told.append(counts))
+    assert told == [(1, 3), (2, 3), (3, 3)]
     assert [program.cell for program in found] == wanted
     assert asked == [["zero1", "jit_spmd"], ["jit_spmd"]]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import synthetic
+from rich.console import Console
 from typer.testing import CliRunner
 
 from bench import __main__ as command_line
@@ -17,7 +19,7 @@ from bench import exits, store
 from bench import report as reports
 from bench.cells import Cell, StepOptions
 from bench.matrix import BadInput
-from bench.project import charts, page, plan, words
+from bench.project import charts, display, page, plan, words
 from bench.project import programs as compiling
 from bench.project.asked import chip_counts, sheets, unavailable
 from bench.project.hardware import hardware
@@ -402,6 +404,17 @@ def test_a_plan_says_which_meshes_do_not_divide_the_batch() -> None:
         "one on fsdp=4", "one on data=2,fsdp=2", "one on data=4",
     ]  # fmt: skip
     assert {str(one.cell.block.mesh) for one in found.ranked} >= {"data=2,model=2", "model=4"}
+
+
+def test_what_is_compiled_is_told_in_tenths() -> None:
+    text = io.StringIO()
+    with display.compiling(Console(file=text, width=80)) as told:
+        for done in range(1, 41):
+            told(done, 40)
+    lines = text.getvalue().splitlines()
+    assert (len(lines), lines[0], lines[-1]) == (
+        10, "compiled 4 of 40 steps", "compiled 40 of 40 steps",
+    )  # fmt: skip
 
 
 def test_an_unknown_interval_is_open() -> None:

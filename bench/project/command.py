@@ -65,8 +65,8 @@ def project(
         refuse("name a stored run, or --check-published")
     try:
         faults = _precision_faults(precision)
-        wanted = collected(faults, sheets, hardware)
-        counts = collected(faults, chip_counts, chips)
+        wanted = _collected(faults, sheets, hardware)
+        counts = _collected(faults, chip_counts, chips)
         faults += unavailable(wanted, counts)
         if scaling not in ("weak", "strong"):
             faults.append(f"--scaling: {scaling!r} is neither weak nor strong")
@@ -127,8 +127,8 @@ def plan(
 
     try:
         faults = _precision_faults(precision)
-        wanted = collected(faults, sheets, hardware)
-        counts = collected(faults, chip_counts, str(chips))
+        wanted = _collected(faults, sheets, hardware)
+        counts = _collected(faults, chip_counts, str(chips))
         faults += unavailable(wanted, counts)
         if len(wanted) > 1:
             faults.append("--hardware: a plan is of one chip")
@@ -159,7 +159,7 @@ def plan(
         if not found.ranked:
             reasons = [reason for reason, _ in (*found.refused, *found.unsupported)]
             raise BadInput([f"{workload}: no mesh can be predicted", *reasons])  # noqa: TRY301
-        folder = REPORTS / f"plan_{'-'.join(name)}_{chips}-{sheet.name}"
+        folder = REPORTS / f"plan_{found.slug}"
         written = planning.build(found, folder)
     except (BadInput, ValueError, OSError) as error:
         refuse(str(error))
@@ -187,7 +187,7 @@ def _workload(text: str, catalogue: Catalogue) -> tuple[str, str]:
     return known[text]
 
 
-def collected(faults: list[str], read: Callable[[str], list[T]], text: str) -> list[T]:
+def _collected(faults: list[str], read: Callable[[str], list[T]], text: str) -> list[T]:
     """What is read of an option; nothing if it has faults, which go to those of the others."""
     try:
         return read(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,11 @@ class Plan:
     """Reasons that implementations give, and of which on which meshes."""
     refused: list[tuple[str, list[str]]]
     """Other reasons why there is no prediction, and for which."""
+
+    @property
+    def slug(self) -> str:
+        """`gpt2-124m-bf16-batch-512-on-64-h100-sxm`: the title, fit for a folder."""
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower())
 
 
 def meshes(chips: int) -> Iterator[MeshShape]:
