@@ -304,6 +304,13 @@ def test_the_scaling_books_answers() -> None:
     assert found["H100, data parallel of 1,024"].ours == pytest.approx(2475, rel=0.02)
 
 
+def test_published_steps_have_the_collectives_of_their_frameworks() -> None:
+    for entry in checks.published()[0]:
+        for one in entry.observations("any"):
+            counts = [row["count"] for row in one.work.program.communication]
+            assert [found.count for found in one.work.collectives] == counts
+
+
 def test_published_steps_beside_predictions() -> None:
     rows = checks.beside()
     entries, left_out = checks.published()
