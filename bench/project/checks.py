@@ -155,12 +155,18 @@ def elsewhere(name: str) -> Calibrated:
     own = [entry for entry in entries if entry.hardware == name]
     if len(own) >= LEAST_GROUPS:
         return calibrate([one for entry in own for one in entry.observations(entry.name)])
-    kinds: defaultdict[str, list[Observation]] = defaultdict(list)
-    for entry in entries:
-        kinds[kind(entry.hardware)] += entry.observations(entry.hardware)
-    found = {each: calibrate(observations) for each, observations in kinds.items()}
+    found = _kinds()
     tried = [one for calibrated in found.values() for one in calibrated.tried]
     return judged(found[kind(name)].calibration, tried)
+
+
+@functools.cache
+def _kinds() -> dict[str, Calibrated]:
+    """Calibrations of GPUs and of TPUs, each tried on its chips by turns."""
+    steps: defaultdict[str, list[Observation]] = defaultdict(list)
+    for entry in published()[0]:
+        steps[kind(entry.hardware)] += entry.observations(entry.hardware)
+    return {each: calibrate(observations) for each, observations in steps.items()}
 
 
 def kind(name: str) -> str:

@@ -41,7 +41,6 @@ from the first two."""
 
 Scaling = Literal["weak", "strong"]
 
-_PAYLOAD = "payload_bytes of "
 _FIGURES = ("flops", "memory_bytes", "state_bytes")
 
 _ROUNDING = 1e-9
@@ -283,10 +282,9 @@ def _same_structure(first: Program, other: Program, axis: str) -> None:
             (one["count"], one["members"]) for one in (rows[1][name], _grown_row(row, axis, growth))
         )
         if own != expected:
-            kind = name.removeprefix(_PAYLOAD)
             raise FormulaError(
-                f"{at}, a step has {own[0]} of {kind} among {own[1]} members, where {expected[0]} "
-                f"among {expected[1]} were expected"
+                f"{at}, a step has {own[0]} of {_what(row)} among {own[1]} members, where "
+                f"{expected[0]} among {expected[1]} were expected"
             )
     if first.bubble != other.bubble:
         raise FormulaError(f"{at}, the bubble is {other.bubble:.3g} and not {first.bubble:.3g}")
@@ -310,8 +308,13 @@ def _term(sizes: tuple[int, int], values: tuple[float, float]) -> Term:
 
 def _name(row: Communication) -> str:
     """What tells a row of a program's communication from its others."""
+    return f"payload_bytes of {_what(row)}"
+
+
+def _what(row: Communication) -> str:
+    """`all-gather over data of f32`."""
     axes = ", ".join(row["axes"]) or "no axis"
-    return f"{_PAYLOAD}{row['kind']} over {axes} of {', '.join(row['dtypes'])}"
+    return f"{row['kind']} over {axes} of {', '.join(row['dtypes'])}"
 
 
 def _grown_row(row: Communication, axis: str, growth: float) -> Communication:

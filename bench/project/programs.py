@@ -152,7 +152,7 @@ def _known(
     cells: Sequence[Cell], catalogue: Catalogue, platform: str
 ) -> tuple[dict[Cell, Program | Unread], dict[Cell, Path]]:
     """What need not be asked; and of all else as well, where answers are kept."""
-    contents = Contents(catalogue)
+    contents, shared = Contents(catalogue), _shared(platform)
     found: dict[Cell, Program | Unread] = {}
     kept: dict[Cell, Path] = {}
     for cell in dict.fromkeys(cells):
@@ -161,7 +161,7 @@ def _known(
             found[cell] = Unread(cell, reason)
             continue
         try:
-            kept[cell] = _kept(cell, contents, platform)
+            kept[cell] = _kept(contents.key(cell), shared)
         except BadInput as error:
             found[cell] = Unread(cell, "; ".join(error.faults))
             continue
@@ -289,16 +289,16 @@ def _environment(platform: str, devices: int) -> dict[str, str]:
     return worker_environment(platform, devices)
 
 
-def _kept(cell: Cell, contents: Contents, platform: str) -> Path:
-    """Where the answer about a cell is kept.
+def _shared(platform: str) -> list[str]:
+    """What all answers come from, whichever cell they are about."""
+    flags = _environment(platform, devices=1).get("XLA_FLAGS", "")  # the same for any number
+    readers = [(ROOT / "bench/worker" / f"{name}.py").read_text("utf-8") for name in _READERS]
+    return [*flags.split(), *readers]
 
-    Raises:
-      BadInput: one of its files cannot be read.
-    """
-    flags = _environment(platform, cell.block.mesh.size).get("XLA_FLAGS", "")
-    parts = [contents.key(cell), *flags.split()]
-    parts += [(ROOT / "bench/worker" / f"{name}.py").read_text("utf-8") for name in _READERS]
-    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+def _kept(cell: str, shared: list[str]) -> Path:
+    """Where the answer about a cell is kept, which its key stands for."""
+    key = hashlib.sha256("\n".join([cell, *shared]).encode()).hexdigest()[:32]
     return user_cache_path("lockstep") / "programs" / f"{key}.json"
 
 

@@ -116,10 +116,7 @@ def project(run: store.Run, asked: Asked, read: Read) -> Projection:
     selected = [cell_of(row) for row in rows if asked.select(row["cell"])]
     if not selected:
         raise BadInput([f"no cell of {run.directory.name} that was timed is selected"])
-    if asked.precision is None:
-        precisions = {cell.block.options.precision for cell in selected}
-    else:
-        precisions = {asked.precision}
+    precisions = {asked.precision or cell.block.options.precision for cell in selected}
     # Before anything is compiled, which takes minutes.
     faults = [*without_peak(asked.hardware, sorted(precisions))]
     if faults:

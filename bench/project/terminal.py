@@ -64,8 +64,7 @@ def _chips(chart: Chart) -> Table:
             table.add_row("\N{HORIZONTAL ELLIPSIS}")
         best, alike = words.fastest(points)
         if best is None or best.prediction is None:
-            reason = next((p.reason for p in points if p.reason), "none fits in memory")
-            table.add_row(str(chips), "", "", "", "", plain(reason), "")
+            table.add_row(str(chips), "", "", "", "", plain(words.why_none(points)), "")
             continue
         found = best.prediction
         more = f" +{len(alike) - 1}" if len(alike) > 1 else ""

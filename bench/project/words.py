@@ -69,11 +69,10 @@ def hardware(sheet: Hardware) -> str:
     own = checks.measured_on(sheet.name)
     whose = f"{own} published models on this chip, each left out in turn"
     if not own:
-        others = {one.observation.group for one in found.tried}
         kind = checks.kind(sheet.name)
         whose = (
             f"published models on the other {kind}s, since too few are on this chip; the interval "
-            f"is that of {len(others)} chips, each predicted from the others of its kind"
+            f"is that of {len(found.errors)} chips, each predicted from the others of its kind"
         )
     reach = achievable(sheet.name)
     spread = found.calibration.spread
@@ -121,6 +120,11 @@ def fastest(points: Sequence[Point]) -> tuple[Point | None, list[str]]:
     return best, alike
 
 
+def why_none(points: Sequence[Point]) -> str:
+    """Why there is no fastest one."""
+    return next((point.reason for point in points if point.reason), "none fits in memory")
+
+
 def by_chips(points: Sequence[Point]) -> list[tuple[int, list[Point]]]:
     """Points of a chart by their number of chips."""
     groups: defaultdict[int, list[Point]] = defaultdict(list)
@@ -136,8 +140,8 @@ def table(title: str, points: Sequence[Point]) -> Table:
     for chips, own in by_chips(points):
         best, alike = fastest(own)
         if best is None or best.prediction is None:
-            reason = next((p.reason for p in own if p.reason), "none fits in memory")
-            rows.append(Row(str(chips), [Figure("no prediction"), *[Figure("")] * 6], note=reason))
+            none = [Figure("no prediction"), *[Figure("")] * 6]
+            rows.append(Row(str(chips), none, note=why_none(own)))
             continue
         found = best.prediction
         small |= found.best_s < SMALL_S
