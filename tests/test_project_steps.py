@@ -195,6 +195,27 @@ def test_the_interval_holds_the_spread_and_what_overlap_may_do() -> None:
     assert (unknown.low_s, unknown.high_s) == (3, math.inf)
 
 
+@pytest.mark.parametrize(
+    ("rows", "longest"),
+    [
+        ([], 0),
+        ([ACTIVATIONS], 1),
+        ([GRADIENTS, PARAMETERS, ACTIVATIONS], 1),
+        ([GRADIENTS, SPLIT, ACTIVATIONS], 1.5),
+        # A collective over two axes, or over the whole mesh, counts for each of them.
+        ([MIXED, GRADIENTS, ACTIVATIONS, ACTIVATIONS], 3),
+        ([OTHER, GRADIENTS], 2),
+        ([OTHER], 1),
+    ],
+)
+def test_no_step_is_shorter_than_the_communication_of_an_axis(
+    rows: list[Communication], longest: float
+) -> None:
+    found = work(step(*rows, flops=1e9), MACHINE)
+    assert found.longest_axis_s == pytest.approx(longest)
+    assert predict(found, Calibration(1, 0, 0, spread=5)).low_s >= longest * (1 - 1e-12)
+
+
 def test_every_sheet_says_what_products_reach() -> None:
     for name in known():
         assert 0.5 < achievable(name).value <= 1
@@ -297,7 +318,11 @@ def test_fewer_than_three_groups_are_no_interval(groups: int) -> None:
 def test_the_scaling_books_answers() -> None:
     found = {answer.question.split(":")[0]: answer for answer in checks.answers()}
     for question, answer in found.items():
-        if question.startswith("TPU"):
+        if "FSDP over two axes and tensor" in question:
+            # 13 ways, the most that compute hides; the book's best is 12.85.
+            assert answer.ours == pytest.approx(2550 / (2 * 13), rel=1e-6)
+            assert answer.ours == pytest.approx(answer.book, rel=0.012)
+        elif question.startswith("TPU"):
             assert answer.ours == pytest.approx(answer.book, rel=1e-6), question
     # The book leaves out that a member's own part stays where it is, and latency.
     assert found["H100, data parallel in a node"].ours == pytest.approx(2200 * 7 / 8, rel=0.01)

@@ -12,10 +12,11 @@ reaches a like share of a chip is assumed. Imports no jax.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import tomllib
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -232,14 +233,24 @@ def answers() -> list[Answer]:
     found = []
     for way, axis in (("data parallel", "data"), ("FSDP", "fsdp")):
         for count, words in axes.items():
-            tokens = _fewest_tokens(_torus("tpu-v5p", 16, count), f"{axis}={16**count}")
+            tokens = _fewest_tokens(_torus("tpu-v5p", {axis: (16,) * count}), f"{axis}={16**count}")
             found.append(Answer(ring.format(way, words), 2550 / count, tokens, f"{BOOK}/training/"))
     found.append(
         Answer(
             "TPU v5p, 16-way tensor parallel over one axis: feed-forward width below which it is "
             "bound by communication",
             16 * 2550,
-            _narrowest(_torus("tpu-v5p", 16, 1), 16),
+            _narrowest(16),
+            f"{BOOK}/training/",
+        )
+    )
+    found.append(
+        Answer(
+            "TPU v5p, FSDP over two axes and tensor parallel over the third, feed-forward width "
+            "32,768: tokens a chip below which it is bound by communication; the book lets axes "
+            "have any length",
+            2550**2 / (2 * 32_768),
+            _fewest_mixed_tokens(32_768),
             f"{BOOK}/training/",
         )
     )
@@ -261,44 +272,68 @@ def _at_peak(machine: Machine) -> Machine:
     return replace(machine, flops=machine.peak or machine.flops)
 
 
-def _torus(name: str, length: int, axes: int) -> Machine:
-    """Chips along whole axes of a torus, which the collective has for itself."""
+def _torus(name: str, axes: Mapping[str, tuple[int, ...]]) -> Machine:
+    """Chips whose mesh axes lie along whole axes of a torus, which have these lengths."""
     sheet = hardware(name)
     if sheet.torus is None:
         raise ValueError(f"{name} is no torus")
     link, hop = sheet.torus.link_bandwidth.value, sheet.torus.hop_latency_s.value
-    rings = (Ring(length, wraps=True, bandwidth=link, latency_s=hop),) * axes
+    routes = {
+        axis: Route(
+            tuple(Ring(length, wraps=True, bandwidth=link, latency_s=hop) for length in lengths)
+        )
+        for axis, lengths in axes.items()
+    }
     alone = of_sheet(sheet, MeshShape((("data", math.prod(sheet.torus.shapes.value[-1])),)), "bf16")
-    return replace(_at_peak(alone), route=lambda _: Route(rings))
+    return replace(_at_peak(alone), route=lambda along: routes[along[0]])
 
 
 _BOOKS = Transformer("MLP blocks", 1e11, layers=64, width=8192, sequence=0, blocks=1)
 """The book's model: attention left out; large enough that latencies do not count."""
 
 
-def _fewest_tokens(machine: Machine, mesh: str) -> float:
-    """Tokens a chip from which on compute binds."""
+def _of_width(width: float) -> Transformer:
+    """The book's model with a feed-forward network of this width."""
+    return replace(_BOOKS, parameters=2 * _BOOKS.width * width * _BOOKS.layers)
+
+
+def _fewest_tokens(machine: Machine, mesh: str, model: Transformer = _BOOKS) -> float:
+    """Tokens a chip from which on compute hides what can be hidden."""
     shape = MeshShape.parse(mesh)
 
     def bound(tokens: float) -> bool:
-        step = program(_BOOKS, shape, tokens, Traffic())
-        found = work(step, machine)
+        found = work(program(model, shape, tokens, Traffic()), machine)
         return found.overlapped_s(found.products_s) > found.products_s
 
     return _switch(bound, 1.0, 1e6)
 
 
-def _narrowest(machine: Machine, ways: int) -> float:
-    """Width of the feed-forward network from which on compute binds in the forward pass."""
-    shape = MeshShape((("model", ways),))
+def _narrowest(ways: int) -> float:
+    """Width of the feed-forward network from which on compute binds in the forward pass.
+
+    Tensor parallelism is over one axis of so many v5p.
+    """
+    shape, machine = MeshShape((("model", ways),)), _torus("tpu-v5p", {"model": (ways,)})
 
     def bound(width: float) -> bool:
-        model = replace(_BOOKS, parameters=2 * _BOOKS.width * width * _BOOKS.layers)
-        found = work(program(model, shape, 4096, Traffic()), machine)
+        found = work(program(_of_width(width), shape, 4096, Traffic()), machine)
         # Both collectives of a block once, of the two times that a step has them.
         return found.waited_s / 2 > FORWARD[False] * found.products_s
 
     return _switch(bound, 1.0, 1e6)
+
+
+def _fewest_mixed_tokens(width: int) -> float:
+    """As `_fewest_tokens`, with as many ways of tensor parallelism as are best.
+
+    The axes communicate at the same time, and both behind compute, as the book assumes.
+    """
+    fewest = math.inf
+    for ways in itertools.takewhile(lambda ways: _narrowest(ways) <= width, itertools.count(2)):
+        machine = _torus("tpu-v5p", {"fsdp": (16, 16), "model": (ways,)})
+        mesh = f"fsdp={16**2},model={ways}"
+        fewest = min(fewest, _fewest_tokens(machine, mesh, _of_width(width)))
+    return fewest
 
 
 def _switch(bound: Callable[[float], bool], low: float, high: float) -> float:

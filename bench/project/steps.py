@@ -160,6 +160,15 @@ class Work:
     waited_s: float
     """Of the other collectives."""
 
+    @property
+    def longest_axis_s(self) -> float:
+        """Of all collectives of one mesh axis: the one that communicates longest."""
+        axes = {axis for one in self.collectives for axis in one.axes} or {""}
+        return max(
+            sum(one.seconds for one in self.collectives if axis in one.axes or not one.axes)
+            for axis in axes
+        )
+
     def compute_s(self, calibration: Calibration) -> float:
         """The FLOPs at the calibrated rate."""
         return self.products_s / calibration.share_of(self.program.implementation)
@@ -213,15 +222,16 @@ def predict(found: Work, calibration: Calibration) -> Prediction:
     The best guess is `Work.step_s`. The interval has the calibration's spread around it, and what
     is not known of overlap besides: it begins no later than the step of which all is hidden that
     can be, and ends no sooner than the one of which nothing is, with no collectives combined. It
-    begins no sooner than the longest of products at their best, memory, and all communication: even
-    what is waited for can be hidden by products that are cut into pieces.
+    begins no sooner than the longest of products at their best, memory, and the communication of
+    one mesh axis: axes may have links of their own, and even what is waited for can be hidden by
+    products that are cut into pieces.
     """
     program, machine = found.program, found.machine
     compute, best = found.compute_s(calibration), found.step_s(calibration)
     overlapped = found.overlapped_s(compute)
     overhead = calibration.overhead_s
     rest = found.waited_s + overhead
-    bound = max(found.products_s, found.memory_s, found.hideable_s + found.waited_s)
+    bound = max(found.products_s, found.memory_s, found.longest_axis_s)
     nothing_hidden = compute + found.memory_s + found.separate_s + rest
     spread = math.inf if calibration.spread is None else calibration.spread
     all_hidden = overlapped + found.memory_s + rest
@@ -262,7 +272,7 @@ def _collectives(program: Program, machine: Machine) -> Iterator[Collective]:
         # What can be hidden is not waited for by others of its kind: it can be combined as well.
         combine = hideable and machine.combines
         combined = _fewest(row, program.options.microbatches) if combine else count
-        one = cost(kind, payload / combined, route)
+        one = separate if combined == count else cost(kind, payload / combined, route)
         yield Collective(
             kind=kind,
             axes=axes,
