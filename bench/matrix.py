@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -108,6 +108,21 @@ class BadInput(Exception):  # noqa: N818 (it is the user's error, not the progra
     def __init__(self, faults: Sequence[str]) -> None:
         self.faults = tuple(faults)
         super().__init__("\n".join(faults))
+
+
+def collected(faults: list[str], read: Callable[[str], T], text: str) -> T | None:
+    """What an option says; None if it has faults, which join those of other options.
+
+    Args:
+      faults: gets those of this option.
+      read: reads it, or raises BadInput.
+      text: as typed.
+    """
+    try:
+        return read(text)
+    except BadInput as error:
+        faults += error.faults
+        return None
 
 
 def share(option: str, percent: str) -> float:

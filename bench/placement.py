@@ -28,7 +28,8 @@ def unknown_axes(mesh: Mesh, *known: str) -> str | None:
     """
     missing = [name for name in known if name not in mesh.shape]
     if missing:
-        return f"distributes over {' and '.join(known)}, and this mesh has no {', '.join(missing)}"
+        axes = "axis" if len(missing) == 1 else "axes"
+        return f"needs the {axes} {' and '.join(missing)}, which this mesh lacks"
     other = [name for name, size in mesh.shape.items() if size > 1 and name not in known]
     if not other:
         return None

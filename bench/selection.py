@@ -6,6 +6,8 @@ import ast
 import re
 from collections.abc import Callable
 
+from bench.matrix import BadInput
+
 
 def keyword(text: str) -> str:
     """A form of `data=2,model=4` that pytest's -k can read, with every value delimited.
@@ -22,7 +24,7 @@ def selector(expression: str) -> Callable[[str], bool]:
     A word is found anywhere in the name, in either case; an empty expression selects all.
 
     Raises:
-      ValueError: the expression cannot be read.
+      BadInput: the expression cannot be read.
     """
     words: list[str] = []
 
@@ -34,16 +36,21 @@ def selector(expression: str) -> Callable[[str], bool]:
 
     text = re.sub(r"[^\s()]+", named, keyword(expression)).strip()
     if not text:
-        return lambda _: True
+        return everything
     try:
         tree = ast.parse(text, mode="eval").body
     except SyntaxError:
         tree = None
     if tree is None or not all(isinstance(node, _ALLOWED) for node in ast.walk(tree)):
-        raise ValueError(
-            f"-k {expression!r} cannot be read: write words, and, or, not, and parentheses"
+        raise BadInput(
+            [f"-k: {expression!r} cannot be read: write words, and, or, not, and parentheses"]
         )
     return lambda name: _holds(tree, words, keyword(name).lower())
+
+
+def everything(_name: str) -> bool:
+    """Selects all."""
+    return True
 
 
 _ALLOWED = (ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.Name, ast.Load)

@@ -400,6 +400,14 @@ def test_on_cpu_the_limit_has_to_be_named(stored):
     assert not stored.compiled
 
 
+def test_all_faults_are_told_at_once(stored):
+    ended = stored.call("-k", "(", "--memory", "much", "--workload-path", "no.py")
+    assert ended.exit_code == exits.BAD_INPUT
+    for said in ("-k: '(' cannot be read", "--memory: 'much' is not a number", "no.py"):
+        assert said in ended.stderr
+    assert not stored.compiled
+
+
 def test_what_is_found_is_stored_at_once_and_a_second_call_goes_on(stored):
     stored.fails_at = "b"
     ended = stored.call("--memory", LIMIT)

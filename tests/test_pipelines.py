@@ -37,7 +37,7 @@ def test_stages_hold_all_blocks_and_give_them_back(stages, chunks):
     [
         ("data=2,pipe=2", 2, 8, 1, None),
         ("data=2,model=2,pipe=2", 4, 8, 2, None),
-        ("data=2", 2, 8, 1, "this mesh has no pipe"),
+        ("data=2", 2, 8, 1, "needs the axis pipe, which this mesh lacks"),
         ("data=1,fsdp=2,pipe=2", 2, 8, 1, "and this mesh has fsdp"),
         ("data=1,pipe=8", 8, 8, 1, "4 blocks do not divide into 8 stages"),
         ("data=1,pipe=4", 4, 8, 2, "4 blocks do not divide into 4 stages of 2 runs of blocks each"),

@@ -134,6 +134,10 @@ def test_axes_of_size_one_do_not_matter():
     assert unknown_axes(make_mesh(MeshShape.parse("data=2,model=1")), "data") is None
     reason = unknown_axes(make_mesh(MeshShape.parse("data=2,model=2")), "data")
     assert reason == "distributes over data only, and this mesh has model"
+    alone = make_mesh(MeshShape.parse("data=2"))
+    assert unknown_axes(alone, "data", "pipe") == "needs the axis pipe, which this mesh lacks"
+    lacks = unknown_axes(alone, "fsdp", "model")
+    assert lacks == "needs the axes fsdp and model, which this mesh lacks"
 
 
 def test_a_mesh_that_cannot_be_had_is_an_error():

@@ -133,7 +133,7 @@ def test_cells_are_selected_by_words(expression, names) -> None:
 
 @pytest.mark.parametrize("expression", ["a b", "(a", "and", "not", "a or", "()"])
 def test_a_selection_that_cannot_be_read_is_an_error(expression) -> None:
-    with pytest.raises(ValueError, match="cannot be read: write words"):
+    with pytest.raises(BadInput, match="cannot be read: write words"):
         selector(expression)
 
 
@@ -368,11 +368,18 @@ def test_bad_input_is_refused(folder, typed, said) -> None:
 
 
 @pytest.mark.usefixtures("_no_jax")
-def test_all_faults_are_told_at_once(folder) -> None:
+def test_all_faults_are_told_at_once() -> None:
     typed = ["--hardware", "foo", "--chips", "0", "--precision", "int8", "--scaling", "both"]
-    done = CliRunner().invoke(command_line.app, ["project", str(folder), *typed])
+    done = CliRunner().invoke(command_line.app, ["project", "nowhere", "-k", "(", *typed])
     assert done.exit_code == exits.BAD_INPUT
-    for said in ("unknown hardware 'foo'", "not within 1 to", "unknown 'int8'", "neither weak"):
+    for said in (
+        "unknown hardware 'foo'",
+        "not within 1 to",
+        "unknown 'int8'",
+        "neither weak",
+        "-k: '(' cannot be read",
+        "there is no run 'nowhere'",
+    ):
         assert said in done.output
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,13 +13,12 @@ from bench.catalogue import CatalogueError, faults_of_files, read_catalogue
 from bench.engine import find_run
 from bench.exits import FAILED, refuse, warn
 from bench.keys import Contents
-from bench.matrix import BadInput
+from bench.matrix import BadInput, collected
 from bench.rows import CellRow
-from bench.selection import selector
+from bench.selection import everything, selector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Sequence
 
     from bench.capacity.largest import Limit, Line
     from bench.capacity.rows import MaxBatchRow
@@ -67,9 +67,13 @@ def maxbatch(
 
     files, workloads = tuple(implementation_path or ()), tuple(workload_path or ())
     try:
-        folder = find_run(run)
-        cells = proved(folder, expression, files, workloads)
-        asked = None if memory is None else bytes_of(memory)
+        faults = faults_of_files(files, workloads)
+        folder = collected(faults, find_run, run) or Path()
+        chosen = collected(faults, selector, expression) or everything
+        asked = None if memory is None else collected(faults, bytes_of, memory)
+        if faults:
+            raise BadInput(faults)  # noqa: TRY301 - with the faults of all others
+        cells = proved(folder, chosen)
         catalogue = read_catalogue(files, workloads)
         limit = limit_of(catalogue, asked)
         contents = Contents(catalogue)
@@ -134,22 +138,13 @@ def _searched(
             yield row
 
 
-def proved(
-    folder: Path, expression: str, implementations: Sequence[str], workloads: Sequence[str]
-) -> list[CellRow]:
-    """The run's cells that are ok and selected.
+def proved(folder: Path, chosen: Callable[[str], bool]) -> list[CellRow]:
+    """The run's cells that are ok and chosen by their names.
 
     Raises:
-      BadInput: nothing is selected, or a file or the expression cannot be read.
+      BadInput: there is none.
       StoreError: the run's folder cannot be read.
     """
-    faults = faults_of_files(implementations, workloads)
-    try:
-        chosen = selector(expression)
-    except ValueError as error:
-        faults.append(str(error))
-    if faults:
-        raise BadInput(faults)
     stored = store.read(folder)
     warn(folder, stored.damaged)
     found = [row for row in stored.cells() if row["status"] == "ok" and chosen(row["cell"])]

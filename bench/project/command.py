@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Annotated, TypeVar
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -13,11 +13,9 @@ from bench.catalogue import CatalogueError, read_catalogue
 from bench.cells import PRECISIONS, StepOptions
 from bench.engine import REPORTS, find_run
 from bench.exits import FAILED, refuse, warned
-from bench.matrix import DEFAULT_BATCHES, FALLBACK_BATCH, BadInput
+from bench.matrix import DEFAULT_BATCHES, FALLBACK_BATCH, BadInput, collected
 from bench.protocol import Catalogue
 from bench.spelling import closest
-
-T = TypeVar("T")
 
 _HARDWARE = "Chips, by their sheets in bench/project/hardware/: h100-sxm,tpu-v5p."
 
@@ -52,7 +50,7 @@ def project(
     from bench.project.programs import programs  # noqa: PLC0415
     from bench.project.projection import Asked, project  # noqa: PLC0415
     from bench.report import PROJECTION  # noqa: PLC0415
-    from bench.selection import selector  # noqa: PLC0415
+    from bench.selection import everything, selector  # noqa: PLC0415
 
     console = Console(highlight=False)
     if check_published:
@@ -65,9 +63,11 @@ def project(
         refuse("name a stored run, or --check-published")
     try:
         faults = _precision_faults(precision)
-        wanted = _collected(faults, sheets, hardware)
-        counts = _collected(faults, chip_counts, chips)
+        wanted = collected(faults, sheets, hardware) or []
+        counts = collected(faults, chip_counts, chips) or []
         faults += unavailable(wanted, counts)
+        selected = collected(faults, selector, keyword) or everything
+        folder = collected(faults, find_run, run) or Path()
         if scaling not in ("weak", "strong"):
             faults.append(f"--scaling: {scaling!r} is neither weak nor strong")
         if faults:
@@ -77,9 +77,8 @@ def project(
             tuple(counts),
             "strong" if scaling == "strong" else "weak",
             precision,
-            selector(keyword),
+            selected,
         )
-        folder = find_run(run)
         stored = warned(store.load(folder))
         catalogue = read_catalogue()
         with display.compiling(Console(stderr=True, highlight=False)) as told:
@@ -123,18 +122,18 @@ def plan(
     from bench.project import plan as planning  # noqa: PLC0415
     from bench.project.asked import chip_counts, sheets, unavailable, without_peak  # noqa: PLC0415
     from bench.project.programs import MOST_DEVICES, programs  # noqa: PLC0415
-    from bench.selection import selector  # noqa: PLC0415
+    from bench.selection import everything, selector  # noqa: PLC0415
 
     try:
         faults = _precision_faults(precision)
-        wanted = _collected(faults, sheets, hardware)
-        counts = _collected(faults, chip_counts, str(chips))
+        wanted = collected(faults, sheets, hardware) or []
+        counts = collected(faults, chip_counts, str(chips)) or []
         faults += unavailable(wanted, counts)
         if len(wanted) > 1:
             faults.append("--hardware: a plan is of one chip")
         if chips > MOST_DEVICES:
             faults.append(f"--chips: every mesh is compiled, of up to {MOST_DEVICES:,} chips")
-        selected = selector(keyword)
+        selected = collected(faults, selector, keyword) or everything
         faults = faults or [*without_peak(wanted, [precision])]
         if faults:
             raise BadInput(faults)  # noqa: TRY301 - with the faults of all others
@@ -185,15 +184,6 @@ def _workload(text: str, catalogue: Catalogue) -> tuple[str, str]:
     if text not in known:
         raise BadInput([f"unknown workload {text!r}; {closest(text, known)}"])
     return known[text]
-
-
-def _collected(faults: list[str], read: Callable[[str], list[T]], text: str) -> list[T]:
-    """What is read of an option; nothing if it has faults, which go to those of the others."""
-    try:
-        return read(text)
-    except BadInput as error:
-        faults += error.faults
-        return []
 
 
 def _precision_faults(precision: str | None) -> list[str]:

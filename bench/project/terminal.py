@@ -35,8 +35,8 @@ def show(console: Console, found: Projection, charts: Sequence[Chart]) -> None:
     for chart in charts:
         console.print(Text(f"\npredicted: {chart.title}", style="bold"))
         console.print(_chips(chart))
-        if any(p.prediction and p.prediction.best_s < words.SMALL_S for p in chart.points):
-            console.print(plain(words.SMALL), style="dim")
+        for line in words.remarks(chart.points):
+            console.print(plain(line), style="dim")
 
 
 def _chips(chart: Chart) -> Table:

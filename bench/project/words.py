@@ -18,7 +18,7 @@ from bench.report.views import Figure, Row, Table
 
 SMALL_S = 1e-3
 """Steps below which kernels' launches, which no sheet has, may be most of it."""
-SMALL = "Steps below a millisecond: launching kernels, which no sheet has, may take longer."
+_SMALL = "Steps below a millisecond: launching kernels, which no sheet has, may take longer."
 
 EXACT = 5e-6
 """Errors below are those of rounding."""
@@ -136,7 +136,6 @@ def by_chips(points: Sequence[Point]) -> list[tuple[int, list[Point]]]:
 def table(title: str, points: Sequence[Point]) -> Table:
     """The fastest on each number of chips."""
     rows = []
-    small = False
     for chips, own in by_chips(points):
         best, alike = fastest(own)
         if best is None or best.prediction is None:
@@ -144,7 +143,6 @@ def table(title: str, points: Sequence[Point]) -> Table:
             rows.append(Row(str(chips), none, note=why_none(own)))
             continue
         found = best.prediction
-        small |= found.best_s < SMALL_S
         more = f"and {len(alike) - 1} alike" if len(alike) > 1 else ""
         efficiency = numbers.MISSING if best.efficiency is None else _span(best)
         rows.append(
@@ -171,7 +169,14 @@ def table(title: str, points: Sequence[Point]) -> Table:
         Figure("Memory a chip"),
         Figure("Program", "mesh"),
     ]
-    return Table(title, headings, rows, [], [SMALL] if small else [])
+    return Table(title, headings, rows, [], remarks(points))
+
+
+def remarks(points: Sequence[Point]) -> list[str]:
+    """What is to be said of the fastest on each number of chips."""
+    best = [fastest(own)[0] for _, own in by_chips(points)]
+    small = any(one.prediction.best_s < SMALL_S for one in best if one and one.prediction)
+    return [_SMALL] if small else []
 
 
 def _span(point: Point) -> str:
