@@ -9,6 +9,7 @@ import difflib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -350,11 +351,7 @@ class _Reader:
         return None
 
     def _share(self, option: str, text: str | None) -> float | None:
-        try:
-            return None if text is None else share(option, text)
-        except BadInput as error:
-            self.faults += error.faults
-            return None
+        return None if text is None else collected(self.faults, partial(share, option), text)
 
     def _inputs(self) -> tuple[str, ...]:
         asked = self.options.input
