@@ -9,9 +9,10 @@ import contextlib
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Self
 
 from bench.guard import Guard
 
@@ -47,56 +48,88 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+class Child:
+    """A child process that has been asked. As a context, it is gone at the end of it."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        question: str,
+        environment: Mapping[str, str],
+        heard: Callable[[str], None] | None = None,
+    ) -> None:
+        """Start it, and write the question to its stdin.
+
+        Args:
+          command: of the child.
+          question: whole.
+          environment: whole.
+          heard: called with every line of its stdout when it comes, in another thread.
+        """
+        self._started = time.monotonic()
+        self._guard: Guard | None = Guard()
+        self._process = subprocess.Popen(  # noqa: S603 (our own command)
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**environment, **self._guard.environment},
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        self._guard.watch(self._process.pid)
+        self._out, self._err = list[str](), list[str]()
+        self._talks = [
+            threading.Thread(target=_say, args=(self._process.stdin, question), daemon=True),
+            threading.Thread(
+                target=_listen, args=(self._process.stdout, self._out, heard), daemon=True
+            ),
+            threading.Thread(target=_listen, args=(self._process.stderr, self._err), daemon=True),
+        ]
+        for talk in self._talks:
+            talk.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def answer(self, timeout_s: float) -> Answer:
+        """Wait until it ends by itself, or for so many seconds since it was started."""
+        code: int | None = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(max(0.0, self._started + timeout_s - time.monotonic()))
+        self.end()
+        return Answer("".join(self._out), "".join(self._err), code)
+
+    def end(self) -> None:
+        """End it, and all that it has started, which could keep its output open."""
+        if self._guard is None:
+            return
+        self._guard.end_all()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        for talk in self._talks:
+            talk.join(timeout=5)
+        self._guard.dismiss()
+        self._guard = None
+
+
 def ask(
-    command: Sequence[str],
-    question: str,
-    environment: Mapping[str, str],
-    timeout_s: float,
-    heard: Callable[[], None] | None = None,
+    command: Sequence[str], question: str, environment: Mapping[str, str], timeout_s: float
 ) -> Answer:
     """Start a child, write the question to its stdin, and wait until it ends.
-
-    What it has started ends with it, and cannot keep its output open.
 
     Args:
       command: of the child.
       question: whole.
       environment: whole.
       timeout_s: after which it is ended.
-      heard: called for every line of its stdout when it comes, in another thread.
     """
-    guard = Guard()
-    process = subprocess.Popen(  # noqa: S603 (our own command)
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**environment, **guard.environment},
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    guard.watch(process.pid)
-    out, err = list[str](), list[str]()
-    talks = [
-        threading.Thread(target=_say, args=(process.stdin, question), daemon=True),
-        threading.Thread(target=_listen, args=(process.stdout, out, heard), daemon=True),
-        threading.Thread(target=_listen, args=(process.stderr, err), daemon=True),
-    ]
-    for talk in talks:
-        talk.start()
-    code: int | None = None
-    try:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            code = process.wait(timeout_s)
-    finally:
-        guard.end_all()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(5)
-        for talk in talks:
-            talk.join(timeout=5)
-        guard.dismiss()
-    return Answer("".join(out), "".join(err), code)
+    with Child(command, question, environment) as child:
+        return child.answer(timeout_s)
 
 
 def _say(pipe: IO[str], text: str) -> None:
@@ -105,10 +138,10 @@ def _say(pipe: IO[str], text: str) -> None:
         pipe.write(text)
 
 
-def _listen(pipe: IO[str], said: list[str], heard: Callable[[], None] | None = None) -> None:
+def _listen(pipe: IO[str], said: list[str], heard: Callable[[str], None] | None = None) -> None:
     with pipe:
         for line in pipe:
             said.append(line)
             if heard is not None and line.endswith("\n"):  # else it was cut off
                 with contextlib.suppress(OSError):  # nobody may be listening to what is told
-                    heard()
+                    heard(line)

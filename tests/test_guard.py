@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.child import ask
+from bench.child import Child, ask
 from bench.environment import child_environment
 from bench.guard import MARK, Guard, marked
 
@@ -112,15 +112,25 @@ def test_lines_are_heard_when_they_come(tmp_path) -> None:
         f"while not pathlib.Path({str(said)!r}).exists(): time.sleep(0.01)\n"
         "print('b'); print('cut off', end='')"
     )
-    count = []
+    lines = []
 
-    def heard() -> None:
-        count.append(1)
+    def heard(line: str) -> None:
+        lines.append(line)
         said.touch()
         raise BrokenPipeError
 
-    answer = ask([sys.executable, "-c", script], "", os.environ, 60, heard)
-    assert (answer.out, len(count)) == ("a\nb\ncut off", 2)
+    with Child([sys.executable, "-c", script], "", os.environ, heard) as child:
+        answer = child.answer(60)
+    assert (answer.out, lines) == ("a\nb\ncut off", ["a\n", "b\n"])
+
+
+def test_children_whose_answers_nobody_waits_for_are_ended() -> None:
+    command = [sys.executable, "-c", SLEEPER]
+    with Child(command, "", os.environ) as first, Child(command, "", os.environ) as second:
+        assert first.answer(0).ending == "took too long"
+        started = time.monotonic()
+    assert second.answer(250).ending == "was killed by SIGKILL"
+    assert time.monotonic() - started < 200
 
 
 def test_a_child_that_does_not_read_is_asked_too() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from bench.cells import Block, Cell, StepOptions
 from bench.child import Answer
 from bench.mesh import MeshShape
+from bench.project import compiling
 from bench.project import programs as module
 from bench.project.formulae import fit, ladder
 from bench.project.programs import Program, Unread, from_row, programs
@@ -75,26 +77,51 @@ def catalogue():
     }
 
 
+LINE = json.dumps({"row": ROW, "reason": "", "lack": ""})
+
+
+class Children:
+    """Children that answer what they are told to, and are counted."""
+
+    def __init__(self, patch):
+        self.asked: list[list[str]] = []
+        """Of each, the names of implementations that it was asked about."""
+        self.environments: list[dict[str, str]] = []
+        self.endings: list[Answer] = []
+        """Of the next ones; others answer everything."""
+        self.open = self.most_open = 0
+        children = self
+
+        class Child:
+            def __init__(self, command, question, environment, heard):
+                self.questions = [json.loads(line) for line in question.splitlines()]
+                self.heard = heard
+                children.asked.append([one["implementation"] for one in self.questions])
+                children.environments.append(environment)
+
+            def __enter__(self):
+                children.open += 1
+                children.most_open = max(children.most_open, children.open)
+                return self
+
+            def __exit__(self, *_):
+                children.open -= 1
+
+            def answer(self, timeout_s):
+                ended = Answer(f"{LINE}\n" * len(self.questions), "", 0)
+                if children.endings:
+                    ended = children.endings.pop(0)
+                for line in ended.out.splitlines():
+                    self.heard(line)
+                return ended
+
+        patch.setattr(compiling, "Child", Child)
+
+
 @pytest.fixture
 def children(monkeypatch):
-    """Children that answer what they are told to, and are counted."""
-    asked: list[list[str]] = []
-    endings: list[Answer] = []
-
-    def ask(command, question, environment, timeout_s, heard):
-        asked.append([json.loads(line)["implementation"] for line in question.splitlines()])
-        for _ in asked[-1] if not endings else ():
-            heard()
-        assert environment["JAX_NUM_CPU_DEVICES"] == json.loads(question.splitlines()[0])[
-            "mesh"
-        ].removeprefix("data=")
-        if endings:
-            return endings.pop(0)
-        line = json.dumps({"row": ROW, "reason": "", "lack": ""})
-        return Answer("\n".join([line] * len(asked[-1])), "", 0)
-
-    monkeypatch.setattr(module, "ask", ask)
-    return asked, endings
+    monkeypatch.setattr(compiling, "usable_cores", lambda: 1)
+    return Children(monkeypatch)
 
 
 @pytest.mark.slow
@@ -115,7 +142,7 @@ def test_a_step_is_compiled_by_a_child_and_kept_until_a_file_changes(tmp_path, c
     assert refused == Unread(wanted[1], "too many", "unsupported")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "ask", lambda *_: pytest.fail("there is no need to ask"))
+        patch.setattr(compiling, "Child", lambda *_: pytest.fail("there is no need to ask"))
         assert programs(wanted, paths, catalogue=listed) == [found, refused]
     path.write_text(OWN.format(first="os._exit(3)"), "utf-8")
     (gone,) = programs(wanted[:1], paths, catalogue=listed)
@@ -124,29 +151,61 @@ def test_a_step_is_compiled_by_a_child_and_kept_until_a_file_changes(tmp_path, c
 
 
 def test_there_is_a_child_for_each_number_of_devices(catalogue, children):
-    asked, _ = children
     wanted = [cell(mesh="data=4"), cell("zero1"), cell(), cell(mesh="data=4")]
     told: list[tuple[int, int]] = []
     found = programs(wanted, catalogue=catalogue, told=lambda *counts: told.append(counts))
     assert told == [(1, 3), (2, 3), (3, 3)]
     assert [program.cell for program in found] == wanted
-    assert asked == [["zero1", "jit_spmd"], ["jit_spmd"]]
+    assert children.asked == [["zero1", "jit_spmd"], ["jit_spmd"]]
+    assert [own["JAX_NUM_CPU_DEVICES"] for own in children.environments] == ["2", "4"]
 
 
-def test_accelerators_that_are_here_have_their_own_compiler(catalogue, monkeypatch):
-    environments = []
+def test_as_many_children_at_once_as_there_are_cores_and_room(catalogue, children, monkeypatch):
+    monkeypatch.setattr(compiling, "usable_cores", lambda: 3)
+    wanted = [cell(batch=8 * n) for n in range(1, 6)] + [cell(mesh="data=4")]
+    found = programs(wanted, catalogue=catalogue)
+    assert [program.cell for program in found] == wanted
+    assert [len(names) for names in children.asked] == [2, 2, 1, 1]
+    assert children.most_open == 3
+    memory = SimpleNamespace(available=2 * compiling.ROOM + 1)
+    monkeypatch.setattr(compiling.psutil, "virtual_memory", lambda: memory)
+    programs([replace(one, implementation="zero1") for one in wanted], catalogue=catalogue)
+    assert [len(names) for names in children.asked[4:]] == [3, 2, 1]
 
-    def ask(command, question, environment, timeout_s, heard):
-        environments.append(environment)
-        return Answer(json.dumps({"row": ROW, "reason": "", "lack": ""}), "", 0)
 
+def test_who_ends_a_child_beside_others_is_asked_about_alone(catalogue, children, monkeypatch):
+    monkeypatch.setattr(compiling, "usable_cores", lambda: 2)
+    killed = Answer("", "", -9)
+    wanted = [cell(batch=8 * n) for n in range(1, 5)]
+    one = Answer(f"{LINE}\n", "", 0)
+    # Both children end at the first of their cells, of which the first one ends a third one, too.
+    children.endings += [killed, killed, one, one, killed]
+    found = programs(wanted, catalogue=catalogue)
+    assert [type(own) for own in found] == [Unread, Program, Program, Program]
+    assert found[0].reason == "the process that compiled it was killed by SIGKILL"
+    assert [len(names) for names in children.asked] == [2, 2, 1, 1, 2, 1]
+
+
+def test_what_is_answered_is_kept_whatever_comes_after(catalogue, children, monkeypatch):
+    def interrupted(done, of):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    wanted = [cell(batch=8 * n) for n in range(1, 4)]
+    with pytest.raises(KeyboardInterrupt):
+        programs(wanted, catalogue=catalogue, told=interrupted)
+    assert children.open == 0
+    programs(wanted, catalogue=catalogue)
+    assert [len(names) for names in children.asked] == [3, 1]
+
+
+def test_accelerators_that_are_here_have_their_own_compiler(catalogue, children, monkeypatch):
     def ended(**options):
-        before = len(environments)
+        before = len(children.environments)
         (found,) = programs([cell()], catalogue=here, **options)
         assert isinstance(found, Program)
-        return environments[before:]
+        return children.environments[before:]
 
-    monkeypatch.setattr(module, "ask", ask)
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     here = catalogue | {"platform": "gpu", "device_kind": "NVIDIA H100 80GB HBM3"}
     for flags in ("--xla_gpu_autotune_level=0", "--xla_gpu_autotune_level=4"):
@@ -160,10 +219,15 @@ def test_accelerators_that_are_here_have_their_own_compiler(catalogue, monkeypat
     assert "autotune" not in virtual["XLA_FLAGS"]
 
 
+def test_accelerators_are_for_one_child_at_a_time(catalogue, children, monkeypatch):
+    monkeypatch.setattr(compiling, "usable_cores", lambda: 16)
+    here = catalogue | {"platform": "gpu", "device_kind": "NVIDIA H100 80GB HBM3"}
+    programs([cell(), cell("zero1")], catalogue=here, here=True)
+    assert children.asked == [["jit_spmd", "zero1"]]
+
+
 def test_who_ends_a_child_or_takes_too_long_is_named_and_the_others_are_asked(catalogue, children):
-    asked, endings = children
-    line = json.dumps({"row": ROW, "reason": "", "lack": ""})
-    endings += [Answer(f"{line}\n", "a\nkilled here\n", -9), Answer("", "", None)]
+    children.endings += [Answer(f"{LINE}\n", "a\nkilled here\n", -9), Answer("", "", None)]
     wanted = [cell(batch=8), cell(batch=16), cell(batch=32), cell(batch=64)]
     found = programs(wanted, catalogue=catalogue, timeout_s=1)
     assert isinstance(found[0], Program)
@@ -172,10 +236,10 @@ def test_who_ends_a_child_or_takes_too_long_is_named_and_the_others_are_asked(ca
         "the process that compiled it was killed by SIGKILL; its last line: killed here",
         "the process that compiled it took too long",
     ]
-    assert [len(names) for names in asked] == [4, 2, 1]
+    assert [len(names) for names in children.asked] == [4, 2, 1]
     # What went wrong is tried again, and what went well is not.
     programs(wanted, catalogue=catalogue)
-    assert [len(names) for names in asked[3:]] == [2]
+    assert [len(names) for names in children.asked[3:]] == [2]
 
 
 def test_what_cannot_be_asked_for_says_what_can(catalogue, children):
@@ -194,7 +258,7 @@ def test_what_cannot_be_asked_for_says_what_can(catalogue, children):
     broken = catalogue["implementations"][0] | {"error": "SyntaxError: line 1"}
     (found,) = programs([cell()], catalogue=catalogue | {"implementations": [broken]})
     assert found.reason == "the implementation jit_spmd cannot be imported: SyntaxError: line 1"
-    assert children[0] == []
+    assert children.asked == []
 
 
 def test_a_file_that_is_damaged_is_compiled_again(tmp_path, catalogue, children):
@@ -203,7 +267,7 @@ def test_a_file_that_is_damaged_is_compiled_again(tmp_path, catalogue, children)
     kept.write_bytes(kept.read_bytes().replace(b"10.0", b"11.0"))
     (found,) = programs([cell()], catalogue=catalogue)
     assert found.flops == 10.0
-    assert len(children[0]) == 2
+    assert len(children.asked) == 2
 
 
 STORED = {

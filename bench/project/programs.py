@@ -14,11 +14,10 @@ import contextlib
 import hashlib
 import itertools
 import json
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
+from threading import Lock
 from typing import Literal, cast
 
 from platformdirs import user_cache_path
@@ -26,16 +25,13 @@ from platformdirs import user_cache_path
 from bench import files
 from bench.catalogue import read_catalogue
 from bench.cells import Block, Cell, StepOptions
-from bench.child import ask
-from bench.environment import ROOT, compiling_environment, worker_environment
+from bench.environment import ROOT
 from bench.keys import Contents
 from bench.matrix import BadInput
 from bench.mesh import MeshShape
+from bench.project.compiling import Compilers, environment
 from bench.protocol import Catalogue, CompiledAnswer, CompiledRow, Lack, cell_request
-from bench.readable import readable
 from bench.rows import CellRow, Communication, cell_of
-
-COMMAND = (sys.executable, "-m", "bench.worker.compile_only")
 
 MOST_DEVICES = 1024
 """Virtual devices of the largest mesh that is compiled."""
@@ -131,20 +127,21 @@ def programs(
         virtual = {**catalogue, "platform": "cpu", "device_kind": "compile-only"}
         catalogue = cast("Catalogue", virtual)
     found, kept = _known(cells, catalogue, platform)
-    asked = sorted((c for c in kept if c not in found), key=lambda c: c.block.mesh.size)
-    answered = itertools.count(1)
+    asked = [cell for cell in kept if cell not in found]
+    done, one_by_one = itertools.count(1), Lock()
 
-    def heard() -> None:
-        if told is not None:
-            told(next(answered), len(asked))
+    def request(cell: Cell) -> str:
+        return json.dumps(cell_request(cell, implementation_paths, workload_paths))
 
-    paths = (implementation_paths, workload_paths)
-    for devices, group in groupby(asked, key=lambda c: c.block.mesh.size):
-        environment = _environment(platform, devices)
-        for cell, answer in _answers(list(group), environment, *paths, timeout_s, heard):
+    def answered(cell: Cell, answer: CompiledAnswer) -> None:
+        with one_by_one:
             found[cell] = _result(cell, answer)
             if answer["lack"] != "failed":
                 _keep(kept[cell], answer)
+            if told is not None:
+                told(next(done), len(asked))
+
+    Compilers(platform, request, timeout_s, answered).ask(asked)
     return [found[cell] for cell in cells]
 
 
@@ -226,35 +223,6 @@ def _why_not(cell: Cell, catalogue: Catalogue) -> str:
     return ""
 
 
-def _answers(
-    cells: list[Cell],
-    environment: dict[str, str],
-    implementation_paths: Sequence[str],
-    workload_paths: Sequence[str],
-    timeout_s: float,
-    heard: Callable[[], None],
-) -> Iterator[tuple[Cell, CompiledAnswer]]:
-    """Ask one child after the other, until all cells, which are of as many devices, are answered.
-
-    A child that ends before it has answered all is held against the cell that it was at.
-    """
-    while cells:
-        lines = [json.dumps(cell_request(c, implementation_paths, workload_paths)) for c in cells]
-        child = ask(COMMAND, "\n".join(lines), environment, timeout_s * len(cells), heard)
-        answers: list[CompiledAnswer] = []
-        for line in child.out.splitlines():
-            with contextlib.suppress(ValueError):
-                answers.append(json.loads(line))
-        yield from zip(cells, answers, strict=False)
-        cells = cells[len(answers) :]
-        if cells:
-            last = "".join(f"; its last line: {line}" for line in child.last_lines(1))
-            reason = readable(f"the process that compiled it {child.ending}{last}")
-            heard()
-            yield cells[0], CompiledAnswer(row=None, reason=reason, lack="failed")
-            cells = cells[1:]
-
-
 def _result(cell: Cell, answer: CompiledAnswer) -> Program | Unread:
     if answer["row"] is None:
         return Unread(cell, answer["reason"], answer["lack"])
@@ -282,16 +250,9 @@ def _program(cell: Cell, row: CompiledRow) -> Program:
     )
 
 
-def _environment(platform: str, devices: int) -> dict[str, str]:
-    """That of a process that compiles."""
-    if platform == "cpu":
-        return compiling_environment(devices)
-    return worker_environment(platform, devices)
-
-
 def _shared(platform: str) -> list[str]:
     """What all answers come from, whichever cell they are about."""
-    flags = _environment(platform, devices=1).get("XLA_FLAGS", "")  # the same for any number
+    flags = environment(platform, devices=1).get("XLA_FLAGS", "")  # the same for any number
     readers = [(ROOT / "bench/worker" / f"{name}.py").read_text("utf-8") for name in _READERS]
     return [*flags.split(), *readers]
 
