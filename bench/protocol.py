@@ -214,6 +214,13 @@ class CellRequest(TypedDict):
     workload_paths: list[str]
 
 
+class CompileRequest(CellRequest):
+    """One cell whose step is to be compiled."""
+
+    elsewhere: bool
+    """Whether what is read is to stand for other devices than those that it is compiled for."""
+
+
 def cell_request(
     cell: Cell, implementation_paths: Sequence[str] = (), workload_paths: Sequence[str] = ()
 ) -> CellRequest:

@@ -44,6 +44,7 @@ def request(implementation, mesh="data=4", workload="mlp", size="tiny", batch=16
         "implementation": implementation,
         "implementation_paths": [],
         "workload_paths": [],
+        "elsewhere": True,
         **more,
     }
 
@@ -202,6 +203,17 @@ def test_bfloat16_is_sent_as_it_is_elsewhere(implementation, mesh):
     wide = short.pop(("all-reduce", "f32"), 0)
     assert short == {("all-reduce", "bf16"): (exact["all-reduce", "f32"] - wide) // 2}
     assert short["all-reduce", "bf16"] > 0
+
+
+def test_what_is_compiled_for_here_is_read_as_it_is_here():
+    def read(implementation, mesh, precision):
+        options = {"microbatches": 1, "precision": precision}
+        asked = request(implementation, mesh, options=options, elsewhere=False)
+        communicated = compile_only.compile_only(asked)["communication"]
+        return {(row["kind"], dtype) for row in communicated for dtype in row["dtypes"]}
+
+    assert read("tensor_parallel_shard_map", "data=2,model=2", "bf16") == {("all-reduce", "f32")}
+    assert ("reduce-scatter", "f32") not in read("fsdp_spmd", "fsdp=4", "fp32")
 
 
 def test_gradients_that_are_reduced_for_slices_alone_are_scattered():

@@ -30,7 +30,14 @@ from bench.keys import Contents
 from bench.matrix import BadInput
 from bench.mesh import MeshShape
 from bench.project.compiling import Compilers, environment
-from bench.protocol import Catalogue, CompiledAnswer, CompiledRow, Lack, cell_request
+from bench.protocol import (
+    Catalogue,
+    CompiledAnswer,
+    CompiledRow,
+    CompileRequest,
+    Lack,
+    cell_request,
+)
 from bench.rows import CellRow, Communication, cell_of
 
 MOST_DEVICES = 1024
@@ -112,8 +119,8 @@ def programs(
       workload_paths: files outside bench/workloads/.
       catalogue: what there is, if it is known already; it has to list these files too.
       timeout_s: seconds that one cell may take.
-      here: compile for this machine's own devices instead of virtual ones; meshes are then of no
-        more devices than there are.
+      here: compile for this machine's own devices instead of virtual ones, which stand for those of
+        any kind; meshes are then of no more devices than there are.
       told: called with how many are answered, and of how many that had to be asked, whenever one
         is; in another thread.
 
@@ -123,7 +130,7 @@ def programs(
     if catalogue is None:
         catalogue = read_catalogue(implementation_paths, workload_paths)
     platform = catalogue["platform"] if here else "cpu"
-    if platform == "cpu":  # whatever runs here, the compiler is that of virtual devices
+    if not here:
         virtual = {**catalogue, "platform": "cpu", "device_kind": "compile-only"}
         catalogue = cast("Catalogue", virtual)
     found, kept = _known(cells, catalogue, platform)
@@ -131,7 +138,8 @@ def programs(
     done, one_by_one = itertools.count(1), Lock()
 
     def request(cell: Cell) -> str:
-        return json.dumps(cell_request(cell, implementation_paths, workload_paths))
+        own = cell_request(cell, implementation_paths, workload_paths)
+        return json.dumps(CompileRequest(**own, elsewhere=not here))
 
     def answered(cell: Cell, answer: CompiledAnswer) -> None:
         with one_by_one:

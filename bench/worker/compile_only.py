@@ -19,7 +19,7 @@ import jax
 from jax.sharding import Mesh
 
 from bench.contract import Implementation, Problem
-from bench.protocol import CellRequest, CompiledAnswer, CompiledRow, Lack
+from bench.protocol import CompiledAnswer, CompiledRow, CompileRequest, Lack
 from bench.readable import readable
 from bench.rows import Communication
 from bench.worker.abstract import NotAbstractError, abstract_step, stand_in
@@ -48,7 +48,7 @@ class Reading(NamedTuple):
     bubble: float
 
 
-def compile_only(request: CellRequest) -> CompiledRow:
+def compile_only(request: CompileRequest) -> CompiledRow:
     """Compile a cell's step and read it.
 
     A device's FLOPs are its share of the traced step's, or what was compiled for it, whichever is
@@ -56,7 +56,8 @@ def compile_only(request: CellRequest) -> CompiledRow:
     small products (see `product_flops`).
 
     XLA:CPU communicates in float32 what a step has in bfloat16, and as it is what a step has in
-    float16: what a bfloat16 step communicates elsewhere is read of its float16 twin.
+    float16: what a bfloat16 step communicates elsewhere is read of its float16 twin, and sums of
+    which devices keep slices count as reduce-scatters.
 
     Raises:
       UnsupportedError: the implementation says that it cannot run this.
@@ -67,16 +68,18 @@ def compile_only(request: CellRequest) -> CompiledRow:
     if cell.unsupported:
         raise UnsupportedError(cell.unsupported)
     reading = sending = had(cell)
-    widened = cell.block.options.precision == "bf16" and jax.default_backend() == "cpu"
+    elsewhere = request["elsewhere"]
+    widened = elsewhere and cell.block.options.precision == "bf16"
     if widened and cell.mesh.size > 1:
-        twin = asked(request | {"options": request["options"] | {"precision": "fp16"}})
+        half: CompileRequest = {**request, "options": {**request["options"], "precision": "fp16"}}
+        twin = asked(half)
         if twin.unsupported:
             raise NotAbstractError(
                 "what it sends in bfloat16 is read in float16, which it does not support: "
                 f"{twin.unsupported}"
             )
         sending = had(twin)
-    found = sent(sending, cell.mesh)
+    found = sent(sending, cell.mesh, scatter=elsewhere)
     if widened:
         for row in found:
             row["dtypes"] = ["bf16" if dtype == "f16" else dtype for dtype in row["dtypes"]]
@@ -101,13 +104,13 @@ def had(cell: Asked) -> Reading:
         return run(cell.implementation, problem, mesh)
 
 
-def sent(reading: Reading, mesh: Mesh) -> list[Communication]:
-    """What a step communicates.
+def sent(reading: Reading, mesh: Mesh, *, scatter: bool) -> list[Communication]:
+    """What a step communicates; see `communication`.
 
     Raises:
       ValueError: the programs communicate in a way that is not known, or in none.
     """
-    found = communication(reading.programs, mesh, scatter=True)
+    found = communication(reading.programs, mesh, scatter=scatter)
     if mesh.size > 1 and not found:
         raise ValueError(
             "its programs have no collectives: what passes between devices is not in them"
@@ -167,7 +170,7 @@ def read_row(
     )
 
 
-def answer(request: CellRequest) -> CompiledAnswer:
+def answer(request: CompileRequest) -> CompiledAnswer:
     """The row, or why there is none."""
     lack: Lack = "failed"
     try:
