@@ -198,6 +198,9 @@ class Communication(TypedDict):
     """Of all of them, on one device: what goes in, and what comes out of an all-gather."""
     wire_bytes: float
     """What a device sends for them with a ring algorithm."""
+    returned: NotRequired[bool]
+    """True of all-gathers of what the step returns, which computes nothing with it: parameters that
+    ZeRO-1 has updated in parts."""
 
 
 class CompilersCost(TypedDict):

@@ -108,6 +108,40 @@ def test_what_is_reduced_for_slices_alone_is_a_reduce_scatter(use, kind):
     assert found.bytes == as_it_is.bytes == 64 * 16 * 4
 
 
+@pytest.mark.parametrize(
+    ("use", "returned"),
+    [
+        (lambda whole: whole, True),
+        (lambda whole: 2 * whole.T + 1, True),
+        (lambda whole: whole @ whole.T, False),
+        (lambda whole: jnp.tanh(whole) @ jnp.ones((16, 4)), False),
+        # In a loop, and into another collective.
+        (lambda whole: jax.lax.scan(lambda x, _: (x @ x.T @ x, None), whole, length=3)[0], False),
+        (lambda whole: jax.lax.psum(whole.sum(), "data"), False),
+    ],
+)
+def test_what_is_gathered_to_be_returned_is_told(use, returned):
+    mesh = make_mesh(MeshShape.parse("data=4"))
+    step = jax.shard_map(
+        lambda x: use(jax.lax.all_gather(x, "data", tiled=True)),
+        mesh=mesh,
+        in_specs=P("data"),
+        out_specs=P(),
+        check_vma=False,
+    )
+    program = jax.jit(step).lower(jnp.ones((16, 16))).compile().runtime_executable()
+    (gathered,) = (one for one in collectives(program, 4) if one.kind == "all-gather")
+    assert gathered.returned is returned
+
+
+def test_zero1_returns_what_it_gathers_and_fsdp_does_not():
+    for name, returned in (("zero1", True), ("fsdp_shard_map", False), ("fsdp_spmd", False)):
+        gathered = [one for one in run(name, small_mlp(), "data=4").collectives
+                    if one.kind == "all-gather"]  # fmt: skip
+        assert gathered
+        assert {one.returned for one in gathered} == {returned}
+
+
 IMPLEMENTATIONS = {name: load(path) for name, path in implementation_files([]).items()}
 
 

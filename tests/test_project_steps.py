@@ -60,6 +60,7 @@ MACHINE = Machine(
 
 GRADIENTS = communication("all-reduce", ["data"], GB)
 PARAMETERS = communication("all-gather", ["fsdp"], GB)
+UPDATED = communication("all-gather", ["data"], GB) | {"returned": True}
 ACTIVATIONS = communication("all-reduce", ["model"], GB)
 HANDED_ON = communication("collective-permute", ["pipe"], GB)
 MIXED = communication("all-reduce", ["data", "model"], GB)
@@ -83,6 +84,10 @@ SPLIT = communication("all-to-all", ["data"], GB)
         # Gradients come after the forward pass, a third of the products.
         ([communication("all-reduce", ["data"], 2.5 * GB)], 3.5, 5.5),
         ([communication("all-gather", ["fsdp"], 5 * GB)], 3, 5.5),
+        # So do parameters that have been updated.
+        ([communication("all-reduce", ["data"], 1.5 * GB), UPDATED], 3, 5),
+        ([communication("all-reduce", ["data"], 2 * GB), UPDATED], 3.5, 5.5),
+        ([communication("all-reduce", ["data"], 2 * GB), PARAMETERS], 3, 5.5),
         # The links are busy for longer than the products.
         ([communication("all-gather", ["fsdp"], 7 * GB)], 3.5, 6.5),
     ],

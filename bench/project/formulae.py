@@ -314,7 +314,8 @@ def _name(row: Communication) -> str:
 def _what(row: Communication) -> str:
     """`all-gather over data of f32`."""
     axes = ", ".join(row["axes"]) or "no axis"
-    return f"{row['kind']} over {axes} of {', '.join(row['dtypes'])}"
+    returned = ", returned" if row.get("returned") else ""
+    return f"{row['kind']} over {axes} of {', '.join(row['dtypes'])}{returned}"
 
 
 def _grown_row(row: Communication, axis: str, growth: float) -> Communication:

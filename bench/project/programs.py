@@ -47,7 +47,7 @@ TIMEOUT_S = 900.0
 """For one cell."""
 
 _READERS = (
-    "abstract", "collectives", "compile_only", "hlo", "memory", "programs", "slices",
+    "abstract", "collectives", "compile_only", "hlo", "memory", "programs", "returned", "slices",
     "traced_flops",
 )  # fmt: skip
 """Of bench/worker/: what is read depends on them."""

@@ -90,6 +90,9 @@ class Collective:
     algorithm: str
     limit: Limit
     hideable: bool
+    after_forward: bool
+    """Whether it cannot begin before the backward pass: it is of gradients, or of what they have
+    updated."""
 
     @property
     def name(self) -> str:
@@ -155,7 +158,7 @@ class Work:
     """Of collectives, those that can be hidden behind compute."""
     separate_s: float
     """The same, not combined."""
-    gradients_s: float
+    after_forward_s: float
     """Of these, those that cannot begin before the backward pass."""
     waited_s: float
     """Of the other collectives."""
@@ -177,10 +180,10 @@ class Work:
         """Compute, and communication that can be hidden, with all of it hidden.
 
         With compute C, of which F is the forward pass, hideable communication O, and R of it that
-        reduces gradients, which come after the forward pass: max(C, O, F C + R).
+        comes after the forward pass: max(C, O, F C + R).
         """
         forward = FORWARD[self.program.options.remat] * compute
-        return max(compute, self.hideable_s, forward + self.gradients_s)
+        return max(compute, self.hideable_s, forward + self.after_forward_s)
 
     def step_s(self, calibration: Calibration) -> float:
         """The whole step.
@@ -211,7 +214,7 @@ def work(program: Program, machine: Machine) -> Work:
         collectives=collectives,
         hideable_s=sum(one.seconds for one in hideable),
         separate_s=sum(one.separate_s for one in hideable),
-        gradients_s=sum(one.seconds for one in hideable if one.kind != "all-gather"),
+        after_forward_s=sum(one.seconds for one in hideable if one.after_forward),
         waited_s=sum(one.seconds for one in collectives if not one.hideable),
     )
 
@@ -284,6 +287,7 @@ def _collectives(program: Program, machine: Machine) -> Iterator[Collective]:
             algorithm=one.algorithm,
             limit=one.limit,
             hideable=hideable,
+            after_forward=kind != "all-gather" or row.get("returned", False),
         )
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from bench.project.collectives import KINDS
 from bench.worker import hlo, slices
-
-KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+from bench.worker.returned import returned
 
 _BYTES = {
     **dict.fromkeys(("pred", "s8", "u8", "f8e4m3fn", "f8e5m2"), 1),
@@ -41,6 +42,8 @@ class Collective:
     loop whose length the compiler does not know as one of length 1."""
     origin: str
     """Where in the traced program it is from: HLO's `op_name`."""
+    returned: bool
+    """Of an all-gather: whether the step returns what it gives, and computes nothing with it."""
 
 
 def collectives(executable: Any, devices: int, *, scatter: bool = False) -> list[Collective]:
@@ -57,10 +60,10 @@ def collectives(executable: Any, devices: int, *, scatter: bool = False) -> list
     """
     found: list[Collective] = []
     for module in executable.hlo_modules():
-        computations = {own.name: own for own in module.computations()} if scatter else None
+        reader = _Reader(module, devices, scatter)
         for instruction, count in hlo.instructions(module):
             if count and _kind(instruction) is not None:
-                found += _read(instruction, count, devices, computations)
+                found += reader.read(instruction, count)
     return found
 
 
@@ -70,32 +73,45 @@ def _kind(instruction: Any) -> str | None:
     return opcode if opcode in KINDS else None
 
 
-def _read(
-    instruction: Any, count: int, devices: int, computations: Mapping[str, Any] | None
-) -> Iterator[Collective]:
-    """An instruction, and apart from it what it scatters, if that can be looked for."""
-    kind = _kind(instruction) or ""
-    groups = groups_of(instruction, devices)
-    operands = instruction.operands()
-    kinds = [kind] * len(operands)
-    if computations is not None and kind == "all-reduce":
-        scattered = slices.sliced(instruction, computations, len(groups[0]))
-        kinds = ["reduce-scatter" if apart else kind for apart in scattered]
-    for own in sorted(set(kinds)):
-        parts = [one for one, its in zip(operands, kinds, strict=True) if its == own]
-        arrays = [array for operand in parts for array in hlo.arrays(operand)]
-        unknown = sorted({dtype for dtype, _ in arrays} - _BYTES.keys())
-        if unknown:
-            raise ValueError(f"the size of {', '.join(unknown)} is not known")
-        size = sum(math.prod(shape) * _BYTES[dtype] for dtype, shape in arrays)
-        yield Collective(
-            kind=own,
-            dtypes=tuple(sorted({dtype for dtype, _ in arrays})),
-            bytes=size * len(groups[0]) if own == "all-gather" else size,
-            groups=groups,
-            count=count,
-            origin=hlo.op_name(instruction),
-        )
+class _Reader:
+    """Reads instructions of one module that communicate."""
+
+    def __init__(self, module: Any, devices: int, scatter: bool) -> None:
+        self._devices = devices
+        self._scatter = scatter
+        self._module = module
+        self._computations = {own.name: own for own in module.computations()}
+
+    @cached_property
+    def _entry(self) -> set[str]:
+        return {instruction.name for instruction in hlo.entry(self._module)}
+
+    def read(self, instruction: Any, count: int) -> Iterator[Collective]:
+        """An instruction, and apart from it what it scatters, if that is looked for."""
+        kind = _kind(instruction) or ""
+        groups = groups_of(instruction, self._devices)
+        operands = instruction.operands()
+        kinds = [kind] * len(operands)
+        if self._scatter and kind == "all-reduce":
+            scattered = slices.sliced(instruction, self._computations, len(groups[0]))
+            kinds = ["reduce-scatter" if apart else kind for apart in scattered]
+        for own in sorted(set(kinds)):
+            parts = [one for one, its in zip(operands, kinds, strict=True) if its == own]
+            arrays = [array for operand in parts for array in hlo.arrays(operand)]
+            unknown = sorted({dtype for dtype, _ in arrays} - _BYTES.keys())
+            if unknown:
+                raise ValueError(f"the size of {', '.join(unknown)} is not known")
+            size = sum(math.prod(shape) * _BYTES[dtype] for dtype, shape in arrays)
+            yield Collective(
+                kind=own,
+                dtypes=tuple(sorted({dtype for dtype, _ in arrays})),
+                bytes=size * len(groups[0]) if own == "all-gather" else size,
+                groups=groups,
+                count=count,
+                origin=hlo.op_name(instruction),
+                returned=own == "all-gather"
+                and returned(instruction, self._entry, self._computations),
+            )
 
 
 def groups_of(instruction: Any, devices: int) -> tuple[tuple[int, ...], ...]:

@@ -8,7 +8,7 @@ belongs to, and source lines from the tables at the head of the module's text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -82,14 +82,10 @@ def instructions(module: Any) -> Iterator[tuple[Any, int]]:
     What an asynchronous start wraps is counted with the start, and not again.
     """
     computations = {computation.name: computation for computation in module.computations()}
-    calls = {
-        name: [call for instruction in own.instructions() for call in called(instruction)]
-        for name, own in computations.items()
-    }
+    calls = _calls(computations)
     counts = dict.fromkeys(computations, 0)
-    inner = {name for own in calls.values() for name, _ in own} | _wrapped(computations)
-    for entry in computations.keys() - inner:
-        counts[entry] = 1
+    for name in _entries(computations, calls):
+        counts[name] = 1
     # Callees come before their callers in a module.
     for name in reversed(list(computations)):
         for callee, times in calls[name]:
@@ -99,7 +95,30 @@ def instructions(module: Any) -> Iterator[tuple[Any, int]]:
             yield instruction, counts[name]
 
 
-def _wrapped(computations: dict[str, Any]) -> set[str]:
+def entry(module: Any) -> list[Any]:
+    """The instructions that are in no computation which others call, as in a loop or a fusion."""
+    computations = {computation.name: computation for computation in module.computations()}
+    names = _entries(computations, _calls(computations))
+    return [instruction for name in names for instruction in computations[name].instructions()]
+
+
+def _calls(computations: Mapping[str, Any]) -> dict[str, list[tuple[str, int]]]:
+    """What each computation calls, and how often."""
+    return {
+        name: [call for instruction in own.instructions() for call in called(instruction)]
+        for name, own in computations.items()
+    }
+
+
+def _entries(
+    computations: Mapping[str, Any], calls: Mapping[str, list[tuple[str, int]]]
+) -> set[str]:
+    """Computations that no other one calls."""
+    inner = {name for own in calls.values() for name, _ in own}
+    return computations.keys() - inner - _wrapped(computations)
+
+
+def _wrapped(computations: Mapping[str, Any]) -> set[str]:
     """Computations of single operations that were made asynchronous."""
     listed = {name: list(own.instructions()) for name, own in computations.items()}
     roots = {

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from bench.project.collectives import KINDS
 from bench.rows import Category
 from bench.worker import hlo
-from bench.worker.collectives import KINDS, groups_of
+from bench.worker.collectives import groups_of
 
 _MATMUL = {"dot", "convolution", "ragged-dot"}
 _MATMUL_TARGET = re.compile(r'custom_call_target="[^"]*(?:gemm|matmul|\$conv|\$dot|fmha)[^"]*"')

@@ -48,7 +48,7 @@ def communication(
             members = len(one.groups[0])
             axes = axes_of(one, mesh)
             row = found.setdefault(
-                (one.kind, axes, members, one.dtypes),
+                (one.kind, axes, members, one.dtypes, one.returned),
                 Communication(
                     kind=one.kind,
                     axes=list(axes),
@@ -59,6 +59,8 @@ def communication(
                     wire_bytes=0.0,
                 ),
             )
+            if one.returned:
+                row["returned"] = True
             row["count"] += one.count
             row["payload_bytes"] += one.count * one.bytes
             row["wire_bytes"] += one.count * wire_bytes(one.kind, one.bytes, members)
