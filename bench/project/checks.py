@@ -81,9 +81,14 @@ class Published(_Part):
     microbatches: PositiveInt = 1
     rows: tuple[Row, ...]
 
+    @property
+    def step(self) -> str:
+        """What tells its steps from others. On another chip, a model has another share of it."""
+        return f"{self.name} on {self.hardware}"
+
     def observations(self, group: str) -> list[Observation]:
         """Its steps, left out with their group."""
-        model = Transformer(self.name, self.parameters, self.layers, self.width, self.sequence)
+        model = Transformer(self.step, self.parameters, self.layers, self.width, self.sequence)
         traffic = Traffic(gradient_bytes=self.gradient_bytes, gathers=self.gathers)
         found = []
         for row in self.rows:
@@ -186,7 +191,9 @@ def beside() -> list[Beside]:
     rows = []
     for entry in published()[0]:
         found = elsewhere(entry.hardware)
-        tried = [one for one in found.tried if _is_of(one.observation.work, entry)]
+        tried = [
+            one for one in found.tried if one.observation.work.program.implementation == entry.step
+        ]
         first = min(tried, key=lambda one: one.observation.work.program.mesh.size)
         own = first.observation.group
         width = spread([error for group, error in found.errors.items() if group != own])
@@ -210,10 +217,6 @@ def beside() -> list[Beside]:
                 )
             )
     return rows
-
-
-def _is_of(step: Work, entry: Published) -> bool:
-    return (step.program.implementation, step.machine.name) == (entry.name, entry.hardware)
 
 
 @dataclass(frozen=True)
