@@ -35,7 +35,7 @@ from bench.project.calibration import (
 from bench.project.collectives import Ring, Route
 from bench.project.hardware import hardware
 from bench.project.machines import Machine, of_sheet
-from bench.project.steps import FORWARD, Work, work
+from bench.project.steps import FORWARD, work
 from bench.project.transformer import Traffic, Transformer, program
 
 BOOK = "https://jax-ml.github.io/scaling-book"
