@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 from bench import __main__ as command_line
 from bench import exits, store
 from bench import report as reports
-from bench.cells import Cell, StepOptions
+from bench.cells import Block, Cell, StepOptions
 from bench.matrix import BadInput
-from bench.project import charts, display, page, plan, words
+from bench.mesh import MeshShape
+from bench.project import charts, display, page, plan, projection, words
 from bench.project import programs as compiling
 from bench.project.asked import chip_counts, sheets, unavailable
 from bench.project.hardware import hardware
@@ -177,6 +178,45 @@ def test_weak_scaling_keeps_the_batch_of_a_device(folder) -> None:
     assert low <= first.best_s / last.best_s <= high <= 1
 
 
+@pytest.mark.parametrize(
+    ("mesh", "batch", "grown"),
+    [
+        ("data=2", 8, 32),
+        # Of a mesh with other axes, a device need not have a whole number of samples.
+        ("data=2,model=4", 12, 48),
+        ("data=1,model=8", 2, 8),
+        ("data=2,fsdp=2,pipe=2", 4, 16),
+        ("model=2", 6, 6),
+    ],
+)
+def test_weak_scaling_begins_with_the_step_that_was_measured(mesh, batch, grown) -> None:
+    ran = Cell(Block("mlp", "base", MeshShape.parse(mesh), batch, StepOptions()), "jit_spmd")
+    (curve,) = projection._curves([compiled(ran)], Asked((), ()))
+    chips = ran.block.mesh.size
+    assert curve.cell(chips, "weak") == ran
+    assert curve.cell(4 * chips, "weak").block.batch == grown
+
+
+def test_only_steps_of_the_same_options_are_drawn_into_a_curve(folder) -> None:
+    found = projected(folder)
+    (curve,) = {p.curve for p in found.points if p.curve.implementation == "jit_spmd"}
+    cells = charts._of(found, curve)
+    # Of two scalings, the one of which this is.
+    assert [(one.devices, one.batch) for one in cells] == [(1, 64), (2, 128), (4, 256), (8, 512)]
+
+    def drawn(*options: StepOptions) -> list[StepOptions]:
+        more = [replace(cells[0], options=one) for one in options]
+        return [one.options for one in charts._of(replace(found, measured=more), curve)]
+
+    plain, others = StepOptions("fp32"), [
+        StepOptions("fp32", processes=2), StepOptions("fp32", variant="lhs"),
+    ]  # fmt: skip
+    assert drawn(StepOptions("fp32", microbatches=4), StepOptions("fp32", remat=True)) == []
+    assert drawn(*others, plain) == [plain]
+    assert drawn(plain, StepOptions("bf16")) == [StepOptions("bf16")]
+    assert drawn(others[1]) == [others[1]]
+
+
 def test_strong_scaling_keeps_the_batch_as_far_as_it_divides(folder) -> None:
     found = projected(folder, chips=(8, 64, 128), scaling="strong")
     points = {p.chips: p for p in found.points if p.curve.implementation == "jit_spmd"}
@@ -252,7 +292,7 @@ def test_the_pages_tell_predicted_from_measured(folder, tmp_path) -> None:
     assert "src=" not in html
     # Implementations of which the same is predicted are one line.
     (chart,) = drawn
-    assert chart.title == "mlp-base, bf16 on h100-sxm: data=N, batch 64 a device"
+    assert chart.title == "mlp-base, bf16 on h100-sxm: data=N, batch 64 a shard"
     assert (tmp_path / "projection/plots" / f"{chart.plot.slug}.svg").is_file()
     frame = pd.read_parquet(tmp_path / "projection/predictions.parquet")
     assert len(frame) == len(found.points)

@@ -16,9 +16,16 @@ import numpy as np
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
+from bench.cells import StepOptions
 from bench.mesh import MeshShape
 from bench.project.growth import Curve
-from bench.project.projection import Measured, Point, Projection
+from bench.project.projection import (
+    Measured,
+    Point,
+    Projection,
+    batch_of,
+    elsewhere_options,
+)
 from bench.report.plots import style
 from bench.report.plots.style import Grid, Look, Mark
 
@@ -64,7 +71,7 @@ def draw(found: Projection) -> list[Chart]:
     for (subject, mesh, batch, hardware), points in groups.items():
         known = [point for point in points if point.prediction is not None]
         if known:
-            each = "a device" if found.scaling == "weak" else "in all"
+            each = "a shard" if found.scaling == "weak" else "in all"
             title = f"{subject} on {hardware}: {mesh}, batch {batch} {each}"
             slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
             charts.append(Chart(title, hardware, _plot(slug, found, hardware, known), points))
@@ -91,7 +98,7 @@ def _plot(slug: str, found: Projection, hardware: str, points: Sequence[Point]) 
             for cells in line.measured.values():
                 devices = [cell.devices for cell in cells]
                 _solid(time, look, devices, [cell.measured_s for cell in cells])
-                _solid(share, look, devices, _efficiency(cells, found.scaling))
+                _solid(share, look, devices, _efficiency(cells))
         counts = sorted(
             {point.chips for point in points}
             | {cell.devices for line in lines for own in line.measured.values() for cell in own}
@@ -133,29 +140,32 @@ def _lines(found: Projection, points: Sequence[Point]) -> list[_Line]:
 
 
 def _of(found: Projection, curve: Curve) -> list[Measured]:
-    """Measured cells of a curve's step and batch, by devices."""
-    cells = []
+    """Measured cells of a curve's step, by devices; of another precision, if not in the curve's."""
+    alike: defaultdict[StepOptions, list[Measured]] = defaultdict(list)
     for cell in found.measured:
-        (first, _), *others = MeshShape.parse(cell.mesh).axes
-        batch = cell.batch / cell.devices if found.scaling == "weak" else cell.batch
+        mesh = MeshShape.parse(cell.mesh)
+        (first, _), *others = mesh.axes
         if (
             cell.implementation == curve.implementation
-            and cell.subject.split(",")[0] == curve.subject.split(",")[0]
+            and cell.workload == f"{curve.workload}-{curve.size}"
             and (first, tuple(others)) == (curve.first, curve.family)
-            and batch == curve.batch
+            and batch_of(found.scaling, cell.batch, mesh) == curve.batch
+            and elsewhere_options(cell.options, curve.options.precision) == curve.options
         ):
-            cells.append(cell)
-    return sorted(cells, key=lambda cell: cell.devices)
+            alike[cell.options].append(cell)
+    # Of several environments or numbers of processes it is the plainest one.
+    plainest = min(
+        alike,
+        key=lambda o: (o.precision != curve.options.precision, o.variant, o.processes, str(o)),
+        default=None,
+    )
+    return sorted(alike[plainest], key=lambda cell: cell.devices) if plainest else []
 
 
-def _efficiency(cells: Sequence[Measured], scaling: str) -> list[float]:
-    first = cells[0]
-    return [
-        first.measured_s
-        / cell.measured_s
-        * (first.devices / cell.devices if scaling == "strong" else 1)
-        for cell in cells
-    ]
+def _efficiency(cells: Sequence[Measured]) -> list[float]:
+    """A device's throughput, relative to that of the fewest."""
+    rates = [cell.batch / (cell.devices * cell.measured_s) for cell in cells]
+    return [rate / rates[0] for rate in rates]
 
 
 def _band(

@@ -29,7 +29,7 @@ def project(
         str, typer.Option(metavar="COUNTS", help="8,16,24 or 8..65536, which doubles.")
     ] = "8..1024",
     scaling: Annotated[
-        str, typer.Option(help="weak: a device's batch stays; strong: the global batch does.")
+        str, typer.Option(help="weak: a shard of the batch keeps its size; strong: the batch does.")
     ] = "weak",
     precision: Annotated[
         str | None, typer.Option(help="Of the steps (default: the run's own).")
@@ -87,7 +87,7 @@ def project(
             )
         drawn = charts.draw(found)
         written = page.build(found, drawn, wanted, folder / PROJECTION.parent, sys.argv[2:])
-    except (BadInput, store.StoreError, ValueError, OSError) as error:
+    except (BadInput, store.StoreError, OSError) as error:
         refuse(str(error))
     except CatalogueError as error:
         typer.echo(f"error: {error}", err=True)
@@ -160,7 +160,7 @@ def plan(
             raise BadInput([f"{workload}: no mesh can be predicted", *reasons])  # noqa: TRY301
         folder = REPORTS / f"plan_{found.slug}"
         written = planning.build(found, folder)
-    except (BadInput, ValueError, OSError) as error:
+    except (BadInput, OSError) as error:
         refuse(str(error))
     except CatalogueError as error:
         typer.echo(f"error: {error}", err=True)

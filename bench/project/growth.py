@@ -35,7 +35,7 @@ class Curve:
     first: str
     """The axis that grows."""
     batch: int
-    """Of all devices (strong), or of one (weak)."""
+    """Of all devices (strong), or of one shard of the batch (weak)."""
 
     @property
     def subject(self) -> str:
@@ -53,7 +53,7 @@ class Curve:
         if chips % others:
             return None
         mesh = MeshShape(((self.first, chips // others), *self.family))
-        batch = self.batch * chips if scaling == "weak" else self.batch
+        batch = self.batch * mesh.batch_shards if scaling == "weak" else self.batch
         if batch % (mesh.batch_shards * self.options.microbatches):
             return None
         block = Block(self.workload, self.size, mesh, batch, self.options)

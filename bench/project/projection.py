@@ -16,7 +16,9 @@ from typing import Any
 import pandas as pd
 
 from bench import store
+from bench.cells import StepOptions
 from bench.matrix import BadInput
+from bench.mesh import MeshShape
 from bench.project import growth
 from bench.project.asked import without_peak
 from bench.project.calibration import Calibrated, Observation, calibrate
@@ -50,10 +52,13 @@ class Measured:
 
     cell: str
     subject: str
+    workload: str
+    """`gpt2-nano`."""
     mesh: str
     devices: int
     implementation: str
     batch: int
+    options: StepOptions
     measured_s: float
     predicted_s: float | None
     """None where only one mesh was measured."""
@@ -68,7 +73,7 @@ class Point:
     chips: int
     prediction: Prediction | None
     efficiency: float | None
-    """To the fewest chips of the curve: of strong scaling T0 n0 / (T n), of weak T0 / T."""
+    """A chip's throughput, relative to that of the curve's fewest chips."""
     efficiency_low: float | None
     """The same with nothing hidden, or all of it, at both ends: the lower of them."""
     efficiency_high: float | None
@@ -131,9 +136,15 @@ def project(run: store.Run, asked: Asked, read: Read) -> Projection:
             continue
         if asked.select(row["cell"]):
             programs.append(program)
+        own = ceilings.get(row["block"])
+        if own is None:
+            unread.append(
+                Unread(program.cell, "measuring its machine's ceilings failed in the run")
+            )
+            continue
         try:
-            step = work(program, of_ceilings(ceilings[row["block"]], program.mesh))
-        except (MachineError, KeyError) as error:
+            step = work(program, of_ceilings(own, program.mesh))
+        except MachineError as error:
             unread.append(Unread(program.cell, str(error)))
             continue
         observed = Observation(step, times[row["cell"]], str(program.mesh))
@@ -167,10 +178,12 @@ def _measured(
         yield Measured(
             cell=program.cell.name,
             subject=subject,
+            workload=f"{program.workload}-{program.size}",
             mesh=str(program.mesh),
             devices=program.mesh.size,
             implementation=program.implementation,
             batch=program.batch,
+            options=program.options,
             measured_s=one.seconds,
             predicted_s=predicted.get(id(one)),
         )
@@ -188,23 +201,33 @@ def _curves(programs: Sequence[Program], asked: Asked) -> Iterator[Curve]:
         families[key].append(program)
     for (workload, size, options, implementation, first, others), members in families.items():
         fewest = min(program.mesh.size for program in members)
-        batches = sorted({p.batch for p in members if p.mesh.size == fewest})
-        for batch in batches:
+        smallest = [program for program in members if program.mesh.size == fewest]
+        for batch in sorted({batch_of(asked.scaling, p.batch, p.mesh) for p in smallest}):
             yield Curve(
                 workload=workload,
                 size=size,
-                # Where a step runs elsewhere, its environment and processes are others.
-                options=replace(
-                    options,
-                    precision=asked.precision or options.precision,
-                    variant="",
-                    processes=1,
-                ),
+                options=elsewhere_options(options, asked.precision),
                 implementation=implementation,
                 family=others,
                 first=first,
-                batch=max(1, batch // fewest) if asked.scaling == "weak" else batch,
+                batch=batch,
             )
+
+
+def elsewhere_options(options: StepOptions, precision: str | None) -> StepOptions:
+    """Options of a step that runs elsewhere, where its environment and processes are others.
+
+    Args:
+      options: of the run's step.
+      precision: asked for; None for the run's own.
+    """
+    precision = precision or options.precision
+    return replace(options, precision=precision, variant="", processes=1)
+
+
+def batch_of(scaling: Scaling, batch: int, mesh: MeshShape) -> int:
+    """What stays along a curve, of a step's batch: all of it, or what a shard of it has."""
+    return batch // mesh.batch_shards if scaling == "weak" else batch
 
 
 def _points(
@@ -214,7 +237,7 @@ def _points(
         calibration = elsewhere(sheet.name).calibration
         for curve, programs in found.items():
             line = [(chips, _times(programs[chips], sheet, calibration)) for chips in asked.chips]
-            yield from _with_efficiency(curve, sheet.name, line, asked.scaling)
+            yield from _with_efficiency(curve, sheet.name, line)
 
 
 @dataclass(frozen=True)
@@ -246,15 +269,17 @@ def _times(
 
 
 def _with_efficiency(
-    curve: Curve, hardware: str, line: Sequence[tuple[int, _Times | str]], scaling: Scaling
+    curve: Curve, hardware: str, line: Sequence[tuple[int, _Times | str]]
 ) -> Iterator[Point]:
+    """Throughput of a chip, relative to the fewest."""
     first: tuple[int, _Times] | None = None
     for chips, one in line:
         if isinstance(one, str):
             yield Point(curve, hardware, chips, None, None, None, None, reason=one)
             continue
         fewest, fastest = first = first or (chips, one)
-        share = fewest / chips if scaling == "strong" else 1.0
+        units = one.prediction.program.units / fastest.prediction.program.units
+        share = units * fewest / chips
         best = share * fastest.prediction.best_s / one.prediction.best_s
         ends = share * fastest.hidden_s / one.hidden_s, share * fastest.exposed_s / one.exposed_s
         low, high = min(best, *ends), max(best, *ends)

@@ -33,9 +33,10 @@ def calibration(found: Calibration) -> str:
     """What was fitted."""
     shares = sorted(found.shares.values()) or [found.share]
     low, high = (numbers.percent(share) for share in (shares[0], shares[-1]))
-    reach = low if low == high else f"{low} to {high}"
+    each = "" if low == high else f" ({low} to {high} by implementation)"
     return (
-        f"Steps reach {reach} of the best matrix products; {numbers.percent(found.exposed)} of the "
+        f"Steps reach {numbers.percent(found.share)}{each} of the best matrix products; "
+        f"{numbers.percent(found.exposed)} of the "
         "communication that could be hidden is not; each step takes "
         f"{numbers.si(found.overhead_s, 's')} beside."
     )
