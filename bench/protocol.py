@@ -301,9 +301,10 @@ class CompiledRow(TypedDict):
     """That tracing, compiling and reading took."""
 
 
-Lack = Literal["", "unsupported", "unreadable", "failed"]
+Lack = Literal["", "unsupported", "unreadable", "oom", "failed"]
 """Why a step's program is not there: it is; its implementation says that it cannot run this; it
-cannot be had without running it; or something failed, which may go well another time."""
+cannot be had without running it; its compiler says that there is too little memory for it, as XLA's
+for TPU does; or something failed. The last two may go well another time."""
 
 
 class CompiledAnswer(TypedDict):

@@ -194,6 +194,8 @@ class Communication(TypedDict):
     """As HLO names them: f32, bf16."""
     count: int
     """Collectives a step, loops included."""
+    times: NotRequired[int]
+    """How often the one runs that runs most often: in loops, as over microbatches; 1 in none."""
     payload_bytes: int
     """Of all of them, on one device: what goes in, and what comes out of an all-gather."""
     wire_bytes: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 
 import pandas as pd
 import pytest
@@ -62,6 +63,17 @@ def test_the_largest_is_found_to_a_sixteenth(shape, quantum, limit):
     above = search.fits + max(quantum, search.fits // RESOLUTION)
     assert memory(above) > limit
     assert search.fits < search.too_large <= above
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("limit", [5e9, 16e9, 80e9])
+def test_a_compiler_that_refuses_what_is_too_large_is_enough(shape, limit):
+    search = Search(8, limit)
+    size = SHAPES[shape]
+    run(search, lambda batch: size(batch) if size(batch) <= limit else math.inf, most=16)
+    assert search.fits is not None
+    assert size(search.fits) <= limit < size(search.too_large)
+    assert search.too_large - search.fits <= max(8, search.fits / 16)
 
 
 def test_a_line_is_followed_at_once():
@@ -181,8 +193,23 @@ def test_a_prediction_that_is_refuted_is_told_and_a_smaller_batch_tried():
 
     (row,) = largest.largest([line()], largest.Limit(41_000, ""), read, prove)
     assert row["refuted"] == [400, 348]
-    assert row["batch"] == 304
+    assert (row["batch"], row["next_batch"]) == (304, 348)
     assert "304, which ran; predicted was 400, which ran out of memory" in table.line(row)
+
+
+@pytest.mark.parametrize(("known", "most"), [({8: 1_800, 16: 2_600}, 6), ({}, 9)])
+def test_a_compiler_that_runs_out_of_memory_has_said_that_a_batch_is_too_large(known, most):
+    def refusing(cells):
+        return [
+            one if one.memory_bytes <= 41_000 else Unread(one.cell, "out of hbm", "oom")
+            for one in read(cells)
+        ]
+
+    (row,) = largest.largest([line(known=known)], largest.Limit(42_000, ""), refusing, ran)
+    assert row["status"] == "ok"
+    assert 384 <= row["batch"] <= 400 < row["next_batch"]
+    assert row["next_bytes"] is None
+    assert row["compilations"] <= most
 
 
 def test_where_nothing_fits_nothing_is_run():

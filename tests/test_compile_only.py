@@ -229,6 +229,18 @@ def test_what_cannot_run_says_so():
     assert answer["reason"].startswith("distributes over data only")
 
 
+def test_a_compiler_that_has_too_little_memory_says_so(monkeypatch):
+    def compile_(cell):
+        raise jax.errors.JaxRuntimeError(
+            "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 63.80G of 30.75G"
+        )
+
+    monkeypatch.setattr(compile_only, "had", compile_)
+    answer = compile_only.answer(request("jit_spmd"))
+    assert (answer["row"], answer["lack"]) == (None, "oom")
+    assert answer["reason"].startswith("RESOURCE_EXHAUSTED: Ran out of memory")
+
+
 def test_no_array_is_made_and_jax_is_left_as_it_was():
     sharding, set_mesh = vars(jax.core.Tracer)["sharding"], jax.set_mesh
     before = {id(array) for array in jax.live_arrays()}

@@ -78,6 +78,7 @@ def test_collectives_of_a_kind_over_the_same_axes_are_added_up():
     assert (model["kind"], model["members"], model["dtypes"]) == ("all-reduce", 2, ["f32"])
     assert (model["count"], model["payload_bytes"], model["wire_bytes"]) == (3, 3 * 64, 3 * 64)
     assert by_axes["data",]["count"] == 1
+    assert (model["times"], by_axes["data",]["times"]) == (3, 1)
 
 
 def test_the_compilers_count_is_of_all_devices_and_programs():

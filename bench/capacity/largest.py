@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -94,11 +95,14 @@ def largest(lines: Sequence[Line], limit: Limit, read: Read, prove: Prove) -> It
         found = read([with_batch(line.cell, batch) for line, _, batch in asked]) if asked else []
         searches = []
         for (line, search, batch), program in zip(asked, found, strict=True):
-            if isinstance(program, Unread):
-                yield _row(line, search, limit, status="not predicted", reason=program.reason)
-            else:
+            if isinstance(program, Program):
                 search.add(batch, program.memory_bytes)
                 searches.append((line, search))
+            elif program.lack == "oom":
+                search.add(batch, math.inf)
+                searches.append((line, search))
+            else:
+                yield _row(line, search, limit, status="not predicted", reason=program.reason)
 
 
 def _proven(line: Line, search: Search, limit: Limit, prove: Prove) -> MaxBatchRow:
@@ -141,7 +145,9 @@ def _row(
     peak_bytes: int | None = None,
 ) -> MaxBatchRow:
     workload, options, mesh, implementation = key_of(line.cell)
-    too_large = search.too_large
+    larger = (*refuted, search.too_large)
+    too_large = min((one for one in larger if one is not None), default=None)
+    next_bytes = None if too_large is None else search.known.get(too_large)
     return MaxBatchRow(
         implementation=implementation,
         workload=workload,
@@ -152,7 +158,7 @@ def _row(
         batch=batch,
         predicted_bytes=None if batch is None else search.known.get(batch),
         next_batch=too_large,
-        next_bytes=None if too_large is None else search.known[too_large],
+        next_bytes=next_bytes if next_bytes is None or math.isfinite(next_bytes) else None,
         compilations=search.asked,
         status=status,
         reason=reason,

@@ -36,8 +36,9 @@ class MaxBatchRow(TypedDict):
     predicted_bytes: float | None
     """Of one device, as compiled for this batch."""
     next_batch: int | None
-    """The next larger one that was compiled, which is predicted not to fit."""
+    """The next larger one that was compiled, or run, and does not fit."""
     next_bytes: float | None
+    """As compiled for it; None too where its compiler found too little memory to say."""
     compilations: int
     status: Outcome
     reason: str

@@ -40,7 +40,7 @@ class Search:
             raise ValueError(f"batches {wrong} are no multiples of {self.quantum}")
 
     def add(self, batch: int, size: float) -> None:
-        """Note what was found out."""
+        """Note a size; infinite where all that is known is that the batch does not fit."""
         self.known[batch] = size
         self._fitted.append(size <= self.limit)
 
@@ -84,11 +84,12 @@ class Search:
 
     def _on_line(self, low: int) -> int:
         """Where the line through what fits and the nearest other batch meets the limit."""
-        others = sorted((b for b in self.known if b != low), key=lambda b: abs(b - low))
+        sizes = {b: size for b, size in self.known.items() if b != low and math.isfinite(size)}
+        others = sorted(sizes, key=lambda b: abs(b - low))
         if not others:
             return 2 * low
         other = others[0]
-        slope = (self.known[other] - self.known[low]) / (other - low)
+        slope = (sizes[other] - self.known[low]) / (other - low)
         if slope <= 0:
             return GROWTH * low
         return int(low + (self.limit - self.known[low]) / slope)

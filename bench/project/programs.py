@@ -144,7 +144,7 @@ def programs(
     def answered(cell: Cell, answer: CompiledAnswer) -> None:
         with one_by_one:
             found[cell] = _result(cell, answer)
-            if answer["lack"] != "failed":
+            if answer["lack"] not in ("oom", "failed"):
                 _keep(kept[cell], answer)
             if told is not None:
                 told(next(done), len(asked))

@@ -274,7 +274,7 @@ def _collectives(program: Program, machine: Machine) -> Iterator[Collective]:
         separate = cost(kind, payload / count, route)
         # What can be hidden is not waited for by others of its kind: it can be combined as well.
         combine = hideable and machine.combines
-        combined = _fewest(row, program.options.microbatches) if combine else count
+        combined = _fewest(row) if combine else count
         one = separate if combined == count else cost(kind, payload / combined, route)
         yield Collective(
             kind=kind,
@@ -291,14 +291,14 @@ def _collectives(program: Program, machine: Machine) -> Iterator[Collective]:
         )
 
 
-def _fewest(row: Communication, microbatches: int) -> int:
-    """How many collectives XLA leaves of these; those of different microbatches stay apart.
+def _fewest(row: Communication) -> int:
+    """How many collectives XLA leaves of these; those of different passes of a loop stay apart.
 
     It counts the bytes of what comes out, which of a reduce-scatter is a device's part.
     """
     parts = row["members"] if row["kind"] == "reduce-scatter" else 1
     least = math.ceil(row["payload_bytes"] / parts / COMBINED_BYTES)
-    return min(row["count"], max(least, microbatches))
+    return min(row["count"], max(least, row.get("times", 1)))
 
 
 def _binds(found: Work, compute: float, overhead: float) -> tuple[str, str]:

@@ -25,7 +25,7 @@ from bench.rows import Communication
 from bench.worker.abstract import NotAbstractError, abstract_step, stand_in
 from bench.worker.asked import Asked, asked
 from bench.worker.block import FirstCall
-from bench.worker.failures import UnsupportedError, name_and_text
+from bench.worker.failures import UnsupportedError, failure, name_and_text
 from bench.worker.memory import device_bytes, largest_program
 from bench.worker.problems import make_problem
 from bench.worker.programs import communication, compilers_cost, product_flops
@@ -180,7 +180,8 @@ def answer(request: CompileRequest) -> CompiledAnswer:
     except NotAbstractError as error:
         reason, lack = str(error), "unreadable"
     except BaseException as error:  # noqa: BLE001 - a user's file may raise anything
-        reason = readable(name_and_text(error))
+        ended, text = failure(error)
+        reason, lack = (text, "oom") if ended == "oom" else (readable(name_and_text(error)), lack)
     return CompiledAnswer(row=None, reason=reason, lack=lack)
 
 

@@ -55,6 +55,7 @@ def communication(
                     members=members,
                     dtypes=list(one.dtypes),
                     count=0,
+                    times=0,
                     payload_bytes=0,
                     wire_bytes=0.0,
                 ),
@@ -62,6 +63,7 @@ def communication(
             if one.returned:
                 row["returned"] = True
             row["count"] += one.count
+            row["times"] = max(row["times"], one.count)
             row["payload_bytes"] += one.count * one.bytes
             row["wire_bytes"] += one.count * wire_bytes(one.kind, one.bytes, members)
     return list(found.values())

@@ -185,7 +185,7 @@ function drawLargest() {
         {
           key: "next_batch",
           title: "Too large",
-          note: "as planned",
+          note: "planned or run",
           align: right,
           detail: (row) => (known(row.next) ? bytes(row.next) : ""),
         },
