@@ -66,7 +66,7 @@ class Child:
           environment: whole.
           heard: called with every line of its stdout when it comes, in another thread.
         """
-        self._started = time.monotonic()
+        self._heard_at = time.monotonic()
         self._guard: Guard | None = Guard()
         self._process = subprocess.Popen(  # noqa: S603 (our own command)
             command,
@@ -82,10 +82,10 @@ class Child:
         self._out, self._err = list[str](), list[str]()
         self._talks = [
             threading.Thread(target=_say, args=(self._process.stdin, question), daemon=True),
+            threading.Thread(target=self._listen, args=(heard,), daemon=True),
             threading.Thread(
-                target=_listen, args=(self._process.stdout, self._out, heard), daemon=True
+                target=_read, args=(self._process.stderr, self._err.append), daemon=True
             ),
-            threading.Thread(target=_listen, args=(self._process.stderr, self._err), daemon=True),
         ]
         for talk in self._talks:
             talk.start()
@@ -97,10 +97,11 @@ class Child:
         self.end()
 
     def answer(self, timeout_s: float) -> Answer:
-        """Wait until it ends by itself, or for so many seconds since it was started."""
-        code: int | None = None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            code = self._process.wait(max(0.0, self._started + timeout_s - time.monotonic()))
+        """Wait until it ends by itself, or has said nothing on its stdout for so many seconds."""
+        code = self._process.poll()
+        while code is None and (left_s := self._heard_at + timeout_s - time.monotonic()) > 0:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(left_s)
         self.end()
         return Answer("".join(self._out), "".join(self._err), code)
 
@@ -116,6 +117,17 @@ class Child:
         self._guard.dismiss()
         self._guard = None
 
+    def _listen(self, heard: Callable[[str], None] | None) -> None:
+        def said(line: str) -> None:
+            self._heard_at = time.monotonic()
+            self._out.append(line)
+            if heard is not None and line.endswith("\n"):  # else it was cut off
+                with contextlib.suppress(OSError):  # nobody may be listening to what is told
+                    heard(line)
+
+        assert self._process.stdout is not None, "it is a pipe"  # noqa: S101
+        _read(self._process.stdout, said)
+
 
 def ask(
     command: Sequence[str], question: str, environment: Mapping[str, str], timeout_s: float
@@ -126,7 +138,7 @@ def ask(
       command: of the child.
       question: whole.
       environment: whole.
-      timeout_s: after which it is ended.
+      timeout_s: without a line on its stdout, after which it is ended.
     """
     with Child(command, question, environment) as child:
         return child.answer(timeout_s)
@@ -138,10 +150,7 @@ def _say(pipe: IO[str], text: str) -> None:
         pipe.write(text)
 
 
-def _listen(pipe: IO[str], said: list[str], heard: Callable[[str], None] | None = None) -> None:
+def _read(pipe: IO[str], said: Callable[[str], None]) -> None:
     with pipe:
         for line in pipe:
-            said.append(line)
-            if heard is not None and line.endswith("\n"):  # else it was cut off
-                with contextlib.suppress(OSError):  # nobody may be listening to what is told
-                    heard(line)
+            said(line)

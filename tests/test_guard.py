@@ -124,6 +124,20 @@ def test_lines_are_heard_when_they_come(tmp_path) -> None:
     assert (answer.out, lines) == ("a\nb\ncut off", ["a\n", "b\n"])
 
 
+@pytest.mark.slow
+def test_a_child_that_goes_on_answering_is_not_ended() -> None:
+    script = "import time\nfor _ in range(7): time.sleep(1); print('one', flush=True)"
+    with Child([sys.executable, "-c", script], "", os.environ) as child:
+        answer = child.answer(5)
+    assert (answer.code, answer.out.count("one")) == (0, 7)
+
+
+def test_a_child_that_has_ended_long_ago_has_answered() -> None:
+    with Child([sys.executable, "-c", "print('one')"], "", os.environ) as child:
+        child._process.wait()
+        assert child.answer(0).ending == "ended with exit code 0"
+
+
 def test_children_whose_answers_nobody_waits_for_are_ended() -> None:
     command = [sys.executable, "-c", SLEEPER]
     with Child(command, "", os.environ) as first, Child(command, "", os.environ) as second:

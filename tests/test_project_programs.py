@@ -89,6 +89,8 @@ class Children:
         self.environments: list[dict[str, str]] = []
         self.endings: list[Answer] = []
         """Of the next ones; others answer everything."""
+        self.limits: set[float] = set()
+        """Seconds that they were given for a cell."""
         self.open = self.most_open = 0
         children = self
 
@@ -108,6 +110,7 @@ class Children:
                 children.open -= 1
 
             def answer(self, timeout_s):
+                children.limits.add(timeout_s)
                 ended = Answer(f"{LINE}\n" * len(self.questions), "", 0)
                 if children.endings:
                     ended = children.endings.pop(0)
@@ -237,6 +240,7 @@ def test_who_ends_a_child_or_takes_too_long_is_named_and_the_others_are_asked(ca
         "the process that compiled it took too long",
     ]
     assert [len(names) for names in children.asked] == [4, 2, 1]
+    assert children.limits == {1}
     # What went wrong is tried again, and what went well is not.
     programs(wanted, catalogue=catalogue)
     assert [len(names) for names in children.asked[3:]] == [2]

@@ -63,12 +63,9 @@ class Compilers:
         parts = [deque(cells[first::at_once]) for first in range(min(at_once, len(cells)))]
         while parts:
             with ExitStack() as children:
-                asked = [
-                    (part, children.enter_context(self._child(part)), self.timeout_s * len(part))
-                    for part in parts
-                ]
-                for part, child, limit_s in asked:
-                    ended = child.answer(limit_s)
+                asked = [(part, children.enter_context(self._child(part))) for part in parts]
+                for part, child in asked:
+                    ended = child.answer(self.timeout_s)
                     if part and at_once > 1:
                         again.append(part.popleft())
                     elif part:
