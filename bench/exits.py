@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
+from bench.capacity import rows as max_batches
+
 if TYPE_CHECKING:
     from bench.store import Damage, Run
 
@@ -41,7 +43,7 @@ def refuse(message: str) -> NoReturn:
 
 def warned(run: Run) -> Run:
     """A stored run, after what of it is damaged was named on stderr."""
-    warn(run.directory, run.damaged)
+    warn(run.directory, [*run.damaged, *max_batches.damage(run.directory)])
     return run
 
 

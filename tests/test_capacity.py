@@ -246,6 +246,34 @@ def test_rows_are_kept_and_replaced(tmp_path):
     path = tmp_path / rows.FILE
     path.write_bytes(path.read_bytes().replace(b'"batch": 8', b'"batch": 9'))
     assert rows.read(tmp_path) == [other], "what was changed is not read"
+    assert [str(one) for one in rows.damage(tmp_path)] == [
+        "max_batch.jsonl, line 1: differs from what was stored (CRC-32)"
+    ]
+
+
+def test_rows_of_another_limit_stay(tmp_path):
+    (one,) = largest.largest([line()], largest.Limit(41_000, "as asked for"), read, ran)
+    (none,) = largest.largest([line()], largest.Limit(12, "as asked for"), read, ran)
+    rows.write(tmp_path, [one])
+    assert rows.write(tmp_path, [none]) == [none, one]
+
+
+def test_damage_is_told_and_rows_of_two_limits_are_two_tables(tmp_path, capsys):
+    run = synthetic.write(tmp_path, synthetic.Plan(devices=(2,), rounds=4))
+    of = line("a", "data=2", 64, "fp32")
+    limits = [largest.Limit(size, "as asked for") for size in (40_960, 81_920)]
+    each = [row for limit in limits for row in largest.largest([of], limit, read, ran)]
+    rows.write(run, ({**row, "workload": "mlp-base"} for row in each))
+    found = exits.warned(store.load(run))
+    assert not capsys.readouterr().err
+    build(found, all_plots=False)
+    markdown = (run / "report.md").read_text("utf-8").replace(numbers.NARROW, " ")
+    assert "Largest batch that fits 40.0 KiB" in markdown
+    assert "Largest batch that fits 80.0 KiB" in markdown
+    path = run / rows.FILE
+    path.write_bytes(path.read_bytes()[:-9])
+    assert tables.build(exits.warned(store.load(run))).damaged
+    assert "set aside: max_batch.jsonl, line 2: differs" in capsys.readouterr().err
 
 
 def test_a_report_has_them(tmp_path):
@@ -271,7 +299,7 @@ def test_a_report_has_them(tmp_path):
         "a": "ok", "b": "ok", "big": "predicted oom", "loop": "not predicted"
     }  # fmt: skip
     markdown = (run / "report.md").read_text("utf-8").replace(numbers.NARROW, " ")
-    assert "A device may hold 40.0 KiB (as asked for)." in markdown
+    assert "A device may hold 40.0 KiB: as asked for." in markdown
     for shown in ("| a | 400 (40.0 KiB) |", "| b | 350 (400 was predicted, and did not fit) |"):
         assert shown in markdown
     assert "not predicted (it is a loop)" in markdown

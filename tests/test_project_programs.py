@@ -311,7 +311,7 @@ def test_a_stored_cell_has_a_program():
         ({"status": "oom", "reason": "out of memory"}, "oom: out of memory"),
         ({"memory": None}, "its stored row lacks figures of the compiled step"),
         ({"traced_flops": None, "product_flops": 0.0}, "its stored row lacks figures"),
-        ({"communication": []}, "its programs have no collectives"),
+        ({"communication": []}, "what passes between its devices is in none"),
     ],
 )
 def test_a_stored_cell_without_figures_has_none(change, reason):

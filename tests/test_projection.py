@@ -18,6 +18,7 @@ from bench import __main__ as command_line
 from bench import exits, store
 from bench import report as reports
 from bench.cells import Block, Cell, StepOptions
+from bench.environment import ROOT
 from bench.matrix import BadInput
 from bench.mesh import MeshShape
 from bench.project import charts, display, page, plan, projection, words
@@ -64,7 +65,7 @@ class Compiler:
     odd: int = 0
     """Devices of the mesh on which more is computed than anywhere else."""
 
-    def __call__(self, cells: Sequence[Cell], **_: object) -> list[Program | Unread]:
+    def __call__(self, cells: Sequence[Cell], *_: object, **__: object) -> list[Program | Unread]:
         self.asked += cells
         return [
             Unread(cell, "too large to compile")
@@ -157,7 +158,7 @@ def test_this_machine_is_calibrated_and_each_mesh_left_out(folder) -> None:
 def test_what_the_host_moves_is_not_predicted(folder) -> None:
     found = projected(folder)
     assert {one.cell.implementation for one in found.unread} == {"python_loop"}
-    assert "have no collectives" in found.unread[0].reason
+    assert "in none of its programs" in found.unread[0].reason
 
 
 def test_weak_scaling_keeps_the_batch_of_a_device(folder) -> None:
@@ -427,7 +428,7 @@ def test_all_faults_are_told_at_once() -> None:
     ("typed", "said"),
     [
         (["mlp-bas"], "unknown workload 'mlp-bas'"),
-        (["mlp-base", "--chips", "2048"], "every mesh is compiled, of up to 1,024 chips"),
+        (["mlp-base", "--chips", "2048"], "--chips: '2048' is not within 1 to 1,024"),
         (["mlp-base", "-k", "nosuch"], "'nosuch' selects none of "),
         (["mlp-base", "--hardware", "h200,h100-sxm"], "a plan is of one chip"),
         (["mlp-base", "--hardware", "tpu-v5p", "--precision", "fp32"], "it has bf16"),
@@ -440,6 +441,65 @@ def test_a_plan_refuses_bad_input(typed, said, monkeypatch, tmp_path) -> None:
     done = CliRunner().invoke(command_line.app, ["plan", *typed])
     assert done.exit_code == exits.BAD_INPUT
     assert said in done.output
+
+
+def test_files_from_outside_are_compiled_too(folder, tmp_path, monkeypatch) -> None:
+    mine = tmp_path / "my_step.py"
+    mine.write_text((ROOT / "implementations/jit_spmd.py").read_text("utf-8"), "utf-8")
+    heard: list[tuple[object, ...]] = []
+    compiler = Compiler()
+
+    def programs(cells, *more, **_):
+        heard.append(more[:2])
+        return compiler(cells)
+
+    monkeypatch.setattr(compiling, "programs", programs)
+    monkeypatch.chdir(tmp_path)
+    typed = [
+        "plan",
+        "mlp-base",
+        "--chips",
+        "2",
+        "--implementation-path",
+        str(mine),
+        "-k",
+        "my_step",
+    ]
+    done = CliRunner().invoke(command_line.app, typed)
+    assert done.exit_code == 0, done.output
+    assert {cell.implementation for cell in compiler.asked} == {"my_step"}
+    typed = ["project", str(folder), "--precision", "bf16", "--implementation-path", str(mine)]
+    assert CliRunner().invoke(command_line.app, typed).exit_code == 0
+    assert set(heard) == {((str(mine),), ())}
+    refused = CliRunner().invoke(command_line.app, ["plan", "mlp-base", "--workload-path", "no.py"])
+    assert "--workload-path: there is no file no.py" in refused.output
+
+
+@pytest.mark.parametrize("typed", [["plan", "mlp-base"], ["project", "RUN", "--precision", "bf16"]])
+def test_who_interrupts_is_told_what_is_kept(folder, typed, monkeypatch) -> None:
+    def programs(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compiling, "programs", programs)
+    words_ = [str(folder) if word == "RUN" else word for word in typed]
+    done = CliRunner().invoke(command_line.app, words_)
+    assert done.exit_code == exits.INTERRUPTED
+    assert "interrupted: what was compiled is kept" in done.output
+
+
+def test_small_steps_and_missing_implementations_are_remarked(folder) -> None:
+    found = projected(folder, chips=(8, 16, 2048))
+    curves = {p.curve.implementation: p.curve for p in found.points}
+    points = [
+        replace(p, prediction=None, reason="too large")
+        if p.chips == 2048 and p.curve == curves["zero1"]
+        else p
+        for p in found.points
+    ]
+    said = "The fastest is one of fewer from 2048 chips: zero1 is not predicted there (too large)."
+    assert words.remarks(points) == [said]
+    assert words.remarks([p for p in points if p.chips == 8]) == []
+    assert plan.remarks(planned({"small": 1 * GB})) == [words.MEMORY]
 
 
 def test_a_plan_says_which_meshes_do_not_divide_the_batch() -> None:

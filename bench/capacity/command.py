@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench import numbers, store
+from bench.capacity.rows import damage
 from bench.catalogue import CatalogueError, faults_of_files, read_catalogue
 from bench.engine import find_run
 from bench.exits import FAILED, refuse, warn
@@ -146,10 +147,11 @@ def proved(folder: Path, chosen: Callable[[str], bool]) -> list[CellRow]:
       StoreError: the run's folder cannot be read.
     """
     stored = store.read(folder)
-    warn(folder, stored.damaged)
+    warn(folder, [*stored.damaged, *damage(folder)])
     found = [row for row in stored.cells() if row["status"] == "ok" and chosen(row["cell"])]
     if not found:
-        raise BadInput([f"{folder.name}: no cell is ok and selected by -k"])
+        lost = "; all launches are set aside, see the warnings" if stored.damaged else ""
+        raise BadInput([f"{folder.name}: no cell is ok, and selected by -k{lost}"])
     return found
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 
 from bench import files
 from bench.cells import Cell
 from bench.rows import Status
+from bench.store import Damage
 
 FILE = "max_batch.jsonl"
 
@@ -51,27 +52,39 @@ class MaxBatchRow(TypedDict):
 
 
 def read(folder: Path) -> list[MaxBatchRow]:
-    """The rows of a run's folder; those that were changed since are left out."""
+    """The rows of a run's folder; those that were changed since are left out: see `damage`."""
+    return [cast("MaxBatchRow", row) for row in _unsealed(folder) if row is not None]
+
+
+def damage(folder: Path) -> list[Damage]:
+    """What was changed since it was stored."""
+    return [
+        Damage(FILE, f"line {number}", files.CHANGED)
+        for number, row in enumerate(_unsealed(folder), 1)
+        if row is None
+    ]
+
+
+def _unsealed(folder: Path) -> list[dict[str, Any] | None]:
     path = folder / FILE
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    found = [files.unsealed(line) for line in lines]
-    return [cast("MaxBatchRow", row) for row in found if row is not None]
+    return [files.unsealed(line) for line in lines]
 
 
 def write(folder: Path, rows: Iterable[MaxBatchRow]) -> list[MaxBatchRow]:
-    """Store rows in place of those of the same implementation, workload, mesh and options.
+    """Store rows in place of those of the same limit, implementation, workload, mesh and options.
 
     Returns:
       All rows that are stored now, in order.
     """
-    stored = {key(row): row for row in (*read(folder), *rows)}
+    stored = {(*key(row), row["limit_bytes"]): row for row in (*read(folder), *rows)}
     found = [stored[name] for name in sorted(stored)]
     files.write(folder / FILE, b"".join(files.sealed(json.dumps(row)) for row in found))
     return found
 
 
 def key(row: MaxBatchRow) -> tuple[str, ...]:
-    """What the row is of; rows are in its order."""
+    """What the row is of, whatever the limit; rows are in its order."""
     return row["workload"], row["options"], row["mesh"], row["implementation"]
 
 

@@ -30,11 +30,11 @@ def sheets(text: str) -> list[Hardware]:
     return found
 
 
-def chip_counts(text: str) -> list[int]:
+def chip_counts(text: str, most: int = MOST_CHIPS) -> list[int]:
     """Numbers of chips, `8,16,24` or `8..65536`, which doubles; in order, each once.
 
     Raises:
-      BadInput: it is no such list, or a number is not from 1 to MOST_CHIPS.
+      BadInput: it is no such list, or a number is not from 1 to `most`.
     """
     found: set[int] = set()
     faults = []
@@ -45,8 +45,9 @@ def chip_counts(text: str) -> list[int]:
             faults.append(f"--chips: {word!r} is not a number, nor a range such as 8..65536")
             continue
         low, high = map(int, ends)
-        if not 1 <= low <= high <= MOST_CHIPS:
-            faults.append(f"--chips: {word!r} is not within 1 to {MOST_CHIPS}, the smaller first")
+        if not 1 <= low <= high <= most:
+            order = ", the smaller first" if dots else ""
+            faults.append(f"--chips: {word!r} is not within 1 to {most:,}{order}")
             continue
         while low <= high:
             found.add(low)

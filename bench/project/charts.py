@@ -196,8 +196,10 @@ def _legend(lines: Iterable[_Line], names: Sequence[str], hardware: str) -> list
         handle.set_markeredgewidth(0.9)
         handle.set_label(f"{style.short(line.name)}, predicted")
         handles.append(handle)
-    measured = any(line.measured for line in lines)
-    if measured:
-        handles.append(style.guide("measured here", "solid"))
+    precisions = {
+        one.options.precision for line in lines for own in line.measured.values() for one in own
+    }
+    if precisions:
+        handles.append(style.guide(f"measured here, {', '.join(sorted(precisions))}", "solid"))
     handles.append(Patch(facecolor=style.MUTED, alpha=0.2, label=f"predicted for {hardware}, 95 %"))
     return handles

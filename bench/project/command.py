@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bench import store
-from bench.catalogue import CatalogueError, read_catalogue
+from bench.catalogue import CatalogueError, faults_of_files, read_catalogue
 from bench.cells import PRECISIONS, StepOptions
 from bench.engine import REPORTS, find_run
 from bench.exits import FAILED, refuse, warned
@@ -17,6 +18,8 @@ from bench.matrix import DEFAULT_BATCHES, FALLBACK_BATCH, BadInput, collected
 from bench.protocol import Catalogue
 from bench.spelling import closest
 
+_Files = Annotated[list[str] | None, typer.Option(metavar="FILE", help="As of `run`; repeatable.")]
+_INTERRUPTED = "interrupted: what was compiled is kept, and the same command goes on from there"
 _HARDWARE = "Chips, by their sheets in bench/project/hardware/: h100-sxm,tpu-v5p."
 
 
@@ -41,6 +44,8 @@ def project(
         bool,
         typer.Option("--check-published", help="Only show predictions beside public results."),
     ] = False,
+    implementation_path: _Files = None,
+    workload_path: _Files = None,
 ) -> None:
     """Predict a run's steps on other hardware and more chips, beside what was measured here."""
     from rich.console import Console  # noqa: PLC0415 (other commands need not wait for these)
@@ -61,8 +66,9 @@ def project(
         return
     if run is None:
         refuse("name a stored run, or --check-published")
+    paths = (tuple(implementation_path or ()), tuple(workload_path or ()))
     try:
-        faults = _precision_faults(precision)
+        faults = [*faults_of_files(*paths), *_precision_faults(precision)]
         wanted = collected(faults, sheets, hardware) or []
         counts = collected(faults, chip_counts, chips) or []
         faults += unavailable(wanted, counts)
@@ -80,10 +86,10 @@ def project(
             selected,
         )
         stored = warned(store.load(folder))
-        catalogue = read_catalogue()
+        catalogue = read_catalogue(*paths)
         with display.compiling(Console(stderr=True, highlight=False)) as told:
             found = project(
-                stored, asked, lambda cells: programs(cells, catalogue=catalogue, told=told)
+                stored, asked, lambda cells: programs(cells, *paths, catalogue, told=told)
             )
         drawn = charts.draw(found)
         written = page.build(found, drawn, wanted, folder / PROJECTION.parent, sys.argv[2:])
@@ -92,6 +98,9 @@ def project(
     except CatalogueError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(FAILED) from error
+    except KeyboardInterrupt:
+        typer.echo(_INTERRUPTED, err=True)
+        raise
     terminal.show(console, found, drawn)
     typer.echo(f"projection: {written.as_posix()} (`bench report {run}` links to it)")
 
@@ -114,6 +123,8 @@ def plan(
     keyword: Annotated[
         str, typer.Option("-k", metavar="EXPRESSION", help="Which implementations.")
     ] = "",
+    implementation_path: _Files = None,
+    workload_path: _Files = None,
 ) -> None:
     """Rank mesh shapes and implementations of a workload by predicted step time."""
     from rich.console import Console  # noqa: PLC0415 (other commands need not wait for these)
@@ -124,21 +135,21 @@ def plan(
     from bench.project.programs import MOST_DEVICES, programs  # noqa: PLC0415
     from bench.selection import everything, selector  # noqa: PLC0415
 
+    paths = (tuple(implementation_path or ()), tuple(workload_path or ()))
     try:
-        faults = _precision_faults(precision)
+        faults = [*faults_of_files(*paths), *_precision_faults(precision)]
         wanted = collected(faults, sheets, hardware) or []
-        counts = collected(faults, chip_counts, str(chips)) or []
+        # Every mesh is compiled.
+        counts = collected(faults, partial(chip_counts, most=MOST_DEVICES), str(chips)) or []
         faults += unavailable(wanted, counts)
         if len(wanted) > 1:
             faults.append("--hardware: a plan is of one chip")
-        if chips > MOST_DEVICES:
-            faults.append(f"--chips: every mesh is compiled, of up to {MOST_DEVICES:,} chips")
         selected = collected(faults, selector, keyword) or everything
         faults = faults or [*without_peak(wanted, [precision])]
         if faults:
             raise BadInput(faults)  # noqa: TRY301 - with the faults of all others
         (sheet,) = wanted
-        catalogue = read_catalogue()
+        catalogue = read_catalogue(*paths)
         name = _workload(workload, catalogue)
         each = DEFAULT_BATCHES.get("-".join(name), FALLBACK_BATCH)
         usable = [one["name"] for one in catalogue["implementations"] if not one["error"]]
@@ -153,7 +164,7 @@ def plan(
                 sheet,
                 chips,
                 chosen,
-                lambda cells: programs(cells, catalogue=catalogue, told=told),
+                lambda cells: programs(cells, *paths, catalogue, told=told),
             )
         if not found.ranked:
             reasons = [reason for reason, _ in (*found.refused, *found.unsupported)]
@@ -165,6 +176,9 @@ def plan(
     except CatalogueError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(FAILED) from error
+    except KeyboardInterrupt:
+        typer.echo(_INTERRUPTED, err=True)
+        raise
     terminal.show_plan(Console(highlight=False), found)
     typer.echo(f"plan: {written.as_posix()}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -162,6 +163,13 @@ def lines(found: Plan) -> list[Line]:
     return made
 
 
+def remarks(found: Plan) -> list[str]:
+    """What has to be known of the steps and memory that are shown."""
+    fastest = min((one.prediction.best_s for one in found.ranked), default=math.inf)
+    small = [words.SMALL] if fastest < words.SMALL_S else []
+    return [*small, words.MEMORY]
+
+
 def memory(found: Plan) -> str:
     """`of 74.5 GiB`: what a chip has."""
     return f"of {numbers.bytes_(found.hardware.memory.bytes.value)}"
@@ -180,6 +188,7 @@ def build(found: Plan, folder: Path) -> Path:
         "lines": lines(found),
         "memory": memory(found),
         "rests": words.hardware(found.hardware),
+        "remarks": remarks(found),
     }
     for name, markdown in ((PAGE, False), ("plan.md", True)):
         template = environment(Path(__file__).parent, markdown=markdown)
@@ -203,6 +212,7 @@ def _row(one: Planned) -> dict[str, Any]:
         "memory_s": step.memory_s,
         "communication_s": step.communication_s,
         "hidden_s": step.hidden_s,
+        "overhead_s": step.overhead_s,
         "memory_bytes": step.memory_bytes,
         "capacity_bytes": step.capacity_bytes,
         "fits": step.fits,

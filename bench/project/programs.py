@@ -190,9 +190,7 @@ def from_row(row: CellRow) -> Program | Unread:
     if communication is None or memory is None or cost is None or not flops:
         return Unread(cell, "its stored row lacks figures of the compiled step")
     if mesh.size > 1 and not communication:
-        return Unread(
-            cell, "its programs have no collectives: what passes between devices is not in them"
-        )
+        return Unread(cell, "what passes between its devices is in none of its programs")
     figures = CompiledRow(
         flops=flops / mesh.size,
         accessed_bytes=cost["accessed_bytes"] / mesh.size,

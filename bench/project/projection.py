@@ -110,6 +110,9 @@ def project(run: store.Run, asked: Asked, read: Read) -> Projection:
     """
     found = tables.build(run)
     ceilings = rooflines.ceilings(run.blocks)
+    if run.blocks.empty:
+        lost = "; all launches are set aside, see the warnings" if run.damaged else ""
+        raise BadInput([f"{run.directory.name} has no launches{lost}"])
     if not ceilings:
         raise BadInput([f"{run.directory.name} has no ceilings: measuring them failed in the run"])
     times = {

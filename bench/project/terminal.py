@@ -12,7 +12,7 @@ from bench import numbers
 from bench.compare.terminal import plain
 from bench.project import words
 from bench.project.charts import Chart
-from bench.project.plan import Plan, lines, memory
+from bench.project.plan import Plan, lines, memory, remarks
 from bench.project.projection import Projection
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def _chips(chart: Chart) -> Table:
         ("chips", 6, False),
         ("step", 8, False),
         ("95 %", 15, False),
-        ("eff.", 6, False),
-        ("MFU", 6, False),
+        ("eff.", 7, False),
+        ("MFU", 7, False),
         ("binds", 0, True),
         ("fastest", 0, True),
     ):
@@ -89,7 +89,7 @@ def show_plan(console: Console, found: Plan) -> None:
         ("step", False),
         ("95 %", False),
         ("MFU", False),
-        (f"memory {memory(found)}", False),
+        ("memory", False),
     ):
         table.add_column(
             name, justify="left" if left else "right", overflow="fold", no_wrap=not left
@@ -103,12 +103,15 @@ def show_plan(console: Console, found: Plan) -> None:
         cells += [line.interval if line.fits else "does not fit", line.mfu]
         table.add_row(*(plain(text) for text in cells), plain(line.memory), style=style)
     console.print(Text(f"predicted: {found.title}", style="bold"))
+    console.print(plain(f"memory {memory(found)} a chip"), style="dim")
     console.print(table)
     for name, rest in (("more that fit", fitting), ("more that do not fit", others)):
         if len(rest) > MESHES:
-            console.print(plain(f"{len(rest) - MESHES} {name}"), style="dim")
+            console.print(plain(f"{len(rest) - MESHES} {name}, on the page"), style="dim")
     for reason, cells in found.refused:
         console.print(plain(f"{len(cells)} left out: {reason}"), style="dim")
+    for remark in remarks(found):
+        console.print(plain(remark), style="dim")
     unsupported = sum(len(cells) for _, cells in found.unsupported)
     if unsupported:
         told = f"{unsupported} are not supported by their implementations; the page says why"

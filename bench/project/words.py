@@ -18,7 +18,12 @@ from bench.report.views import Figure, Row, Table
 
 SMALL_S = 1e-3
 """Steps below which kernels' launches, which no sheet has, may be most of it."""
-_SMALL = "Steps below a millisecond: launching kernels, which no sheet has, may take longer."
+SMALL = "Steps below a millisecond: launching kernels, which no sheet has, may take longer."
+
+MEMORY = (
+    "Memory is what XLA plans for the program on CPU; the chip's own compiler may need less or "
+    "more."
+)
 
 EXACT = 5e-6
 """Errors below are those of rounding."""
@@ -175,9 +180,29 @@ def table(title: str, points: Sequence[Point]) -> Table:
 
 def remarks(points: Sequence[Point]) -> list[str]:
     """What is to be said of the fastest on each number of chips."""
-    best = [fastest(own)[0] for _, own in by_chips(points)]
+    groups = by_chips(points)
+    best = [fastest(own)[0] for _, own in groups]
     small = any(one.prediction.best_s < SMALL_S for one in best if one and one.prediction)
-    return [_SMALL] if small else []
+    return [*_fewer(groups), *([SMALL] if small else [])]
+
+
+def _fewer(groups: Sequence[tuple[int, Sequence[Point]]]) -> list[str]:
+    """Which implementations are not among those that the fastest is of, from which number on."""
+    missing: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
+    said: set[str] = set()
+    for chips, points in groups:
+        if fastest(points)[0] is None:
+            continue
+        for point in points:
+            name = point.curve.implementation
+            if point.prediction is None and name not in said:
+                said.add(name)
+                missing[chips, point.reason].append(name)
+    return [
+        f"The fastest is one of fewer from {chips} chips: {', '.join(names)} "
+        f"{'is' if len(names) == 1 else 'are'} not predicted there ({reason})."
+        for (chips, reason), names in missing.items()
+    ]
 
 
 def _span(point: Point) -> str:
@@ -195,7 +220,9 @@ def formulae(found: Projection) -> list[str]:
         curve = one.curve
         name = f"{curve.subject}, {curve.implementation}, {curve.mesh}, batch {curve.batch}"
         if one.formula is None:
-            said[f"No formula, so that meshes were compiled one by one: {one.reason}"].append(name)
+            said[
+                f"No formula, so that meshes are compiled one by one, if they can be: {one.reason}"
+            ].append(name)
             continue
         fitted = " and ".join(map(str, one.formula.fitted))
         checked = ", ".join(str(n) for n in sorted({check.size for check in one.formula.checks}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -331,11 +332,14 @@ def _general(
     summaries: Mapping[str, words.Summary],
 ) -> list[Markup]:
     """What is said of a whole subject."""
+    of_limits: defaultdict[float, list[MaxBatchRow]] = defaultdict(list)
+    for row in largest:
+        of_limits[row["limit_bytes"]].append(row)
     found = [
         *(chart.table for chart in charts),
         views.variant(changed) if changed else None,
         views.loss_differences(trained) if trained else None,
-        views.largest_batches(largest) if largest else None,
+        *(views.largest_batches(own) for own in of_limits.values()),
         views.energy(blocks),
         views.communication([block for block in blocks if block.ranked]),
     ]

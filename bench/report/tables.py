@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from bench import inputs, numbers, peaks, statistics
-from bench.capacity.rows import read as read_max_batches
+from bench.capacity import rows as max_batches
 from bench.cells import decisive
 from bench.effects import HOST, Conditions, Effect, conditions, drifts, orders
 from bench.inputs import WAYS, fed, owner
@@ -237,10 +237,10 @@ def build(run: Run) -> Tables:
         traces,
         saved,
         timeline,
-        run.damaged,
+        [*run.damaged, *max_batches.damage(run.directory)],
         run.losses,
         meters,
-        read_max_batches(run.directory),
+        max_batches.read(run.directory),
     )
 
 

@@ -327,20 +327,19 @@ def _changed(effect: Effect | None) -> Figure:
 
 
 def largest_batches(rows: Sequence[MaxBatchRow]) -> Table:
-    """The largest batch of each implementation on each mesh; at least one row."""
+    """The largest batch of each implementation on each mesh; at least one row, all of one limit."""
     meshes = list(dict.fromkeys(row["mesh"] for row in rows))
     by_name: dict[str, dict[str, MaxBatchRow]] = {}
     for row in rows:
         by_name.setdefault(row["implementation"], {})[row["mesh"]] = row
-    limits = {(row["limit_bytes"], row["limit_is"]): None for row in rows}
-    allowed = words.listing([f"{numbers.bytes_(size)} ({text})" for size, text in limits])
+    limit = numbers.bytes_(rows[0]["limit_bytes"])
     facts = [
         "Global batch, and what a device would hold of it.",
         "Searched by compiling, to a sixteenth; the largest was then run for a few steps.",
-        f"A device may hold {allowed}.",
+        f"A device may hold {limit}: {rows[0]['limit_is']}.",
     ]
     return Table(
-        "Largest batch that fits",
+        f"Largest batch that fits {limit}",
         [Figure("Implementation"), *map(Figure, meshes)],
         [
             Row(name, [_largest(own.get(mesh)) for mesh in meshes])

@@ -79,7 +79,9 @@ def compile_only(request: CompileRequest) -> CompiledRow:
                 f"{twin.unsupported}"
             )
         sending = had(twin)
-    found = sent(sending, cell.mesh, scatter=elsewhere)
+    found = communication(sending.programs, cell.mesh, scatter=elsewhere)
+    if elsewhere and cell.mesh.size > 1 and not found:
+        raise NotAbstractError("what passes between its devices is in none of its programs")
     if widened:
         for row in found:
             row["dtypes"] = ["bf16" if dtype == "f16" else dtype for dtype in row["dtypes"]]
@@ -102,20 +104,6 @@ def had(cell: Asked) -> Reading:
             raise
         print(f"the step is run: {name_and_text(error)}", file=sys.stderr)  # noqa: T201
         return run(cell.implementation, problem, mesh)
-
-
-def sent(reading: Reading, mesh: Mesh, *, scatter: bool) -> list[Communication]:
-    """What a step communicates; see `communication`.
-
-    Raises:
-      ValueError: the programs communicate in a way that is not known, or in none.
-    """
-    found = communication(reading.programs, mesh, scatter=scatter)
-    if mesh.size > 1 and not found:
-        raise ValueError(
-            "its programs have no collectives: what passes between devices is not in them"
-        )
-    return found
 
 
 def read(implementation: Implementation, problem: Problem, mesh: Mesh, batch: Any) -> Reading:
