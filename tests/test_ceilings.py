@@ -72,11 +72,9 @@ def test_a_failure_costs_the_ceilings_alone(name, monkeypatch, capsys):
     assert alive() == before
 
 
-@pytest.mark.parametrize(
-    ("precision", "dtype"),
-    [("fp32", jnp.float32), ("bf16", jnp.bfloat16), ("fp16", jnp.float16)],
-)
-def test_products_are_of_what_the_workloads_compute_in(precision, dtype, monkeypatch):
+@pytest.fixture
+def rated(monkeypatch):
+    """What a rate is asked of: the output of the smallest size, and the work that it counts as."""
     made = []
 
     def best_rate(make, work, sizes):
@@ -87,10 +85,39 @@ def test_products_are_of_what_the_workloads_compute_in(precision, dtype, monkeyp
         return 1.0
 
     monkeypatch.setattr(ceilings, "best_rate", best_rate)
+    return made
+
+
+def bytes_on_each(array):
+    (size,) = {shard.data.nbytes for shard in array.addressable_shards}
+    return size
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [("fp32", jnp.float32), ("bf16", jnp.bfloat16), ("fp16", jnp.float16)],
+)
+def test_products_are_of_what_the_workloads_compute_in(precision, dtype, rated):
     ceilings.matmul_flops(Mesh(jax.devices()[:2], "devices"), precision, 1 << 30)
-    ((products, flops),) = made
+    ((products, flops),) = rated
     assert (products.shape, products.dtype) == ((2 * 256, 256), dtype)
     assert flops == 2 * 256**3
+
+
+def test_every_byte_in_memory_is_read_once_and_written_once(rated):
+    ceilings.memory_bytes(Mesh(jax.devices()[:2], "devices"), 4096)
+    ((array, moved),) = rated
+    assert (bytes_on_each(array), moved) == (4096, 4096 + 4096)
+
+
+def test_an_all_reduce_counts_as_what_a_device_sends_on_a_ring(rated, monkeypatch):
+    monkeypatch.setattr(ceilings, "fastest", lambda make: bytes_on_each(make()()))
+    _, smallest = ceilings.all_reduce(Mesh(jax.devices()[:4], "devices"), 1 << 30)
+    ((array, sent),) = rated
+    payload = ceilings.PAYLOADS[0]
+    assert bytes_on_each(array) == payload
+    assert sent == 3 * payload / 4 + 3 * payload / 4, "reduce-scatter, and all-gather"
+    assert smallest == 4, "what is timed besides is of a single number"
 
 
 def test_sizes_grow_while_their_calls_are_short(monkeypatch):
