@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -97,6 +98,70 @@ def test_an_arm_takes_the_next_batch_in_every_step_and_tells_how_long_it_waited(
     assert arm.waits() == {"wait_ns": 0, "starved_ns": 0, "latency_wait_ns": 0}
 
 
+@dataclass
+class Loss:
+    """Of a step that the devices are done with, or not yet."""
+
+    done: bool
+    deleted: bool = False
+
+    def is_deleted(self) -> bool:
+        return self.deleted
+
+    def is_ready(self) -> bool:
+        assert not self.deleted, "jax refuses to answer"
+        return self.done
+
+    def block_until_ready(self) -> None:
+        self.done = True
+
+
+def test_a_step_starved_where_the_devices_were_done_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The n-th batch takes 10^n ns of a clock that nothing else moves."""
+    now, batches = 0, iter(range(5))
+    losses = iter([Loss(done=False), Loss(done=True), Loss(done=False, deleted=True)])
+
+    def take() -> int:
+        nonlocal now
+        number = next(batches)
+        now += 10**number
+        return number
+
+    def step(state: None, _: int) -> Any:
+        return state, next(losses, Loss(done=False))
+
+    monkeypatch.setattr(worker, "time", SimpleNamespace(perf_counter_ns=lambda: now))
+    feed: Any = SimpleNamespace(take=take, settle=lambda: None)
+    arm = worker.FedArm("a+loaded", step, None, None, way="loaded", feed=feed)
+    arm.run(4)
+    # Nothing runs before the first step, the second finds the devices busy, the third idle; of a
+    # loss that is gone nothing is known, and the figure is a bound from above.
+    assert arm.waits() == {"wait_ns": 1111, "starved_ns": 1101, "latency_wait_ns": 0}
+    arm.run(1)
+    assert arm.waits() == {"wait_ns": 10000, "starved_ns": 10000, "latency_wait_ns": 0}
+
+
+@pytest.mark.parametrize("wait_each", [False, True])
+def test_a_span_lasts_until_as_many_batches_are_ahead_as_before_it(wait_each: bool) -> None:
+    events: list[str] = []
+    feed: Any = SimpleNamespace(
+        take=lambda: events.append("take"), settle=lambda: events.append("settle")
+    )
+    arm = worker.FedArm(
+        "a+prefetched",
+        lambda state, _: (state, jnp.float32(0)),
+        None,
+        None,
+        way="prefetched",
+        feed=feed,
+    )
+    # What a launch does is in the span's time.
+    arm.launch(2, wait_each=wait_each)
+    assert events == ["take", "take", "settle"]
+
+
 @needs_grain
 def test_one_process_reads_real_text_in_an_order_that_is_always_the_same() -> None:
     rows = worker.Rows(0, 4, 4)
@@ -123,6 +188,15 @@ def test_processes_read_records_of_their_own() -> None:
             for rank in range(2)
         ]
         assert read == [set(range(0, 13, 2)), set(range(1, 13, 2))]
+
+
+@needs_grain
+def test_every_epoch_has_all_records_in_an_order_of_its_own() -> None:
+    numbered = replace(PROBLEM, records=[np.int32(number) for number in range(13)])
+    read = worker.pipeline(numbered, worker.Rows(0, 1, 1))
+    epochs = [tuple(int(read(13 * epoch + n)[0]) for n in range(13)) for epoch in range(3)]
+    assert all(sorted(epoch) == [*range(13)] for epoch in epochs)
+    assert len(set(epochs)) == 3
 
 
 @needs_grain
