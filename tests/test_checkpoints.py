@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
+import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -92,9 +94,80 @@ def test_a_divided_state_comes_back_as_it_was_on_two_meshes(quick: None, tmp_pat
     assert not list((tmp_path / "files").iterdir())
 
 
-def saved_of(tree: checkpoints.Tree) -> checkpoints.Saved:
+def saved_of(tree: checkpoints.Tree, path: Path = Path()) -> checkpoints.Saved:
     pieces = {name: checkpoints.pieces_of(array) for name, array in tree.items()}
-    return checkpoints.Saved(Path(), checkpoints.shapes_of(tree), pieces)
+    return checkpoints.Saved(path, checkpoints.shapes_of(tree), pieces)
+
+
+def shardings_of(saved: checkpoints.Saved) -> dict[str, Any]:
+    return {name: shape.sharding for name, shape in saved.shapes.items()}
+
+
+def test_an_asynchronous_save_takes_until_it_is_complete_and_blocks_until_it_returns(
+    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that only the save moves: 2 s until it returns, 3 s more once a step has run."""
+    now, number, stepped = 0.0, 0, threading.Event()
+
+    def save(_tree: Any, mode: str) -> Path:
+        nonlocal now, number
+        assert mode == "async"
+        now, number = now + 2, number + 1
+        stepped.clear()
+        path = tmp_path / str(number)
+        path.mkdir()
+        return path
+
+    def wait() -> None:
+        nonlocal now
+        assert stepped.wait(timeout=60), "steps run while it goes on"
+        now += 3
+
+    def step(state: Any, _: Any) -> tuple[Any, jax.Array]:
+        stepped.set()
+        return state, state["count"]
+
+    monkeypatch.setattr(checkpoints, "time", SimpleNamespace(monotonic=lambda: now))
+    arm = Arm("A", step, state_on(mesh_of(data=2), P("data")), None)
+    orbax: Any = SimpleNamespace(save=save, wait=wait)
+    found, saved = checkpoints.measure_saves(arm, orbax, "async")
+    assert (found["blocking_s"], found["total_s"]) == ([2, 2], [5, 5])
+    assert len(found["steps_during_ns"]) >= 2
+    assert [*tmp_path.iterdir()] == [saved.path], "of all, the last is kept"
+
+
+def test_files_are_read_from_where_they_lie(
+    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before each restore the system writes its copy of every file, and drops it."""
+    (tmp_path / "folder").mkdir()
+    paths = [tmp_path / "one", tmp_path / "folder" / "two"]
+    for path in paths:
+        path.write_bytes(b"of a checkpoint")
+    names = {path.stat().st_ino: path.name for path in paths}
+    events: list[tuple[str, str]] = []
+
+    def note(what: str) -> Any:
+        return lambda file, *_: events.append((what, names[os.fstat(file).st_ino]))
+
+    # As a system does that can drop files: not all can.
+    monkeypatch.setattr(os, "POSIX_FADV_DONTNEED", 4, raising=False)
+    monkeypatch.setattr(os, "posix_fadvise", note("drop"), raising=False)
+    monkeypatch.setattr(os, "fsync", note("write"))
+    tree = checkpoints.arrays(state_on(mesh_of(data=2), P("data")))
+    saved = saved_of(tree, tmp_path)
+    reads: list[list[tuple[str, str]]] = []
+
+    def restore(path: Path, _: checkpoints.Shapes) -> checkpoints.Tree:
+        assert path == tmp_path
+        reads.append([*events])
+        events.clear()
+        return {name: jax.device_put(np.asarray(x), x.sharding) for name, x in tree.items()}
+
+    orbax: Any = SimpleNamespace(restore=restore)
+    checkpoints.measure_restores(orbax, saved, "data=2", shardings_of(saved))
+    expected = [(what, name) for name in ("one", "two") for what in ("write", "drop")]
+    assert [sorted(before, key=lambda event: event[1]) for before in reads] == [expected] * 2
 
 
 def test_a_layout_does_not_matter_and_one_bit_does() -> None:
