@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import threading
 from dataclasses import replace
@@ -204,13 +205,54 @@ def test_copies_that_differ_are_not_saved_as_one() -> None:
 def test_what_is_gathered_on_a_device_is_seen() -> None:
     mesh = mesh_of(data=4)
     array = state_on(mesh, P("data"))["kernel"]
-    seen: list[int] = []
+    seen: dict[str, int] = {}
     with checkpoints.watched(seen):
         again = jax.device_put(np.asarray(array), NamedSharding(mesh, P("data")))
+    assert seen["float32[8, 4]"] == array.nbytes // 4
     with checkpoints.watched(seen):
         whole = jax.device_put(np.asarray(array), jax.devices()[0])
-    assert seen == [array.nbytes // 4, array.nbytes]
-    del again, whole
+        other = jax.device_put(np.int8(0), jax.devices()[0])
+    assert (seen["float32[8, 4]"], seen["int8[]"]) == (array.nbytes, 1)
+    del again, whole, other
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "bound"),
+    [
+        pytest.param((8, 4), "float32", 32, id="a small array as a whole"),
+        pytest.param((8, 4), "int32", None, id="no saved array, and no larger than a shard"),
+        pytest.param((64, 4), "int32", 256, id="no saved array, and larger than any shard"),
+        pytest.param((16, 4), "float32", None, id="a shard that has another array's shape"),
+    ],
+)
+def test_an_array_is_held_to_its_own_sharding_beside_a_larger_one(
+    quick: None, shape: tuple[int, ...], dtype: str, bound: int | None
+) -> None:
+    mesh = mesh_of(data=4)
+    divided = NamedSharding(mesh, P("data"))
+    tree = checkpoints.arrays(
+        {
+            **state_on(mesh, P("data")),
+            "table": jax.device_put(np.zeros((64, 4), np.float32), divided),
+            "like a shard of the table": jax.device_put(np.zeros((16, 4), np.float32), divided),
+        }
+    )
+    saved = saved_of(tree)
+    besides: list[jax.Array] = []
+
+    def restore(_path: Path, _shapes: checkpoints.Shapes) -> checkpoints.Tree:
+        besides.append(jax.device_put(np.zeros(shape, dtype), jax.devices()[0]))
+        return {name: jax.device_put(np.asarray(x), x.sharding) for name, x in tree.items()}
+
+    orbax: Any = SimpleNamespace(restore=restore)
+    measure = partial(checkpoints.measure_restores, orbax, saved, "data=4", shardings_of(saved))
+    if bound is None:
+        found = measure()
+        assert found["seen_bytes"] == found["largest_bytes"] == 64 * 4 * 4 // 4
+    else:
+        what = re.escape(f"{dtype}{[*shape]}")
+        with pytest.raises(WrongStepError, match=rf"array, {what}, and may hold {bound}\sB of it"):
+            measure()
 
 
 @needs_orbax

@@ -2,8 +2,8 @@
 
 Every process writes and reads the shards of its own devices. No device is to hold more of an array
 than its sharding says: what Orbax restores into carries a sharding for each array, and a thread
-looks at the arrays that are alive meanwhile. What is restored is compared with what was saved bit
-by bit, on the host and piece by piece.
+looks at the arrays that are alive meanwhile, which it knows by their shape and dtype. What is
+restored is compared with what was saved bit by bit, on the host and piece by piece.
 """
 
 from __future__ import annotations
@@ -311,9 +311,10 @@ def measure_restores(
       WrongStepError: as of `measure_checkpoints`.
     """
     shapes = shapes_of(saved.shapes, shardings)
-    largest = max(shard_bytes(shape.sharding, shape) for shape in shapes.values())
+    bounds = allowed(shapes)
+    largest = max(bounds.values())
     seconds: list[float] = []
-    seen: list[int] = []
+    seen: dict[str, int] = {}
     for last in repetitions():
         forget(saved.path)
         with watched(seen):
@@ -324,12 +325,16 @@ def measure_restores(
             check(restored, saved)
             held = device_bytes(restored)
         del restored
-    most = max(peers.everyones(max(seen)))
-    if most > largest:
-        raise WrongStepError(
-            f"restored on {name}, a device held {numbers.bytes_(most)} of one array, and its "
-            f"shard of the largest is {numbers.bytes_(largest)}"
-        )
+    most = 0
+    for process in peers.everyones(seen):
+        for array, size in process.items():
+            bound = bounds.get(array, largest)
+            if size > bound:
+                raise WrongStepError(
+                    f"restored on {name}, a device held {numbers.bytes_(size)} of one array, "
+                    f"{array}, and may hold {numbers.bytes_(bound)} of it"
+                )
+            most = max(most, size)
     return RestoredCheckpoint(
         mesh=name,
         seconds=seconds,
@@ -344,24 +349,46 @@ def shard_bytes(sharding: Any, array: Any) -> int:
     return math.prod(sharding.shard_shape(array.shape)) * int(array.dtype.itemsize)
 
 
+def kind_of(shape: Sequence[int], dtype: Any) -> str:
+    """What an array that comes alive is known by: `float32[8, 4]`."""
+    return f"{dtype}{[*shape]}"
+
+
+def allowed(shapes: Shapes) -> dict[str, int]:
+    """Bytes that a device may hold of one array, by its kind: a shard of the saved array of it.
+
+    Orbax puts each shard on its device as an array of its own, and then joins them. So a shard is
+    allowed as well, also where another array is of its kind as a whole.
+    """
+    bounds: dict[str, int] = {}
+    for array in shapes.values():
+        sharding: Any = array.sharding
+        for shape in (array.shape, sharding.shard_shape(array.shape)):
+            kind = kind_of(shape, array.dtype)
+            bounds[kind] = max(bounds.get(kind, 0), shard_bytes(sharding, array))
+    return bounds
+
+
 @contextmanager
-def watched(seen: list[int]) -> Iterator[None]:
+def watched(seen: dict[str, int]) -> Iterator[None]:
     """Look, over and over, at the arrays that come alive: the most that a device holds of one.
 
     What lives for a shorter time than between two looks may be missed.
+
+    Args:
+      seen: bytes by kind, which are raised to what is seen.
     """
     before = jax.live_arrays()
     known = set(map(id, before))
     done = threading.Event()
-    most = 0
 
     def look() -> None:
-        nonlocal most
         while True:
             last = done.is_set()
             for array in jax.live_arrays():
                 if id(array) not in known:
-                    most = max(most, shard_bytes(array.sharding, array))
+                    kind = kind_of(array.shape, array.dtype)
+                    seen[kind] = max(seen.get(kind, 0), shard_bytes(array.sharding, array))
             if last:
                 return
             time.sleep(LOOK_EVERY_S)
@@ -374,7 +401,6 @@ def watched(seen: list[int]) -> Iterator[None]:
         done.set()
         watcher.join()
         del before  # whose places no new array could have as long as they were alive
-        seen.append(most)
 
 
 def pieces_of(array: jax.Array) -> Pieces:
