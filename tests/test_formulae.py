@@ -165,6 +165,17 @@ def test_programs_that_cannot_be_compared_are_refused(programs, message):
         fit(programs, "data")
 
 
+def test_an_error_that_is_small_where_it_is_checked_is_not_carried_to_where_it_is_large():
+    ordered = compiled("strong")
+    # Slightly more than there would be, at the second size that the constants are from.
+    ordered[1] = replace(ordered[1], flops=1.0004 * ordered[1].flops)
+    formula = fit(ordered, "data")
+    assert 0.001 < max(check.error for check in formula.checks) < 0.01
+    assert formula.at(512).flops == pytest.approx(ordered[3].flops, rel=0.01)
+    with pytest.raises(FormulaError, match=r"at data=8192, flops would be .*, the error at data="):
+        formula.at(FAR)
+
+
 def test_a_figure_below_zero_is_refused():
     """Two sizes between which a figure falls by more than it could."""
     programs = [replace(one, flops=max(1.0, 1e9 - 1e6 * n)) for n, one in zip(SIZES, compiled("weak"), strict=True)]  # fmt: skip  # noqa: E501

@@ -21,7 +21,7 @@ from bench.cells import Block, Cell, StepOptions
 from bench.environment import ROOT
 from bench.matrix import BadInput
 from bench.mesh import MeshShape
-from bench.project import charts, display, page, plan, projection, words
+from bench.project import charts, display, growth, page, plan, projection, words
 from bench.project import programs as compiling
 from bench.project.asked import chip_counts, sheets, unavailable
 from bench.project.hardware import hardware
@@ -242,6 +242,15 @@ def test_of_many_meshes_few_are_compiled(folder) -> None:
     assert set(read) == set(asked.chips)
     assert all(one.formula is not None and one.error < 1e-9 for one in found.formulae)
     assert {p.chips for p in found.points if p.reason} == set()
+
+
+def test_what_is_below_all_checks_of_a_formula_is_compiled() -> None:
+    curve = growth.Curve(
+        "mlp", "base", StepOptions("bf16"), "jit_spmd", (("model", 8),), "data", batch=4
+    )
+    compiler = Compiler()
+    growth.programs([curve], chip_counts("8..4096"), "weak", compiler)
+    assert compiler.sizes() == {8, 16, 32, 64, 256, 1024}
 
 
 def test_where_no_formula_holds_every_mesh_is_compiled(folder) -> None:

@@ -110,8 +110,9 @@ class Formula:
 
         Raises:
           ValueError: the global batch does not divide into so many shards.
-          FormulaError: a figure would not be positive, or a shard would be of a single sample, and
-            was not where it was compiled: then arrays lose a dimension, and other operations fuse.
+          FormulaError: a figure would not be positive, or be so small that what its checks were off
+            is more than TOLERANCE of it; or a shard would be of a single sample, and was not where
+            it was compiled: then arrays lose a dimension, and other operations fuse.
         """
         cell = grown(self.smallest.cell, self.axis, size, self.scaling)
         checked = max(check.size for check in self.checks)
@@ -126,6 +127,15 @@ class Formula:
         below = [name for name, value in figures.items() if value < 0]
         if below:
             raise FormulaError(f"at {self.axis}={size}, {', '.join(below)} would be below 0")
+        # What is divided shrinks with the size, and an error of what is constant does not.
+        for check in self.checks:
+            off = abs(check.predicted - check.compiled)
+            if size > check.size and off > TOLERANCE * figures[check.figure]:
+                raise FormulaError(
+                    f"at {self.axis}={size}, {check.figure} would be {figures[check.figure]:.6g}, "
+                    f"of which {off:.3g}, the error at {self.axis}={check.size}, is more than "
+                    f"{TOLERANCE:.0%}"
+                )
         return replace(
             self.smallest,
             mesh=cell.block.mesh,

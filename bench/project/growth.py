@@ -94,7 +94,8 @@ def programs(
         cell
         for curve in curves
         for count in chips
-        if (not ladders[curve] or count < LADDER[0])
+        # No check is of sizes below those that the formula is from.
+        if count < min((cell.block.mesh.size for cell in ladders[curve]), default=math.inf)
         and (cell := curve.cell(count, scaling)) is not None
     ]
     known = _compiled([*direct, *(cell for cells in ladders.values() for cell in cells)], read)
