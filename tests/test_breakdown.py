@@ -16,11 +16,11 @@ from jaxlib._hlo import hlo_module_from_text
 
 from bench.mesh import MeshShape
 from bench.worker import xspace
-from bench.worker.block import make_mesh
 from bench.worker.breakdown import device_step, known, middle_half
 from bench.worker.clock import Arm
 from bench.worker.collectives import collectives
 from bench.worker.discover import implementation_files, load
+from bench.worker.meshes import make_mesh
 from bench.worker.operations import Operation, Operations, joined, modules_of, phase_of, unknown
 from bench.worker.programs import live_programs, new_programs
 from bench.worker.tracing import read_steps, record, summarize

@@ -12,8 +12,8 @@ from jax.sharding import Mesh
 
 from bench.mesh import MeshShape
 from bench.worker import ceilings, peers
-from bench.worker.block import make_mesh
 from bench.worker.ceilings import CeilingsError, measure_ceilings
+from bench.worker.meshes import make_mesh
 from bench.worker.programs import live_programs
 
 

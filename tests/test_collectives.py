@@ -14,9 +14,9 @@ from jax.sharding import PartitionSpec as P
 from bench.logical_axes import path_of
 from bench.mesh import MeshShape
 from bench.placement import shapes_of_params
-from bench.worker.block import make_mesh
 from bench.worker.collectives import collectives, parse_groups
 from bench.worker.discover import implementation_files, load
+from bench.worker.meshes import make_mesh
 from bench.worker.programs import live_programs, new_programs
 from bench.workloads import gpt2, mlp, vae
 

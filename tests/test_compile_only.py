@@ -13,8 +13,8 @@ from bench.environment import ROOT
 from bench.mesh import MeshShape
 from bench.worker import compile_only
 from bench.worker.abstract import NotAbstractError, abstract_step, stand_in
-from bench.worker.block import make_mesh
 from bench.worker.discover import implementation_files, load
+from bench.worker.meshes import make_mesh
 from bench.worker.problems import load_workload, make_problem
 from bench.worker.programs import communication, compilers_cost, product_flops
 

@@ -16,8 +16,8 @@ from bench.contract import ModelAxis
 from bench.logical_axes import TENSOR_PARALLEL, partition_specs
 from bench.mesh import MeshShape
 from bench.placement import create_sharded_state, fsdp_specs, shapes_of_params
-from bench.worker.block import make_mesh
 from bench.worker.memory import largest_program
+from bench.worker.meshes import make_mesh
 from bench.worker.programs import live_programs, new_programs
 from bench.workloads import gpt2, mlp, vae
 

@@ -9,8 +9,8 @@ import pytest
 from bench.cells import PRECISIONS, StepOptions
 from bench.distributed import VARIABLES, DistributedConfig, DistributedConfigError
 from bench.mesh import MeshShape
-from bench.worker.block import make_mesh
 from bench.worker.discover import implementation_files, load
+from bench.worker.meshes import make_mesh
 from bench.worker.problems import with_options
 from bench.workloads import gpt2
 

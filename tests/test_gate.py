@@ -21,8 +21,8 @@ from bench.placement import (
     place_batch_on_shards,
     place_model_state_on_shards,
 )
-from bench.worker.block import make_mesh
 from bench.worker.gate import OWN, SGD, Gate, WrongStepError, built, find_drift, pair, rounding
+from bench.worker.meshes import make_mesh
 from bench.workloads import linear, mlp
 from implementations import python_loop
 

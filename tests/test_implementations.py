@@ -16,10 +16,10 @@ import pytest
 
 from bench.cells import StepOptions
 from bench.mesh import MeshShape
-from bench.worker.block import make_mesh
 from bench.worker.compilation import remembered_programs
 from bench.worker.discover import implementation_files, load, workload_files
 from bench.worker.gate import Gate
+from bench.worker.meshes import make_mesh
 from bench.worker.problems import with_options
 from bench.workloads import gpt2
 from implementations.python_loop import distributed_train_step

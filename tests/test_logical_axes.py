@@ -20,7 +20,7 @@ from bench.logical_axes import (
 )
 from bench.mesh import MeshShape
 from bench.placement import shapes_of_params
-from bench.worker.block import make_mesh
+from bench.worker.meshes import make_mesh
 from bench.workloads import gpt2, linear, mlp
 
 

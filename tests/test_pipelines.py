@@ -10,7 +10,7 @@ import pytest
 
 from bench.mesh import MeshShape
 from bench.pipelines import from_stages, to_stages, why_no_pipeline
-from bench.worker.block import make_mesh
+from bench.worker.meshes import make_mesh
 from bench.workloads import gpt2, mlp
 from implementations import pipeline_gpipe, pipeline_interleaved
 

@@ -20,7 +20,7 @@ from bench.placement import (
     reduce_gradients_across_devices,
     unknown_axes,
 )
-from bench.worker.block import make_mesh
+from bench.worker.meshes import make_mesh
 
 
 @pytest.fixture(scope="module")

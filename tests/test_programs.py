@@ -11,8 +11,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bench.mesh import MeshShape
-from bench.worker.block import make_mesh
 from bench.worker.collectives import Collective
+from bench.worker.meshes import make_mesh
 from bench.worker.programs import (
     axes_of,
     communication,

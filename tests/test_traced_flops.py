@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from bench.mesh import MeshShape
-from bench.worker.block import make_mesh
+from bench.worker.meshes import make_mesh
 from bench.worker.traced_flops import traced_flops
 
 X, W = jnp.ones((8, 16)), jnp.ones((16, 16))

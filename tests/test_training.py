@@ -15,8 +15,8 @@ from bench.contract import TrainStep
 from bench.mesh import MeshShape
 from bench.rows import EXACT, IN_PARTS, WHOLE_BATCH
 from bench.worker import training
-from bench.worker.block import make_mesh
 from bench.worker.gate import whole_batch_steps, widened
+from bench.worker.meshes import make_mesh
 from bench.worker.training import fewest_parts, references, train, trained
 from bench.workloads import mlp
 from implementations import jit_spmd

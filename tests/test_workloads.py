@@ -8,8 +8,8 @@ import pytest
 from flax import nnx
 
 from bench.mesh import MeshShape
-from bench.worker.block import make_mesh
 from bench.worker.discover import load, workload_files
+from bench.worker.meshes import make_mesh
 from bench.workloads import gpt2, linear, mlp
 from implementations import jit_spmd
 

@@ -14,8 +14,8 @@ from bench.cells import Block, StepOptions
 from bench.contract import Implementation, Problem, Workload
 from bench.mesh import MeshShape
 from bench.protocol import CellRequest
-from bench.worker.block import make_mesh
 from bench.worker.discover import implementation_files, load
+from bench.worker.meshes import make_mesh
 from bench.worker.problems import load_workload, make_problem
 
 

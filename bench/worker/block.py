@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import jax
-from jax.sharding import AxisType, Mesh
+from jax.sharding import Mesh
 
 from bench.cells import Block, Cell, StepOptions
 from bench.contract import Implementation, Problem, TrainStep, Workload
@@ -41,7 +41,6 @@ from bench.rows import (
     Ceilings,
     CellRow,
     Communication,
-    CompileTimes,
     LossRow,
     SampleRow,
     Status,
@@ -61,17 +60,18 @@ from bench.worker.divergence import diverged
 from bench.worker.energy import Meter
 from bench.worker.energy import merged as merged_energy
 from bench.worker.failures import Ended, UnsupportedError, failure
-from bench.worker.gate import OWN, Gate, built, pair
+from bench.worker.first_call import FirstCall
+from bench.worker.gate import OWN, Gate, built
 from bench.worker.host_slots import merged
 from bench.worker.inputs import FedArm, fed_arm, longest
 from bench.worker.memory import high_water, largest_program
+from bench.worker.meshes import make_mesh
 from bench.worker.operations import Operations, modules_of
 from bench.worker.problems import load_workload, make_problem
 from bench.worker.programs import (
     communication,
     compilers_cost,
     live_programs,
-    new_programs,
     product_flops,
 )
 from bench.worker.traced_flops import traced_flops
@@ -82,23 +82,6 @@ Emit = Callable[[Event], None]
 
 PROGRESS_S = 1.0
 """Seconds between two reports of how measuring goes on."""
-
-
-def make_mesh(shape: MeshShape) -> Mesh:
-    """The mesh over the first devices.
-
-    Raises:
-      ValueError: there are fewer devices than the mesh needs.
-    """
-    devices = jax.devices()
-    if shape.size > len(devices):
-        raise ValueError(f"mesh {shape} needs {shape.size} devices; there are {len(devices)}")
-    return jax.make_mesh(
-        tuple(size for _, size in shape.axes),
-        tuple(name for name, _ in shape.axes),
-        axis_types=(AxisType.Auto,) * len(shape.axes),
-        devices=devices[: shape.size],
-    )
 
 
 def agreed(ended: Ended | None) -> Ended | None:
@@ -122,29 +105,6 @@ class Stopwatch:
         now = time.monotonic()
         self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self.last
         self.last = now
-
-
-class FirstCall:
-    """A step that records what its first call compiled."""
-
-    def __init__(self, step: Callable[[Any, Any], tuple[Any, jax.Array]]) -> None:
-        self._step = step
-        self._called = False
-        self.compile: CompileTimes
-        self.programs: list[Any]
-        """What came alive."""
-
-    def __call__(self, state: Any, batch: Any) -> tuple[Any, jax.Array]:
-        """The step, observed the first time."""
-        if self._called:
-            return self._step(state, batch)
-        self._called = True
-        before = live_programs()
-        with CompilationLog() as log:
-            state, loss = pair(self._step(state, batch))
-        self.compile = log.times()
-        self.programs = new_programs(live_programs(), before)
-        return state, loss
 
 
 class Admitted(NamedTuple):

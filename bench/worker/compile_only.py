@@ -24,8 +24,8 @@ from bench.readable import readable
 from bench.rows import Communication
 from bench.worker.abstract import NotAbstractError, abstract_step, stand_in
 from bench.worker.asked import Asked, asked
-from bench.worker.block import FirstCall
 from bench.worker.failures import UnsupportedError, failure, name_and_text
+from bench.worker.first_call import FirstCall
 from bench.worker.memory import device_bytes, largest_program
 from bench.worker.problems import make_problem
 from bench.worker.programs import communication, compilers_cost, product_flops
