@@ -1,4 +1,4 @@
-"""What a process needs that is asked about one cell: its problem, mesh and implementation."""
+"""What a process needs that is asked about cells: their problem, mesh and implementation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NoReturn, TextIO, cast
 
 from jax.sharding import Mesh
 
@@ -14,6 +14,7 @@ from bench.cells import Block, StepOptions
 from bench.contract import Implementation, Problem, Workload
 from bench.mesh import MeshShape
 from bench.protocol import CellRequest
+from bench.worker import process
 from bench.worker.discover import implementation_files, load
 from bench.worker.meshes import make_mesh
 from bench.worker.problems import load_workload, make_problem
@@ -51,8 +52,18 @@ def asked(request: CellRequest) -> Asked:
     return Asked(block, mesh, workload, problem, cast("Implementation", load(file)))
 
 
-def answer(question: Callable[[CellRequest], Any]) -> None:
-    """Read a request from stdin, and write what the question gives for it to stdout, as JSON."""
-    request = cast("CellRequest", json.load(sys.stdin))
-    stdout, sys.stdout = sys.stdout, sys.stderr  # whatever the files print is not the answer
-    json.dump(question(request), stdout)
+def answer_requests(question: Callable[[Any], Any]) -> NoReturn:
+    """Answer each line of stdin by a line of stdout, both JSON, and end the process.
+
+    All lines are read before a file is imported, which could read them. Each is answered at once.
+
+    Args:
+      question: a request's answer. What it raises ends the process with exit code 1.
+    """
+    requests = sys.stdin.read().splitlines()
+
+    def main(said: TextIO) -> None:
+        for request in requests:
+            print(json.dumps(question(json.loads(request))), file=said)
+
+    process.run(main)

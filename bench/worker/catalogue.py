@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import platform
 import sys
 from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
-from typing import cast
+from typing import TextIO, cast
 
 import jax
 
@@ -23,6 +22,7 @@ from bench.extras import PACKAGES
 from bench.host import usable_cores
 from bench.protocol import Catalogue, CatalogueRequest, ImplementationEntry, WorkloadEntry
 from bench.readable import readable
+from bench.worker import process
 from bench.worker.discover import implementation_files, load, workload_files
 from bench.worker.failures import name_and_text
 
@@ -118,13 +118,12 @@ def summary(module: ModuleType | None) -> str:
     return lines[0] if lines else ""
 
 
+def main(said: TextIO) -> None:
+    """Answer the request on stdin."""
+    request = cast("CatalogueRequest", json.load(sys.stdin))
+    found = catalogue(request, lambda path: print(json.dumps(str(path)), file=said))
+    print(json.dumps(found), file=said)
+
+
 if __name__ == "__main__":
-    asked = cast("CatalogueRequest", json.load(sys.stdin))
-    # Whatever the files print while they are imported is not the answer.
-    with os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1) as answer:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        found = catalogue(asked, lambda path: print(json.dumps(str(path)), file=answer))
-        print(json.dumps(found), file=answer)
-    # A thread that a file has started must not keep this process alive.
-    sys.stderr.flush()
-    os._exit(0)
+    process.run(main)

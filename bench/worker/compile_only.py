@@ -7,11 +7,8 @@ a step cannot be had without running it, a small one runs once on a small mesh.
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -23,7 +20,7 @@ from bench.protocol import CompiledAnswer, CompiledRow, CompileRequest, Lack
 from bench.readable import readable
 from bench.rows import Communication
 from bench.worker.abstract import NotAbstractError, abstract_step, stand_in
-from bench.worker.asked import Asked, asked
+from bench.worker.asked import Asked, answer_requests, asked
 from bench.worker.failures import UnsupportedError, failure, name_and_text
 from bench.worker.first_call import FirstCall
 from bench.worker.memory import device_bytes, largest_program
@@ -173,18 +170,12 @@ def answer(request: CompileRequest) -> CompiledAnswer:
     return CompiledAnswer(row=None, reason=reason, lack=lack)
 
 
-def main(lines: Sequence[str]) -> None:
-    """Answer each request on the stdout that this process was started with."""
-    with os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1) as answers:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        for line in lines:
-            answers.write(json.dumps(answer(json.loads(line))) + "\n")
-            # What is compiled is read and not used again: 1,024 devices' programs take room.
-            jax.clear_caches()
+def answer_and_forget(request: CompileRequest) -> CompiledAnswer:
+    """As `answer`. What is compiled is not used again: 1,024 devices' programs take room."""
+    found = answer(request)
+    jax.clear_caches()
+    return found
 
 
 if __name__ == "__main__":
-    main(sys.stdin.read().splitlines())
-    # A thread that a file has started must not keep this process alive.
-    sys.stderr.flush()
-    os._exit(0)
+    answer_requests(answer_and_forget)

@@ -10,7 +10,7 @@ import math
 import jax
 
 from bench.protocol import CellRequest, Fit
-from bench.worker.asked import answer, asked
+from bench.worker.asked import answer_requests, asked
 from bench.worker.failures import UnsupportedError, failure
 from bench.worker.gate import WrongStepError, built, pair
 
@@ -53,4 +53,4 @@ def _peak_bytes() -> int | None:
 
 
 if __name__ == "__main__":
-    answer(fit)
+    answer_requests(fit)

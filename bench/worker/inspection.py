@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 
 from bench.logical_axes import path_of
 from bench.protocol import ArrayLayout, CellRequest, Inspection
-from bench.worker.asked import answer, asked
+from bench.worker.asked import answer_requests, asked
 from bench.worker.memory import device_bytes
 
 
@@ -59,4 +59,4 @@ def _rows(mesh: Mesh) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    answer(inspect)
+    answer_requests(inspect)
