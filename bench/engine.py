@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from bench import lock, peaks, store
 from bench.cells import Block, Cell, decisive
-from bench.environment import relevant_variables
+from bench.environment import recorded_variables
 from bench.extras import PACKAGES
 from bench.host import describe_code, describe_host
 from bench.hosts import Hosts, ThisHost
@@ -530,7 +530,7 @@ class Engine:
             "device_memory_bytes": catalogue["device_memory_bytes"],
             "host": {**describe_host(), "usable_cores": catalogue["usable_cores"]},
             "versions": catalogue["versions"],
-            "environment": relevant_variables(),
+            "environment": recorded_variables(),
             "git": describe_code(),
         }
         try:

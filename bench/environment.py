@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,14 +86,22 @@ def worker_cores(platform: str, devices: int, rank: int = 0, processes: int = 1)
     return {cores[number % len(cores)] for number in range(rank * devices, (rank + 1) * devices)}
 
 
-def relevant_variables() -> dict[str, str]:
-    """Variables that change how XLA and its libraries run, for the manifest.
+def relevant_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Those variables of an environment that change how XLA and its libraries run, sorted."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if _RELEVANT.match(name) and not _PRIVATE.search(name)
+    }
+
+
+def recorded_variables() -> dict[str, str]:
+    """This process's relevant variables, for the manifest.
 
     Others are never recorded, whatever they hold. Values with a path in them are left out of the
     record: they tell about a person's folders.
     """
     return {
         name: value if "/" not in value else "(a path)"
-        for name, value in sorted(os.environ.items())
-        if _RELEVANT.match(name) and not _PRIVATE.search(name)
+        for name, value in relevant_variables(os.environ).items()
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.environment import relevant_variables
+from bench.environment import recorded_variables
 
 
 def test_only_what_changes_how_programs_run_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,7 +24,7 @@ def test_only_what_changes_how_programs_run_is_recorded(monkeypatch: pytest.Monk
     for name, value in {**kept, **left_out}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XLA_DUMP", "/home/ada/dump")
-    recorded = relevant_variables()
+    recorded = recorded_variables()
     assert kept.items() <= recorded.items()
     assert recorded["XLA_DUMP"] == "(a path)"
     assert not left_out.keys() & recorded.keys()

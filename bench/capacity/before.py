@@ -57,9 +57,7 @@ def _hash(line: Line, contents: Contents) -> str | None:
     own = _key(with_batch(line.cell, 0), contents)  # of no batch: it is what is searched
     if own is None:
         return None
-    # With their values, of which records leave out those with a path.
-    variables = {name: os.environ[name] for name in relevant_variables()}
-    text = json.dumps([own, variables])
+    text = json.dumps([own, relevant_variables(os.environ)])
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
