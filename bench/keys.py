@@ -85,11 +85,11 @@ class Contents:
     def _files_of_implementation(self, name: str) -> dict[str, str]:
         base = self._bases.get(name)
         if base is None:
-            return _hashes(Path(self._implementations[name]), _roots())
-        return _hashes(Path(base["path"]), [_counterpart(root, base) for root in _roots()])
+            return hashes(Path(self._implementations[name]))
+        return hashes(Path(base["path"]), roots=[_counterpart(root, base) for root in _roots()])
 
     def _files_of_workload(self, name: str) -> dict[str, str]:
-        return _hashes(Path(self._workloads[name]), _roots(), BY_OPTIONS)
+        return hashes(Path(self._workloads[name]), BY_OPTIONS)
 
 
 def changed(cell: Cell, then: Sources, now: Sources) -> Iterator[str]:
@@ -102,26 +102,20 @@ def changed(cell: Cell, then: Sources, now: Sources) -> Iterator[str]:
                 yield f"{part} {name}" if file == f"{name}.py" else file
 
 
-def _roots() -> list[Path]:
-    """Where a worker imports from, but for what is installed."""
-    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    folders = [Path.cwd(), ROOT, *(Path(entry).resolve() for entry in inherited if entry)]
-    return [folder for folder in dict.fromkeys(folders) if not _INSTALLED & set(folder.parts)]
-
-
-def _counterpart(root: Path, base: BaseFile) -> Path:
-    """Where another revision has this folder, if it is of its repository: as bench.worker.bases."""
-    repository = Path(base["repository"])
-    if not root.is_relative_to(repository):
-        return root
-    return Path(base["worktree"]) / root.relative_to(repository)
-
-
-def _hashes(path: Path, roots: Sequence[Path], *modules: str) -> dict[str, str]:
+def hashes(path: Path, *modules: str, roots: Sequence[Path] | None = None) -> dict[str, str]:
     """Hashes of a file, of these modules, and of what all of them import, directly or not.
 
     What is imported under a name that the program computes is not seen.
+
+    Args:
+      path: of the file.
+      modules: full names.
+      roots: folders that are imported from; where a worker imports from if None.
+
+    Raises:
+      BadInput: a file cannot be read.
     """
+    roots = _roots() if roots is None else roots
     text = _read(path)
     found = {path.name: _hash(text)}
     names = [*modules, *_imported(text, "")]
@@ -139,6 +133,21 @@ def _hashes(path: Path, roots: Sequence[Path], *modules: str) -> dict[str, str]:
                 names += _imported(text, package)
             break
     return dict(sorted(found.items()))
+
+
+def _roots() -> list[Path]:
+    """Where a worker imports from, but for what is installed."""
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    folders = [Path.cwd(), ROOT, *(Path(entry).resolve() for entry in inherited if entry)]
+    return [folder for folder in dict.fromkeys(folders) if not _INSTALLED & set(folder.parts)]
+
+
+def _counterpart(root: Path, base: BaseFile) -> Path:
+    """Where another revision has this folder, if it is of its repository: as bench.worker.bases."""
+    repository = Path(base["repository"])
+    if not root.is_relative_to(repository):
+        return root
+    return Path(base["worktree"]) / root.relative_to(repository)
 
 
 def _read(path: Path) -> bytes:

@@ -11,8 +11,7 @@ import pytest
 from bench.cells import Block, Cell, StepOptions
 from bench.child import Answer
 from bench.mesh import MeshShape
-from bench.project import compiling
-from bench.project import programs as module
+from bench.project import compiling, kept
 from bench.project.formulae import fit, ladder
 from bench.project.programs import Program, Unread, from_row, programs
 
@@ -57,7 +56,7 @@ ROW = {
 
 @pytest.fixture(autouse=True)
 def _kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "user_cache_path", lambda name: tmp_path / name)
+    monkeypatch.setattr(kept, "user_cache_path", lambda name: tmp_path / name)
 
 
 @pytest.fixture(scope="module")

@@ -1,35 +1,27 @@
 """What one device does in a cell's step, as a compiler says. Imports no jax.
 
 Steps are compiled by child processes and not run: see bench/worker/compile_only.py. What was read
-is kept in the user's cache, under a key of the contents of all files that it comes from, those that
-read it included. Meshes of any size are had as virtual CPU devices. It is then XLA:CPU's program:
-another backend may combine collectives, choose other kinds of them or fuse more, which shows in
-counts and in bytes accessed more than in FLOPs and payloads. Meshes that this machine's
+is kept: see kept.py. Meshes of any size are had as virtual CPU devices. It is then XLA:CPU's
+program: another backend may combine collectives, choose other kinds of them or fuse more, which
+shows in counts and in bytes accessed more than in FLOPs and payloads. Meshes that this machine's
 accelerators have can be compiled by their own compiler.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Lock
 from typing import Literal, cast
 
-from platformdirs import user_cache_path
-
-from bench import files
 from bench.catalogue import read_catalogue
 from bench.cells import Block, Cell, StepOptions
-from bench.environment import ROOT
-from bench.keys import Contents
 from bench.matrix import BadInput
 from bench.mesh import MeshShape
-from bench.project.compiling import Compilers, environment
+from bench.project.compiling import Compilers
+from bench.project.kept import Kept
 from bench.protocol import (
     Catalogue,
     CompiledAnswer,
@@ -45,12 +37,6 @@ MOST_DEVICES = 1024
 
 TIMEOUT_S = 900.0
 """For one cell."""
-
-_READERS = (
-    "abstract", "collectives", "compile_only", "hlo", "memory", "programs", "returned", "slices",
-    "traced_flops",
-)  # fmt: skip
-"""Of bench/worker/: what is read depends on them."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +119,9 @@ def programs(
     if not here:
         virtual = {**catalogue, "platform": "cpu", "device_kind": "compile-only"}
         catalogue = cast("Catalogue", virtual)
-    found, kept = _known(cells, catalogue, platform)
-    asked = [cell for cell in kept if cell not in found]
+    kept = Kept(catalogue, platform)
+    found = _known(cells, catalogue, kept)
+    asked = [cell for cell in dict.fromkeys(cells) if cell not in found]
     done, one_by_one = itertools.count(1), Lock()
 
     def request(cell: Cell) -> str:
@@ -145,7 +132,7 @@ def programs(
         with one_by_one:
             found[cell] = _result(cell, answer)
             if answer["lack"] not in ("oom", "failed"):
-                _keep(kept[cell], answer)
+                kept.keep(cell, answer)
             if told is not None:
                 told(next(done), len(asked))
 
@@ -153,27 +140,22 @@ def programs(
     return [found[cell] for cell in cells]
 
 
-def _known(
-    cells: Sequence[Cell], catalogue: Catalogue, platform: str
-) -> tuple[dict[Cell, Program | Unread], dict[Cell, Path]]:
-    """What need not be asked; and of all else as well, where answers are kept."""
-    contents, shared = Contents(catalogue), _shared(platform)
+def _known(cells: Sequence[Cell], catalogue: Catalogue, kept: Kept) -> dict[Cell, Program | Unread]:
+    """What need not be asked."""
     found: dict[Cell, Program | Unread] = {}
-    kept: dict[Cell, Path] = {}
     for cell in dict.fromkeys(cells):
         reason = _why_not(cell, catalogue)
         if reason:
             found[cell] = Unread(cell, reason)
             continue
         try:
-            kept[cell] = _kept(contents.key(cell), shared)
+            answer = kept.read(cell)
         except BadInput as error:
             found[cell] = Unread(cell, "; ".join(error.faults))
             continue
-        answer = _read(kept[cell])
         if answer is not None:
             found[cell] = _result(cell, answer)
-    return found, kept
+    return found
 
 
 def from_row(row: CellRow) -> Program | Unread:
@@ -254,30 +236,3 @@ def _program(cell: Cell, row: CompiledRow) -> Program:
         bubble=row["bubble"],
         read="compiled",
     )
-
-
-def _shared(platform: str) -> list[str]:
-    """What all answers come from, whichever cell they are about."""
-    flags = environment(platform, devices=1).get("XLA_FLAGS", "")  # the same for any number
-    readers = [(ROOT / "bench/worker" / f"{name}.py").read_text("utf-8") for name in _READERS]
-    return [*flags.split(), *readers]
-
-
-def _kept(cell: str, shared: list[str]) -> Path:
-    """Where the answer about a cell is kept, which its key stands for."""
-    key = hashlib.sha256("\n".join([cell, *shared]).encode()).hexdigest()[:32]
-    return user_cache_path("lockstep") / "programs" / f"{key}.json"
-
-
-def _read(path: Path) -> CompiledAnswer | None:
-    try:
-        return cast("CompiledAnswer | None", files.unsealed(path.read_bytes()))
-    except OSError:
-        return None
-
-
-def _keep(path: Path, answer: CompiledAnswer) -> None:
-    # Where nothing can be kept, it is compiled again.
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write(path, files.sealed(json.dumps(answer)))
