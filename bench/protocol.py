@@ -297,8 +297,6 @@ class CompiledRow(TypedDict):
     units: int
     unit: str
     bubble: float
-    seconds: float
-    """That tracing, compiling and reading took."""
 
 
 Lack = Literal["", "unsupported", "unreadable", "oom", "failed"]

@@ -50,7 +50,6 @@ ROW = {
     "units": 60,
     "unit": "samples",
     "bubble": 0.0,
-    "seconds": 1.0,
 }
 
 

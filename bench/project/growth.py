@@ -10,14 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from bench.cells import Block, Cell, StepOptions
 from bench.mesh import MeshShape
-from bench.project.formulae import LADDER, Formula, FormulaError, fit, ladder
+from bench.project.formulae import LADDER, Formula, FormulaError, Scaling, fit, ladder
 from bench.project.programs import Program, Unread
 
-Scaling = Literal["weak", "strong"]
 Read = Callable[[Sequence[Cell]], Sequence[Program | Unread]]
 """What compiles cells: bench.project.programs.programs."""
 

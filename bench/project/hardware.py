@@ -127,8 +127,6 @@ class Hardware(_Part):
     device_kind: str
     """What jax calls the device."""
     memory: Memory
-    host_chips: Figure[PositiveInt] | None = None
-    """Chips of a host."""
     domain: Domain | None = None
     torus: Torus | None = None
     network: Network | None = None

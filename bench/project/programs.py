@@ -183,7 +183,6 @@ def from_row(row: CellRow) -> Program | Unread:
         units=row["units_per_step"],
         unit=row["unit"],
         bubble=row.get("bubble", 0.0),
-        seconds=0.0,
     )
     return _program(cell, figures)
 

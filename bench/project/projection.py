@@ -23,7 +23,8 @@ from bench.project import growth
 from bench.project.asked import without_peak
 from bench.project.calibration import Calibrated, Observation, calibrate
 from bench.project.checks import elsewhere
-from bench.project.growth import Curve, FormulaOf, Read, Scaling
+from bench.project.formulae import Scaling
+from bench.project.growth import Curve, FormulaOf, Read
 from bench.project.hardware import Hardware
 from bench.project.machines import MachineError, of_ceilings, of_sheet
 from bench.project.placement import PlacementError

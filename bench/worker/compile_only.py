@@ -8,7 +8,6 @@ a step cannot be had without running it, a small one runs once on a small mesh.
 from __future__ import annotations
 
 import sys
-import time
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -60,7 +59,6 @@ def compile_only(request: CompileRequest) -> CompiledRow:
       UnsupportedError: the implementation says that it cannot run this.
       Exception: whatever the implementation or the compiler raises.
     """
-    started = time.monotonic()
     cell = asked(request)
     if cell.unsupported:
         raise UnsupportedError(cell.unsupported)
@@ -82,7 +80,7 @@ def compile_only(request: CompileRequest) -> CompiledRow:
     if widened:
         for row in found:
             row["dtypes"] = ["bf16" if dtype == "f16" else dtype for dtype in row["dtypes"]]
-    return read_row(reading, found, cell.problem, cell.mesh, started)
+    return read_row(reading, found, cell.problem, cell.mesh)
 
 
 def had(cell: Asked) -> Reading:
@@ -130,7 +128,7 @@ def run(implementation: Implementation, problem: Problem, mesh: Mesh) -> Reading
 
 
 def read_row(
-    reading: Reading, found: list[Communication], problem: Problem, mesh: Mesh, started: float
+    reading: Reading, found: list[Communication], problem: Problem, mesh: Mesh
 ) -> CompiledRow:
     """What one device does.
 
@@ -151,7 +149,6 @@ def read_row(
         units=problem.units_per_step,
         unit=problem.unit,
         bubble=reading.bubble,
-        seconds=time.monotonic() - started,
     )
 
 
