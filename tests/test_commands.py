@@ -40,6 +40,9 @@ def test_the_command_of_a_block_asks_for_that_block(tmp_path, options) -> None:
         "rounds": 64,
         "seconds": 0.5,
         "profile_steps": 5,
+        "inputs": ["loaded", "prefetched"],
+        "checkpoints": ["async"],
+        "train_steps": 20,
         "options": {
             "variant": ["lhs=XLA_FLAGS=--xla_a --xla_b", "other=NCCL_ALGO=Ring"],
             "implementation_path": ["../my steps/mine.py"],
@@ -54,6 +57,8 @@ def test_the_command_of_a_block_asks_for_that_block(tmp_path, options) -> None:
     assert (found.batch_sizes, found.scaling) == (("256",), "strong")
     assert found.precision == (asked.precision,)
     assert found.microbatches == ((str(asked.microbatches),) if asked.microbatches > 1 else ())
+    assert (found.input, found.checkpoint) == (("loaded", "prefetched"), ("async",))
+    assert found.train_steps == "20"
     assert found.processes == (("2",) if asked.processes > 1 else ())
     assert found.remat == asked.remat
     assert found.clip_norm == (None if asked.clip_norm is None else "0.5")

@@ -83,6 +83,10 @@ def test_the_farthest_is_told_beside_what_rounding_does(stored: tuple[store.Run,
         "1.0e-6 with its batch in parts and 2.0e-6 in float64."
     )
     assert losses.sentence([]) == ""
+    one, *_ = losses.find(stored[1])
+    exact = replace(one.yardsticks[1], losses=one.yardsticks[1].losses[:3])
+    cut_off = replace(one, yardsticks=[one.yardsticks[0], exact])
+    assert losses.sentence([cut_off]).endswith("in float64 (of 3 steps).")
 
 
 def test_curves_that_end_early_or_are_missing_are_named(tmp_path: Path) -> None:

@@ -37,6 +37,11 @@ def of_block(block: Comparison, manifest: Manifest) -> str:
             words += [f"--{name}", f"{config[name]:g}"]
     if "margin" in config:
         words += ["--margin", f"{100 * config['margin']:g}"]
+    for name in ("input", "checkpoint"):
+        if config.get(f"{name}s"):
+            words += [f"--{name}", *config[f"{name}s"]]
+    if config.get("train_steps"):
+        words += ["--train-steps", str(config["train_steps"])]
     if config.get("profile_steps"):
         words.append("--profile")
     if block.baseline:

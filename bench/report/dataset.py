@@ -1,8 +1,9 @@
 """What a report's page draws its charts and tables from: every figure, once, as JSON.
 
 Columns are lists of equal length, and rows refer to one another by their place in these. Numbers
-have five significant digits, of which a page shows three; cells.csv has all. bench/report/web/ is
-the one reader.
+have seven significant digits, of which a page shows three or four: with fewer, rounding twice would
+show another last digit than tables that round once. Samples, which are drawn, have five; cells.csv
+has all. bench/report/web/ is the one reader.
 """
 
 from __future__ import annotations
@@ -142,10 +143,10 @@ def encode(value: dict[str, Any]) -> str:
     return text
 
 
-def _short(values: Iterable[float | None]) -> list[float | None]:
-    """Five significant digits; None where there is no number."""
+def _short(values: Iterable[float | None], digits: int = 7) -> list[float | None]:
+    """So many significant digits; None where there is no number."""
     return [
-        None if value is None or not math.isfinite(value) else float(f"{value:.5g}")
+        None if value is None or not math.isfinite(value) else float(f"{value:.{digits}g}")
         for value in values
     ]
 
@@ -201,7 +202,7 @@ def _launches(block: Comparison, rounds: Sequence[int]) -> list[int]:
 
 def _samples(block: Comparison, arm: str, rounds: Sequence[int]) -> list[float | None]:
     """Microseconds a step in each of these rounds."""
-    return _short((1e6 * block.rounds.seconds(arm, "throughput")[list(rounds)]).tolist())
+    return _short((1e6 * block.rounds.seconds(arm, "throughput")[list(rounds)]).tolist(), 5)
 
 
 def _slow(block: Comparison, place: Mapping[str, int]) -> list[list[Any]]:

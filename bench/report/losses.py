@@ -146,12 +146,18 @@ def sentence(trainings: Sequence[Training]) -> str:
     if one.beyond:
         text += f"; above {numbers.scientific(one.tolerance)} from step {one.beyond}"
     itself = [
-        f"{numbers.scientific(each.largest)} {_HOW[each.arm]}"
+        f"{numbers.scientific(each.largest)} {_HOW[each.arm]}{_cut_off(each, where)}"
         for each in where.yardsticks
         if each.largest is not None
     ]
     rounding = f" Rounding alone takes the reference {' and '.join(itself)}." if itself else ""
     return f"{text}).{rounding}"
+
+
+def _cut_off(curve: Curve, training: Training) -> str:
+    """Of how many steps a curve is that ended before the longest."""
+    steps = len(curve.losses)
+    return "" if steps == training.steps else f" (of {numbers.count(steps, 'step')})"
 
 
 def parted(trainings: Iterable[Training]) -> str:
