@@ -75,9 +75,13 @@ def find_run(name: str) -> Path:
     Raises:
       BadInput: there is none.
     """
-    for folder in (REPORTS / name, Path(name)):
+    folders = (REPORTS / name, Path(name))
+    for folder in folders:
         if (folder / store.MANIFEST).is_file():
             return folder
+    for folder in folders:
+        if folder.is_dir():
+            raise BadInput([f"{folder.as_posix()} is no run: it has no {store.MANIFEST}"])
     known = sorted(path.parent.name for path in REPORTS.glob(f"*/{store.MANIFEST}"))
     raise BadInput([f"there is no run {name!r} in {REPORTS}/; {closest(name, known)}"])
 

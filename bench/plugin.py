@@ -248,7 +248,9 @@ class Front:
             try:
                 self.engine.measure(self._selected, self)
             except KeyboardInterrupt:
-                pytest.exit("interrupted: the launches above are stored", returncode=2)
+                run = self.engine.directory
+                left = f": --resume {run.name} measures what is left" if run else ""
+                pytest.exit(f"interrupted{left}", returncode=2)
             except NotStoredError as error:
                 self._closing.append(f"error: {error}")
                 pytest.exit("ended early", returncode=FAILED)

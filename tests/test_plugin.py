@@ -456,6 +456,7 @@ def test_an_interruption_keeps_what_is_stored(front: Front, number: signal.Signa
     out, err = process.communicate(timeout=60)
     assert process.returncode == 2, (out, err)
     assert "Traceback" not in out + err
+    assert "interrupted: --resume r measures what is left" in out
     assert out.splitlines()[-1] == "report: reports/r/report.html"
     assert len(front.stored("r").cells) == 2
     for pid in map(int, pids.read_text().split()):

@@ -406,6 +406,7 @@ def test_public_results_alone_need_no_run() -> None:
         (["RUN", "--precision", "fp9"], "unknown 'fp9'"),
         (["RUN", "-k", "("], "cannot be read"),
         (["nowhere"], "there is no run 'nowhere'"),
+        (["implementations"], "implementations is no run: it has no manifest.json"),
         (["RUN", "--check-published"], "takes no run"),
     ],
 )
@@ -494,6 +495,20 @@ def test_who_interrupts_is_told_what_is_kept(folder, typed, monkeypatch) -> None
     done = CliRunner().invoke(command_line.app, words_)
     assert done.exit_code == exits.INTERRUPTED
     assert "interrupted: what was compiled is kept" in done.output
+
+
+def test_efficiency_is_to_the_fewest_chips_on_which_the_step_fits(folder) -> None:
+    class Dividing(Compiler):
+        def __call__(self, cells, *_, **__):
+            return [compiled(cell, memory=1e12 / cell.block.mesh.size) for cell in cells]
+
+    asked = Asked((hardware("h100-sxm"),), (8, 16, 32), precision="bf16")
+    found = project(store.load(folder), asked, Dividing())
+    points = [p for p in found.points if p.curve.implementation == "jit_spmd"]
+    assert [p.prediction.fits for p in points] == [False, True, True]
+    assert (points[0].efficiency, points[1].efficiency) == (None, 1)
+    (chart,) = charts.draw(found)
+    assert "no prediction" in str(words.table("", chart.points).rows[0])
 
 
 def test_small_steps_and_missing_implementations_are_remarked(folder) -> None:

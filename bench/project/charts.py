@@ -74,7 +74,10 @@ def draw(found: Projection) -> list[Chart]:
             each = "a shard" if found.scaling == "weak" else "in all"
             title = f"{subject} on {hardware}: {mesh}, batch {batch} {each}"
             slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
-            charts.append(Chart(title, hardware, _plot(slug, found, hardware, known), points))
+            fitting = [p for p in known if p.prediction is None or p.prediction.fits is not False]
+            charts.append(
+                Chart(title, hardware, _plot(slug, found, hardware, fitting or known), points)
+            )
     return charts
 
 
@@ -201,5 +204,7 @@ def _legend(lines: Iterable[_Line], names: Sequence[str], hardware: str) -> list
     }
     if precisions:
         handles.append(style.guide(f"measured here, {', '.join(sorted(precisions))}", "solid"))
-    handles.append(Patch(facecolor=style.MUTED, alpha=0.2, label=f"predicted for {hardware}, 95 %"))
+    handles.append(
+        Patch(facecolor=style.MUTED, alpha=0.2, label=f"{hardware}: 95 %; of efficiency, overlap")
+    )
     return handles

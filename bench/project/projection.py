@@ -74,7 +74,8 @@ class Point:
     chips: int
     prediction: Prediction | None
     efficiency: float | None
-    """A chip's throughput, relative to that of the curve's fewest chips."""
+    """A chip's throughput, relative to that of the curve's fewest chips on which the step fits;
+    None where it does not."""
     efficiency_low: float | None
     """The same with nothing hidden, or all of it, at both ends: the lower of them."""
     efficiency_high: float | None
@@ -275,11 +276,14 @@ def _times(
 def _with_efficiency(
     curve: Curve, hardware: str, line: Sequence[tuple[int, _Times | str]]
 ) -> Iterator[Point]:
-    """Throughput of a chip, relative to the fewest."""
+    """Throughput of a chip, relative to the fewest on which the step fits."""
     first: tuple[int, _Times] | None = None
     for chips, one in line:
         if isinstance(one, str):
             yield Point(curve, hardware, chips, None, None, None, None, reason=one)
+            continue
+        if one.prediction.fits is False:
+            yield Point(curve, hardware, chips, one.prediction, None, None, None, reason="")
             continue
         fewest, fastest = first = first or (chips, one)
         units = one.prediction.program.units / fastest.prediction.program.units

@@ -267,8 +267,8 @@ def left_out(found: Projection) -> list[Table]:
 
 def published() -> Table:
     """Public results beside predictions."""
-    rows = []
-    for one in checks.beside():
+    rows, found = [], checks.beside()
+    for one in found:
         efficiency = [
             numbers.MISSING if share is None else numbers.percent(share)
             for share in (one.published_efficiency, one.predicted_efficiency)
@@ -296,12 +296,15 @@ def published() -> Table:
     ]  # fmt: skip
     _, others = checks.published()
     remarks = [f"Not predicted: {one.name} ({one.says}): {one.why}." for one in others]
-    misses = [one.name for one in checks.beside() if not one.within]
+    misses = [one.name for one in found if not one.within]
+    errors = [abs(one.predicted_s / one.published_s - 1) for one in found]
+    half, largest = (numbers.percent(e) for e in (statistics.median(errors), max(errors)))
+    outside = f": {', '.join(dict.fromkeys(misses))}" if misses else ""
     facts = [
         (
-            "Efficiency is to the fewest chips of the same model. "
-            f"{len(misses)} of {len(rows)} lie outside the interval that the errors of the other "
-            f"models or chips give{': ' if misses else ''}{', '.join(dict.fromkeys(misses))}."
+            f"Half are within {half} of what is published, all within {largest}. Efficiency is to "
+            f"the fewest chips of the same model. {len(misses)} of {len(rows)} lie outside the "
+            f"interval that the errors of the other models or chips give{outside}."
         )
     ]
     return Table(
