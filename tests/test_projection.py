@@ -28,6 +28,7 @@ from bench.project.hardware import hardware
 from bench.project.programs import Program, Unread
 from bench.project.projection import Asked, Projection, project
 from bench.report import figures
+from bench.report import projected as projections
 from bench.rows import Communication
 from bench.selection import selector
 
@@ -319,12 +320,22 @@ def test_the_report_leads_to_the_projection_that_is_there(tmp_path, monkeypatch)
     run = store.load(directory)
     for there in (False, True):
         if there:
-            (directory / reports.PROJECTION).parent.mkdir()
-            (directory / reports.PROJECTION).write_text("", "utf-8")
+            (directory / projections.PAGE.parent / "plots").mkdir(parents=True)
+            (directory / projections.PAGE).write_text("", "utf-8")
+            for number in range(projections.MOST + 1):
+                plot = directory / projections.PAGE.parent / "plots" / f"on-chip-{number}.svg"
+                plot.write_text(f"<svg>{number}</svg>", "utf-8")
         reports.build(run)
-        for name in ("report.html", "report.md"):
-            text = (directory / name).read_text("utf-8")
-            assert (reports.PROJECTION.as_posix() in text) is there
+        html, markdown = (
+            (directory / name).read_text("utf-8") for name in ("report.html", "report.md")
+        )
+        for text in (html, markdown):
+            assert (projections.PAGE.as_posix() in text) is there
+        assert ("img-src data:;" in html) is there
+        assert html.count('<img src="data:image/svg+xml;base64,') == projections.MOST * there
+        assert ("Predicted, not measured" in html) is there
+        assert ("1 more are on the page of predicted curves" in html) is there
+        assert ("![Predicted: on chip 0](projection/plots/on-chip-0.svg)" in markdown) is there
 
 
 @pytest.mark.parametrize(("chips", "shapes"), [(1, 1), (2, 4), (8, 20), (64, 84), (6, 16)])
@@ -381,7 +392,7 @@ def test_the_command_prints_what_fits_80_columns(folder) -> None:
     assert done.exit_code == 0, done.output
     assert "predicted: mlp-base, bf16 on tpu-v5p: data=N" in done.output
     assert "zero1" not in done.output
-    path = (folder / reports.PROJECTION).as_posix()
+    path = (folder / projections.PAGE).as_posix()
     *lines, last = done.output.splitlines()
     assert max(map(len, lines)) <= 80
     assert last.startswith(f"projection: {path}")

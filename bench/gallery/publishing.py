@@ -57,7 +57,7 @@ def publish(run: store.Run, reports: Path) -> Path:
       OSError: it cannot be written.
     """
     # Drawing libraries take seconds to load: only now, when nobody waits for an answer.
-    from bench.report import PROJECTION, build  # noqa: PLC0415
+    from bench.report import build, projected  # noqa: PLC0415
 
     if run.damaged:
         raise BadInput([f"{run.directory.as_posix()} is damaged: {run.damaged[0]}"])
@@ -71,9 +71,9 @@ def publish(run: store.Run, reports: Path) -> Path:
         for file in _STORED:
             if (run.directory / file).exists():
                 shutil.copy(run.directory / file, folder)
-        projection = run.directory / PROJECTION.parent
+        projection = run.directory / projected.PAGE.parent
         if projection.is_dir():
-            shutil.copytree(projection, folder / PROJECTION.parent)
+            shutil.copytree(projection, folder / projected.PAGE.parent)
         build(store.load(folder))
         for path in folder.rglob("*.parquet"):
             path.unlink()

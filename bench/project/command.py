@@ -54,7 +54,7 @@ def project(
     from bench.project.asked import chip_counts, sheets, unavailable  # noqa: PLC0415
     from bench.project.programs import programs  # noqa: PLC0415
     from bench.project.projection import Asked, project  # noqa: PLC0415
-    from bench.report import PROJECTION  # noqa: PLC0415
+    from bench.report import projected  # noqa: PLC0415
     from bench.selection import everything, selector  # noqa: PLC0415
 
     console = Console(highlight=False)
@@ -92,7 +92,7 @@ def project(
                 stored, asked, lambda cells: programs(cells, *paths, catalogue, told=told)
             )
         drawn = charts.draw(found)
-        written = page.build(found, drawn, wanted, folder / PROJECTION.parent, sys.argv[2:])
+        written = page.build(found, drawn, wanted, folder / projected.PAGE.parent, sys.argv[2:])
     except (BadInput, store.StoreError, OSError) as error:
         refuse(str(error))
     except CatalogueError as error:

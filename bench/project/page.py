@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from bench import files, store
 from bench.project import words
-from bench.report import PROJECTION
+from bench.report import projected
 from bench.report.templates import environment
 
 if TYPE_CHECKING:
@@ -93,10 +93,10 @@ def build(
         command=shlex.join(["python", "-m", "bench", "project", *arguments]),
     )
     here = Path(__file__).parent
-    for name, markdown in ((PROJECTION.name, False), ("projection.md", True)):
+    for name, markdown in ((projected.PAGE.name, False), ("projection.md", True)):
         template = environment(here, markdown=markdown).get_template(f"{name}.j2")
         files.write(folder / name, template.render(page=page))
-    return folder / PROJECTION.name
+    return folder / projected.PAGE.name
 
 
 def _section(chart: Chart) -> Section:

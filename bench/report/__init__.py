@@ -6,19 +6,28 @@ and format them, `figures` chooses the plots, and `markdown` and `page` put them
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from bench import files, store
-from bench.report import checkpoints, figures, inputs, losses, markdown, page, tables, traces, words
+from bench.report import (
+    checkpoints,
+    figures,
+    inputs,
+    losses,
+    markdown,
+    page,
+    projected,
+    tables,
+    traces,
+    words,
+)
 
 if TYPE_CHECKING:
-    from bench.store import Run
+    from pathlib import Path
 
-PROJECTION = Path("projection", "projection.html")
-"""What bench.project makes of a run, in its folder; the report links to it where it is there."""
+    from bench.store import Run
 
 
 def build(run: Run, *, all_plots: bool = False) -> Path:
@@ -57,7 +66,7 @@ def build(run: Run, *, all_plots: bool = False) -> Path:
     if found.largest:
         store.export(pd.DataFrame(found.largest), run_dir, "max_batch")
     drawn = figures.draw(found, every=all_plots)
-    projected = PROJECTION.as_posix() if (run_dir / PROJECTION).is_file() else ""
+    predicted = projected.find(run_dir)
     plots = run_dir / "plots"
     plots.mkdir(exist_ok=True)
     for chart in drawn.charts:
@@ -65,8 +74,8 @@ def build(run: Run, *, all_plots: bool = False) -> Path:
     summaries = words.summaries(found)
     files.write(
         run_dir / "report.md",
-        markdown.render(markdown.content(found, run.manifest, drawn, summaries, projected)),
+        markdown.render(markdown.content(found, run.manifest, drawn, summaries, predicted)),
     )
     path = run_dir / "report.html"
-    files.write(path, page.html(found, run.manifest, summaries, projected))
+    files.write(path, page.html(found, run.manifest, summaries, predicted))
     return path

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from bench.capacity.rows import MaxBatchRow
     from bench.report.figures import Chart, Figures
+    from bench.report.projected import Projected
     from bench.report.tables import Comparison, Tables
     from bench.report.views import Ending, Table
     from bench.report.words import Caveat
@@ -121,8 +122,8 @@ class Content:
     environment: list[tuple[str, str]]
     command: str
     traced: bool
-    projected: str
-    """Path of the run's projection; empty if there is none."""
+    projected: Projected | None
+    """None if the run has no projection."""
 
 
 def content(
@@ -130,7 +131,7 @@ def content(
     manifest: Manifest,
     drawn: Figures,
     summaries: Mapping[str, words.Summary] | None = None,
-    projected: str = "",
+    projected: Projected | None = None,
 ) -> Content:
     """Everything the page shows.
 
@@ -139,7 +140,7 @@ def content(
       manifest: of the run.
       drawn: its plots.
       summaries: those of `words.summaries`, if they are there.
-      projected: path of its projection; empty if there is none.
+      projected: its projection, if it has one.
     """
     summaries = summaries or words.summaries(found)
     caveats = words.caveats(found, manifest)

@@ -18,6 +18,7 @@ from bench.report.templates import environment, stylesheet
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from bench.report.projected import Projected
     from bench.report.tables import Tables
     from bench.rows import Manifest
 
@@ -76,8 +77,8 @@ class Page:
     endings: list[views.Ending]
     timed: bool
     traced: bool
-    projected: str
-    """Path of the run's projection; empty if there is none."""
+    projected: Projected | None
+    """None if the run has no projection."""
     first: int
     licence: str
     style: Markup
@@ -89,8 +90,9 @@ class Page:
     def policy(self) -> str:
         """Content-Security-Policy: nothing is fetched, and nothing runs but the page's own."""
         scripts = " ".join(_source(text) for text in (self.library, self.code))
+        images = "img-src data:; " if self.projected else ""
         return (
-            f"default-src 'none'; script-src {scripts}; style-src {_source(self.style)}; "
+            f"default-src 'none'; script-src {scripts}; style-src {_source(self.style)}; {images}"
             "base-uri 'none'; form-action 'none'"
         )
 
@@ -99,7 +101,7 @@ def html(
     found: Tables,
     manifest: Manifest,
     summaries: Mapping[str, words.Summary],
-    projected: str = "",
+    projected: Projected | None = None,
 ) -> str:
     """The page of a run.
 
@@ -107,7 +109,7 @@ def html(
       found: its tables.
       manifest: of the run.
       summaries: those of `words.summaries`.
-      projected: path of its projection; empty if there is none.
+      projected: its projection, if it has one.
     """
     template = environment(WEB, markdown=False).get_template("page.html.j2")
     return template.render(page=make(found, manifest, summaries, projected))
@@ -117,7 +119,7 @@ def make(
     found: Tables,
     manifest: Manifest,
     summaries: Mapping[str, words.Summary],
-    projected: str = "",
+    projected: Projected | None = None,
 ) -> Page:
     """Put the page together; arguments as of `html`."""
     cells = found.cells
