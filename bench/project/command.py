@@ -102,7 +102,7 @@ def project(
         typer.echo(_INTERRUPTED, err=True)
         raise
     terminal.show(console, found, drawn)
-    typer.echo(f"projection: {written.as_posix()} (`bench report {run}` links to it)")
+    typer.echo(f"projection: {written.as_posix()} (`bench report {run}` shows its curves)")
 
 
 def plan(
