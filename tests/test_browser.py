@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import csv
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -17,6 +19,7 @@ import synthetic
 
 from bench import numbers, report, store
 from bench.capacity import rows
+from bench.environment import ROOT
 from bench.report import page as pages
 from bench.report import templates, views
 from bench.selftest.first_paint import chromium, flags
@@ -607,3 +610,17 @@ def test_a_run_without_times(browser: Browser, tmp_path: Path) -> None:
     assert opened.faults == []
     assert "Nothing could be compared." in page.locator("header").inner_text()
     page.close()
+
+
+def test_a_page_that_paints_long_after_it_is_loaded_is_waited_for(tmp_path: Path) -> None:
+    page = tmp_path / "late.html"
+    page.write_text("<body><script>setTimeout(() => document.body.append('late'), 700)</script>")
+    script = (
+        "from pathlib import Path; from bench.selftest.first_paint import first_paint; "
+        f"print(first_paint(Path({str(page)!r})))"
+    )
+    # A process of its own: playwright's driver is one in each.
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert float(done.stdout) >= 0.7
