@@ -315,8 +315,9 @@ def test_the_address_leads_back_to_what_was_chosen(open_page) -> None:
 def test_a_section_in_the_address_keeps_choices(open_page) -> None:
     opened = open_page("#explore?mesh=data%3D2")
     opened.page.get_by_role("link", name="How to read this").click()
+    # The browser tells the page of its new address after the click.
+    opened.page.wait_for_url("**/*#reading?mesh=data%3D2")
     assert opened.page.locator("#mesh").input_value() == "data=2"
-    assert opened.page.url.endswith("#reading?mesh=data%3D2")
 
 
 def test_a_field_of_the_heatmap_leads_to_its_cell(open_page) -> None:
@@ -338,10 +339,10 @@ def test_a_field_of_the_heatmap_leads_to_its_cell(open_page) -> None:
     assert "cell=mlp-base" in page.url
     before = page.url
     peek.get_by_role("link", name="all about this cell").click()
-    assert page.url.startswith(before.partition("#")[0] + "#cell?")
+    page.wait_for_url(lambda url: url.startswith(before.partition("#")[0] + "#cell?"))
     assert page.evaluate("document.activeElement.textContent").endswith("/nnx_jit_cached")
     page.go_back()
-    assert page.url == before
+    page.wait_for_url(before)
 
 
 def test_charts_follow_the_width_of_the_window(open_page) -> None:
