@@ -29,6 +29,7 @@ from bench.plugin import CELLS_FILE
 from bench.profiles import prune, traced_runs
 from bench.project.command import plan, project
 from bench.selftest.command import selftest
+from bench.typed import Files
 
 app = typer.Typer(
     help="Which way of writing a distributed JAX train step is fastest here?",
@@ -145,12 +146,8 @@ def inspect(
         str,
         typer.Argument(metavar="CELL", help="Name of a cell, as --dry-run and reports show it."),
     ],
-    implementation_path: Annotated[
-        list[str] | None, typer.Option(metavar="FILE", help="As of `run`; repeatable.")
-    ] = None,
-    workload_path: Annotated[
-        list[str] | None, typer.Option(metavar="FILE", help="As of `run`; repeatable.")
-    ] = None,
+    implementation_path: Files = None,
+    workload_path: Files = None,
 ) -> None:
     """Show where a cell's arrays lie: the mesh, every parameter, and bytes on each device."""
     from rich.console import Console  # noqa: PLC0415 (other commands need not wait for these)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +37,11 @@ def write(path: Path, content: str | bytes) -> None:
     """Write a whole file in one go; text as UTF-8 with its newlines as they are."""
     with replacing(path) as draft:
         draft.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def slug(text: str) -> str:
+    """The text fit for a name of a file: small letters, digits, and a hyphen for all else."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 def sealed(text: str) -> bytes:

@@ -17,6 +17,7 @@ from bench.keys import Contents
 from bench.matrix import BadInput, collected
 from bench.rows import CellRow
 from bench.selection import everything, selector
+from bench.typed import Files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -48,12 +49,8 @@ def maxbatch(
         bool,
         typer.Option("--again", help="Search also what an earlier call has found for this limit."),
     ] = False,
-    implementation_path: Annotated[
-        list[str] | None, typer.Option(metavar="FILE", help="As of `run`; repeatable.")
-    ] = None,
-    workload_path: Annotated[
-        list[str] | None, typer.Option(metavar="FILE", help="As of `run`; repeatable.")
-    ] = None,
+    implementation_path: Files = None,
+    workload_path: Files = None,
 ) -> None:
     """Find the largest batch that fits, of each implementation that a run has proved.
 

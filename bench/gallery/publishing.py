@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench import store
+from bench import files, store
 from bench.capacity.rows import FILE as MAX_BATCH
 from bench.matrix import BadInput
 from bench.rows import Manifest
@@ -102,7 +102,7 @@ def hardware(manifest: Manifest) -> str:
     """`2-core-cpu`, `nvidia-h200` or `8-nvidia-h200`."""
     if manifest["platform"] == "cpu":
         return f"{manifest['host']['usable_cores']}-core-cpu"
-    kind = re.sub(r"[^a-z0-9]+", "-", manifest["device_kind"].lower()).strip("-")
+    kind = files.slug(manifest["device_kind"])
     count = manifest["device_count"]
     return kind if count == 1 else f"{count}-{kind}"
 

@@ -6,7 +6,6 @@ shaded interval, and says so in the legend.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import numpy as np
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
+from bench import files
 from bench.cells import StepOptions
 from bench.mesh import MeshShape
 from bench.project.growth import Curve
@@ -73,11 +73,9 @@ def draw(found: Projection) -> list[Chart]:
         if known:
             each = "a shard" if found.scaling == "weak" else "in all"
             title = f"{subject} on {hardware}: {mesh}, batch {batch} {each}"
-            slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
-            fitting = [p for p in known if p.prediction is None or p.prediction.fits is not False]
-            charts.append(
-                Chart(title, hardware, _plot(slug, found, hardware, fitting or known), points)
-            )
+            shown = [point for point in known if point.fits] or known
+            plot = _plot(files.slug(title), found, hardware, shown)
+            charts.append(Chart(title, hardware, plot, points))
     return charts
 
 

@@ -17,8 +17,8 @@ from bench.exits import FAILED, refuse, warned
 from bench.matrix import DEFAULT_BATCHES, FALLBACK_BATCH, BadInput, collected
 from bench.protocol import Catalogue
 from bench.spelling import closest
+from bench.typed import Files
 
-_Files = Annotated[list[str] | None, typer.Option(metavar="FILE", help="As of `run`; repeatable.")]
 _INTERRUPTED = "interrupted: what was compiled is kept, and the same command goes on from there"
 _HARDWARE = "Chips, by their sheets in bench/project/hardware/: h100-sxm,tpu-v5p."
 
@@ -44,8 +44,8 @@ def project(
         bool,
         typer.Option("--check-published", help="Only show predictions beside public results."),
     ] = False,
-    implementation_path: _Files = None,
-    workload_path: _Files = None,
+    implementation_path: Files = None,
+    workload_path: Files = None,
 ) -> None:
     """Predict a run's steps on other hardware and more chips, beside what was measured here."""
     from rich.console import Console  # noqa: PLC0415 (other commands need not wait for these)
@@ -123,8 +123,8 @@ def plan(
     keyword: Annotated[
         str, typer.Option("-k", metavar="EXPRESSION", help="Which implementations.")
     ] = "",
-    implementation_path: _Files = None,
-    workload_path: _Files = None,
+    implementation_path: Files = None,
+    workload_path: Files = None,
 ) -> None:
     """Rank mesh shapes and implementations of a workload by predicted step time."""
     from rich.console import Console  # noqa: PLC0415 (other commands need not wait for these)

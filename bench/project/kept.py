@@ -45,7 +45,7 @@ class Kept:
 
     def __init__(self, catalogue: Catalogue, platform: str) -> None:
         self._contents = Contents(catalogue)
-        self._shared = [sorted(hashes(COMPILER).items()), compiling_variables(platform)]
+        self._shared = _hash([sorted(hashes(COMPILER).items()), compiling_variables(platform)])
 
     def read(self, cell: Cell) -> CompiledAnswer | None:
         """The answer about a cell; None if there is none, or its file is damaged.
@@ -71,9 +71,12 @@ class Kept:
         Raises:
           BadInput: a file of the cell cannot be read.
         """
-        text = json.dumps([self._contents.key(cell), self._shared])
-        key = hashlib.sha256(text.encode()).hexdigest()[:32]
+        key = _hash([self._contents.key(cell), self._shared])[:32]
         return user_cache_path("lockstep") / "programs" / f"{key}.json"
+
+
+def _hash(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 def compiling_variables(platform: str) -> dict[str, str]:

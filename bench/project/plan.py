@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -54,7 +53,7 @@ class Plan:
     @property
     def slug(self) -> str:
         """`gpt2-124m-bf16-batch-512-on-64-h100-sxm`: the title, fit for a folder."""
-        return re.sub(r"[^a-z0-9]+", "-", self.title.lower())
+        return files.slug(self.title)
 
 
 def meshes(chips: int) -> Iterator[MeshShape]:

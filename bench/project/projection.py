@@ -32,6 +32,7 @@ from bench.project.programs import Program, Unread, from_row
 from bench.project.steps import Calibration, Prediction, predict, work
 from bench.report import rooflines, tables
 from bench.rows import cell_of
+from bench.selection import everything
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Asked:
     scaling: Scaling = "weak"
     precision: str | None = None
     """None for the run's own."""
-    select: Callable[[str], bool] = lambda _: True
+    select: Callable[[str], bool] = everything
     """Which cells of the run are projected, by name; all of them calibrate."""
 
 
@@ -81,6 +82,11 @@ class Point:
     efficiency_high: float | None
     reason: str
     """Empty where there is a prediction."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is a prediction, and nothing says that the step does not fit in memory."""
+        return self.prediction is not None and self.prediction.fits is not False
 
 
 @dataclass(frozen=True)

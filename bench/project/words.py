@@ -117,7 +117,7 @@ def memory(found: Prediction) -> str:
 
 def fastest(points: Sequence[Point]) -> tuple[Point | None, list[str]]:
     """The fastest prediction that fits, and implementations of which the same is predicted."""
-    known = [p for p in points if p.prediction is not None and p.prediction.fits is not False]
+    known = [point for point in points if point.fits]
     if not known:
         return None, []
     best = min(known, key=lambda p: p.prediction.best_s if p.prediction else math.inf)
@@ -181,18 +181,21 @@ def table(title: str, points: Sequence[Point]) -> Table:
 def remarks(points: Sequence[Point]) -> list[str]:
     """What is to be said of the fastest on each number of chips."""
     groups = by_chips(points)
-    best = [fastest(own)[0] for _, own in groups]
-    small = any(one.prediction.best_s < SMALL_S for one in best if one and one.prediction)
-    return [*_fewer(groups), *([SMALL] if small else [])]
+    shown = [(chips, own, best) for chips, own in groups if (best := fastest(own)[0])]
+    small = any(best.prediction and best.prediction.best_s < SMALL_S for _, _, best in shown)
+    fewer = _fewer([(chips, own) for chips, own, _ in shown])
+    return [*fewer, *([SMALL] if small else [])]
 
 
 def _fewer(groups: Sequence[tuple[int, Sequence[Point]]]) -> list[str]:
-    """Which implementations are not among those that the fastest is of, from which number on."""
+    """Which implementations are not among those that the fastest is of, from which number on.
+
+    Args:
+      groups: points by numbers of chips on which there is a fastest one.
+    """
     missing: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
     said: set[str] = set()
     for chips, points in groups:
-        if fastest(points)[0] is None:
-            continue
         for point in points:
             name = point.curve.implementation
             if point.prediction is None and name not in said:

@@ -13,7 +13,7 @@ from typing import Any
 from bench.project.collectives import KINDS
 from bench.worker import hlo
 
-_WAITING = frozenset({"dot", "convolution", "custom-call", *KINDS, *(f"{k}-start" for k in KINDS)})
+_WAITING = frozenset({"dot", "convolution", "custom-call", *KINDS})
 """What else a step spends time in. Backends have products of their own, as custom calls."""
 
 
@@ -45,7 +45,7 @@ def returned(instruction: Any, entry: AbstractSet[str], computations: Mapping[st
 
 def _waits(instruction: Any, computations: Mapping[str, Any]) -> bool:
     """Whether it is a product or a collective, or calls one."""
-    return hlo.opcode(instruction) in _WAITING or any(
+    return hlo.opcode(instruction).removesuffix("-start") in _WAITING or any(
         _waits(inner, computations)
         for name, _ in hlo.called(instruction)
         for inner in computations[name].instructions()
