@@ -151,7 +151,9 @@ def test_this_machine_is_calibrated_and_each_mesh_left_out(folder) -> None:
     assert calibrated.calibration.share_of("zero1") < calibrated.calibration.share_of("jit_spmd")
     for one in found.measured:
         assert one.predicted_s is not None
-        if one.implementation == "python_loop":  # Only measured on the mesh that was left out.
+        if (
+            one.program.implementation == "python_loop"
+        ):  # Only measured on the mesh that was left out.
             continue
         assert one.predicted_s == pytest.approx(one.measured_s, rel=0.6)
 
@@ -204,11 +206,17 @@ def test_only_steps_of_the_same_options_are_drawn_into_a_curve(folder) -> None:
     (curve,) = {p.curve for p in found.points if p.curve.implementation == "jit_spmd"}
     cells = charts._of(found, curve)
     # Of two scalings, the one of which this is.
-    assert [(one.devices, one.batch) for one in cells] == [(1, 64), (2, 128), (4, 256), (8, 512)]
+    assert [(one.program.mesh.size, one.program.batch) for one in cells] == [
+        (1, 64),
+        (2, 128),
+        (4, 256),
+        (8, 512),
+    ]
 
     def drawn(*options: StepOptions) -> list[StepOptions]:
-        more = [replace(cells[0], options=one) for one in options]
-        return [one.options for one in charts._of(replace(found, measured=more), curve)]
+        ran = cells[0].program
+        more = [replace(cells[0], program=replace(ran, options=one)) for one in options]
+        return [one.program.options for one in charts._of(replace(found, measured=more), curve)]
 
     plain, others = StepOptions("fp32"), [
         StepOptions("fp32", processes=2), StepOptions("fp32", variant="lhs"),

@@ -17,7 +17,6 @@ from matplotlib.ticker import FuncFormatter
 
 from bench import files
 from bench.cells import StepOptions
-from bench.mesh import MeshShape
 from bench.project.growth import Curve
 from bench.project.projection import (
     Measured,
@@ -60,6 +59,11 @@ class _Line:
     measured: dict[str, list[Measured]]
     """By implementation."""
 
+    @property
+    def cells(self) -> list[Measured]:
+        """All that were measured."""
+        return [cell for own in self.measured.values() for cell in own]
+
 
 def draw(found: Projection) -> list[Chart]:
     """A chart for each hardware, subject, family of meshes and batch."""
@@ -97,19 +101,19 @@ def _plot(slug: str, found: Projection, hardware: str, points: Sequence[Point]) 
             _band(share, look, x, low, high)
             _dashed(share, look, x, [point.efficiency or np.nan for point in line.points])
             for cells in line.measured.values():
-                devices = [cell.devices for cell in cells]
+                devices = [cell.program.mesh.size for cell in cells]
                 _solid(time, look, devices, [cell.measured_s for cell in cells])
                 _solid(share, look, devices, _efficiency(cells))
         counts = sorted(
             {point.chips for point in points}
-            | {cell.devices for line in lines for own in line.measured.values() for cell in own}
+            | {cell.program.mesh.size for line in lines for cell in line.cells}
         )
         for axes in (time, share):
             style.log2_axis(axes, counts)
         seconds = [p.prediction.best_s for p in points if p.prediction]
         seconds += [p.prediction.low_s for p in points if p.prediction]
         seconds += [p.prediction.high_s for p in points if p.prediction]
-        seconds += [c.measured_s for line in lines for own in line.measured.values() for c in own]
+        seconds += [cell.measured_s for line in lines for cell in line.cells]
         style.log_axis(time, "y", seconds, style.short_si("s"))
         shares = [point.efficiency_high or 0.0 for point in points]
         share.set_ylim(0, 1.08 * max(1.0, *shares))
@@ -143,29 +147,29 @@ def _lines(found: Projection, points: Sequence[Point]) -> list[_Line]:
 def _of(found: Projection, curve: Curve) -> list[Measured]:
     """Measured cells of a curve's step, by devices; of another precision, if not in the curve's."""
     alike: defaultdict[StepOptions, list[Measured]] = defaultdict(list)
-    for cell in found.measured:
-        mesh = MeshShape.parse(cell.mesh)
-        (first, _), *others = mesh.axes
+    for one in found.measured:
+        program = one.program
+        (first, _), *others = program.mesh.axes
         if (
-            cell.implementation == curve.implementation
-            and cell.workload == f"{curve.workload}-{curve.size}"
+            program.implementation == curve.implementation
+            and (program.workload, program.size) == (curve.workload, curve.size)
             and (first, tuple(others)) == (curve.first, curve.family)
-            and batch_of(found.scaling, cell.batch, mesh) == curve.batch
-            and elsewhere_options(cell.options, curve.options.precision) == curve.options
+            and batch_of(found.scaling, program.batch, program.mesh) == curve.batch
+            and elsewhere_options(program.options, curve.options.precision) == curve.options
         ):
-            alike[cell.options].append(cell)
+            alike[program.options].append(one)
     # Of several environments or numbers of processes it is the plainest one.
     plainest = min(
         alike,
         key=lambda o: (o.precision != curve.options.precision, o.variant, o.processes, str(o)),
         default=None,
     )
-    return sorted(alike[plainest], key=lambda cell: cell.devices) if plainest else []
+    return sorted(alike[plainest], key=lambda one: one.program.mesh.size) if plainest else []
 
 
 def _efficiency(cells: Sequence[Measured]) -> list[float]:
     """A device's throughput, relative to that of the fewest."""
-    rates = [cell.batch / (cell.devices * cell.measured_s) for cell in cells]
+    rates = [one.program.batch / (one.program.mesh.size * one.measured_s) for one in cells]
     return [rate / rates[0] for rate in rates]
 
 
@@ -197,9 +201,7 @@ def _legend(lines: Iterable[_Line], names: Sequence[str], hardware: str) -> list
         handle.set_markeredgewidth(0.9)
         handle.set_label(f"{style.short(line.name)}, predicted")
         handles.append(handle)
-    precisions = {
-        one.options.precision for line in lines for own in line.measured.values() for one in own
-    }
+    precisions = {cell.program.options.precision for line in lines for cell in line.cells}
     if precisions:
         handles.append(style.guide(f"measured here, {', '.join(sorted(precisions))}", "solid"))
     handles.append(

@@ -52,15 +52,8 @@ class Asked:
 class Measured:
     """A cell of the run beside what is predicted for it without its mesh."""
 
-    cell: str
+    program: Program
     subject: str
-    workload: str
-    """`gpt2-nano`."""
-    mesh: str
-    devices: int
-    implementation: str
-    batch: int
-    options: StepOptions
     measured_s: float
     predicted_s: float | None
     """None where only one mesh was measured."""
@@ -185,16 +178,9 @@ def _measured(
 ) -> Iterator[Measured]:
     predicted = {id(one.observation): one.predicted_s for one in found.tried}
     for one in observations[subject]:
-        program = one.work.program
         yield Measured(
-            cell=program.cell.name,
+            program=one.work.program,
             subject=subject,
-            workload=f"{program.workload}-{program.size}",
-            mesh=str(program.mesh),
-            devices=program.mesh.size,
-            implementation=program.implementation,
-            batch=program.batch,
-            options=program.options,
             measured_s=one.seconds,
             predicted_s=predicted.get(id(one)),
         )

@@ -12,7 +12,7 @@ from bench.project import checks
 from bench.project.calibration import Calibrated
 from bench.project.hardware import Hardware
 from bench.project.machines import achievable
-from bench.project.projection import Point, Projection
+from bench.project.projection import Measured, Point, Projection
 from bench.project.steps import COMBINED_BYTES, Calibration, Prediction
 from bench.report.views import Figure, Row, Table
 
@@ -244,7 +244,8 @@ def left_out(found: Projection) -> list[Table]:
     for subject, calibrated in found.here.items():
         rows = []
         own = [one for one in found.measured if one.subject == subject]
-        for one in sorted(own, key=lambda one: (one.devices, one.mesh, one.implementation)):
+        for one in sorted(own, key=_place):
+            program = one.program
             off = (
                 numbers.MISSING
                 if one.predicted_s is None
@@ -252,10 +253,10 @@ def left_out(found: Projection) -> list[Table]:
             )
             rows.append(
                 Row(
-                    one.implementation,
+                    program.implementation,
                     [
-                        Figure(one.mesh),
-                        Figure(str(one.batch)),
+                        Figure(str(program.mesh)),
+                        Figure(str(program.batch)),
                         Figure(numbers.si(one.measured_s, "s")),
                         Figure(numbers.si(one.predicted_s, "s")),
                         Figure(off),
@@ -266,6 +267,12 @@ def left_out(found: Projection) -> list[Table]:
         facts = [calibration(calibrated.calibration), error(calibrated)]
         tables.append(Table(subject, [Figure(h) for h in headings], rows, facts))
     return tables
+
+
+def _place(one: Measured) -> tuple[int, str, str]:
+    """By which measured steps are in order."""
+    mesh = one.program.mesh
+    return mesh.size, str(mesh), one.program.implementation
 
 
 def published() -> Table:
