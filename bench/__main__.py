@@ -16,20 +16,20 @@ import pytest
 import typer
 from pytest_benchmark.logger import PytestBenchmarkWarning
 
-from bench import store
-from bench.capacity.command import maxbatch
-from bench.catalogue import CatalogueError
-from bench.engine import PROFILES, REPORTS, find_run
-from bench.exits import FAILED, exit_codes, refuse, warned
-from bench.faults.command import faults
-from bench.gallery.command import gallery, publish
-from bench.matrix import BadInput, share
-from bench.options import help_text, regress_help_text
-from bench.plugin import CELLS_FILE
-from bench.profiles import prune, traced_runs
-from bench.project.command import plan, project
-from bench.selftest.command import selftest
-from bench.typed import Files
+from bench.commands.exits import FAILED, exit_codes, refuse, warned
+from bench.commands.faults import faults
+from bench.commands.gallery import gallery, publish
+from bench.commands.maxbatch import maxbatch
+from bench.commands.project import plan, project
+from bench.commands.pytest_front import CELLS_FILE
+from bench.commands.selftest import selftest
+from bench.commands.shared_options import Files
+from bench.commands.tensorboard import prune, traced_runs
+from bench.measure.catalogue import CatalogueError
+from bench.measure.engine import PROFILES, REPORTS, find_run
+from bench.plan.matrix import BadInput, share
+from bench.plan.options import help_text, regress_help_text
+from bench.records import store
 
 app = typer.Typer(
     help="Which way of writing a distributed JAX train step is fastest here?",
@@ -63,7 +63,9 @@ def regress(context: typer.Context) -> None:
     revision, *options = context.args or [""]
     if not revision or revision.startswith("-"):
         refuse("name first what to compare with, as in: python -m bench regress main")
-    raise typer.Exit(run_pytest([f"--base-revision={revision}", *options], "bench.regress.plugin"))
+    raise typer.Exit(
+        run_pytest([f"--base-revision={revision}", *options], "bench.commands.regress")
+    )
 
 
 def run_pytest(arguments: list[str], *plugins: str) -> int:
@@ -76,7 +78,7 @@ def run_pytest(arguments: list[str], *plugins: str) -> int:
     asked = any(word.startswith(tables) for word in arguments)
     own = [
         *("-c", str(CELLS_FILE.with_name("pytest.ini"))),
-        *("-p", "pytest_benchmark.plugin", "-p", "bench.plugin"),
+        *("-p", "pytest_benchmark.plugin", "-p", "bench.commands.pytest_front"),
         *(word for plugin in plugins for word in ("-p", plugin)),
         "--capture=no",
         "-q" if listing else "-qq",
@@ -99,7 +101,7 @@ def report(
     ] = False,
 ) -> None:
     """Build a run's report again from its stored rows."""
-    from bench.report import build  # noqa: PLC0415 (other commands need not wait for it)
+    from bench.present.report_files import build  # noqa: PLC0415 (other commands need not wait for it)
 
     try:
         page = build(warned(store.load(find_run(run))), all_plots=all_plots)
@@ -127,7 +129,7 @@ def compare(
     """Compare two stored runs, cell by cell: what became faster or slower in RUN_B."""
     from rich.console import Console  # noqa: PLC0415 (other commands need not wait for these)
 
-    from bench.compare import build, terminal  # noqa: PLC0415
+    from bench.present.comparison import build, comparison_terminal  # noqa: PLC0415
 
     try:
         asked = None if margin is None else share("--margin", margin)
@@ -136,7 +138,7 @@ def compare(
         found = build(warned(store.load(one)), warned(store.load(other)), folder, asked)
     except (BadInput, store.StoreError, OSError) as error:
         refuse(str(error))
-    terminal.show(Console(highlight=False), found)
+    comparison_terminal.show(Console(highlight=False), found)
     typer.echo(f"comparison: {(folder / 'compare.html').as_posix()}")
 
 
@@ -152,16 +154,16 @@ def inspect(
     """Show where a cell's arrays lie: the mesh, every parameter, and bytes on each device."""
     from rich.console import Console  # noqa: PLC0415 (other commands need not wait for these)
 
-    from bench import inspection  # noqa: PLC0415
+    from bench.commands import inspect  # noqa: PLC0415
 
     try:
-        found = inspection.inspect(cell, implementation_path or (), workload_path or ())
+        found = inspect.inspect(cell, implementation_path or (), workload_path or ())
     except BadInput as error:
         refuse(str(error))
-    except (CatalogueError, inspection.InspectionError) as error:
+    except (CatalogueError, inspect.InspectionError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(FAILED) from error
-    inspection.show(Console(highlight=False), found)
+    inspect.show(Console(highlight=False), found)
 
 
 @app.command(epilog=exit_codes())
@@ -179,14 +181,14 @@ def explain(
     """Say why a step of CELL_A takes longer or shorter than one of CELL_B, from their traces."""
     from rich.console import Console  # noqa: PLC0415 (other commands need not wait for these)
 
-    from bench import explanation  # noqa: PLC0415
+    from bench.commands import explain  # noqa: PLC0415
 
     try:
-        stored = store.load(find_run(run)) if run else explanation.newest(a, b)
-        found, path = explanation.explain(a, b, warned(stored))
+        stored = store.load(find_run(run)) if run else explain.newest(a, b)
+        found, path = explain.explain(a, b, warned(stored))
     except (BadInput, store.StoreError, OSError) as error:
         refuse(str(error))
-    explanation.show(Console(highlight=False), found)
+    explain.show(Console(highlight=False), found)
     typer.echo(f"causes: {path.as_posix()}")
 
 

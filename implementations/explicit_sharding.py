@@ -18,7 +18,7 @@ import optax
 from jax.sharding import AxisType, Mesh
 
 from bench.contract import Batch, Problem, TrainStep
-from bench.placement import (
+from bench.contract.placement import (
     create_data_parallel_sharding,
     place_batch_on_shards,
     place_model_state_on_shards,

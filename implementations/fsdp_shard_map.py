@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, Params, Problem, TrainStep
-from bench.placement import (
+from bench.contract.placement import (
     batch_axes,
     create_data_parallel_sharding,
     create_sharded_state,

@@ -22,7 +22,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, Params, Problem, TrainStep
-from bench.pipelines import (
+from bench.contract.pipelines import (
     chain_on,
     from_stages,
     into_microbatches,
@@ -32,7 +32,7 @@ from bench.pipelines import (
     to_stages,
     why_no_pipeline,
 )
-from bench.placement import (
+from bench.contract.placement import (
     create_data_parallel_sharding,
     create_sharded_state,
     place_batch_on_shards,

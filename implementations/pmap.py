@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, Params, Problem, TrainStep
-from bench.placement import (
+from bench.contract.placement import (
     create_data_parallel_sharding,
     place_batch_on_shards,
     reduce_gradient_tree,

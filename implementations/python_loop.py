@@ -18,7 +18,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from bench.contract import Batch, Params, Problem, TrainStep
-from bench.placement import unknown_axes
+from bench.contract.placement import unknown_axes
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:

@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, Params, Problem, TrainStep
-from bench.placement import (
+from bench.contract.placement import (
     create_data_parallel_sharding,
     place_batch_on_shards,
     place_model_state_on_shards,

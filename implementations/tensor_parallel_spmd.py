@@ -19,8 +19,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, Problem, TrainStep
-from bench.logical_axes import TENSOR_PARALLEL, partition_specs, undivided
-from bench.placement import (
+from bench.contract.logical_axes import TENSOR_PARALLEL, partition_specs, undivided
+from bench.contract.placement import (
     create_data_parallel_sharding,
     create_sharded_state,
     place_batch_on_shards,

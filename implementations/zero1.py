@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, Params, Problem, TrainStep
-from bench.placement import (
+from bench.contract.placement import (
     create_data_parallel_sharding,
     create_sharded_state,
     fsdp_specs,

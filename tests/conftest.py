@@ -8,7 +8,9 @@ import pytest
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
-os.environ["NPROC"] = "16"  # spare threads, which collectives need: see bench/environment.py
+os.environ["NPROC"] = (
+    "16"  # spare threads, which collectives need: see bench/measure/environment.py
+)
 # Tests compile many programs and run each a few times. This replaces what was set, also because
 # jax refuses the older way to make devices beside the above.
 os.environ["XLA_FLAGS"] = (

@@ -12,12 +12,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import store
-from bench.environment import ROOT
+from bench.records import store
+from bench.records.paths import ROOT
 
 FORKS = multiprocessing.get_context("forkserver")
 """Most fronts are copies of a process that has loaded what takes each of them two seconds."""
-FORKS.set_forkserver_preload(["bench.__main__", "bench.statistics", "pyarrow", "pytest_benchmark"])
+FORKS.set_forkserver_preload(
+    ["bench.__main__", "bench.analyse.statistics", "pyarrow", "pytest_benchmark"]
+)
 FRONT = Path(__file__).parent / "fakes" / "front.py"
 SMALL = ("--workloads", "mlp", "--meshes", "data=1 data=2", "--rounds", "3")
 

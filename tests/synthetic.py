@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from bench import store
-from bench.cells import Block, Cell, StepOptions
-from bench.inputs import fed
-from bench.mesh import MeshShape
-from bench.rows import (
+from bench.records import store
+from bench.records.cells import Block, Cell, StepOptions
+from bench.records.input_arms import fed
+from bench.records.mesh import MeshShape
+from bench.records.rows import (
     EXACT,
     IN_PARTS,
     SCHEMA,
@@ -55,7 +55,7 @@ RATIOS = {
 }
 """True time of each implementation over the baseline's."""
 
-SHARED = {"bench/contract.py": "c" * 16}
+SHARED = {"bench/contract/__init__.py": "c" * 16}
 
 STARTED = 1_795_270_205.0
 """2026-11-21 14:10:05 UTC."""

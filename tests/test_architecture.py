@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.environment import ROOT
+from bench.records.paths import ROOT
 
 JAX = {"jax", "jaxlib", "flax", "optax"}
 BENCH = sorted((ROOT / "bench").rglob("*.py"))
@@ -21,9 +21,9 @@ SHARED = {"contract", "placement", "clipping", "layers", "logical_axes", "pipeli
 JAX_SIDE = {*SHARED, "worker", "workloads"}
 """The parts of bench that run in a worker process, where jax is."""
 JAX_SIDE_FILES = {
-    "bench/selftest/jax_step.py",
-    "bench/selftest/trials.py",
-    *(str(path.relative_to(ROOT)) for path in (ROOT / "bench/faults/planted").glob("*.py")),
+    "bench/trials/selftest/jax_step.py",
+    "bench/trials/selftest/trials.py",
+    *(str(path.relative_to(ROOT)) for path in (ROOT / "bench/trials/faults/planted").glob("*.py")),
 }
 """As above, in parts that also have another side."""
 
@@ -40,7 +40,7 @@ def imported(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name_of(path)}: relative import"
             yield node.module or ""
-            # `from bench import store` imports bench.store.
+            # `from bench import store` imports bench.records.store.
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 

@@ -14,14 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bench.cells import StepOptions
-from bench.mesh import MeshShape
-from bench.worker.compilation import remembered_programs
+from bench.contract.workloads import gpt2
+from bench.records.cells import StepOptions
+from bench.records.mesh import MeshShape
 from bench.worker.discover import implementation_files, load, workload_files
-from bench.worker.gate import Gate
 from bench.worker.meshes import make_mesh
 from bench.worker.problems import with_options
-from bench.workloads import gpt2
+from bench.worker.prove.gate import Gate
+from bench.worker.read.compilation import remembered_programs
 from implementations.python_loop import distributed_train_step
 
 IMPLEMENTATIONS = {name: load(path) for name, path in implementation_files([]).items()}

@@ -25,7 +25,7 @@ import numpy as np
 from scipy.optimize import least_squares
 from scipy.stats import t as student
 
-from bench.project.steps import Calibration, Work
+from bench.project.step_model import Calibration, Work
 
 SHARE, SHARE_WIDTH = 0.6, 0.4
 """Prior of a share, and its standard deviation in logs: 0.27 to 1.34 hold 95 %, of which what is

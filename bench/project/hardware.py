@@ -30,8 +30,8 @@ from pydantic import (
     model_validator,
 )
 
-from bench import peaks
-from bench.spelling import closest
+from bench.analyse import peaks
+from bench.records.spelling import closest
 
 SHEETS = Path(__file__).with_name("hardware")
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, PositiveFloat, TypeAdapter
 
-from bench.mesh import MeshShape
-from bench.project.collectives import Route, Switch
+from bench.project.collective_costs import Route, Switch
 from bench.project.hardware import Figure, Hardware
-from bench.project.placement import place
-from bench.rows import Ceilings
+from bench.project.link_placement import place
+from bench.records.mesh import MeshShape
+from bench.records.rows import Ceilings
 
 
 class MachineError(ValueError):

@@ -1,7 +1,7 @@
 """A stored run's steps on more devices and other hardware, beside those that were measured.
 
 What is read of the run: its cells' times, its ceilings, and what its programs do. What is asked of
-bench.project.programs: the same steps on other meshes, compiled, or beyond that by formula. Imports
+bench.project.compiled_programs: the same steps on other meshes, compiled, or beyond that by formula. Imports
 no jax.
 """
 
@@ -15,24 +15,24 @@ from typing import Any
 
 import pandas as pd
 
-from bench import store
-from bench.cells import StepOptions
-from bench.matrix import BadInput
-from bench.mesh import MeshShape
-from bench.project import growth
-from bench.project.asked import without_peak
+from bench.analyse import cell_table, rooflines
+from bench.plan.matrix import BadInput
+from bench.plan.selection import everything
+from bench.project import mesh_growth
 from bench.project.calibration import Calibrated, Observation, calibrate
-from bench.project.checks import elsewhere
-from bench.project.formulae import Scaling
-from bench.project.growth import Curve, FormulaOf, Read
+from bench.project.compiled_programs import Program, Unread, from_row
 from bench.project.hardware import Hardware
+from bench.project.link_placement import PlacementError
 from bench.project.machines import MachineError, of_ceilings, of_sheet
-from bench.project.placement import PlacementError
-from bench.project.programs import Program, Unread, from_row
-from bench.project.steps import Calibration, Prediction, predict, work
-from bench.report import rooflines, tables
-from bench.rows import cell_of
-from bench.selection import everything
+from bench.project.mesh_growth import Curve, FormulaOf, Read
+from bench.project.program_formulae import Scaling
+from bench.project.projection_request import without_peak
+from bench.project.published_checks import elsewhere
+from bench.project.step_model import Calibration, Prediction, predict, work
+from bench.records import store
+from bench.records.cells import StepOptions
+from bench.records.mesh import MeshShape
+from bench.records.rows import cell_of
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def project(run: store.Run, asked: Asked, read: Read) -> Projection:
       BadInput: the run has no ceilings, nothing in it was timed or selected, or hardware has no
         published peak for the precision.
     """
-    found = tables.build(run)
+    found = cell_table.build(run)
     ceilings = rooflines.ceilings(run.blocks)
     if run.blocks.empty:
         lost = "; all launches are set aside, see the warnings" if run.damaged else ""
@@ -155,7 +155,7 @@ def project(run: store.Run, asked: Asked, read: Read) -> Projection:
         observations[_subject(program)].append(observed)
     here = {subject: calibrate(steps) for subject, steps in observations.items()}
     curves = list(dict.fromkeys(_curves(programs, asked)))
-    grown, formulae = growth.programs(curves, asked.chips, asked.scaling, read)
+    grown, formulae = mesh_growth.programs(curves, asked.chips, asked.scaling, read)
     return Projection(
         run=run.directory.name,
         scaling=asked.scaling,

@@ -9,8 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TextIO, cast
 
-from bench.protocol import MORE, Event, Job, TellEvent
-from bench.worker import peers, process
+from bench.records.messages import MORE, Event, Job, TellEvent
+from bench.worker import event_stream, peers
 from bench.worker.block import BlockRun
 
 
@@ -46,4 +46,4 @@ def main(events: TextIO) -> None:
 
 
 if __name__ == "__main__":
-    process.run(main)
+    event_stream.run(main)

@@ -18,12 +18,13 @@ from typing import Any, NamedTuple, cast
 import jax
 from jax.sharding import Mesh
 
-from bench.cells import Block, Cell, StepOptions
 from bench.contract import Implementation, Problem, TrainStep, Workload
-from bench.host import host_id
-from bench.inputs import owner
-from bench.mesh import MeshShape
-from bench.protocol import (
+from bench.records.cells import Block, Cell, StepOptions
+from bench.records.current_arm import TurnWriter
+from bench.records.host import host_id
+from bench.records.input_arms import owner
+from bench.records.mesh import MeshShape
+from bench.records.messages import (
     BlockEvent,
     CellEvent,
     Event,
@@ -35,7 +36,7 @@ from bench.protocol import (
     SamplesEvent,
     TraceEvent,
 )
-from bench.rows import (
+from bench.records.rows import (
     TWIN,
     BlockRow,
     Ceilings,
@@ -47,36 +48,30 @@ from bench.rows import (
     Turn,
     block_fields,
 )
-from bench.turns import TurnWriter
 from bench.worker import peers
-from bench.worker.bases import BaseModules
-from bench.worker.ceilings import measure_ceilings
-from bench.worker.checkpoints import measure_checkpoints, no_checkpoint
-from bench.worker.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
-from bench.worker.compilation import CompilationLog, remembered_programs
-from bench.worker.completion import check_completion
+from bench.worker.base_modules import BaseModules
 from bench.worker.discover import implementation_files, load
-from bench.worker.divergence import diverged
-from bench.worker.energy import Meter
-from bench.worker.energy import merged as merged_energy
-from bench.worker.failures import Ended, UnsupportedError, failure
-from bench.worker.first_call import FirstCall
-from bench.worker.gate import OWN, Gate, built
-from bench.worker.host_slots import merged
-from bench.worker.inputs import FedArm, fed_arm, longest
-from bench.worker.memory import high_water, largest_program
 from bench.worker.meshes import make_mesh
-from bench.worker.operations import Operations, modules_of
+from bench.worker.phases.checkpoints import measure_checkpoints, no_checkpoint
+from bench.worker.phases.input_feed import FedArm, fed_arm, longest
+from bench.worker.phases.training import Curve, references, trained
 from bench.worker.problems import load_workload, make_problem
-from bench.worker.programs import (
-    communication,
-    compilers_cost,
-    live_programs,
-    product_flops,
-)
-from bench.worker.traced_flops import traced_flops
-from bench.worker.tracing import Subject, trace_by_turns, trace_row
-from bench.worker.training import Curve, references, trained
+from bench.worker.prove.completion import check_completion
+from bench.worker.prove.divergence import diverged
+from bench.worker.prove.failures import Ended, UnsupportedError, failure
+from bench.worker.prove.gate import OWN, Gate, built
+from bench.worker.read.compilation import CompilationLog, remembered_programs
+from bench.worker.read.first_call import FirstCall
+from bench.worker.read.memory import high_water, largest_program
+from bench.worker.read.programs import communication, compilers_cost, live_programs, product_flops
+from bench.worker.read.traced_flops import traced_flops
+from bench.worker.time.ceilings import measure_ceilings
+from bench.worker.time.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
+from bench.worker.time.energy_counters import Meter
+from bench.worker.time.energy_counters import merged as merged_energy
+from bench.worker.time.host_slots import merged
+from bench.worker.trace.operations import Operations, modules_of
+from bench.worker.trace.profiler import Subject, trace_by_turns, trace_row
 
 Emit = Callable[[Event], None]
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-import bench.workloads
+import bench.contract.workloads
 import implementations
 
 
@@ -18,8 +18,8 @@ def implementation_files(outside: list[str]) -> dict[str, Path]:
 
 
 def workload_files(outside: list[str]) -> dict[str, Path]:
-    """Name to file: those in bench/workloads/, and files named on the command line."""
-    return python_files(bench.workloads, outside)
+    """Name to file: those in bench/contract/workloads/, and files named on the command line."""
+    return python_files(bench.contract.workloads, outside)
 
 
 def python_files(package: ModuleType, outside: list[str]) -> dict[str, Path]:
@@ -35,7 +35,7 @@ def load(path: Path) -> ModuleType:
     Raises:
       ImportError: there is no such Python file. Whatever the file itself raises passes through.
     """
-    for package in (implementations, bench.workloads):
+    for package in (implementations, bench.contract.workloads):
         if path.parent.resolve() == Path(package.__path__[0]).resolve():
             return importlib.import_module(f"{package.__name__}.{path.stem}")
     # Under a name of its own: a file called json.py must not become everybody's json.

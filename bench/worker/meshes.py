@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 from jax.sharding import AxisType, Mesh
 
-from bench.mesh import MeshShape
+from bench.records.mesh import MeshShape
 
 
 def make_mesh(shape: MeshShape) -> Mesh:

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from bench.protocol import Place
+from bench.records.messages import Place
 
 T = TypeVar("T")
 

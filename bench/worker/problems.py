@@ -7,14 +7,14 @@ from typing import cast
 
 import optax
 
-from bench.cells import Block, StepOptions
-from bench.clipping import clip_by_global_norm
 from bench.contract import Problem, Workload
+from bench.contract.clipping import clip_by_global_norm
+from bench.records.cells import Block, StepOptions
 from bench.worker.discover import load, workload_files
 
 
 def load_workload(block: Block, paths: list[str]) -> Workload:
-    """The module of a block's workload, from bench/workloads/ or from outside."""
+    """The module of a block's workload, from bench/contract/workloads/ or from outside."""
     return cast("Workload", load(workload_files(paths)[block.workload]))
 
 

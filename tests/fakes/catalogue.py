@@ -1,4 +1,4 @@
-"""Stands in for `python -m bench.worker.catalogue`; implementations/ and bench/workloads/ lie in
+"""Stands in for `python -m bench.worker.answer.available`; implementations/ and bench/contract/workloads/ lie in
 FAKE_ROOT, and where that lacks them in the checkout.
 """
 
@@ -50,7 +50,7 @@ if __name__ == "__main__":
     found = catalogue(request=json.load(sys.stdin))
     for folder, entries in (
         ("implementations", found["implementations"]),
-        ("bench/workloads", found["workloads"]),
+        ("bench/contract/workloads", found["workloads"]),
     ):
         for entry in entries:
             name = Path(folder, f"{entry['name']}.py")

@@ -19,10 +19,10 @@ import sys
 import time
 from pathlib import Path
 
-from bench.cells import Block, StepOptions
-from bench.mesh import MeshShape
-from bench.rows import block_fields
-from bench.turns import TurnWriter
+from bench.records.cells import Block, StepOptions
+from bench.records.current_arm import TurnWriter
+from bench.records.mesh import MeshShape
+from bench.records.rows import block_fields
 
 BEHAVIOUR = json.loads(os.environ.get("FAKE_WORKER", "{}"))
 JOB = json.loads(sys.stdin.readline())

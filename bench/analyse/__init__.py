@@ -1,0 +1,1 @@
+"""From stored rows to numbers: statistics, verdicts, tables and causes. No words, no layout."""

@@ -1,0 +1,183 @@
+"""What makes one traced step longer than another: the difference, by what is computed.
+
+Operations of two programs are matched by what they compute, never by their names: the category and
+phase they are of, the source line they come from, and the sizes of what they make, whatever the
+layout. Imports no jax.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+from bench.records.rows import OpTime, StepParts, TraceRow
+
+Part = Literal[
+    "total_ns", "dispatch_ns", "compute_ns", "wait_ns", "move_ns", "idle_ns", "overlap_ns"
+]
+
+
+class Key(NamedTuple):
+    """What is matched between two programs."""
+
+    category: str
+    """One of bench.records.rows.Category, or `dispatch`, `idle`, `wait` (in collectives)."""
+    phase: str = ""
+    source: str = ""
+    sizes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Side:
+    """One program's part of a cause."""
+
+    seconds: float = 0.0
+    """A step, as traced."""
+    ops: tuple[str, ...] = ()
+    """HLO instructions."""
+    transposes: bool = False
+    """Whether any of them moves elements to another layout."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One thing that two steps spend different times on."""
+
+    key: Key
+    a: Side
+    b: Side
+
+    @property
+    def difference(self) -> float:
+        """Seconds that a step of A spends more than one of B."""
+        return self.a.seconds - self.b.seconds
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Why a step of A takes another time than one of B."""
+
+    traced_a: float
+    """Seconds a step, as traced."""
+    traced_b: float
+    causes: list[Cause]
+    """All of them; they add up to the difference. Largest difference first, idle time last."""
+    untraced: float
+    """Ratio of the steps that were timed just before the traced ones, without a profiler."""
+
+    @property
+    def gap(self) -> float:
+        """Difference of the traced steps, as a share of B's."""
+        return self.traced_a / self.traced_b - 1
+
+    @property
+    def named(self) -> float:
+        """What is attributed to something with a name, as a share of B's step."""
+        found = sum(cause.difference for cause in self.causes if cause.key.category != "idle")
+        return found / self.traced_b
+
+    @property
+    def whole(self) -> float:
+        """The difference that is to be explained: of untraced steps, in seconds of traced ones."""
+        return (self.untraced - 1) * self.traced_b
+
+    @property
+    def explained(self) -> float:
+        """Which share of the difference of untraced steps is attributed to something with a name.
+
+        1 where the named causes add up to it, less where they come to more or less than it, and 0
+        where they do not show it at all.
+        """
+        timed = self.untraced - 1
+        return max(0.0, 1 - abs(timed - self.named) / abs(timed)) if timed else 0.0
+
+
+def attribute(a: TraceRow, b: TraceRow) -> Attribution:
+    """Divide the difference of two traced steps among everything that they spend time on."""
+    sides = _sides(a), _sides(b)
+    found = [
+        Cause(key, *(side.get(key, Side()) for side in sides))
+        for key in dict.fromkeys(key for side in sides for key in side)
+    ]
+    found.sort(key=lambda cause: (cause.key.category == "idle", -abs(cause.difference)))
+    untraced = statistics.median(a["untraced_ns"]) / statistics.median(b["untraced_ns"])
+    return Attribution(_mean(a, "total_ns"), _mean(b, "total_ns"), found, untraced)
+
+
+def means(row: TraceRow) -> dict[str, float]:
+    """Seconds of a step by part of bench.records.rows.StepParts: means over devices and counted steps."""
+    return {part.removesuffix("_ns"): _mean(row, part) for part in get_args(Part)}
+
+
+def oversubscription(row: TraceRow) -> float | None:
+    """Seconds in which devices computed or moved data, over what the cores had; None without cores.
+
+    Above 1, devices share cores: what is then called computing includes waiting for a core.
+    """
+    if row["cores"] is None:
+        return None
+    parts = counted(row)
+    busy = sum(part["compute_ns"] + part["move_ns"] for part in parts)
+    steps = {part["step"]: part["total_ns"] for part in parts}
+    return busy / (row["cores"] * sum(steps.values()))
+
+
+def stragglers(row: TraceRow) -> dict[int, float]:
+    """Seconds that each device computes in a step, by its place in the mesh."""
+    seconds: defaultdict[int, list[int]] = defaultdict(list)
+    for part in counted(row):
+        seconds[part["device"]].append(part["compute_ns"])
+    return {place: sum(each) / len(each) / 1e9 for place, each in sorted(seconds.items())}
+
+
+def counted(row: TraceRow) -> list[StepParts]:
+    """Of the steps to look at."""
+    return [part for part in row["steps"] if part["step"] in row["counted"]]
+
+
+def _mean(row: TraceRow, part: Part) -> float:
+    values = [step[part] for step in counted(row)]
+    return sum(values) / len(values) / 1e9
+
+
+def _sides(row: TraceRow) -> dict[Key, Side]:
+    """Everything that a step spends time on."""
+    groups: defaultdict[Key, list[tuple[OpTime, float]]] = defaultdict(list)
+    for op in row["ops"]:
+        if op["category"] == "collective":
+            kind = re.sub(r"-(start|done)$", "", op["opcode"])
+            groups[Key("collective", sizes=(kind,))].append((op, op["move_ns"]))
+            groups[Key("wait")].append((op, op["wait_ns"]))
+        else:
+            groups[_key(op)].append((op, op["compute_ns"]))
+    found = {key: _side(ops) for key, ops in groups.items()}
+    control = sum(side.seconds for key, side in found.items() if key.category == "control")
+    found[Key("dispatch")] = Side(_mean(row, "dispatch_ns"))
+    found[Key("idle")] = Side(_mean(row, "idle_ns") - control)
+    return found
+
+
+def _key(op: OpTime) -> Key:
+    if op["category"] == "control":
+        return Key("control", sizes=(op["opcode"],))
+    return Key(op["category"], op["phase"], op["source"], tuple(sorted(map(_size, op["shapes"]))))
+
+
+def _size(shape: str) -> str:
+    """`f32[1,1024,256]` -> `f32[256,1024]`: the same numbers may lie in another order."""
+    dtype, _, dimensions = shape.rstrip("]").partition("[")
+    ordered = sorted((size for size in dimensions.split(",") if size not in {"", "1"}), key=int)
+    return f"{dtype}[{','.join(ordered)}]"
+
+
+def _side(ops: Iterable[tuple[OpTime, float]]) -> Side:
+    listed = list(ops)
+    return Side(
+        seconds=sum(nanoseconds for _, nanoseconds in listed) / 1e9,
+        ops=tuple(op["op"] for op, _ in listed),
+        transposes=any(op["transposes"] for op, _ in listed),
+    )

@@ -1,0 +1,161 @@
+"""Energy of steps: what counters showed over an arm's turns, and how sure that is.
+
+A counter that moves every T seconds shows what was used up to its last move, which lies anywhere in
+the T seconds before a reading. Of an arm with n turns of d seconds each that blurs both ends: by
+chance, with a variance of n T^2/6 times its power squared, as a lag is uniform in [0, T]; and
+always towards its neighbours, since T/2 of each turn is booked to the next one, T/(2d) of its
+energy. The neighbours are every other arm about equally often, so that their power is taken to be
+the block's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from bench.records import numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from bench.analyse.cell_table import Tables
+
+FIGURES = (
+    "joules_per_step", "joules_error", "joules_per_unit", "units_per_joule", "watts",
+    "energy_ratio", "energy_ratio_error",
+)  # fmt: skip
+"""Columns of `Tables.cells`; errors are half-widths of 95 % intervals, in the figure's unit."""
+
+_NONE: dict[str, float] = dict.fromkeys(FIGURES, math.nan)
+
+MOST_ERROR = 0.5
+"""Share of a figure from which its error makes it worthless."""
+
+
+@dataclass(frozen=True)
+class Used:
+    """What an arm used over all of its turns."""
+
+    joules: float
+    seconds: float
+    turns: int
+    steps: int
+    """Of all turns, washing out included: counters are read around whole turns."""
+    period_s: float
+    block_watts: float
+    """Of all arms of the block."""
+
+    @property
+    def watts(self) -> float:
+        """Mean power."""
+        return self.joules / self.seconds
+
+    @property
+    def per_step(self) -> float:
+        """Joules a step."""
+        return self.joules / self.steps
+
+    @property
+    def error(self) -> float:
+        """Half-width of the 95 % interval, as a share; infinite if turns are no longer than T."""
+        if self.joules <= 0:
+            return math.inf
+        booked = self.period_s * self.turns / (2 * self.seconds)
+        if 2 * booked >= 1:
+            return math.inf
+        chance = 2 * math.sqrt(self.turns / 6) * self.period_s / self.seconds
+        return chance + booked / (1 - booked) * abs(self.watts - self.block_watts) / self.watts
+
+
+def measure(samples: pd.DataFrame, blocks: pd.DataFrame) -> dict[tuple[str, str], Used]:
+    """What every arm used, by block and arm; only those whose turns were counted."""
+    counted = samples[samples["energy_seconds"].astype(float) > 0]
+    if counted.empty:
+        return {}
+    periods: dict[str, float] = {}
+    for name, meter in zip(blocks["block"], blocks["energy"], strict=True):
+        if isinstance(meter, dict):
+            periods[name] = max(periods.get(name, 0.0), meter["period_s"])
+    steps = 1 + counted["steps"] + counted["latency_steps"]
+    sums = (
+        counted.assign(all_steps=steps, turns=1)
+        .astype({"energy_joules": float, "energy_seconds": float})
+        .groupby(["block", "arm"])[["energy_joules", "energy_seconds", "turns", "all_steps"]]
+        .sum()
+    )
+    of_block = sums.groupby("block").sum()
+    watts = (of_block["energy_joules"] / of_block["energy_seconds"]).to_dict()
+    return {
+        (block, arm): Used(joules, seconds, int(turns), int(every), periods[block], watts[block])
+        for (block, arm), joules, seconds, turns, every in sums.itertuples(name=None)
+    }
+
+
+def figures(
+    found: Mapping[tuple[str, str], Used], cell: Mapping[str, Any], baseline: str
+) -> dict[str, float]:
+    """The FIGURES of a cell; NaN where they are unknown or too unsure."""
+    used = found.get((cell["block"], cell["implementation"]))
+    if cell["status"] != "ok" or used is None or used.error > MOST_ERROR:
+        return _NONE
+    units = cell["units_per_step"]
+    own = {
+        "joules_per_step": used.per_step,
+        "joules_error": used.per_step * used.error,
+        "joules_per_unit": used.per_step / units,
+        "units_per_joule": units / used.per_step,
+        "watts": used.watts,
+    }
+    other = found.get((cell["block"], baseline))
+    if other is None or other.error > MOST_ERROR or baseline == cell["implementation"]:
+        return _NONE | own
+    ratio = used.per_step / other.per_step
+    return _NONE | own | {
+        "energy_ratio": ratio, "energy_ratio_error": ratio * math.hypot(used.error, other.error)
+    }  # fmt: skip
+
+
+def sentence(found: Tables) -> str:
+    """What was counted, or why the energy is unknown; empty where no launch looked for counters."""
+    meters = [meter for block in found.comparisons for meter in found.meters.get(block.name, ())]
+    reasons = sorted({meter["reason"] for meter in meters if meter["reason"]})
+    known = [meter for meter in meters if not meter["reason"]]
+    parts = []
+    if known:
+        longest = max(meter["period_s"] for meter in known)
+        kinds = sorted({_kinds(meter["counted"]) for meter in known})
+        parts.append(
+            f"of {' or '.join(kinds)}, each as a whole, with idle power and other programs; "
+            f"counters that move every {numbers.si(longest, 's')}"
+        )
+        unsure = _unsure(found)
+        if unsure:
+            parts.append(unsure)
+    if reasons:
+        parts.append(f"{'elsewhere ' if known else ''}unknown: {'; '.join(reasons)}")
+    return "; ".join(parts)
+
+
+def _kinds(counted: Iterable[str]) -> str:
+    counts = Counter(counted)
+    return " and ".join(numbers.count(count, kind) for kind, count in sorted(counts.items()))
+
+
+def _unsure(found: Tables) -> str:
+    """How many cells have no figure although there are counters."""
+    blocks = {
+        name for name, meters in found.meters.items() if not all(one["reason"] for one in meters)
+    }
+    cells = found.cells
+    timed = cells[(cells["status"] == "ok") & cells["block"].isin(blocks)]
+    missing = int(timed["joules_per_step"].isna().sum())
+    if not missing:
+        return ""
+    return (
+        f"unknown of {numbers.count(missing, 'cell')}, whose turns are too short for that: more "
+        "--seconds make them longer"
+    )

@@ -1,0 +1,224 @@
+"""Loss curves: how far each is from the reference's, and how far rounding alone leads.
+
+The reference is the whole batch on one device: see bench/worker/phases/training.py. Every step amplifies
+rounding, so that late differences say little: those of the first EARLY steps are given apart, and
+beside all of them those of the reference itself in other arithmetic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from bench.records import numbers
+from bench.records.rows import EXACT, IN_PARTS, WHOLE_BATCH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from bench.analyse.cell_table import Comparison, Tables
+    from bench.records.rows import LossRow, Manifest
+
+EARLY = 40
+"""Steps in which right curves agree to rounding: two orders of summation in float32 were seen to
+differ by 1e-7 for about so many steps of Adam, and to drift apart from there."""
+
+YARDSTICKS = (IN_PARTS, EXACT)
+"""The reference in other arithmetic."""
+
+_HOW = {IN_PARTS: "with its batch in parts", EXACT: "in float64"}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One arm's losses."""
+
+    arm: str
+    """Implementation, or a reference."""
+    losses: NDArray[np.float64]
+    """(steps,)."""
+    differences: NDArray[np.float64]
+    """(steps that the reference has too,): relative to the reference's loss of the same step."""
+    tolerance: float
+    reason: str
+    """Why it is shorter than was asked for; empty if it is not."""
+
+    @property
+    def largest(self) -> float | None:
+        """The largest difference; None where there is nothing to compare."""
+        return float(self.differences.max()) if self.differences.size else None
+
+    @property
+    def early(self) -> float | None:
+        """The largest of the first EARLY steps."""
+        return float(self.differences[:EARLY].max()) if self.differences.size else None
+
+    @property
+    def beyond(self) -> int | None:
+        """The first step, from 1, that differs by more than the tolerance; None if none does."""
+        found = np.flatnonzero(self.differences > self.tolerance)
+        return int(found[0]) + 1 if found.size else None
+
+    @property
+    def so_far(self) -> NDArray[np.float64]:
+        """The largest difference up to each step; 0 while losses are equal."""
+        return np.maximum.accumulate(self.differences)
+
+
+@dataclass(frozen=True)
+class Training:
+    """A block's curves."""
+
+    block: Comparison
+    reference: Curve
+    yardsticks: list[Curve]
+    curves: list[Curve]
+    """Of the implementations that may show a time, by name."""
+
+    @property
+    def steps(self) -> int:
+        """Of the longest curve."""
+        return max(len(one.losses) for one in (self.reference, *self.yardsticks, *self.curves))
+
+    @property
+    def farthest(self) -> Curve | None:
+        """The implementation that is farthest from the reference."""
+        known = [one for one in self.curves if one.largest is not None]
+        return max(known, key=lambda one: one.largest or 0.0, default=None)
+
+    @property
+    def parted(self) -> list[Curve]:
+        """Curves that leave the tolerance early, where the reference in other arithmetic does not.
+
+        Empty where nothing says how far rounding leads.
+        """
+        known = [one.early for one in self.yardsticks if one.early is not None]
+        if not known or max(known) > self.reference.tolerance:
+            return []
+        return [one for one in self.curves if (one.early or 0.0) > one.tolerance]
+
+
+def find(found: Tables) -> list[Training]:
+    """The curves of every block that has any, in the order of the report."""
+    rows: dict[str, dict[str, LossRow]] = {}
+    for row in found.losses:
+        rows.setdefault(row["block"], {})[row["arm"]] = row
+    return [_training(block, rows[block.name]) for block in found.comparisons if block.name in rows]
+
+
+def _training(block: Comparison, rows: dict[str, LossRow]) -> Training:
+    first = next(iter(rows.values()))
+    reference = np.array(rows[WHOLE_BATCH]["losses"] if WHOLE_BATCH in rows else [], float)
+
+    def curve(arm: str) -> Curve:
+        row = rows.get(arm)
+        losses = np.array(row["losses"] if row else [], float)
+        reason = row["reason"] if row else "its worker ended before"
+        steps = min(len(losses), len(reference))
+        right = np.maximum(np.abs(reference[:steps]), 1e-30)
+        differences = np.abs(losses[:steps] - reference[:steps]) / right
+        return Curve(arm, losses, differences, first["tolerance"], reason)
+
+    yardsticks = [curve(arm) for arm in YARDSTICKS if arm in rows]
+    return Training(block, curve(WHOLE_BATCH), yardsticks, list(map(curve, sorted(block.arms))))
+
+
+def sentence(trainings: Sequence[Training]) -> str:
+    """How far curves are from the reference at most, and what rounding does; empty without any."""
+    known = [
+        (one.largest or 0.0, one, training)
+        for training in trainings
+        if (one := training.farthest) is not None
+    ]
+    if not known:
+        return ""
+    largest, one, where = max(known, key=lambda found: found[0])
+    steps = max(training.steps for training in trainings)
+    text = (
+        f"Loss curves of {numbers.count(steps, 'step')}: at most {numbers.scientific(largest)} "
+        f"from the reference's ({one.arm} in {where.block.name}"
+    )
+    if one.beyond:
+        text += f"; above {numbers.scientific(one.tolerance)} from step {one.beyond}"
+    itself = [
+        f"{numbers.scientific(each.largest)} {_HOW[each.arm]}{_cut_off(each, where)}"
+        for each in where.yardsticks
+        if each.largest is not None
+    ]
+    rounding = f" Rounding alone takes the reference {' and '.join(itself)}." if itself else ""
+    return f"{text}).{rounding}"
+
+
+def _cut_off(curve: Curve, training: Training) -> str:
+    """Of how many steps a curve is that ended before the longest."""
+    steps = len(curve.losses)
+    return "" if steps == training.steps else f" (of {numbers.count(steps, 'step')})"
+
+
+def parted(trainings: Iterable[Training]) -> str:
+    """Curves that rounding does not explain; empty if there are none."""
+    found = [(one.early or 0.0, one, training) for training in trainings for one in training.parted]
+    if not found:
+        return ""
+    early, one, where = max(found, key=lambda each: each[0])
+    return (
+        f"{numbers.count(len(found), 'cell')} left the reference's losses within {EARLY} steps by "
+        f"more than the gate allows its own: at most {numbers.scientific(early)}, {one.arm} in "
+        f"{where.block.name}, where {numbers.scientific(one.tolerance)} is allowed. The reference "
+        "in other arithmetic stays within that, so that rounding may not explain it."
+    )
+
+
+def unfinished(trainings: Sequence[Training], manifest: Manifest) -> str:
+    """Where curves were asked for, and are missing or end early; empty if they do not."""
+    if not manifest["config"].get("train_steps"):
+        return ""
+    missing = [
+        (f"{training.block.name}/{one.arm}", one.reason)
+        for training in trainings
+        for one in (training.reference, *training.yardsticks, *training.curves)
+        if one.reason
+    ]
+    if not missing:
+        return ""
+    name, reason = missing[0]
+    return (
+        f"{numbers.count(len(missing), 'loss curve')} ended before the last step, {name} for "
+        f"instance: {reason}. Times are not touched by it."
+    )
+
+
+def curves_frame(trainings: Iterable[Training]) -> pd.DataFrame:
+    """One row a step of a curve: its loss, and its difference from the reference's."""
+    frames = []
+    for training in trainings:
+        for one in (training.reference, *training.yardsticks, *training.curves):
+            steps = np.arange(len(one.losses))
+            apart = pd.Series(one.differences).reindex(steps).to_numpy(float)
+            columns = {"step": steps + 1, "loss": one.losses, "difference": apart}
+            frames.append(pd.DataFrame({"block": training.block.name, "arm": one.arm, **columns}))
+    return pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
+
+
+def differences_frame(trainings: Iterable[Training]) -> pd.DataFrame:
+    """One row a curve but the reference's: how far it is from that."""
+    rows = [
+        {
+            "block": training.block.name,
+            "arm": one.arm,
+            "steps": len(one.losses),
+            "largest_difference": one.largest,
+            f"largest_difference_first_{EARLY}": one.early,
+            "tolerance": one.tolerance,
+            "first_step_beyond": one.beyond,
+            "reason": one.reason,
+        }
+        for training in trainings
+        for one in (*training.yardsticks, *training.curves)
+    ]
+    return pd.DataFrame(rows).astype({"first_step_beyond": "Int64"})

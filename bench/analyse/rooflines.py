@@ -1,0 +1,72 @@
+"""What the machine was measured to do at best, and each cell's place beneath that.
+
+A roofline (Williams, Waterman and Patterson, Communications of the ACM 52 (2009), 65) bounds a
+device's FLOP/s by its matrix products and by its memory times the FLOPs done for each byte of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, cast
+
+from bench.records.cells import StepOptions
+from bench.records.rows import Ceilings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import pandas as pd
+
+
+def ceilings(blocks: pd.DataFrame) -> dict[str, Ceilings]:
+    """The best of each figure, by a block's name, over all blocks that had the same hardware.
+
+    These have the same numbers of devices and processes, precision and variant. Blocks without any
+    such figures are missing.
+    """
+    hardware: dict[str, tuple[Any, ...]] = {}
+    measured: defaultdict[tuple[Any, ...], list[Ceilings]] = defaultdict(list)
+    for row in blocks.to_dict("records"):
+        variant = StepOptions.parse(row["options"]).variant
+        same = row["devices"], row["processes"], row["precision"], variant
+        hardware[row["block"]] = same
+        if isinstance(row["ceilings"], dict):
+            measured[same].append(cast("Ceilings", row["ceilings"]))
+    return {name: _best(measured[same]) for name, same in hardware.items() if same in measured}
+
+
+def figures(cell: Mapping[str, Any], machine: Ceilings | None) -> dict[str, float]:
+    """A cell's place: columns of bench.analyse.cell_table.Tables.cells; NaN where unknown.
+
+    Args:
+      cell: a row of that table, with its times.
+      machine: what its block's hardware can do.
+    """
+    flops, moved, sent = (cell[of] for of in ("compiled_flops", "accessed_bytes", "wire_bytes"))
+    intensity = flops / moved if moved > 0 else math.nan
+    reached = flops / cell["step_s"] / cell["devices"]
+    roof = rate = math.nan
+    if machine is not None:
+        rate = machine["all_reduce_bytes"] or math.nan
+        if not math.isnan(intensity):
+            roof = min(machine["matmul_flops"], intensity * machine["memory_bytes"])
+    return {
+        "intensity": intensity,
+        "device_flops": reached,
+        "roof_flops": roof,
+        "roof": reached / roof if roof > 0 else math.nan,
+        "communication_s": sent / rate if sent else 0.0,
+    }
+
+
+def _best(measured: Iterable[Ceilings]) -> Ceilings:
+    every = list(measured)
+    rates = [one["all_reduce_bytes"] for one in every if one["all_reduce_bytes"] is not None]
+    seconds = [one["all_reduce_s"] for one in every if one["all_reduce_s"] is not None]
+    return Ceilings(
+        matmul_flops=max(one["matmul_flops"] for one in every),
+        memory_bytes=max(one["memory_bytes"] for one in every),
+        all_reduce_bytes=max(rates, default=None),
+        all_reduce_s=min(seconds, default=None),
+    )

@@ -1,0 +1,139 @@
+"""Which blocks make up a scaling curve, and the efficiency along it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from bench.records import numbers
+from bench.records.cells import StepOptions
+from bench.records.mesh import MeshShape
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Kind = Literal["strong", "weak"]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Cells that differ by implementation and by the size of the mesh's first axis alone.
+
+    Over several processes, the mesh grows by processes of equally many devices. Such a curve begins
+    with the mesh that one of them has alone.
+    """
+
+    kind: Kind
+    workload: str
+    size: str
+    options: str
+    """The precision, and what else is asked of the step; on the largest mesh."""
+    devices_a_process: int | None
+    """None where one process has all."""
+    family: str
+    """The mesh with its first axis open: `data=N,model=2`."""
+    batch: int
+    """Global batch of a strong curve, batch a device of a weak one."""
+    points: pd.DataFrame
+    """`cell`, `implementation`, `devices`, `mesh`, `step_s` with quartiles, `units_per_s`, `unit`,
+    `oversubscribed`, and `efficiency` with quartiles `efficiency_q1`, `efficiency_q3`, a share
+    of 1: NaN for an implementation without a time on the smallest mesh. `memory_bytes` and
+    `high_water_bytes` of a device, and `communication_s`, what its collectives alone take at the
+    measured rate: NaN where unknown."""
+
+    @property
+    def subject(self) -> str:
+        """`gpt2-nano, fp32`."""
+        return f"{self.workload}-{self.size}, {self.options}"
+
+    @property
+    def slug(self) -> str:
+        """A file name without its ending."""
+        words = [self.kind, self.workload, self.size, self.options, self.family, f"b{self.batch}"]
+        if self.devices_a_process is not None:
+            words.append(f"{self.devices_a_process}each")
+        return "-".join(words).replace("=", "").replace(",", "-")
+
+    @property
+    def title(self) -> str:
+        """What is held fixed along the curve."""
+        fixed = "in all" if self.kind == "strong" else "a device"
+        each = ""
+        if self.devices_a_process is not None:
+            each = f", {numbers.count(self.devices_a_process, 'device')} a process"
+        return f"{self.kind.capitalize()} scaling, {self.family}{each}, batch {self.batch} {fixed}"
+
+
+_COLUMNS = [
+    *("cell", "implementation", "devices", "mesh", "step_s", "step_q1_s", "step_q3_s"),
+    *("units_per_s", "unit", "oversubscribed", "efficiency", "efficiency_q1", "efficiency_q3"),
+    *("memory_bytes", "high_water_bytes", "communication_s"),
+]
+
+
+def find(cells: pd.DataFrame) -> list[Scaling]:
+    """All curves over at least two meshes, strong before weak, of the report's tidy table."""
+    ok = cells[cells["status"] == "ok"] if not cells.empty else cells
+    if ok.empty:
+        return []
+    families = {mesh: _family(mesh) for mesh in ok["mesh"].unique()}
+    ok = ok.assign(family=ok["mesh"].map(families), each=ok["batch"] / ok["devices"])
+    ok = ok.sort_values(["implementation", "devices"])
+    asked = {text: str(replace(StepOptions.parse(text), processes=1)) for text in ok["options"]}
+    ok = ok.assign(asked=ok["options"].map(asked), own=ok["devices"] // ok["processes"])
+    alone = ok["processes"] == 1
+    groups: list[tuple[int | None, pd.DataFrame]] = [(None, ok[alone])]
+    # What one process has alone begins the curve of processes with as much each.
+    groups += [(int(own), ok[ok["own"] == own]) for own in sorted(ok.loc[~alone, "own"].unique())]
+    curves = [
+        curve
+        for own, rows in groups
+        for curve in (*_curves(rows, "strong", "batch", own), *_curves(rows, "weak", "each", own))
+    ]
+    # Both kinds of a subject together.
+    return sorted(curves, key=lambda c: (c.workload, c.size, c.options))
+
+
+def _family(mesh: str) -> str:
+    (first, _), *others = MeshShape.parse(mesh).axes
+    return ",".join([f"{first}=N", *(f"{name}={size}" for name, size in others)])
+
+
+def _curves(ok: pd.DataFrame, kind: Kind, fixed: str, own: int | None) -> list[Scaling]:
+    """All curves of a kind; `fixed` is the column that stays the same along one."""
+    ok = ok[ok[fixed] % 1 == 0]
+    same = ["workload", "size", "asked", "family", fixed]
+    curves = []
+    for _, points in _efficiency(ok, kind, same).groupby(same):
+        if len(points["devices"].unique()) > 1:
+            first = points.iloc[points["devices"].argmax()]
+            curves.append(
+                Scaling(
+                    kind=kind,
+                    workload=first["workload"],
+                    size=first["size"],
+                    options=first["options"],
+                    devices_a_process=own,
+                    family=first["family"],
+                    batch=int(first[fixed]),
+                    points=points[_COLUMNS].reset_index(drop=True),
+                )
+            )
+    return curves
+
+
+def _efficiency(rows: pd.DataFrame, kind: Kind, same: list[str]) -> pd.DataFrame:
+    """Add efficiency against each implementation's own time on the smallest mesh of its curve.
+
+    Strong: T(n0) n0 / (T(n) n). Weak: T(n0) / T(n). Its quartiles are those of T(n) alone.
+    """
+    smallest = rows.groupby(same)["devices"].transform("min")
+    there = rows["step_s"].where(rows["devices"] == smallest)
+    ideal = there.groupby([rows[column] for column in [*same, "implementation"]]).transform("max")
+    if kind == "strong":
+        ideal = ideal * smallest / rows["devices"]
+    return rows.assign(
+        efficiency=ideal / rows["step_s"],
+        efficiency_q1=ideal / rows["step_q3_s"],
+        efficiency_q3=ideal / rows["step_q1_s"],
+    )

@@ -1,0 +1,222 @@
+"""From ratios to words: faster, slower, same or undecided, and when to stop measuring.
+
+The 95 % interval of a ratio is about that ratio alone. A verdict is held to more: of all blocks,
+at most 1 % (ALPHA) may contain a wrong one, whichever of their arms are compared and however often
+their samples were looked at. A block with k arms therefore splits ALPHA evenly over its
+k (k - 1) / 2 pairs (Bonferroni) and over its looks: `AlphaSpending`. A regress run is held to more
+still: ALPHA is for a wrong verdict anywhere in it, so it splits what a look at a block may spend
+over the comparisons of the whole run. Imports no jax.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from bench.records.rows import Look
+
+if TYPE_CHECKING:
+    from bench.analyse.statistics import Ratio, Rounds
+
+ALPHA = 0.01
+MARGIN = 0.02
+"""Relative difference of step times that is too small to matter, if none is asked for."""
+
+FIRST_LOOK = 16
+
+RESERVE = 0.2
+"""Share of ALPHA kept for launches beyond the planned ones."""
+
+_NOTHING = 1e-9 * ALPHA
+"""What sums of floats may leave of a share that is spent."""
+
+Word = Literal["faster", "slower", "same", "undecided"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What may be said of a ratio."""
+
+    word: Word
+    low: float
+    high: float
+    """Interval of the ratio that the word rests on: stricter than its 95 % interval. 0 and
+    infinity where there is none."""
+
+    @property
+    def decided(self) -> bool:
+        """Whether anything can be said."""
+        return self.word != "undecided"
+
+
+def decide(ratio: Ratio, alpha: float, margin: float = MARGIN) -> Verdict:
+    """Hold a ratio's interval, of error alpha, against no difference and the margin.
+
+    *same*: the interval lies within 1 / (1 + margin) .. 1 + margin, so that whatever difference
+    there is does not matter. Otherwise *faster* (*slower*): it lies below (above) 1.
+    """
+    interval = ratio.interval(alpha)
+    if interval is None:
+        return Verdict("undecided", 0.0, math.inf)
+    low, high = interval
+    word: Word = "undecided"
+    if 1 / (1 + margin) <= low and high <= 1 + margin:
+        word = "same"
+    elif high < 1:
+        word = "faster"
+    elif low > 1:
+        word = "slower"
+    return Verdict(word, low, high)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a block says of one of its arms against another: its baseline, if no other is named."""
+
+    ratio: Ratio
+    verdict: Verdict
+    to_decide: float
+    """How many times the launches so far would probably decide it: `launches_to_decide`."""
+
+
+def claims(
+    rounds: Rounds,
+    arms: Sequence[str],
+    baseline: str,
+    alpha: float,
+    margin: float,
+    beside: Mapping[str, str] | None = None,
+) -> dict[str, Claim]:
+    """What a block's rounds say of its arms but the baseline, by arm.
+
+    Args:
+      rounds: of the block, in all launches.
+      arms: all of the block's arms that are right, the baseline among them.
+      baseline: what they are compared with.
+      alpha: error of the look that this is, over all pairs of arms and what is beside them.
+      margin: share of a step time that is too small a difference to matter.
+      beside: other arms, and what each of them alone is compared with.
+    """
+    others = beside or {}
+    opponents = {arm: baseline for arm in arms if arm != baseline} | dict(others)
+    return compare(rounds, opponents, alpha / pairs(len(arms), len(others)), margin)
+
+
+def compare(
+    rounds: Rounds, opponents: Mapping[str, str], alpha: float, margin: float
+) -> dict[str, Claim]:
+    """What a block's rounds say of arms, each against an opponent of its own.
+
+    Args:
+      rounds: of the block, in all launches.
+      opponents: what each arm is compared with.
+      alpha: error of each comparison.
+      margin: share of a step time that is too small a difference to matter.
+
+    Returns:
+      Claims by arm, of those that have samples and whose opponents have.
+    """
+    from bench.analyse import statistics  # noqa: PLC0415 (whoever only plans looks need not load scipy)
+
+    ratios = statistics.ratios(rounds, opponents)
+    return {arm: claim(ratio, alpha, margin) for arm, ratio in ratios.items()}
+
+
+def claim(ratio: Ratio, alpha: float, margin: float) -> Claim:
+    """What a ratio says, with an error of alpha."""
+    verdict = decide(ratio, alpha, margin)
+    needed = 0.0 if verdict.decided else launches_to_decide(ratio, alpha, margin)
+    return Claim(ratio, verdict, needed)
+
+
+def pairs(arms: int, beside: int = 0) -> int:
+    """Comparisons between so many arms, and so many others; at least 1."""
+    return max(1, arms * (arms - 1) // 2 + beside)
+
+
+def launches_to_decide(ratio: Ratio, alpha: float, margin: float = MARGIN) -> float:
+    """How many times the launches so far would probably decide an undecided ratio.
+
+    The interval narrows with the root of the number of launches. It decides once its half-width is
+    below the distance to what it must exclude: no difference, or the end of the margin, whichever
+    is farther. This takes the estimate for the truth, so it is an estimate itself; infinite where
+    there is no interval.
+    """
+    effect, limit = abs(math.log(ratio.value)), math.log1p(margin)
+    needed = max(effect, limit - effect)
+    return (ratio.half_width(alpha) / needed) ** 2
+
+
+def look_rounds(rounds: int) -> list[int]:
+    """Rounds within a launch after which to look: 16, 32, 64 ... below `rounds`."""
+    looks = []
+    look = FIRST_LOOK
+    while look < rounds:
+        looks.append(look)
+        look *= 2
+    return looks
+
+
+class AlphaSpending:
+    """How much error each look at a block may spend, so that all looks together spend ALPHA.
+
+    A spending function, as of Lan and DeMets, Biometrika 70 (1983): what all looks up to n rounds
+    have spent depends on n alone, however many looks there were. Up to the planned rounds it grows
+    in proportion to n, up to ALPHA less RESERVE's share of it; the last planned look spends what is
+    left of that. Of the reserve, looks beyond the N rounds of the plan have spent 1 - N / n: twice
+    the rounds may spend half of it, so that more measuring goes on to make verdicts easier. Between
+    looks there is Bonferroni's inequality in place of their joint distribution, which is
+    conservative.
+
+    Args:
+      planned: rounds of all planned launches together.
+      looks: those of earlier launches.
+    """
+
+    def __init__(self, planned: int, looks: Sequence[Look] = ()) -> None:
+        self._planned = planned
+        self._share = ALPHA * (1 - RESERVE)
+        self.looks = list(looks)
+
+    @property
+    def spent(self) -> float:
+        """By all looks so far."""
+        return sum(look["alpha"] for look in self.looks)
+
+    def look(self, rounds: int, last_planned: bool) -> float:
+        """Spend on a look at the block's first `rounds` rounds.
+
+        A look at as many rounds as the one before is the same look: it may spend more, if anything.
+        A look at fewer spends nothing.
+
+        Returns:
+          The error that verdicts at this look may have together.
+        """
+        before = self.looks[-1]["rounds"] if self.looks else 0
+        if rounds < before:
+            return 0.0
+        again = self.looks.pop()["alpha"] if self.looks and rounds == before else 0.0
+        alpha = max(again, self._until(rounds, last_planned) - self.spent)
+        self.looks.append(Look(rounds=rounds, alpha=alpha))
+        return alpha
+
+    def _until(self, rounds: int, last_planned: bool) -> float:
+        """What all looks up to so many rounds may spend together."""
+        planned = self._rounds_of_plan()
+        if planned is not None and rounds > planned:
+            return self._share + ALPHA * RESERVE * (1 - planned / rounds)
+        return self._share * (1.0 if last_planned else min(rounds / self._planned, 1.0))
+
+    def _rounds_of_plan(self) -> int | None:
+        """Rounds at the look that spent what was left of the plan's share; None before it.
+
+        Launches that end early leave them at fewer than were planned.
+        """
+        spent = 0.0
+        for look in self.looks:
+            spent += look["alpha"]
+            if spent >= self._share - _NOTHING:
+                return look["rounds"]
+        return None

@@ -1,0 +1,25 @@
+"""The one test function of a run: pytest makes an item of it for each cell.
+
+The engine measures a block when its first item runs; each item then hands the samples of its
+cell to pytest-benchmark, whose timer (set by bench.commands.pytest_front) returns what was stored.
+"""
+
+from __future__ import annotations
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from bench.commands.pytest_front import FRONT
+
+
+def cell(cell_name: str, benchmark: BenchmarkFixture, request: pytest.FixtureRequest) -> None:
+    """Replay the samples of a cell, or fail or skip for its reason."""
+    front = request.config.stash[FRONT]
+    result = front.measured(cell_name)
+    benchmark.name = benchmark.fullname = cell_name
+    benchmark.extra_info.update(front.extra_info(cell_name))
+    if result.status == "unsupported":
+        pytest.skip(result.reason)
+    if result.status != "ok":
+        pytest.fail(f"{result.status}: {result.reason}", pytrace=False)
+    benchmark.pedantic(lambda: None, rounds=len(result.step_seconds))  # type: ignore[no-untyped-call]

@@ -1,0 +1,268 @@
+"""GPT-2 on byte tokens of Python's own documentation, with clipped AdamW.
+
+The block is the published one: LayerNorm, causal multi-head attention and a 4x wide MLP with
+tanh GELU, each added to the residual stream; the output layer shares the token embedding. At
+size `124m` the parameter count is the published 124,439,808. There is no dropout.
+
+The text is `pydoc_data.topics`, which every Python ships, so that it needs no download. A byte is
+a token; `124m` keeps GPT-2's 50,257-row vocabulary for its cost and uses the first 256 rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from pydoc_data.topics import topics
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from bench.contract import (
+    PRECISIONS,
+    WHOLE,
+    ModelAxis,
+    Params,
+    Precision,
+    Problem,
+    Stages,
+)
+from bench.contract.clipping import clip_by_global_norm
+from bench.contract.layers import RowLinear, Vocabulary
+from bench.contract.logical_axes import constrain
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the model."""
+
+    layers: int
+    heads: int
+    width: int
+    context: int
+    vocabulary: int
+
+
+def tiny() -> Config:
+    """For tests."""
+    return Config(layers=1, heads=2, width=16, context=16, vocabulary=256)
+
+
+def deep() -> Config:
+    """For pipelines of up to eight stages."""
+    return Config(layers=8, heads=4, width=64, context=64, vocabulary=256)
+
+
+def nano() -> Config:
+    """For a laptop's CPU."""
+    return Config(layers=2, heads=4, width=64, context=64, vocabulary=256)
+
+
+def gpt2_124m() -> Config:
+    """The smallest published GPT-2, for an accelerator."""
+    return Config(layers=12, heads=12, width=768, context=1024, vocabulary=50257)
+
+
+SIZES = {"tiny": tiny, "nano": nano, "deep": deep, "124m": gpt2_124m}
+DEFAULT_SIZE = "nano"
+
+
+class Attention(nnx.Module):
+    """Causal multi-head attention: (batch, context, width) to the same. Heads may be divided."""
+
+    def __init__(self, config: Config, dtypes: Precision, rngs: nnx.Rngs, axis: ModelAxis) -> None:
+        shape = (axis.part(config.heads), config.width // config.heads)
+        self.qkv = nnx.LinearGeneral(
+            config.width,
+            (3, *shape),
+            kernel_init=nnx.initializers.normal(0.02),
+            dtype=dtypes.compute,
+            param_dtype=dtypes.params,
+            rngs=rngs,
+        )
+        self.out = RowLinear(
+            shape, config.width, kernel_init=residual_init(config), dtypes=dtypes, rngs=rngs,
+            axis=axis,
+        )  # fmt: skip
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.out(attend(*jnp.unstack(self.qkv(x), axis=-3)))
+
+
+def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    """Causal attention of heads, all (batch, context, heads, width of a head).
+
+    As jax.nn.dot_product_attention, whose softmax is always of float32: a proof in float64 would
+    have its rounding. Here it is of float32 or better.
+    """
+    context, width = query.shape[-3], query.shape[-1]
+    scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) / width**0.5
+    scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
+    visible = jnp.tril(jnp.ones((context, context), bool))
+    weights = jax.nn.softmax(jnp.where(visible, scores, -jnp.inf)).astype(value.dtype)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, value)
+
+
+class Block(nnx.Module):
+    """Attention, then an MLP, each on the normalized residual stream."""
+
+    def __init__(self, config: Config, dtypes: Precision, rngs: nnx.Rngs, axis: ModelAxis) -> None:
+        wide = axis.part(4 * config.width)
+        common: Any = {"dtype": dtypes.compute, "param_dtype": dtypes.params, "rngs": rngs}
+        self.norm_1 = nnx.LayerNorm(config.width, epsilon=1e-5, **common)
+        self.attention = Attention(config, dtypes, rngs, axis)
+        self.norm_2 = nnx.LayerNorm(config.width, epsilon=1e-5, **common)
+        self.up = nnx.Linear(
+            config.width, wide, kernel_init=nnx.initializers.normal(0.02), **common
+        )
+        self.down = RowLinear(
+            (wide,), config.width, kernel_init=residual_init(config), dtypes=dtypes, rngs=rngs,
+            axis=axis,
+        )  # fmt: skip
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = constrain(x + self.attention(self.norm_1(x)), ACTIVATIONS)
+        up = nnx.gelu(self.up(self.norm_2(x)), approximate=True)
+        return constrain(x + self.down(up), ACTIVATIONS)
+
+
+class GPT2(nnx.Module):
+    """Tokens (batch, context) to activations before the output layer (batch, context, width)."""
+
+    def __init__(
+        self,
+        config: Config,
+        dtypes: Precision,
+        rngs: nnx.Rngs,
+        *,
+        axis: ModelAxis = WHOLE,
+        remat: bool = False,
+    ) -> None:
+        self.remat = remat
+        common: Any = {"dtype": dtypes.compute, "param_dtype": dtypes.params, "rngs": rngs}
+        init = nnx.initializers.normal(0.02)
+        self.tokens = Vocabulary(
+            config.vocabulary, config.width, embedding_init=init, dtypes=dtypes, rngs=rngs,
+            axis=axis,
+        )  # fmt: skip
+        self.positions = nnx.Embed(config.context, config.width, embedding_init=init, **common)
+        self.blocks = nnx.List(Block(config, dtypes, rngs, axis) for _ in range(config.layers))
+        self.norm = nnx.LayerNorm(config.width, epsilon=1e-5, **common)
+
+    def embed(self, tokens: jax.Array) -> jax.Array:
+        """What enters the first block."""
+        x = self.tokens(tokens) + self.positions(jnp.arange(tokens.shape[-1]))
+        return constrain(x, ACTIVATIONS)
+
+    def loss(self, x: jax.Array, labels: jax.Array) -> jax.Array:
+        """Mean cross-entropy of the labels, from what leaves the last block."""
+        return self.tokens.cross_entropy(self.norm(x), labels).mean()
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        x = self.embed(tokens)
+        call = nnx.remat(Block.__call__) if self.remat else Block.__call__
+        for block in self.blocks:
+            x = call(block, x)
+        return x
+
+
+ACTIVATIONS = ("batch", None, "embed")
+AXIS_NAMES = {
+    "tokens/table/embedding": ("vocab", "embed"),
+    "positions/embedding": (None, "embed"),
+    "qkv/kernel": ("embed", None, "heads", None),
+    "qkv/bias": (None, "heads", None),
+    "out/product/kernel": ("heads", None, "embed"),
+    "up/kernel": ("embed", "mlp"),
+    "up/bias": ("mlp",),
+    "down/product/kernel": ("mlp", "embed"),
+}
+
+
+def residual_init(config: Config) -> nnx.Initializer:
+    """GPT-2's smaller start for the layers that write to the residual stream."""
+    return nnx.initializers.normal(0.02 / np.sqrt(2 * config.layers))
+
+
+def next_token_loss(model: Any, tokens: jax.Array) -> jax.Array:
+    """Mean cross-entropy of each next token; `tokens` is (batch, context + 1)."""
+    return model.loss(model(tokens[:, :-1]), tokens[:, 1:])
+
+
+def stages(config: Config, dtypes: Precision, axis: ModelAxis, *, remat: bool) -> Stages:
+    """The model, or a device's part of it, as a chain."""
+
+    def make_ends() -> GPT2:
+        return GPT2(replace(config, layers=0), dtypes, nnx.Rngs(0), axis=axis)
+
+    ends, _ = nnx.split(nnx.eval_shape(make_ends))
+    block, _ = nnx.split(nnx.eval_shape(lambda: Block(config, dtypes, nnx.Rngs(0), axis)))
+
+    def run_block(params: Params, x: jax.Array) -> jax.Array:
+        return nnx.merge(block, params)(x)
+
+    return Stages(
+        first=lambda params, tokens: nnx.merge(ends, params).embed(tokens[:, :-1]),
+        block=jax.checkpoint(run_block) if remat else run_block,
+        last=lambda params, x, tokens: nnx.merge(ends, params).loss(x, tokens[:, 1:]),
+    )
+
+
+@cache
+def text() -> np.ndarray:
+    """Python's documentation topics as bytes, (about 700,000,)."""
+    return np.frombuffer("\n\n".join(topics.values()).encode(), np.uint8)
+
+
+@dataclass(frozen=True)
+class Windows:
+    """All of the text as samples, one after the other: int32 (context + 1,) each.
+
+    The last token of one is the first of the next, so that every token but the text's first is
+    predicted once.
+    """
+
+    context: int
+
+    def __len__(self) -> int:
+        return (len(text()) - 1) // self.context
+
+    def __getitem__(self, number: int) -> np.ndarray:
+        start = number * self.context
+        return text()[start : start + self.context + 1].astype(np.int32)
+
+
+def problem(config: Config, batch_size: int, precision: str, remat: bool = False) -> Problem:
+    """Batches are windows of text at random places, int32 (batch, context + 1)."""
+    dtypes = PRECISIONS[precision]
+
+    def batch(index: int) -> np.ndarray:
+        starts = np.random.default_rng((0, index)).integers(
+            len(text()) - config.context, size=(batch_size, 1)
+        )
+        return text()[starts + np.arange(config.context + 1)].astype(np.int32)
+
+    tokens = batch_size * config.context
+    matrices = 12 * config.layers * config.width**2 + config.vocabulary * config.width
+    attention = 12 * config.layers * config.width * config.context
+    return Problem(
+        make_model=lambda: GPT2(config, dtypes, nnx.Rngs(0), remat=remat),
+        make_part=lambda axis: GPT2(config, dtypes, nnx.Rngs(0), axis=axis, remat=remat),
+        axis_names=AXIS_NAMES,
+        make_stages=lambda axis: stages(config, dtypes, axis, remat=remat),
+        loss=next_token_loss,
+        optimizer=optax.chain(
+            clip_by_global_norm(1.0), optax.adamw(1e-3, b2=0.95, weight_decay=0.1)
+        ),
+        batch=batch,
+        batch_size=batch_size,
+        records=Windows(config.context),
+        # PaLM's count (Chowdhery et al. 2022, appendix B): 6 a matrix parameter and token, and 12
+        # a layer, width and position of attention, with no discount for the causal mask.
+        model_flops=float(tokens * (6 * matrices + attention)),
+        units_per_step=tokens,
+        unit="tokens",
+    )

@@ -1,0 +1,133 @@
+"""A ReLU network, 256-1024-1024-256, with AdamW: a few large products and one large update.
+
+It fits a planted linear map under mean squared error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from bench.contract import (
+    PRECISIONS,
+    WHOLE,
+    AxisNames,
+    ModelAxis,
+    Precision,
+    Problem,
+)
+from bench.contract.layers import RowLinear
+
+
+@dataclass(frozen=True)
+class Config:
+    """Widths from the inputs to the outputs."""
+
+    widths: tuple[int, ...]
+
+
+def tiny() -> Config:
+    """For tests."""
+    return Config((8, 16, 16, 4))
+
+
+def base() -> Config:
+    """1.6 million parameters."""
+    return Config((256, 1024, 1024, 256))
+
+
+SIZES = {"tiny": tiny, "base": base}
+DEFAULT_SIZE = "base"
+
+
+class MLP(nnx.Module):
+    """Linear layers with ReLU between them: (batch, widths[0]) to (batch, widths[-1]).
+
+    Widths between two layers are divided in pairs: the first, third ... layer has the columns, the
+    one after it the rows. A last layer without a partner is not divided.
+    """
+
+    def __init__(
+        self,
+        widths: tuple[int, ...],
+        dtypes: Precision,
+        rngs: nnx.Rngs,
+        *,
+        axis: ModelAxis = WHOLE,
+        remat: bool = False,
+    ) -> None:
+        self.remat = remat
+        self.layers = nnx.List()
+        for number, (wide, out) in enumerate(pairwise(widths)):
+            if number % 2:
+                rows = (axis.part(wide),)
+                self.layers.append(RowLinear(rows, out, dtypes=dtypes, rngs=rngs, axis=axis))
+            else:
+                columns = axis.part(out) if number < len(widths) - 2 else out
+                self.layers.append(
+                    nnx.Linear(
+                        wide, columns, dtype=dtypes.compute, param_dtype=dtypes.params, rngs=rngs
+                    )
+                )
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        call = nnx.remat(_layer_and_relu) if self.remat else _layer_and_relu
+        *hidden, last = self.layers
+        for layer in hidden:
+            x = call(layer, x)
+        return last(x)
+
+
+def _layer_and_relu(layer: Any, x: jax.Array) -> jax.Array:
+    return nnx.relu(layer(x))
+
+
+def axis_names(widths: tuple[int, ...]) -> dict[str, AxisNames]:
+    """As MLP divides its layers."""
+    names: dict[str, AxisNames] = {}
+    for number in range(len(widths) - 1):
+        if number % 2:
+            names[f"layers/{number}/product/kernel"] = ("mlp", "embed")
+        elif number < len(widths) - 2:
+            names[f"layers/{number}/kernel"] = ("embed", "mlp")
+            names[f"layers/{number}/bias"] = ("mlp",)
+    return names
+
+
+def squared_error(model: Any, batch: Any) -> jax.Array:
+    """Mean over the batch and the outputs, in the parameters' dtype."""
+    inputs, targets = batch
+    return jnp.mean((model(inputs).astype(targets.dtype) - targets) ** 2)
+
+
+def problem(config: Config, batch_size: int, precision: str, remat: bool = False) -> Problem:
+    """Inputs (batch, widths[0]), targets (batch, widths[-1])."""
+    dtypes = PRECISIONS[precision]
+    widths = config.widths
+    planted = np.random.default_rng(0).normal(size=(widths[0], widths[-1])) / np.sqrt(widths[0])
+
+    def batch(index: int) -> tuple[np.ndarray, np.ndarray]:
+        inputs = np.random.default_rng((1, index)).normal(size=(batch_size, widths[0]))
+        return inputs.astype(dtypes.params), (inputs @ planted).astype(dtypes.params)
+
+    products = [wide * out for wide, out in pairwise(widths)]
+    return Problem(
+        make_model=lambda: MLP(widths, dtypes, nnx.Rngs(0), remat=remat),
+        make_part=lambda axis: MLP(widths, dtypes, nnx.Rngs(0), axis=axis, remat=remat),
+        axis_names=axis_names(widths),
+        loss=squared_error,
+        optimizer=optax.adamw(1e-3),
+        batch=batch,
+        batch_size=batch_size,
+        # Three products of 2mnk FLOPs a layer: forward, and the gradients of its kernel and of
+        # its inputs, which the first layer does not need.
+        model_flops=batch_size * (6.0 * sum(products) - 2.0 * products[0]),
+        units_per_step=batch_size,
+    )

@@ -1,0 +1,155 @@
+"""A variational autoencoder of images, 784-512-512 to a latent of 32 and back, with Adam.
+
+The encoder branches into a mean and a log-variance; a sample of that normal distribution is
+decoded, and the negative evidence lower bound is minimized (Kingma and Welling,
+https://arxiv.org/abs/1312.6114). The sample's noise belongs to the image: it is drawn from the
+image's own number in the data, so that it is the same wherever and beside whatever the image is
+computed.
+
+The images are drawn, not downloaded: bright strokes of random place and slope on 28 x 28 pixels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from bench.contract import PRECISIONS, WHOLE, ModelAxis, Precision, Problem
+from bench.contract.layers import RowLinear
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the model."""
+
+    side: int
+    """Of an image, in pixels."""
+    width: int
+    latent: int
+
+
+def tiny() -> Config:
+    """For tests."""
+    return Config(side=6, width=16, latent=4)
+
+
+def base() -> Config:
+    """1.4 million parameters."""
+    return Config(side=28, width=512, latent=32)
+
+
+SIZES = {"tiny": tiny, "base": base}
+DEFAULT_SIZE = "base"
+
+
+class VAE(nnx.Module):
+    """Images (batch, pixels) in 0 .. 1 to mean, log-variance (batch, latent) and back."""
+
+    def __init__(
+        self,
+        config: Config,
+        dtypes: Precision,
+        rngs: nnx.Rngs,
+        *,
+        axis: ModelAxis = WHOLE,
+        remat: bool = False,
+    ) -> None:
+        common: Any = {"dtype": dtypes.compute, "param_dtype": dtypes.params, "rngs": rngs}
+        divided: Any = {"dtypes": dtypes, "rngs": rngs, "axis": axis}
+        pixels, width = config.side**2, axis.part(config.width)
+        self.remat = remat
+        self.encode_1 = nnx.Linear(pixels, width, **common)
+        self.encode_2 = RowLinear((width,), config.width, **divided)
+        self.mean = nnx.Linear(config.width, config.latent, **common)
+        self.log_variance = nnx.Linear(config.width, config.latent, **common)
+        self.decode_1 = nnx.Linear(config.latent, width, **common)
+        self.decode_2 = RowLinear((width,), pixels, **divided)
+
+    def encode(self, images: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Mean and log-variance of the latent's distribution."""
+        x = nnx.relu(self.encode_2(nnx.relu(self.encode_1(images))))
+        return self.mean(x), self.log_variance(x)
+
+    def decode(self, latent: jax.Array) -> jax.Array:
+        """Logits of the pixels."""
+        return self.decode_2(nnx.relu(self.decode_1(latent)))
+
+    def __call__(self, images: jax.Array, noise: jax.Array) -> tuple[jax.Array, ...]:
+        """Mean, log-variance, and the logits of the sample that the noise makes."""
+        encode = nnx.remat(VAE.encode) if self.remat else VAE.encode
+        decode = nnx.remat(VAE.decode) if self.remat else VAE.decode
+        mean, log_variance = encode(self, images)
+        return mean, log_variance, decode(self, mean + jnp.exp(log_variance / 2) * noise)
+
+
+AXIS_NAMES = {
+    "encode_1/kernel": ("embed", "mlp"),
+    "encode_1/bias": ("mlp",),
+    "encode_2/product/kernel": ("mlp", "embed"),
+    "decode_1/kernel": (None, "mlp"),
+    "decode_1/bias": ("mlp",),
+    "decode_2/product/kernel": ("mlp", "embed"),
+}
+
+
+def noise_of(numbers: jax.Array, latent: int) -> jax.Array:
+    """Standard normal noise (batch, latent) of the images with these numbers, always the same.
+
+    Drawn in float32 whatever the precision, so that a proof in float64 has the same noise.
+    """
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), numbers)
+    return jax.vmap(lambda key: jax.random.normal(key, (latent,), jnp.float32))(keys)
+
+
+def negative_elbo(model: Any, batch: Any) -> jax.Array:
+    """Mean over the images of reconstruction error and divergence, in nats."""
+    images, numbers = batch
+    noise = noise_of(numbers, model.mean.out_features).astype(images.dtype)
+    mean, log_variance, logits = (x.astype(images.dtype) for x in model(images, noise))
+    reconstruction = optax.sigmoid_binary_cross_entropy(logits, images).sum(-1)
+    divergence = 0.5 * (jnp.exp(log_variance) + mean**2 - 1 - log_variance).sum(-1)
+    return jnp.mean(reconstruction + divergence)
+
+
+def strokes(rng: np.random.Generator, count: int, side: int) -> np.ndarray:
+    """Images (count, side * side) in 0 .. 1: a bright line each, soft at its edges."""
+    middle = rng.uniform(0.3, 0.7, (count, 2, 1, 1))
+    slope, width = rng.uniform(0, np.pi, (count, 1, 1)), rng.uniform(0.05, 0.12, (count, 1, 1))
+    y, x = np.mgrid[0:side, 0:side] / (side - 1)
+    across = (x - middle[:, 0]) * np.sin(slope) - (y - middle[:, 1]) * np.cos(slope)
+    along = (x - middle[:, 0]) * np.cos(slope) + (y - middle[:, 1]) * np.sin(slope)
+    bright = np.exp(-((across / width) ** 2)) * (np.abs(along) < 0.4)  # noqa: PLR2004
+    return bright.reshape(count, side * side)
+
+
+def problem(config: Config, batch_size: int, precision: str, remat: bool = False) -> Problem:
+    """A batch is images (batch, pixels) and their numbers in the data, int32 (batch,)."""
+    dtypes = PRECISIONS[precision]
+    pixels = config.side**2
+
+    def batch(index: int) -> tuple[np.ndarray, np.ndarray]:
+        images = strokes(np.random.default_rng((2, index)), batch_size, config.side)
+        numbers = index * batch_size + np.arange(batch_size, dtype=np.int32)
+        return images.astype(dtypes.params), numbers
+
+    inputs = pixels * config.width
+    others = config.width**2 + 3 * config.width * config.latent + pixels * config.width
+    return Problem(
+        make_model=lambda: VAE(config, dtypes, nnx.Rngs(0), remat=remat),
+        make_part=lambda axis: VAE(config, dtypes, nnx.Rngs(0), axis=axis, remat=remat),
+        axis_names=AXIS_NAMES,
+        loss=negative_elbo,
+        optimizer=optax.adam(1e-3),
+        batch=batch,
+        batch_size=batch_size,
+        # Three products of 2mnk FLOPs a layer: forward, and the gradients of its kernel and of
+        # its inputs, which the first layer does not need.
+        model_flops=batch_size * (6.0 * (inputs + others) - 2.0 * inputs),
+        units_per_step=batch_size,
+    )

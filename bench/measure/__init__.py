@@ -1,0 +1,1 @@
+"""Runs the plan: worker processes, launches and rounds, and what is stored of them."""

@@ -1,0 +1,58 @@
+"""How rank 0 lets the other processes in: those that have the token, and nobody else."""
+
+from __future__ import annotations
+
+import json
+import queue
+import socket
+import threading
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from typing import Any, TypeAlias, cast
+
+from bench.measure.cluster.follower import Hello
+
+_POLL_S = 0.1
+
+Arrival: TypeAlias = "tuple[Hello, Connection[Any, Any]]"
+"""Who has come, and the connection with it."""
+
+
+class Admission:
+    """Takes connections, each in a thread of its own: a stranger may never say a word.
+
+    Args:
+      server: listens.
+      token: what those who come must have.
+    """
+
+    def __init__(self, server: socket.socket, token: bytes) -> None:
+        self._server = server
+        self._token = token
+        self._arrived: queue.Queue[Arrival] = queue.Queue()
+        server.settimeout(_POLL_S)
+
+    def wait(self) -> Arrival | None:
+        """The next that was let in; None if nobody was for a moment."""
+        try:
+            found, _ = self._server.accept()
+        except (TimeoutError, ConnectionError):
+            pass
+        else:
+            found.setblocking(True)
+            connection: Connection[Any, Any] = Connection(found.detach())
+            threading.Thread(target=self._admit, args=(connection,), daemon=True).start()
+        try:
+            return self._arrived.get_nowait()
+        except queue.Empty:
+            return None
+
+    def _admit(self, connection: Connection[Any, Any]) -> None:
+        try:
+            deliver_challenge(connection, self._token)
+            answer_challenge(connection, self._token)
+            hello = cast("Hello", json.loads(connection.recv_bytes()))
+        except (AuthenticationError, EOFError, OSError):
+            connection.close()
+        else:
+            self._arrived.put((hello, connection))

@@ -1,0 +1,137 @@
+"""Which process of a run this is, and where the one of rank 0 listens."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from bench.measure.environment import child_environment
+from bench.plan.distributed_config import DistributedConfig
+from bench.records.messages import Meeting
+
+RENDEZVOUS = (sys.executable, "-m", "bench.worker.answer.rendezvous")
+_BACKLOG = 128
+COME_S = 300.0
+"""All processes must have come within so long."""
+
+TOKEN = "LOCKSTEP_TOKEN"  # noqa: S105 (the name of a variable)
+"""What processes that are told of one another by variables authenticate with. Without it, whoever
+reaches the port may join, as with jax's own coordinator."""
+
+
+class ClusterError(Exception):
+    """The processes do not find one another; the message says what is missing."""
+
+
+@dataclass(frozen=True)
+class Membership:
+    """One process's place in a run."""
+
+    config: DistributedConfig
+    """Its rank, how many there are, and where that of rank 0 listens."""
+    token: bytes
+    server: socket.socket | None = None
+    """Of rank 0, where it listens already."""
+
+
+def membership(how: str) -> Membership:
+    """Find out which process of a run this is.
+
+    Args:
+      how: `auto` (by MASTER_ADDR, WORLD_SIZE and RANK where they are set, else by jax's own
+        detection), `env` (by these variables alone), or the path of a DistributedConfig's TOML,
+        whose ranks the variables replace where they are set.
+
+    Raises:
+      ClusterError: that cannot be found out.
+      DistributedConfigError: the variables or the file are wrong.
+    """
+    if how == "auto" and not {"MASTER_ADDR", "WORLD_SIZE", "RANK"} <= os.environ.keys():
+        return _detected()
+    config = DistributedConfig.from_environment() if how in ("auto", "env") else _read(Path(how))
+    if not config.enabled:
+        raise ClusterError(
+            f"--distributed {how}: there is one process only; "
+            "set MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK in each, or `enabled` in the file"
+        )
+    return Membership(config, os.environ.get(TOKEN, "lockstep").encode())
+
+
+def _read(path: Path) -> DistributedConfig:
+    try:
+        config = DistributedConfig.from_toml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ClusterError(f"--distributed: cannot read {path}: {error.strerror}") from error
+    ranks = {name: os.environ[name] for name in ("RANK", "LOCAL_RANK") if name in os.environ}
+    if not ranks:
+        return config
+    others = {name: value for name, value in config.to_dict().items() if "rank" not in name}
+    return DistributedConfig.from_environment(ranks, **others)
+
+
+def _detected() -> Membership:
+    """By jax's own detection, in a process of its own."""
+    # Listens before it is known which process is of rank 0: the others are told where.
+    server, token = _listen(), secrets.token_hex(16)
+    address, port = server.getsockname()
+    try:
+        found = _meet({"address": address, "port": port, "token": token})
+    except ClusterError:
+        server.close()
+        raise
+    config = DistributedConfig(
+        enabled=True,
+        world_size=found["processes"],
+        rank=found["rank"],
+        master_addr=found["address"],
+        master_port=found["port"],
+    )
+    if not config.is_main_process():
+        server.close()
+    return Membership(config, found["token"].encode(), server if config.is_main_process() else None)
+
+
+def _listen() -> socket.socket:
+    """At the address that this host's own name has, as gloo does."""
+    name = socket.gethostname()
+    try:
+        return socket.create_server((name, 0), backlog=_BACKLOG)
+    except OSError as error:
+        raise ClusterError(
+            f"--distributed auto: cannot listen at this host's own name, {name}: {error.strerror}"
+        ) from error
+
+
+def _meet(own: dict[str, str | int]) -> Meeting:
+    try:
+        done = subprocess.run(  # noqa: S603 (our own command)
+            RENDEZVOUS,
+            input=json.dumps(own),
+            capture_output=True,
+            text=True,
+            env=child_environment(),
+            timeout=2 * COME_S,
+            check=False,
+        )
+        return cast("Meeting", json.loads(done.stdout))
+    except subprocess.TimeoutExpired:
+        said = [f"nothing within {2 * COME_S:g} s"]
+    except ValueError:
+        said = done.stderr.strip().splitlines()[-5:]
+    if str(own["address"]).startswith("127."):
+        said.append(
+            f"(If there are other hosts: they do not reach {own['address']}, to which this host's "
+            "own name leads.)"
+        )
+    raise ClusterError(
+        "--distributed auto: MASTER_ADDR, WORLD_SIZE and RANK are not set, and jax's own "
+        "detection finds no cluster, or not all of it. It said:\n"
+        + "\n".join(f"  {line}" for line in said)
+    )

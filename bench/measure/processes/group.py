@@ -1,0 +1,340 @@
+"""The worker processes of a launch: started together, heard together, gone together.
+
+Imports no jax.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import IO, Any, Protocol, Self
+
+import psutil
+
+from bench.measure.processes.guard import Guard
+from bench.measure.processes.oom_kills import killed_by_kernel, read_counters
+from bench.records.current_arm import Turns
+
+COMMAND: tuple[str, ...] = (sys.executable, "-m", "bench.worker")
+
+_POLL_S = 0.2
+_LEAVE_S = 60.0
+"""A process whose output is closed may take so long to end, and others to follow rank 0."""
+_TAIL_LINES = 40
+_LINE_CHARACTERS = 1 << 16
+"""What a process writes beside its events is read in pieces of this size: it may have no lines."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a worker process is started with."""
+
+    job: str
+    """Its first line."""
+    environment: Mapping[str, str]
+    cores: set[int] | None
+    """That it is kept to; None for all."""
+    shares_host: bool
+    """Whether it is one of several that wait for one another. Such a process runs under SCHED_BATCH
+    where there is that: woken for each piece of a message, it would otherwise interrupt others."""
+
+
+class Process(Protocol):
+    """A worker process, on this host or on another."""
+
+    def answer(self, line: str) -> None:
+        """Send a line to its stdin, without waiting until it reads."""
+
+    def code(self, timeout_s: float) -> int | None:
+        """Its exit code, negative for a signal; None if it has not ended by then."""
+
+    def stopped(self) -> bool:
+        """Whether it is held by a signal, such as SIGSTOP."""
+
+    def tail(self) -> list[str]:
+        """The last lines that it wrote beside its events."""
+
+    def turn(self) -> tuple[str, float]:
+        """Who has the turn in the rounds, or had it at its end, and since how many seconds."""
+
+    def killed_by_kernel(self) -> bool | None:
+        """Whether, until its end, the kernel killed for want of memory; None where unknown."""
+
+    def kill(self) -> None:
+        """End it, and whatever it started."""
+
+
+@dataclass(frozen=True)
+class End:
+    """How a launch's processes ended."""
+
+    code: int
+    """Exit code of the first that failed, or of rank 0."""
+    rank: int
+    """Whose it is."""
+    late: str = ""
+    """Which deadline passed; empty if none did."""
+    stopped: tuple[int, ...] = ()
+    """Ranks that a signal, such as SIGSTOP, held at that time."""
+
+
+class Group:
+    """The processes of a launch, by rank, which are all gone when the context ends.
+
+    Args:
+      start: starts the process of a rank; it passes on its lines, and None after the last.
+      count: of processes.
+    """
+
+    def __init__(
+        self, start: Callable[[int, Callable[[str | None], None]], Process], count: int
+    ) -> None:
+        self._lines: queue.Queue[tuple[int, str | None]] = queue.Queue()
+        self._values: dict[int, Any] = {}
+        self._tails: list[deque[str]] = [deque(maxlen=_TAIL_LINES) for _ in range(count)]
+        self.processes: list[Process] = []
+        try:
+            for rank in range(count):
+                self.processes.append(start(rank, self._listener(rank)))
+        except BaseException:
+            self._kill()
+            raise
+
+    def _listener(self, rank: int) -> Callable[[str | None], None]:
+        return lambda line: self._lines.put((rank, line))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill()
+
+    def _kill(self) -> None:
+        for process in self.processes:
+            process.kill()
+
+    def answer(self, line: str) -> None:
+        """Send a line to the process that asks for it: rank 0."""
+        self.processes[0].answer(line)
+
+    def _told(self, rank: int, value: Any) -> None:
+        """What one process tells the others; they all hear it once all have told something."""
+        self._values[rank] = value
+        if len(self._values) == len(self.processes):
+            line = json.dumps([value for _, value in sorted(self._values.items())])
+            self._values.clear()
+            for process in self.processes:
+                process.answer(line)
+
+    def tail(self, rank: int) -> list[str]:
+        """The last lines that a process wrote beside its events."""
+        return [*self._tails[rank], *self.processes[rank].tail()]
+
+    def turn(self) -> tuple[str, float]:
+        """Who has the turn in the rounds, or had it at the end, and since how many seconds.
+
+        All processes take the same turns, and that of rank 0 is on this host.
+        """
+        return self.processes[0].turn()
+
+    def killed_by_kernel(self, rank: int) -> bool | None:
+        """Whether the kernel killed for want of memory on a process's host; None where unknown."""
+        return self.processes[rank].killed_by_kernel()
+
+    def follow(
+        self,
+        hear: Callable[[int, dict[str, Any]], None],
+        overdue: Callable[[float], str],
+    ) -> End:
+        """Pass events on until all have ended, one has failed, or a deadline passes.
+
+        Args:
+          hear: is given every event and the rank that it is from.
+          overdue: which deadline has passed, or an empty string, given the seconds since the last
+            event of any process.
+        """
+        heard = time.monotonic()
+        for rank, line in self._heard():
+            now = time.monotonic()
+            if line is None:
+                end = self._end(rank)
+                if end is not None:
+                    return end
+                continue
+            event = _parse(line)
+            if event is not None:
+                heard = now
+                if event["event"] == "tell":
+                    self._told(rank, event["value"])
+                else:
+                    hear(rank, event)
+            elif line:
+                self._tails[rank].append(line.rstrip("\n"))
+            late = overdue(now - heard)
+            if late:
+                return self._cut(0, late)
+        raise AssertionError("the lines of a process end with None")
+
+    def _end(self, rank: int) -> End | None:
+        """What it means for the launch that a process has closed its output; None if nothing."""
+        code = self.processes[rank].code(_LEAVE_S)
+        if code is None:
+            return self._cut(rank, f"did not end within {_LEAVE_S:g} s")
+        if rank == 0 and code == 0:
+            for process in self.processes:
+                process.code(_LEAVE_S)
+        return End(code, rank) if code or rank == 0 else None
+
+    def _cut(self, rank: int, late: str) -> End:
+        stopped = tuple(r for r, process in enumerate(self.processes) if process.stopped())
+        self._kill()
+        return End(self.processes[rank].code(_LEAVE_S) or 0, rank, late, stopped)
+
+    def _heard(self) -> Iterator[tuple[int, str | None]]:
+        """Lines as they come; an empty one now and then where none does."""
+        while True:
+            try:
+                yield self._lines.get(timeout=_POLL_S)
+            except queue.Empty:
+                for process in self.processes:
+                    if process.code(0) is not None:
+                        # A child that it left behind may hold the pipe open: this ends the reading.
+                        process.kill()
+                yield 0, ""
+
+
+class LocalProcess:
+    """A worker process on this host, and whatever it starts.
+
+    Args:
+      start: what it is started with.
+      hear: is given each line of its output, and None after the last.
+    """
+
+    def __init__(self, start: Start, hear: Callable[[str | None], None]) -> None:
+        self._hear = hear
+        self._said: queue.Queue[str | None] = queue.Queue()
+        self.answer(start.job)
+        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._guard: Guard | None = Guard()
+        self._turns = Turns()
+        self._turn = ("", 0.0)
+        self._oom_kills = read_counters()
+        self._process = subprocess.Popen(  # noqa: S603 (our own command)
+            COMMAND,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**start.environment, **self._guard.environment, **self._turns.environment},
+            pass_fds=(self._turns.descriptor,),
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        process = self._process
+        self._guard.watch(process.pid)
+        # It reads its job first, and starts its threads, which inherit this, only then.
+        with contextlib.suppress(ProcessLookupError):
+            if start.cores is not None:
+                os.sched_setaffinity(process.pid, start.cores)
+            if start.shares_host and hasattr(os, "SCHED_BATCH"):
+                os.sched_setscheduler(process.pid, os.SCHED_BATCH, os.sched_param(0))
+        self._threads = [
+            threading.Thread(target=self._feed, daemon=True),
+            threading.Thread(target=self._read_out, args=(process.stdout,), daemon=True),
+            threading.Thread(target=self._read_err, args=(process.stderr,), daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def answer(self, line: str) -> None:
+        """Send a line to its stdin, without waiting until it reads."""
+        self._said.put(line)
+
+    def code(self, timeout_s: float) -> int | None:
+        """Its exit code, negative for a signal; None if it has not ended by then."""
+        try:
+            return self._process.wait(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def stopped(self) -> bool:
+        """Whether it is held by a signal, such as SIGSTOP."""
+        try:
+            return bool(psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED)
+        except psutil.Error:
+            return False
+
+    def tail(self) -> list[str]:
+        """The last lines of its stderr."""
+        return [line for line in self._tail if line.strip()]
+
+    def turn(self) -> tuple[str, float]:
+        """Who has the turn in the rounds, or had it at its end, and since how many seconds."""
+        return self._turn if self._guard is None else self._turns.read()
+
+    def killed_by_kernel(self) -> bool | None:
+        """Whether, until its end, the kernel killed for want of memory; None where unknown."""
+        return killed_by_kernel(self._oom_kills, read_counters())
+
+    def kill(self) -> None:
+        """End it, and whatever it started."""
+        if self._guard is None:
+            return
+        self._turn = self._turns.read()
+        # Even if the worker itself is gone: it may have left children behind.
+        self._guard.end_all()
+        self._process.wait()
+        self._guard.dismiss()
+        self._guard = None
+        self._turns.close()
+        self._said.put(None)
+        for thread in self._threads:
+            thread.join(timeout=5)
+
+    def _feed(self) -> None:
+        stdin = self._process.stdin
+        assert stdin is not None, "it is a pipe"  # noqa: S101
+        # A worker that dies before it reads shows by its exit code.
+        with contextlib.suppress(OSError), stdin:
+            while (line := self._said.get()) is not None:
+                stdin.write(f"{line}\n")
+                stdin.flush()
+
+    def _read_out(self, stdout: IO[str]) -> None:
+        with contextlib.suppress(OSError, ValueError), stdout:
+            for line in stdout:
+                self._hear(line)
+        self._hear(None)
+
+    def _read_err(self, stderr: IO[str]) -> None:
+        with contextlib.suppress(OSError, ValueError), stderr:
+            for line in iter(lambda: stderr.readline(_LINE_CHARACTERS), ""):
+                self._tail.append(line.rstrip("\n"))
+
+
+def free_port(address: str) -> int:
+    """A TCP port of an address of this host that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _parse(line: str) -> dict[str, Any] | None:
+    """An event, or None for a line that is none."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and "event" in event else None

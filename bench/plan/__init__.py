@@ -1,0 +1,1 @@
+"""From options to a plan: which blocks and cells are measured, and how."""

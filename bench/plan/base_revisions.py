@@ -1,0 +1,156 @@
+"""Which implementations a gate compares with an earlier revision of themselves, and how."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bench.plan.git_revisions import Repository, RevisionError, find_repository, worktrees
+from bench.plan.matrix import BadInput, Plan, name_of
+from bench.plan.options import Options
+from bench.records.messages import BaseFile, Catalogue
+
+SUFFIX = "@base"
+
+
+def base_of(name: str) -> str:
+    """The base's arm of an implementation, or the base's cell of a cell."""
+    return f"{name}{SUFFIX}"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where an implementation comes from."""
+
+    path: Path
+    """Resolved."""
+    repository: Repository
+
+
+@dataclass(frozen=True)
+class Bases:
+    """What a gate compares, and with what."""
+
+    revision: str
+    """As typed."""
+    allow_undecided: int
+    origins: Mapping[str, Origin]
+    """Of the implementations that are compared: those that the base has as well."""
+    new: tuple[str, ...]
+    removed: tuple[str, ...]
+
+    def arms(self, implementation: str) -> list[str]:
+        """What is measured of an implementation: it, and its base."""
+        return [implementation, base_of(implementation)]
+
+    def opponents(self, arms: Collection[str]) -> dict[str, str]:
+        """What each of these arms is compared with: its base, if that is among them."""
+        return {name: base_of(name) for name in self.origins if {name, base_of(name)} <= set(arms)}
+
+    def paired(self, arms: Sequence[str]) -> list[str]:
+        """Those of these arms whose opponent is among them."""
+        opponents = self.opponents(arms)
+        return [name for name in arms if name in {*opponents, *opponents.values()}]
+
+    def reduced(self, plan: Plan) -> Plan:
+        """The plan, of the implementations that can be compared."""
+        names = tuple(name for name in plan.implementations if name in self.origins)
+        baseline = plan.baseline if plan.baseline in names else names[0]
+        return replace(plan, implementations=names, baseline=baseline)
+
+    @contextlib.contextmanager
+    def checked_out(self) -> Iterator[dict[str, BaseFile]]:
+        """Files of the base's arms, which are there as long as the context is open.
+
+        Raises:
+          RevisionError: git cannot check a base out.
+        """
+        with worktrees(self._repositories()) as places:
+            files = {}
+            for name, origin in self.origins.items():
+                repository = origin.repository
+                worktree = places[repository.root]
+                files[base_of(name)] = BaseFile(
+                    path=str(worktree / repository.relative(origin.path)),
+                    worktree=str(worktree),
+                    repository=str(repository.root),
+                )
+            yield files
+
+    def record(self) -> dict[str, Any]:
+        """What a manifest says of it. No folders but those within a repository."""
+        return {
+            "revision": self.revision,
+            "allow_undecided": self.allow_undecided,
+            "new": list(self.new),
+            "removed": list(self.removed),
+            "repositories": [
+                {
+                    "base": repository.base,
+                    "head": repository.head,
+                    "dirty": repository.dirty,
+                    "files": [
+                        repository.relative(origin.path)
+                        for origin in self.origins.values()
+                        if origin.repository == repository
+                    ],
+                }
+                for repository in self._repositories()
+            ],
+        }
+
+    def _repositories(self) -> list[Repository]:
+        return list(dict.fromkeys(origin.repository for origin in self.origins.values()))
+
+
+def gated(options: Options) -> Options:
+    """A file given by its path is gated alone, unless others are named beside it."""
+    named = options.implementations or tuple(map(name_of, options.implementation_path))
+    return replace(options, implementations=named)
+
+
+def find_bases(options: Options, catalogue: Catalogue, selected: Sequence[str]) -> Bases:
+    """Look up the selected implementations at the base.
+
+    Raises:
+      BadInput: a file is in no repository, the revision is unknown there, it has none of the files,
+        or `--allow-undecided` is no number.
+    """
+    revision, allowed = options.base_revision or "", options.allow_undecided or "0"
+    faults = []
+    if not (allowed.isascii() and allowed.isdigit()):
+        faults.append(f"--allow-undecided: {allowed!r} is not a whole number")
+    files = {e["name"]: Path(e["path"]).resolve() for e in catalogue["implementations"]}
+    folders: dict[Path, Repository] = {}
+    origins, new = {}, []
+    for name in selected:
+        folder = files[name].parent
+        try:
+            if folder not in folders:
+                folders[folder] = find_repository(folder, revision)
+            if folders[folder].had(files[name]):
+                origins[name] = Origin(files[name], folders[folder])
+            else:
+                new.append(name)
+        except RevisionError as error:
+            faults.append(str(error))
+    if not faults and not origins:
+        faults.append(f"there is nothing to compare: {revision} has no {', '.join(new)}")
+    if faults:
+        raise BadInput(list(dict.fromkeys(faults)))  # files of a folder share theirs
+    return Bases(
+        revision=revision,
+        allow_undecided=int(allowed),
+        origins=origins,
+        new=tuple(new),
+        removed=() if options.implementations else _removed(folders, files),
+    )
+
+
+def _removed(folders: Mapping[Path, Repository], known: Collection[str]) -> tuple[str, ...]:
+    """What lay in these folders at the base and is nowhere now."""
+    names = [name for folder, r in folders.items() for name in r.python_files(folder)]
+    return tuple(name for name in names if name not in known and not name.startswith("_"))

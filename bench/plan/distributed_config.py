@@ -1,0 +1,361 @@
+"""A run of several processes, described and checked. Imports no jax.
+
+A process has a *rank* among all of them, and a *local rank* among those of its node. Ranks count
+node by node: of N processes a node, rank r is the local rank r % N of node r // N.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Annotated, Any, Literal, Self, get_args
+
+import tomli_w
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from bench.records.mesh import AXES, MeshShape
+from bench.records.spelling import closest
+
+VARIABLES = {
+    "master_addr": "MASTER_ADDR",
+    "master_port": "MASTER_PORT",
+    "world_size": "WORLD_SIZE",
+    "rank": "RANK",
+    "local_rank": "LOCAL_RANK",
+    "num_processes_per_node": "LOCAL_WORLD_SIZE",
+}
+"""Fields, and the environment variables that launchers give them in."""
+
+
+class DistributedConfigError(ValueError):
+    """A run cannot be as it is described. The text lists every fault, one a line."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(faults))
+
+
+def _listed(value: object) -> object:
+    """TOML and JSON have lists for tuples."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _axis_size(known: Mapping[str, Any], axis: str) -> int:
+    """Of an axis of the explicit mesh; 1 where there is none."""
+    names, sizes = known["mesh_axis_names"] or (), known["mesh_shape"] or ()
+    return int(dict(zip(names, sizes, strict=False)).get(axis, 1))
+
+
+# A description says, in the message about a fault, what is allowed.
+Count = Annotated[int, Field(ge=1, description="a whole number of at least 1")]
+Rank = Annotated[int, Field(ge=0, description="a whole number of at least 0")]
+Switch = Annotated[bool, Field(description="true or false")]
+Port = Annotated[int, Field(ge=1, le=65535, description="a port, a whole number from 1 to 65535")]
+Host = Annotated[
+    str,
+    Field(
+        pattern=r"^([^\s:/]+|[0-9A-Fa-f.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)$",
+        description="a host's name or address, without a port",
+    ),
+]
+Sizes = Annotated[
+    Annotated[tuple[Count, ...], BeforeValidator(_listed), Field(min_length=1)] | None,
+    Field(description="whole numbers of at least 1, such as (4, 2)"),
+]
+Names = Annotated[
+    Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)] | None,
+    Field(description=f"names of axes, from: {', '.join(AXES)}"),
+]
+
+
+class DistributedConfig(BaseModel):
+    """A run of several processes, as one of them sees it.
+
+    What is not given follows from what is: all processes are on one node, the local rank is that of
+    the rank, and the sizes of tensor and pipeline parallelism are those of the explicit mesh.
+
+    Numbers are integers, never text, `True` or `2.0`.
+
+    Raises:
+      DistributedConfigError: a value is not of its kind, a name is unknown, or values contradict
+        one another; names all of it.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    enabled: Switch = False
+    """Whether the processes are to be joined."""
+    backend: Literal["nccl", "gloo", "mpi"] = "gloo"
+    """What moves data between processes."""
+    world_size: Count = 1
+    """Processes, over all nodes."""
+    num_nodes: Count = 1
+    num_processes_per_node: Count = Field(
+        default_factory=lambda known: max(1, known["world_size"] // known["num_nodes"])
+    )
+    rank: Rank = 0
+    """Of this process; that of rank 0 is the main one."""
+    local_rank: Rank = Field(
+        default_factory=lambda known: known["rank"] % known["num_processes_per_node"]
+    )
+    """Of this process, among those of its node."""
+    devices_per_process: Count = 1
+    master_addr: Host = "127.0.0.1"
+    """Where the other processes find the main one."""
+    master_port: Port = 29500
+    mesh_shape: Sizes = None
+    """Of an explicit mesh, outermost axis first; None for the mesh that follows from the sizes."""
+    mesh_axis_names: Names = None
+    tensor_parallel_size: Count = Field(default_factory=lambda known: _axis_size(known, "model"))
+    """Devices that the widths of layers are divided over."""
+    pipeline_parallel_size: Count = Field(default_factory=lambda known: _axis_size(known, "pipe"))
+    """Stages of a pipeline."""
+    mixed_precision: Literal["no", "fp16", "bf16"] = "no"
+    """Of the forward and backward pass: see bench.records.cells."""
+
+    def __init__(self, **given: Any) -> None:
+        wrong: dict[str, str] = {}
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            wrong = {
+                str(found["loc"][0]): found["type"]
+                for found in error.errors(include_url=False)
+                if found["type"] != "default_factory_not_called"
+            }
+        faults = [_fault(name, kind, given[name]) for name, kind in wrong.items()]
+        known = _known(given, wrong)
+        faults += [*_process_faults(known), *_mesh_faults(known), *_size_faults(known)]
+        if faults:
+            raise DistributedConfigError(faults)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`; what is missing has its default.
+
+        Raises:
+          DistributedConfigError: as from the class itself.
+        """
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field, as JSON has it: tuples are lists."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def from_toml(cls, text: str) -> Self:
+        """The inverse of `to_toml`; what is missing has its default.
+
+        Raises:
+          DistributedConfigError: it is not TOML, or as from the class itself.
+        """
+        try:
+            values = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise DistributedConfigError([f"this is not TOML: {error}"]) from None
+        return cls(**values)
+
+    def to_toml(self) -> str:
+        """Every field but those that are None, for which TOML has no word."""
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None, **others: Any) -> Self:
+        """What a launcher has told this process: see VARIABLES.
+
+        The number of nodes follows from WORLD_SIZE and LOCAL_WORLD_SIZE, which torchrun sets. Where
+        a launcher sets no LOCAL_WORLD_SIZE, a node is taken to have as many processes as RANK and
+        LOCAL_RANK leave possible: all, where the two are equal or there is no LOCAL_RANK. That is
+        right for one node. For more it may be too many, on the first it always is, and processes
+        may differ in it: set LOCAL_WORLD_SIZE.
+
+        It is enabled where there are several processes.
+
+        Args:
+          environment: that of this process if None.
+          others: fields that no variable gives, or that are to be otherwise.
+
+        Raises:
+          DistributedConfigError: a variable's value is wrong, or as from the class itself; a fault
+            of what a variable gives names the variable.
+        """
+        environment = os.environ if environment is None else environment
+        found: dict[str, Any] = {
+            field: _number(environment[name]) if field != "master_addr" else environment[name]
+            for field, name in VARIABLES.items()
+            if name in environment
+        }
+        found["enabled"] = found.get("world_size", 1) != 1
+        given = {**found, **_nodes(found), **others}
+        try:
+            return cls(**given)
+        except DistributedConfigError as error:
+            told = {field: VARIABLES[field] for field in found.keys() & VARIABLES - others.keys()}
+            parts = [fault.partition(":") for fault in error.faults]
+            raise DistributedConfigError(
+                [f"{told.get(field, field)}:{fault}" for field, _, fault in parts]
+            ) from None
+
+    def to_environment(self) -> dict[str, str]:
+        """The variables that `from_environment` reads."""
+        return {name: str(getattr(self, field)) for field, name in VARIABLES.items()}
+
+    def get_data_parallel_size(self) -> int:
+        """Parts that a batch is split into: what tensor and pipeline parallelism leave."""
+        return self.device_count // (self.tensor_parallel_size * self.pipeline_parallel_size)
+
+    def is_main_process(self) -> bool:
+        """Whether this is the one process of the run that speaks for all."""
+        return self.rank == 0
+
+    def is_local_main_process(self) -> bool:
+        """Whether this is the one process of its node that speaks for the node's."""
+        return self.local_rank == 0
+
+    @property
+    def device_count(self) -> int:
+        """Devices of all processes."""
+        return self.world_size * self.devices_per_process
+
+    @property
+    def precision(self) -> str:
+        """The mixed precision as `--precision` calls it: one of bench.records.cells.PRECISIONS."""
+        return "fp32" if self.mixed_precision == "no" else self.mixed_precision
+
+    @property
+    def coordinator(self) -> str:
+        """The main process's address and port, as jax.distributed.initialize wants them."""
+        host = f"[{self.master_addr}]" if ":" in self.master_addr else self.master_addr
+        return f"{host}:{self.master_port}"
+
+    def mesh(self) -> MeshShape:
+        """The explicit mesh, or that which follows: `data=2,model=2,pipe=4`.
+
+        Axes `model` and `pipe` of size 1 are left out. `data` never is: implementations split the
+        batch over it, and say that they cannot use a mesh without it.
+        """
+        if self.mesh_axis_names is not None and self.mesh_shape is not None:
+            return MeshShape(tuple(zip(self.mesh_axis_names, self.mesh_shape, strict=True)))
+        divided = (("model", self.tensor_parallel_size), ("pipe", self.pipeline_parallel_size))
+        data = ("data", self.get_data_parallel_size())
+        return MeshShape((data, *((axis, size) for axis, size in divided if size > 1)))
+
+
+def _fault(name: str, kind: str, value: object) -> str:
+    """What is wrong with one value, given the kind of error that pydantic found."""
+    fields = DistributedConfig.model_fields
+    if name not in fields:
+        return f"{name}: unknown; {closest(name, fields)}"
+    if kind == "literal_error":
+        return (
+            f"{name}: unknown {value!r}; {closest(str(value), get_args(fields[name].annotation))}"
+        )
+    return f"{name}: {value!r} is not {fields[name].description}"
+
+
+def _known(given: Mapping[str, Any], wrong: Mapping[str, str]) -> dict[str, Any]:
+    """Values of the fields, without those that are wrong or would follow from what is wrong."""
+    known: dict[str, Any] = {}
+    for name, field in DistributedConfig.model_fields.items():
+        if name in given:
+            if name not in wrong:
+                known[name] = given[name]
+        else:
+            with suppress(KeyError):
+                known[name] = field.get_default(call_default_factory=True, validated_data=known)
+    return known
+
+
+def _process_faults(known: Mapping[str, Any]) -> Iterator[str]:
+    match known:
+        case {"world_size": world, "num_nodes": nodes, "num_processes_per_node": each} if (
+            world != nodes * each
+        ):
+            yield (
+                f"world_size: {world} is not num_nodes x num_processes_per_node, "
+                f"{nodes} x {each} = {nodes * each}"
+            )
+    match known:
+        case {"rank": rank, "world_size": world} if rank >= world:
+            yield f"rank: {rank} is not below world_size, which is {world}"
+    match known:
+        case {"local_rank": local, "num_processes_per_node": each} if local >= each:
+            yield f"local_rank: {local} is not below num_processes_per_node, which is {each}"
+        case {"local_rank": local, "num_processes_per_node": each, "rank": rank} if (
+            local != rank % each
+        ):
+            yield (
+                f"local_rank: {local} is not rank % num_processes_per_node, "
+                f"{rank} % {each} = {rank % each}"
+            )
+
+
+def _mesh_faults(known: Mapping[str, Any]) -> Iterator[str]:
+    match known:
+        case {"mesh_shape": [*_], "mesh_axis_names": None}:
+            yield "mesh_shape: is given without mesh_axis_names; give both, or neither"
+        case {"mesh_shape": None, "mesh_axis_names": [*_]}:
+            yield "mesh_axis_names: is given without mesh_shape; give both, or neither"
+        case {"mesh_shape": [*sizes], "mesh_axis_names": [*names]} if len(sizes) != len(names):
+            yield (
+                f"mesh_axis_names: {', '.join(names)} are {len(names)} names, "
+                f"and mesh_shape has {len(sizes)} dimensions"
+            )
+    for name in dict.fromkeys(known.get("mesh_axis_names") or ()):
+        if name not in AXES:
+            yield f"mesh_axis_names: unknown {name!r}; {closest(name, AXES)}"
+        if known["mesh_axis_names"].count(name) > 1:
+            yield f"mesh_axis_names: {name!r} is named more than once"
+    match known:
+        case {"mesh_shape": [*sizes], "world_size": world, "devices_per_process": each} if (
+            math.prod(sizes) != world * each
+        ):
+            yield (
+                f"mesh_shape: {' x '.join(map(str, sizes))} = {math.prod(sizes)} devices are not "
+                f"world_size x devices_per_process, {world} x {each} = {world * each}"
+            )
+
+
+def _size_faults(known: Mapping[str, Any]) -> Iterator[str]:
+    match known:
+        # Such sizes divide the devices, or the mesh has not as many.
+        case {"mesh_shape": [*_], "mesh_axis_names": [*_]}:
+            axes = {"tensor_parallel_size": "model", "pipeline_parallel_size": "pipe"}
+            for field, axis in axes.items():
+                size = _axis_size(known, axis)
+                asked = known.get(field, size)
+                if asked != size:
+                    yield f"{field}: {asked} is not the size of the mesh's axis {axis!r}, {size}"
+        case {
+            "tensor_parallel_size": tensor,
+            "pipeline_parallel_size": pipeline,
+            "world_size": world,
+            "devices_per_process": each,
+        } if world * each % (tensor * pipeline):
+            yield (
+                f"tensor_parallel_size x pipeline_parallel_size: {tensor} x {pipeline} does not "
+                f"divide world_size x devices_per_process, {world} x {each} = {world * each}"
+            )
+
+
+def _number(text: str) -> int | str:
+    """A whole number as such; anything else as it is, which is not one."""
+    return int(text) if re.fullmatch(r"-?[0-9]+", text) else text
+
+
+def _nodes(found: Mapping[str, Any]) -> dict[str, int]:
+    """Nodes, and processes on each, as far as the other numbers tell."""
+    match found:
+        case {"world_size": int(world), "num_processes_per_node": int(each)} if each > 0:
+            return {"num_nodes": max(1, world // each)}
+        case {"num_processes_per_node": _}:
+            return {}
+        case {"world_size": int(world), "rank": int(rank), "local_rank": int(local)} if world > 0:
+            # The ranks of a node begin at a multiple of its processes, of which all are one too.
+            each = math.gcd(rank - local, world)
+            return {"num_processes_per_node": each, "num_nodes": world // each}
+    return {}

@@ -1,0 +1,69 @@
+"""`-k EXPRESSION` over names of cells. Imports no jax."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+
+from bench.plan.matrix import BadInput
+
+
+def keyword(text: str) -> str:
+    """A form of `data=2,model=4` that pytest's -k can read, with every value delimited.
+
+    The same is done to the expression and to the names of the cells, so that `data=1` is found in
+    `data=1,model=2` and not in `data=16`.
+    """
+    return re.sub(r"(\w+)=([\w.+-]+),?", r":\1.\2:", text)
+
+
+def selector(expression: str) -> Callable[[str], bool]:
+    """Whether a cell's name is selected, where pytest does not select: words, and, or, not, ().
+
+    A word is found anywhere in the name, in either case; an empty expression selects all.
+
+    Raises:
+      BadInput: the expression cannot be read.
+    """
+    words: list[str] = []
+
+    def named(found: re.Match[str]) -> str:
+        if found[0] in ("and", "or", "not"):
+            return found[0]
+        words.append(found[0].lower())
+        return f"w{len(words) - 1}"
+
+    text = re.sub(r"[^\s()]+", named, keyword(expression)).strip()
+    if not text:
+        return everything
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        tree = None
+    if tree is None or not all(isinstance(node, _ALLOWED) for node in ast.walk(tree)):
+        raise BadInput(
+            [f"-k: {expression!r} cannot be read: write words, and, or, not, and parentheses"]
+        )
+    return lambda name: _holds(tree, words, keyword(name).lower())
+
+
+def everything(_name: str) -> bool:
+    """Selects all."""
+    return True
+
+
+_ALLOWED = (ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.Name, ast.Load)
+
+
+def _holds(tree: ast.expr, words: list[str], name: str) -> bool:
+    match tree:
+        case ast.BoolOp(ast.And(), parts):
+            return all(_holds(part, words, name) for part in parts)
+        case ast.BoolOp(ast.Or(), parts):
+            return any(_holds(part, words, name) for part in parts)
+        case ast.UnaryOp(ast.Not(), part):
+            return not _holds(part, words, name)
+        case ast.Name(word):
+            return words[int(word[1:])] in name
+    raise TypeError(tree)

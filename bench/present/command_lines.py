@@ -1,0 +1,68 @@
+"""Command lines: the one that made a run, and the one that measures a block of it again."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from bench.records.cells import StepOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from bench.analyse.cell_table import Comparison
+    from bench.records.rows import Manifest
+
+
+def of_run(manifest: Manifest) -> str:
+    """The command line that made the run."""
+    return shlex.join(["python", "-m", "bench", *manifest["argv"]])
+
+
+def of_block(block: Comparison, manifest: Manifest) -> str:
+    """What measures a block again; `--implementations` and their names are to be appended.
+
+    A cell is measured beside its baseline, because its ratio is one to it. Files of the user's own
+    are named as they were when the run was started.
+    """
+    config = manifest["config"]
+    words = [
+        *("--workloads", f"{block.workload}-{block.size}"),
+        *("--meshes", block.mesh),
+        *("--batch-sizes", str(block.batch), "--scaling", "strong"),
+        *_step(StepOptions.parse(block.options), config.get("options", {})),
+    ]
+    for name in ("launches", "rounds", "seconds"):
+        if name in config:
+            words += [f"--{name}", f"{config[name]:g}"]
+    if "margin" in config:
+        words += ["--margin", f"{100 * config['margin']:g}"]
+    for name in ("input", "checkpoint"):
+        if config.get(f"{name}s"):
+            words += [f"--{name}", *config[f"{name}s"]]
+    if config.get("train_steps"):
+        words += ["--train-steps", str(config["train_steps"])]
+    if config.get("profile_steps"):
+        words.append("--profile")
+    if block.baseline:
+        words += ["--baseline", block.baseline]
+    return f"nox -s bench -- {shlex.join(words)}"
+
+
+def _step(asked: StepOptions, typed: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """The options of a step, and where its files are; `typed` is what the run was asked for."""
+    yield from ("--precision", asked.precision)
+    if asked.microbatches > 1:
+        yield from ("--microbatches", str(asked.microbatches))
+    if asked.remat:
+        yield "--remat"
+    if asked.clip_norm is not None:
+        yield from ("--clip-norm", f"{asked.clip_norm:g}")
+    if asked.processes > 1:
+        yield from ("--processes", str(asked.processes))
+    for definition in typed.get("variant", ()):
+        if asked.variant and definition.startswith(f"{asked.variant}="):
+            yield from ("--variant", definition)
+    for name in ("implementation_path", "workload_path"):
+        for path in typed.get(name, ()):
+            yield from (f"--{name.replace('_', '-')}", path)

@@ -1,0 +1,170 @@
+"""What each published folder shows, from what it stores. Imports no jax."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from bench.analyse import cell_table
+from bench.present import sentences, text_tables
+from bench.records import numbers, store
+from bench.trials.faults import page as faults_page
+from bench.trials.faults import session as faults_session
+from bench.trials.selftest.page import FIGURES
+from bench.trials.selftest.settings import MANIFEST as SELFTEST
+
+RUNS, SELFTESTS, FAULTS = "Runs", "Self-tests", "Injected faults"
+KINDS = {
+    RUNS: "Cells that were proved, timed and compared.",
+    SELFTESTS: "How good the detector is: programs of known difference.",
+    FAULTS: "What each fault left behind that was injected into a real run.",
+}
+"""Sections of the index."""
+
+
+class EntryError(Exception):
+    """A folder that was published cannot be read; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One published folder."""
+
+    kind: str
+    """One of KINDS."""
+    folder: str
+    started: datetime
+    headline: str
+    facts: list[tuple[str, str]]
+    page: str
+    """File name of the page."""
+    markdown: str
+    """The same in Markdown."""
+
+
+def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:
+    """What is published in a folder: section by section, the newest first.
+
+    Args:
+      reports: has a folder for each.
+      also: folders that are about to be added to git.
+
+    Raises:
+      EntryError: a folder cannot be read.
+    """
+    folders = [reports / name for name in sorted({*_published(reports), *also})]
+    entries = [entry for folder in folders for entry in _entries(folder)]
+    kinds = list(KINDS)
+    entries.sort(key=lambda entry: entry.started, reverse=True)
+    return sorted(entries, key=lambda entry: kinds.index(entry.kind))
+
+
+def _published(reports: Path) -> Sequence[str]:
+    """Folders with files in git, so that runs that were only tried are none; without git, all."""
+    command = ["git", "-C", str(reports), "ls-files", "-z"]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=60)  # noqa: S603
+    except FileNotFoundError:  # no git
+        pass
+    else:
+        if done.returncode == 0:
+            return [
+                name.partition("/")[0] for name in done.stdout.decode().split("\0") if "/" in name
+            ]
+    return [path.name for path in reports.iterdir() if path.is_dir()]
+
+
+def _entries(folder: Path) -> Iterator[Entry]:
+    readers = {
+        store.MANIFEST: _run,
+        SELFTEST: _selftest,
+        faults_session.RESULTS: _faults,
+    }
+    for name, read in readers.items():
+        if (folder / name).is_file():
+            try:
+                yield read(folder)
+            except store.StoreError as error:
+                raise EntryError(str(error)) from error
+            except (OSError, ValueError, KeyError) as error:
+                raise EntryError(f"{folder.as_posix()} cannot be read: {error!r}") from error
+
+
+def _run(folder: Path) -> Entry:
+    run = store.load(folder)
+    manifest, found = run.manifest, cell_table.build(run)
+    host, count = manifest["host"], manifest["device_count"]
+    versions = [f"{name} {number}" for name, number in manifest["versions"].items()]
+    blocks = found.comparisons
+    facts = {
+        "Measured": text_tables.started(manifest),
+        "Hardware": hardware(manifest["platform"], manifest["device_kind"], host, count),
+        "Versions": ", ".join(versions),
+        "Workloads": ", ".join(dict.fromkeys(f"{b.workload}-{b.size}" for b in blocks)),
+        "Meshes": "; ".join(dict.fromkeys(b.mesh for b in blocks)),
+        "Cells": sentences.tally(found.cells),
+        "Verdicts": sentences.decisions(found.cells),
+    }
+    return Entry(
+        kind=RUNS,
+        folder=folder.name,
+        started=datetime.fromisoformat(manifest["started_at"]),
+        headline=sentences.headline([sentences.summary(block) for block in blocks]),
+        facts=[(name, value) for name, value in facts.items() if value],
+        page="report.html",
+        markdown="report.md",
+    )
+
+
+def _selftest(folder: Path) -> Entry:
+    manifest, figures = _json(folder / SELFTEST), _json(folder / FIGURES)
+    targets = figures["targets"]
+    missed = [target for target in targets if not target["met"]]
+    headline = f"{len(targets) - len(missed)} of {numbers.count(len(targets), 'target')} met."
+    facts = [("Met" if t["met"] else "Missed", f"{t['promise']}: {t['measured']}") for t in targets]
+    return Entry(
+        kind=SELFTESTS,
+        folder=folder.name,
+        started=datetime.fromisoformat(manifest["started_at"]),
+        headline=headline,
+        facts=[*_made(manifest), *facts],
+        page="report.html",
+        markdown="report.md",
+    )
+
+
+def _faults(folder: Path) -> Entry:
+    results = faults_session.read(folder)
+    return Entry(
+        kind=FAULTS,
+        folder=folder.name,
+        started=datetime.fromisoformat(results["started_at"]),
+        headline=f"{faults_page.summary(results)}.",
+        facts=_made(results),
+        page=faults_page.PAGE,
+        markdown=faults_page.MARKDOWN,
+    )
+
+
+def _made(manifest: Any) -> list[tuple[str, str]]:
+    started = datetime.fromisoformat(manifest["started_at"])
+    return [
+        ("Measured", f"{started:%Y-%m-%d %H:%M} UTC"),
+        ("Hardware", hardware("cpu", "", manifest["host"], 1)),
+    ]
+
+
+def hardware(platform: str, device_kind: str, host: dict[str, Any], count: int) -> str:
+    """What was measured on: `2 cores of AMD EPYC`, or `8 x NVIDIA H200`."""
+    if platform == "cpu":
+        return f"{numbers.count(int(host['usable_cores']), 'core')} of {host['cpu']}"
+    return device_kind if count == 1 else f"{count} {numbers.TIMES} {device_kind}"
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))

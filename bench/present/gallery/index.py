@@ -1,0 +1,40 @@
+"""The index of what is published: Markdown that GitHub shows, and a page. Imports no jax."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from bench.present.gallery.entries import KINDS, Entry, find
+from bench.present.rendering import environment
+from bench.records import files
+
+MARKDOWN, PAGE = "README.md", "index.html"
+
+
+def build(reports: Path, also: Iterable[str] = ()) -> tuple[Path, Sequence[Entry]]:
+    """Write `README.md` and `index.html` of all that is published into the folder of reports.
+
+    Args:
+      reports: the folder.
+      also: folders in it that are about to be added to git.
+
+    Returns:
+      The page, and what it lists.
+
+    Raises:
+      EntryError: a published folder cannot be read. Nothing is written then.
+    """
+    entries = find(reports, also)
+    sections = [
+        (kind, about, [entry for entry in entries if entry.kind == kind])
+        for kind, about in KINDS.items()
+    ]
+    texts = {}
+    for name, markdown in ((MARKDOWN, True), (PAGE, False)):
+        made = environment(markdown=markdown)
+        texts[name] = made.get_template(f"{name}.j2").render(sections=sections, quote=quote)
+    for name, text in texts.items():
+        files.write(reports / name, text)
+    return reports / PAGE, entries

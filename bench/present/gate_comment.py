@@ -1,0 +1,227 @@
+"""A gate's outcome in words: as a comment on a pull request, and on a terminal.
+
+Names, reasons and the revision come from whoever wrote the change. In Markdown they are shown as
+code, where GitHub links, mentions and renders nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bench.analyse.gate_outcome import (
+    FINDINGS,
+    NOT_MEASURED,
+    QUIET,
+    Case,
+    Outcome,
+    Word,
+)
+from bench.analyse.statistics import floor_width
+from bench.analyse.verdicts import ALPHA
+from bench.present import sentences
+from bench.present.progress import STYLES
+from bench.records import files, numbers
+
+FILE = "regress.md"
+
+_SHORT = 10
+"""Digits of a commit's id that are shown."""
+
+_MOST = 300
+"""Characters of a reason that are shown."""
+
+_STYLES: dict[Word, str] = {
+    "broken": STYLES["wrong"],
+    "slower": "red",
+    "undecided": "yellow",
+    "faster": "green",
+    "fixed": "green",
+}
+
+_HEADINGS = ("Cell", "Base, ms", "Head, ms", "Ratio (95 % interval)", "Verdict")
+
+
+def write(outcome: Outcome, directory: Path) -> Path:
+    """Write the summary for a pull request into the run's folder, and return its path."""
+    path = directory / FILE
+    files.write(path, markdown(outcome))
+    return path
+
+
+def markdown(outcome: Outcome) -> str:
+    """The summary in GitHub's Markdown: the outcome in the first line, then what matters."""
+    matters = [case for case in outcome.cases if case.word not in QUIET]
+    others = outcome.of(*QUIET)
+    lines = [f"### {headline(outcome, code(outcome.gate['revision']))}", "", tally(outcome.cases)]
+    if matters:
+        lines += ["", *_table(matters)]
+    notes = [f"- {code(case.cell)}: {_note(case)}" for case in matters if case.reason]
+    if notes:
+        lines += ["", *notes]
+    if others:
+        lines += ["", f"<details><summary>{tally(others)}</summary>", "", *_table(others)]
+        lines += ["", "</details>"]
+    for paragraph in (*_reading(outcome), *_setting(outcome)):
+        lines += ["", paragraph]
+    return "\n".join([*lines, "", f"    {_plain(command(outcome))}", ""])
+
+
+def show(outcome: Outcome, console: Console) -> None:
+    """Print the outcome, what matters, and how to read it."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("cell", overflow="fold")
+    for heading in ("base ms", "head ms", "ratio (95 %)"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    notes = Text()
+    for case in outcome.cases:
+        if case.word in QUIET:
+            continue
+        verdict = Text(case.word, style=_STYLES[case.word])
+        table.add_row(Text(_plain(case.cell)), *_figures(case), verdict)
+        note = _brief(case.reason) or (_to_decide(case) if case.word == "undecided" else "")
+        if note:
+            notes.append(f"{_plain(case.cell)}\n").append(f"  {note}\n", style="dim")
+    console.print()
+    if table.row_count:
+        console.print(table)
+        console.print(notes)
+    style = "bold red" if outcome.code or outcome.ended else "bold green"
+    console.print(Text(headline(outcome, _plain(outcome.gate["revision"])), style=style))
+    console.print(Text(tally(outcome.cases)))
+    for repository in outcome.gate["repositories"]:
+        changes = " with uncommitted changes" if repository["dirty"] else ""
+        head, base = (repository[end][:_SHORT] or "nothing" for end in ("head", "base"))
+        console.print(Text(f"head {head}{changes}, base {base}", style="dim"))
+    for word in ("new", "removed"):
+        names = ", ".join(map(_plain, outcome.gate[word]))
+        if names:
+            console.print(Text(f"{word}, not compared: {names}", style="dim"))
+
+
+def headline(outcome: Outcome, revision: str) -> str:
+    """The outcome in a sentence. `revision` is the base's name as it is to be shown."""
+    of = f"{numbers.count(len(outcome.cases), 'comparison')} with {revision}"
+    broken, slower, open_ = (len(outcome.of(w)) for w in ("broken", "slower", "undecided"))
+    if outcome.ended:
+        missing = sum(case.reason == NOT_MEASURED for case in outcome.cases)
+        return f"No outcome, {outcome.ended}: {missing} of {of} not measured"
+    if broken:
+        return f"Broken: right at the base and not now in {broken} of {of}"
+    if slower:
+        return f"Regression: slower in {slower} of {of}"
+    if outcome.code:
+        return f"Undecided: {open_} of {of}, and none slower"
+    return f"No regression in {of}" + (f", {open_} undecided" if open_ else "")
+
+
+def tally(cases: Sequence[Case]) -> str:
+    """How many of each kind: `1 slower, 12 same`."""
+    counts = Counter(case.word for case in cases)
+    return ", ".join(f"{counts[word]} {word}" for word in FINDINGS if counts[word])
+
+
+def command(outcome: Outcome) -> str:
+    """The command that measures it again, with the commit where one is meant."""
+    name, revision, *rest = outcome.manifest["argv"]
+    repositories = outcome.gate["repositories"]
+    if len(repositories) == 1:
+        revision = repositories[0]["base"]
+    return shlex.join(["python", "-m", "bench", name, revision, *rest])
+
+
+def code(text: str) -> str:
+    """A code span, on one line, which nothing in the text ends, also within a table."""
+    # No escape of a bar holds behind any number of backslashes.
+    text = _plain(text).replace("|", "\N{BROKEN BAR}")
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence} {text} {fence}" if "`" in text else f"{fence}{text}{fence}"
+
+
+def _plain(text: str) -> str:
+    """Text on one line, without what a terminal or a reader would not show."""
+    line = " ".join(text.split())
+    return "".join(letter if letter.isprintable() else "?" for letter in line)
+
+
+def _brief(reason: str) -> str:
+    """The beginning of a reason; the report has all of it."""
+    line = _plain(reason)
+    return line if len(line) <= _MOST else f"{line[:_MOST]} ..."
+
+
+def _table(cases: Sequence[Case]) -> Iterator[str]:
+    yield f"| {' | '.join(_HEADINGS)} |"
+    yield "|:--|--:|--:|--:|:--|"
+    for case in cases:
+        verdict = case.word if case.word in QUIET else f"**{case.word}**"
+        if case.word == "undecided" and not case.reason:
+            verdict += f": {_to_decide(case)}"
+        yield f"| {' | '.join([code(case.cell), *_figures(case), verdict])} |"
+
+
+def _figures(case: Case) -> list[str]:
+    """Milliseconds a step of base and head, and their ratio with its interval."""
+    times = [
+        numbers.MISSING if seconds is None else numbers.significant(1e3 * seconds)
+        for seconds in (case.base_s, case.head_s)
+    ]
+    if case.ratio is None:
+        return [*times, numbers.MISSING]
+    value, interval = numbers.ratio(case.ratio.value), numbers.interval(case.ratio)
+    return [*times, value if interval == numbers.MISSING else f"{value} ({interval})"]
+
+
+def _note(case: Case) -> str:
+    return case.reason if case.reason == NOT_MEASURED else code(_brief(case.reason))
+
+
+def _to_decide(case: Case) -> str:
+    return sentences.to_decide(case.to_decide_s)
+
+
+def _reading(outcome: Outcome) -> Iterator[str]:
+    margin = numbers.percent(outcome.manifest["config"]["margin"])
+    yield (
+        "Ratio: step time of the head over that of its base, which took turns with it; below 1 is "
+        f"faster. The chance of any wrong verdict here is at most {100 * ALPHA:g} %. Margin: "
+        f"{margin}. Workload, proof and clock are the head's for both."
+    )
+    floors = {block: floor_width(floor) for block, floor in outcome.floors.items() if floor}
+    if floors:
+        worst = max(floors, key=lambda block: floors[block])
+        rest = "" if len(floors) == 1 else f" (of {len(floors)} blocks the widest)"
+        yield (
+            "Noise floor: two copies of one program, measured as head and base are, may differ by "
+            f"up to {numbers.percent(floors[worst])} in {code(worst)}{rest}."
+        )
+    said = [word for word in FINDINGS if outcome.of(word)]
+    yield " ".join(f"*{word.capitalize()}*: {FINDINGS[word]}." for word in said)
+
+
+def _setting(outcome: Outcome) -> Iterator[str]:
+    gate, manifest = outcome.gate, outcome.manifest
+    several = len(gate["repositories"]) > 1
+    for repository in gate["repositories"]:
+        head = code(repository["head"][:_SHORT]) if repository["head"] else "no commit"
+        changes = " with uncommitted changes" if repository["dirty"] else ""
+        files = f" ({', '.join(map(code, repository['files']))})" if several else ""
+        yield f"Head {head}{changes}, base {code(repository['base'][:_SHORT])}{files}."
+    for word in ("new", "removed"):
+        if gate[word]:
+            yield f"{word.capitalize()}, so not compared: {', '.join(map(code, gate[word]))}."
+    host = manifest["host"]
+    device = manifest["device_kind"]
+    if manifest["platform"] == "cpu":
+        device = f"{host.get('usable_cores')} cores of {host.get('cpu')}"
+    versions = ", ".join(f"{name} {number}" for name, number in manifest["versions"].items())
+    launches = numbers.count(outcome.launches, "launch", "launches")
+    yield f"Measured in {launches} a block on {code(device)}, {code(versions)}. Reproduce:"

@@ -1,0 +1,111 @@
+"""Ratios to the baseline with their intervals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from bench.analyse import statistics
+from bench.present.plots import style
+from bench.present.plots.style import INK, LINE, MUTED, Grid, Mark
+from bench.records import numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from bench.analyse.cell_table import Comparison
+    from bench.present.plots.style import Plot
+
+CLIP = 1.5
+"""Ratios beyond this are drawn at the edge with their number, so that the rest stays readable."""
+
+
+def draw(
+    slug: str,
+    comparisons: Sequence[Comparison],
+    cells: pd.DataFrame,
+    implementations: Sequence[str],
+) -> Plot:
+    """Draw a panel a block, a line an implementation.
+
+    Args:
+      slug: file name.
+      comparisons: the blocks, at least one of whose cells has a ratio.
+      cells: the tidy table.
+      implementations: all of the run's, in order.
+    """
+    shown = cells[cells["block"].isin([c.name for c in comparisons]) & cells["ratio"].notna()]
+    typical = shown.groupby("implementation")["ratio"].median().sort_values(ascending=False)
+    names = [str(name) for name in typical.index]
+    low = min(0.95, float(shown[["ratio", "ratio_low"]].min().min()))
+    high = max(1.05, min(CLIP, float(shown[["ratio", "ratio_high"]].max().max())))
+    pad = 0.06 * (high - low)
+    grid = Grid(columns=3, height=0.15 + 0.17 * len(names), left=style.room(names), top=0.38,
+                bottom=0.4, down=0.45, shared="xy")  # fmt: skip
+    with style.styled(slug, {"axes.spines.left": False}):
+        figure, panels = grid.figure(len(comparisons))
+        first = panels[0]
+        first.set_xlim(low - pad, high + pad)
+        first.set_ylim(-0.6, len(names) - 0.4)
+        first.set_yticks(range(len(names)), [style.short(name) for name in names])
+        first.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+        first.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        for axes, comparison in zip(panels, comparisons, strict=True):
+            own = shown[shown["block"] == comparison.name].set_index("implementation")
+            found = {
+                line: (style.look(str(name), implementations), cell)
+                for name, cell in own.to_dict("index").items()
+                for line in [names.index(str(name))]
+            }
+            _guides(axes, comparison)
+            _draw_ratios(axes, found, high)
+            for line in set(range(len(names))) - found.keys():
+                axes.annotate("no time", (1, line), xytext=(5, 0), textcoords="offset points",
+                              color=MUTED, fontsize=6.5, va="center")  # fmt: skip
+            axes.grid(visible=False, axis="y")
+            axes.tick_params(axis="y", labelcolor=INK)
+            axes.set_title(f"{style.short(comparison.mesh)}\nbatch {comparison.batch}")
+        grid.label(figure, "step time over the baseline's (left of 1 is faster)")
+        return style.render(figure, slug)
+
+
+def _guides(axes: Axes, comparison: Comparison) -> None:
+    axes.axvline(1, color=MUTED, linewidth=0.6)
+    for end in (1 / (1 + comparison.margin), 1 + comparison.margin):
+        axes.axvline(end, color=MUTED, linewidth=0.6, linestyle=style.GUIDE)
+    if comparison.floor:
+        width = statistics.floor_width(comparison.floor)
+        axes.axvspan(np.exp(-width), np.exp(width), color=LINE, zorder=0.5, linewidth=0)
+
+
+def _draw_ratios(
+    axes: Axes, found: Mapping[int, tuple[style.Look, Mapping[Any, Any]]], high: float
+) -> None:
+    within = {line: pair for line, pair in found.items() if pair[1]["ratio"] <= high}
+    style.segments(
+        axes,
+        [
+            ([(cell["ratio_low"], line), (cell["ratio_high"], line)], look)
+            for line, (look, cell) in within.items()
+            if cell["paired"]
+        ],
+        1.6,
+    )
+    style.marks(
+        axes,
+        [
+            # Hollow: not measured beside the baseline.
+            Mark(cell["ratio"], line, look.colour, look.marker, hollow=not cell["paired"])
+            for line, (look, cell) in within.items()
+        ],
+    )
+    for line in found.keys() - within.keys():
+        look, cell = found[line]
+        text = f"{numbers.ratio(cell['ratio'])} \N{BLACK RIGHT-POINTING SMALL TRIANGLE}"
+        axes.text(high, line, text, color=look.colour, fontsize=7, va="center", ha="right")

@@ -1,0 +1,158 @@
+"""What is shown while blocks are measured: live on a terminal, a line a launch elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from bench.analyse.verdicts import Claim
+from bench.plan.estimate import Remaining, clock
+from bench.present.terminal import live
+from bench.records.cells import STATUSES, Block
+from bench.records.messages import PhaseEvent
+
+STYLES = {
+    "ok": "green",
+    "wrong": "bold red",
+    "unsupported": "yellow",
+    "oom": "red",
+    "timeout": "red",
+    "crashed": "red",
+}
+"""Colours of the statuses."""
+
+WORDS = {"faster": "green", "same": "", "slower": "", "undecided": "yellow"}
+"""The verdicts' words, in the order in which they are listed, and their colours."""
+
+FAILED = tuple(status for status in STATUSES if status not in ("ok", "unsupported"))
+
+REFRESHES_PER_S = 1
+"""Drawing takes a core for a moment, which more often would be felt by what is measured."""
+
+_BAR_COLUMNS = 60
+"""A terminal that is narrower has no room for a bar."""
+
+_NAME_COLUMNS = 12
+"""What is left of a block's name at least, where a line is short."""
+
+
+class Progress:
+    """Shows how far the run is, what it does, what is decided, and about how long is left.
+
+    Renderable by rich in four lines, none of which is ever wrapped.
+    """
+
+    def __init__(self, console: Console, launches: int, remaining: Remaining) -> None:
+        self._console = console
+        self._live = live(console)
+        self._remaining = remaining
+        self._to_do, self._done = launches, 0
+        self._started = self._began = time.monotonic()
+        self._block, self._launch, self._phase = "starting", "", ""
+        self._verdicts: dict[Block, Mapping[str, Claim]] = {}
+        self._ended: Counter[str] = Counter()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        if self._live:
+            display = Live(
+                self, console=self._console, transient=True, refresh_per_second=REFRESHES_PER_S
+            )
+            self._stack.enter_context(display)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def begin(self, block: Block, launch: int, seconds: float) -> None:
+        """A launch begins that was estimated to take this long."""
+        self._began = time.monotonic()
+        self._remaining.begin(seconds)
+        self._block, self._launch, self._phase = block.name, f"launch {launch + 1}", ""
+
+    def phase(self, event: PhaseEvent) -> None:
+        """Its worker has begun a phase."""
+        of = f" {event['done']}/{event['of']}" if event["of"] else ""
+        self._phase = f": {event['phase']}{of} {event['arm']}"
+
+    def end(
+        self, block: Block, launch: int, statuses: Iterable[str], verdicts: Mapping[str, Claim]
+    ) -> None:
+        """The launch has ended: its cells' statuses, and what is known of its block by now."""
+        seconds = time.monotonic() - self._began
+        counts = Counter(statuses)
+        self._remaining.end(seconds)
+        self._verdicts[block] = verdicts
+        self._ended += counts
+        self._done += 1
+        name = Text(f"{block.name} launch {launch + 1}" if launch else block.name)
+        line = Text("  ").append_text(_listed(counts, dict.fromkeys(STATUSES, "") | STYLES))
+        if verdicts:
+            decided = sum(claim.verdict.decided for claim in verdicts.values())
+            line.append(f", {decided} of {len(verdicts)} decided")
+        line.append(f"  {clock(seconds)}", style="dim")
+        if self._live:
+            name.truncate(
+                max(self._console.width - line.cell_len, _NAME_COLUMNS), overflow="ellipsis"
+            )
+            line = name + line
+            self._console.print(line, no_wrap=True, overflow="ellipsis")
+        else:
+            self._console.print(name + line, soft_wrap=True)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """How far it is, the block, what its worker does, and what is decided."""
+        now = time.monotonic()
+        # Those that a budget adds were not counted before.
+        of = max(self._to_do, self._done)
+        times = f"{timedelta(seconds=int(now - self._started))}, {self._remaining.words(now)}"
+        if options.max_width < _BAR_COLUMNS:
+            yield _line(Text(f"{self._done}/{of}  {times}"))
+        else:
+            overall = Table.grid(expand=True, padding=(0, 2, 0, 0), pad_edge=False)
+            overall.add_column(no_wrap=True)
+            overall.add_column(ratio=1)
+            overall.add_column(no_wrap=True)
+            bar = ProgressBar(total=of or 1, completed=self._done)
+            overall.add_row(f"{self._done} of {of} launches", bar, times)
+            yield overall
+        yield _line(Text(self._block, style="bold"))
+        yield _line(Text(self._launch + self._phase))
+        yield _line(self._decided())
+
+    def _decided(self) -> Text:
+        words: Counter[str] = Counter(
+            claim.verdict.word for claims in self._verdicts.values() for claim in claims.values()
+        )
+        text = _listed(words, WORDS) if words else Text("nothing is compared yet", style="dim")
+        failed = _listed(self._ended, {status: STYLES[status] for status in FAILED})
+        return text.append("; ").append_text(failed) if failed else text
+
+
+def _line(text: Text) -> Text:
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+def _listed(counts: Mapping[str, int], styles: Mapping[str, str]) -> Text:
+    """`3 ok, 1 wrong`: what there is of these, in their order and colours."""
+    parts = [
+        Text(f"{counts[word]} {word}", style) for word, style in styles.items() if counts[word]
+    ]
+    return Text(", ").join(parts)

@@ -1,0 +1,86 @@
+// Numbers as bench/records/numbers.py writes them: three significant digits, SI prefixes, no-break spaces.
+
+const MISSING = "\u2013";
+const NARROW = "\u202f";
+const PREFIXES = new Map([
+  [-12, "p"],
+  [-9, "n"],
+  [-6, "\u00b5"],
+  [-3, "m"],
+  [0, ""],
+  [3, "k"],
+  [6, "M"],
+  [9, "G"],
+  [12, "T"],
+  [15, "P"],
+  [18, "E"],
+]);
+
+const known = (value) => value !== null && value !== undefined;
+
+function significant(value, digits = 3) {
+  if (value === 0) return "0";
+  const rounded = Number(value.toExponential(digits - 1));
+  const decimals = Math.max(0, digits - 1 - Math.floor(Math.log10(Math.abs(rounded))));
+  return rounded.toFixed(decimals).replace("-", "\u2212");
+}
+
+function si(value, unit) {
+  if (!known(value)) return MISSING;
+  const rounded = Number(value.toExponential(2));
+  let power = rounded ? 3 * Math.floor(Math.log10(Math.abs(rounded)) / 3) : 0;
+  power = Math.min(Math.max(power, -12), 18);
+  return `${significant(rounded / 10 ** power)}${NARROW}${PREFIXES.get(power)}${unit}`;
+}
+
+function bytes(value) {
+  if (!known(value)) return MISSING;
+  for (const prefix of ["", "Ki", "Mi", "Gi"]) {
+    if (value < 1000) {
+      return `${prefix ? significant(value) : value.toFixed(0)}${NARROW}${prefix}B`;
+    }
+    value /= 1024;
+  }
+  return `${significant(value)}${NARROW}TiB`;
+}
+
+function seconds(value) {
+  if (!known(value)) return MISSING;
+  if (value >= 7200) {
+    const minutes = Math.round(value / 60);
+    return `${Math.floor(minutes / 60)}${NARROW}h ${minutes % 60}${NARROW}min`;
+  }
+  if (value >= 120) {
+    const whole = Math.round(value);
+    return `${Math.floor(whole / 60)}${NARROW}min ${whole % 60}${NARROW}s`;
+  }
+  return `${value >= 1 ? Number(value.toPrecision(3)) : value.toFixed(2)}${NARROW}s`;
+}
+
+function percent(share) {
+  if (!known(share)) return MISSING;
+  const value = 100 * share;
+  const size = Math.abs(value);
+  const decimals = size >= 100 ? 0 : size >= 1 ? 1 : 2;
+  return `${value.toFixed(decimals)}${NARROW}%`.replace("-", "\u2212");
+}
+
+function scientific(value) {
+  if (!known(value)) return MISSING;
+  return value ? value.toExponential(1).replace("e+", "e") : "0";
+}
+
+function ratio(value) {
+  if (!known(value)) return MISSING;
+  return value < 10 ? value.toFixed(3) : significant(value);
+}
+
+function interval(low, high, text) {
+  return known(low) && known(high) ? `${text(low)}\u2013${text(high)}` : "";
+}
+
+function toDecide(value) {
+  if (!known(value)) return "";
+  if (value > 86400) return "over a day more would be needed to decide";
+  return `about ${seconds(Math.max(value, 1))} more would decide`;
+}

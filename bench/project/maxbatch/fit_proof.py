@@ -1,0 +1,49 @@
+"""Whether a cell really fits: a process of its own takes some steps of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import cast
+
+from bench.measure.environment import worker_environment
+from bench.measure.processes import oom_kills
+from bench.measure.processes.ask import ask
+from bench.records.cells import Cell
+from bench.records.messages import Fit, cell_request
+
+COMMAND = (sys.executable, "-m", "bench.worker.answer.fit")
+TIMEOUT_S = 900.0
+
+
+def prove(
+    cell: Cell,
+    platform: str,
+    implementation_paths: Sequence[str] = (),
+    workload_paths: Sequence[str] = (),
+) -> Fit:
+    """Take some steps of a cell on its mesh, on this machine.
+
+    Args:
+      cell: of one process, in the usual environment.
+      platform: of the devices.
+      implementation_paths: files outside implementations/.
+      workload_paths: files outside bench/contract/workloads/.
+    """
+    request = cell_request(cell, implementation_paths, workload_paths)
+    before = oom_kills.read_counters()
+    environment = worker_environment(platform, cell.block.mesh.size)
+    answer = ask(COMMAND, json.dumps(request), environment, TIMEOUT_S)
+    if answer.code == 0:
+        return cast("Fit", json.loads(answer.out))
+    if answer.code is None:
+        return Fit(status="timeout", reason=f"no answer in {TIMEOUT_S:.0f} s", peak_bytes=None)
+    killed = answer.ending == "was killed by SIGKILL"
+    if "bad_alloc" in answer.err or (
+        killed and oom_kills.killed_by_kernel(before, oom_kills.read_counters()) is not False
+    ):
+        return Fit(status="oom", reason=f"its process {answer.ending}", peak_bytes=None)
+    last = "".join(f"; its last line: {line}" for line in answer.last_lines(1))
+    reason = f"its process {answer.ending}{last}"
+    return Fit(status="crashed", reason=reason, peak_bytes=None)

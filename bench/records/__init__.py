@@ -1,0 +1,1 @@
+"""What all rooms share: names, statuses, rows, messages and the store. Imports no other room."""

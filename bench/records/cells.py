@@ -1,0 +1,124 @@
+"""What is measured, and what it is called. Imports no jax.
+
+A *cell* is one implementation in one *block*; a block is one workload at one size, one mesh,
+one global batch and one set of options. Implementations are compared within a block only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.records.mesh import MeshShape
+
+PRECISIONS = ("fp32", "bf16", "fp16")
+"""What the matrix offers. The gate also builds every problem in `fp64`."""
+
+STATUSES = ("ok", "wrong", "unsupported", "oom", "timeout", "crashed")
+"""How a cell ends. Only an `ok` cell has a time; every other one has a reason."""
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """What a step may be asked to do in another way, without becoming another step."""
+
+    precision: str = "fp32"
+    """Of the forward and backward pass; parameters and update are float32. Gradients are reduced in
+    float32 where an implementation does it; the compiler may do it in the pass's own precision, and
+    the report shows the dtypes. The loss is not scaled, which fp16 may need: see bench.contract."""
+    microbatches: int = 1
+    """Parts that the batch is computed in, one after the other, for one update."""
+    remat: bool = False
+    """Whether the backward pass computes activations again instead of keeping them."""
+    clip_norm: float | None = None
+    """Largest global norm of the gradients, beside what the workload's optimizer does."""
+    variant: str = ""
+    """Name of the environment of its worker, if it is another than usual: see bench.records.variants."""
+    processes: int = 1
+    """Processes that the mesh is spread over, with equally many of its devices each."""
+
+    @classmethod
+    def parse(cls, text: str) -> StepOptions:
+        """Read what `str` writes: `bf16,microbatches=4,remat,clip=1,variant=NAME,processes=2`.
+
+        Raises:
+          ValueError: a part is none of these.
+        """
+        precision, *others = text.split(",")
+        found: dict[str, Any] = {}
+        for part in others:
+            name, _, value = part.partition("=")
+            if name in ("microbatches", "processes") and value.isascii() and value.isdigit():
+                found[name] = int(value)
+            elif part == "remat":
+                found["remat"] = True
+            elif name == "clip" and re.fullmatch(r"[\d.]+(e-?\d+)?", value):
+                found["clip_norm"] = float(value)
+            elif name == "variant" and value:
+                found["variant"] = value
+            else:
+                raise ValueError(
+                    f"options {text!r}: {part!r} is unknown; write PRECISION[,microbatches=N]"
+                    "[,remat][,clip=NORM][,variant=NAME][,processes=N]"
+                )
+        return cls(precision, **found)
+
+    def __str__(self) -> str:
+        parts = [self.precision]
+        if self.microbatches > 1:
+            parts.append(f"microbatches={self.microbatches}")
+        if self.remat:
+            parts.append("remat")
+        if self.clip_norm is not None:
+            parts.append(f"clip={self.clip_norm:g}")
+        if self.variant:
+            parts.append(f"variant={self.variant}")
+        if self.processes > 1:
+            parts.append(f"processes={self.processes}")
+        return ",".join(parts)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One comparison: everything in it differs by implementation alone."""
+
+    workload: str
+    """File name in bench/contract/workloads/, without `.py`."""
+    size: str
+    """A key of the workload's SIZES."""
+    mesh: MeshShape
+    batch: int
+    """Global batch: samples a step over all devices."""
+    options: StepOptions
+
+    @property
+    def name(self) -> str:
+        """`gpt2-nano/data=2/b16/fp32`, with what else is asked of the step: `fp32,remat`."""
+        return f"{self.workload}-{self.size}/{self.mesh}/b{self.batch}/{self.options}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One implementation in one block."""
+
+    block: Block
+    implementation: str
+
+    @property
+    def name(self) -> str:
+        """`gpt2-nano/data=2/b16/fp32/jit_spmd`."""
+        return f"{self.block.name}/{self.implementation}"
+
+
+def decisive(statuses: Sequence[str]) -> int:
+    """Which launch's row speaks for a cell, given the statuses of all its launches.
+
+    One proof of wrongness outweighs any number of times; otherwise the first that is ok counts, and
+    of failures the first.
+    """
+    for status in ("wrong", "ok"):
+        if status in statuses:
+            return list(statuses).index(status)
+    return 0

@@ -1,0 +1,20 @@
+"""Packages that single options need, and that need not be there otherwise. Imports no jax."""
+
+from __future__ import annotations
+
+from bench.records.messages import Catalogue
+
+PACKAGES = {"input": "grain", "checkpoint": "orbax-checkpoint"}
+"""By the option, which is also the name of the extra in pyproject.toml."""
+
+
+def why_missing(option: str, catalogue: Catalogue) -> str:
+    """What to do where the package of an option is not installed; empty if it is."""
+    package = PACKAGES[option]
+    if package in catalogue["optional"]:
+        return ""
+    return (
+        f"--{option}: needs the package {package}, which is not installed; "
+        f"`LOCKSTEP_EXTRAS={option} nox -s bench -- ...` installs it, as does "
+        f"`pip install --constraint requirements.lock {package}`"
+    )

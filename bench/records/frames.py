@@ -1,0 +1,98 @@
+"""Stored rows as data frames, and data frames as files. Imports no jax.
+
+Whoever writes rows, or plans, needs none of these libraries, which take a second to load:
+bench.records.store imports this only to read.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pandas.api.types import is_object_dtype
+from pyarrow import csv, parquet
+from pyarrow import json as arrow_json
+
+from bench.records import files
+from bench.records.rows import (
+    CellRow,
+    CompilersCost,
+    CompileTimes,
+    Energy,
+    HostSlot,
+    InputWait,
+    MemoryBytes,
+    SampleRow,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+_NESTED: dict[type, dict[str, type]] = {
+    CellRow: {"compile": CompileTimes, "memory": MemoryBytes, "cost": CompilersCost},
+    SampleRow: {"host": HostSlot, "energy": Energy, "input": InputWait},
+}
+"""Keys that become columns of their own: `compile_trace_s`, `memory_total_bytes` ..."""
+
+
+def of_samples(spans: Sequence[memoryview]) -> pd.DataFrame:
+    """Samples, as whole lines of JSON. There may be very many."""
+    columns = _columns(SampleRow)
+    if not spans:
+        return pd.DataFrame(columns=columns)
+    text = spans[0] if len(spans) == 1 else b"".join(spans)  # copied only where parts are missing
+    table = arrow_json.read_json(pa.BufferReader(text))
+    frame: pd.DataFrame = table.flatten().to_pandas()
+    frame.columns = [str(name).replace(".", "_") for name in frame.columns]
+    return frame.reindex(columns=columns)
+
+
+def of_rows(rows: Iterable[dict[str, Any]], kind: type) -> pd.DataFrame:
+    """Rows of a kind of bench.records.rows."""
+    nested = _NESTED.get(kind, {})
+    return pd.DataFrame([_spread(row, nested) for row in rows], columns=_columns(kind))
+
+
+def write(frame: pd.DataFrame, directory: Path, name: str) -> None:
+    """Write `<name>.csv` and `<name>.parquet`; objects in cells become JSON text."""
+    flat = frame.copy()
+    for column in filter(lambda name: is_object_dtype(flat[name]), flat.columns):
+        there = flat[column].dropna()
+        if there.map(lambda value: isinstance(value, dict | list | np.ndarray)).any():
+            flat[column] = flat[column].map(_json)
+    table = pa.Table.from_pandas(flat, preserve_index=False)
+    with files.replacing(directory / f"{name}.csv") as draft:
+        csv.write_csv(table, draft, csv.WriteOptions(quoting_style="needed"))
+    with files.replacing(directory / f"{name}.parquet") as draft:
+        parquet.write_table(table, draft)
+
+
+def _json(value: Any) -> str | None:
+    if isinstance(value, np.ndarray):  # what a stored list is read as
+        value = value.tolist()
+    return json.dumps(value) if isinstance(value, dict | list) else None
+
+
+def _columns(kind: type) -> list[str]:
+    nested = _NESTED.get(kind, {})
+    columns = []
+    for key in _keys(kind):
+        columns += [f"{key}_{name}" for name in _keys(nested[key])] if key in nested else [key]
+    return columns
+
+
+def _spread(row: dict[str, Any], nested: Iterable[str]) -> dict[str, Any]:
+    flat = dict(row)
+    for key in nested:
+        for name, value in (flat.pop(key, None) or {}).items():
+            flat[f"{key}_{name}"] = value
+    return flat
+
+
+def _keys(kind: type) -> list[str]:
+    """Keys of a TypedDict, those it inherits first."""
+    return list(kind.__annotations__)

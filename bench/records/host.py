@@ -1,0 +1,91 @@
+"""The host and the code, as a manifest describes them. No names of hosts or people, no paths."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import cpuinfo
+import psutil
+
+from bench.records.paths import ROOT
+
+CPUS = Path("/sys/devices/system/cpu")
+_USUAL_CACHE = 32 << 20
+
+
+def cores() -> set[int]:
+    """Numbers of the cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+def usable_cores() -> int:
+    """How many these are."""
+    return len(cores())
+
+
+def cache_bytes(threads: int, cpus: Path = CPUS) -> int:
+    """Bytes of the last-level caches that so many threads of this process can reach together.
+
+    32 MiB where the system shows none.
+    """
+    found: dict[str, int] = {}
+    for core in cores():
+        with contextlib.suppress(OSError, ValueError):
+            caches = (cpus / f"cpu{core}" / "cache").glob("index*")
+            last = max(caches, key=lambda cache: int((cache / "level").read_text()))
+            # `32768K`; those that share one say the same list of cores.
+            size = int((last / "size").read_text().strip().removesuffix("K")) << 10
+            found[(last / "shared_cpu_list").read_text()] = size
+    return sum(sorted(found.values(), reverse=True)[:threads]) or _USUAL_CACHE
+
+
+def host_id() -> str:
+    """Tells one running kernel from another, whose cores and counters are others. Never stored."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return boot.read_text(encoding="ascii").strip() if boot.exists() else platform.node()
+
+
+def load_average() -> float:
+    """Load of the host over the last minute; 0 where the system keeps none."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+
+
+def describe_host() -> dict[str, Any]:
+    """Operating system, processor, cores, memory and load."""
+    cpu = cpuinfo.get_cpu_info()
+    return {
+        "os": f"{platform.system()} {platform.release()}",
+        "cpu": cpu.get("brand_raw") or platform.machine(),
+        "physical_cores": psutil.cpu_count(logical=False),
+        "usable_cores": usable_cores(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "load": load_average(),
+    }
+
+
+def describe_code() -> dict[str, Any]:
+    """Commit of the checkout, and whether files differ from it; None outside of git."""
+    commit = _git("rev-parse", "HEAD")
+    changes = _git("status", "--porcelain")
+    return {"commit": commit or None, "dirty": bool(changes)}
+
+
+def _git(*arguments: str) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603
+            ["git", "-C", str(ROOT), *arguments],  # noqa: S607 (the git on the path is wanted)
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,0 +1,106 @@
+"""Numbers as people read them: three significant digits, SI prefixes, no-break spaces."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bench.analyse.statistics import Ratio
+
+MISSING = "\N{EN DASH}"
+NARROW = "\N{NARROW NO-BREAK SPACE}"
+TIMES = "\N{MULTIPLICATION SIGN}"
+MINUS = "\N{MINUS SIGN}"
+
+_PREFIXES = {-12: "p", -9: "n", -6: "\N{MICRO SIGN}", -3: "m", 0: "", 3: "k", 6: "M", 9: "G",
+             12: "T", 15: "P", 18: "E"}  # fmt: skip
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """`1234.5` -> `1230`, `0.98765` -> `0.988`: plain notation, trailing zeros kept."""
+    if value == 0:
+        return "0"
+    rounded = float(f"{value:.{digits - 1}e}")
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
+    return f"{rounded:.{decimals}f}".replace("-", MINUS)
+
+
+def si(value: float | None, unit: str) -> str:
+    """`(0.00123, "s")` -> `1.23 ms`; a dash where there is no value."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    rounded = float(f"{value:.2e}")
+    power = 3 * math.floor(math.log10(abs(rounded)) / 3) if rounded else 0
+    power = min(max(power, -12), 18)
+    return f"{significant(rounded / 10**power)}{NARROW}{_PREFIXES[power]}{unit}"
+
+
+def range_si(low: float, high: float, unit: str) -> str:
+    """`1.20 - 1.31 ms` with an en dash: both ends in the prefix of the larger."""
+    whole = si(high, unit)
+    number, _, prefixed = whole.partition(NARROW)
+    power = next(p for p, prefix in _PREFIXES.items() if prefixed == f"{prefix}{unit}")
+    return f"{significant(low / 10**power)}\N{EN DASH}{number}{NARROW}{prefixed}"
+
+
+def bytes_(value: float | None) -> str:
+    """Bytes with binary prefixes: `12.3 MiB`; a dash where there is no value."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    for prefix in ("", "Ki", "Mi", "Gi"):
+        if value < 1000:  # noqa: PLR2004 - so that three digits stay three digits
+            return f"{significant(value)}{NARROW}{prefix}B" if prefix else f"{value:.0f}{NARROW}B"
+        value /= 1024
+    return f"{significant(value)}{NARROW}TiB"
+
+
+def seconds(value: float | None) -> str:
+    """Wall time of a phase: `0.12 s`, `75 s`, `4 min 10 s`, `2 h 5 min`."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    if value >= 7200:  # noqa: PLR2004
+        hours, rest = divmod(round(value / 60), 60)
+        return f"{hours}{NARROW}h {rest}{NARROW}min"
+    if value >= 120:  # noqa: PLR2004
+        minutes, rest = divmod(round(value), 60)
+        return f"{minutes}{NARROW}min {rest}{NARROW}s"
+    return f"{value:.3g}{NARROW}s" if value >= 1 else f"{value:.2f}{NARROW}s"
+
+
+def percent(share: float) -> str:
+    """`0.1234` -> `12.3 %`; under 10 % with two digits after the point where they tell anything."""
+    value = 100 * share
+    size = abs(value)
+    decimals = 0 if size >= 100 else 1 if size >= 1 else 2  # noqa: PLR2004
+    return f"{value:.{decimals}f}{NARROW}%".replace("-", MINUS)
+
+
+def scientific(value: float | None) -> str:
+    """`0.000000412` -> `4.1e-7`: two digits; a dash where there is no value."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    digits, _, power = f"{value:.1e}".partition("e")
+    return f"{digits}e{int(power)}" if value else "0"
+
+
+def signed(value: float, text: str) -> str:
+    """A number's text with a plus where it is one; the minus is in the text already."""
+    return f"+{text}" if value > 0 else text
+
+
+def ratio(value: float) -> str:
+    """`1.253`: a thousandth is what interleaved rounds can resolve."""
+    return f"{value:.3f}" if value < 10 else significant(value)  # noqa: PLR2004
+
+
+def interval(estimate: Ratio) -> str:
+    """`1.241 - 1.266` with an en dash; a dash where the rounds allow none."""
+    if estimate.low is None or estimate.high is None:
+        return MISSING
+    return f"{ratio(estimate.low)}\N{EN DASH}{ratio(estimate.high)}"
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """`1 cell`, `2 cells`."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"

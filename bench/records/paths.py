@@ -1,0 +1,8 @@
+"""Where the checkout and its output folders lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The checkout: `bench` and `implementations` are imported from here."""

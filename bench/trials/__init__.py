@@ -1,0 +1,1 @@
+"""Trials of Lockstep itself: how often it is right (selftest), and what it survives (faults)."""

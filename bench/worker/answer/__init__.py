@@ -1,0 +1,1 @@
+"""Programs that answer one question on stdout, as JSON, and end."""

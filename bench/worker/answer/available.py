@@ -1,0 +1,129 @@
+"""Prints, as JSON, which devices, implementations and workloads there are.
+
+A process of its own: the asking process stays free of jax, and of the device's memory. Before it
+imports a file it prints the file's path, for a file may end the process that imports it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import platform
+import sys
+from collections.abc import Callable, Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import ModuleType
+from typing import TextIO, cast
+
+import jax
+
+from bench.records.extras import PACKAGES
+from bench.records.host import usable_cores
+from bench.records.messages import Catalogue, CatalogueRequest, ImplementationEntry, WorkloadEntry
+from bench.records.printable import readable
+from bench.worker import event_stream
+from bench.worker.discover import implementation_files, load, workload_files
+from bench.worker.prove.failures import name_and_text
+
+
+def catalogue(request: CatalogueRequest, importing: Callable[[Path], None]) -> Catalogue:
+    """Import everything that can be imported, and say why where it cannot.
+
+    Args:
+      request: what is asked.
+      importing: told each file before it is imported.
+    """
+    loader = Loader(request["fatal"], importing)
+    device = jax.devices()[0]
+    memory = (device.memory_stats() or {}).get("bytes_limit")
+    packages = ("jax", "jaxlib", "flax", "optax", "numpy")
+    return Catalogue(
+        platform=device.platform,
+        device_kind=device.device_kind,
+        device_count=1 if device.platform == "cpu" else jax.device_count(),
+        device_memory_bytes=memory,
+        usable_cores=usable_cores(),
+        processes=1,
+        versions={"python": platform.python_version()} | {name: version(name) for name in packages},
+        optional=installed(PACKAGES.values()),
+        implementations=[
+            implementation_entry(name, path, loader)
+            for name, path in implementation_files(request["implementation_paths"]).items()
+        ],
+        workloads=[
+            workload_entry(name, path, loader)
+            for name, path in workload_files(request["workload_paths"]).items()
+        ],
+    )
+
+
+def installed(packages: Iterable[str]) -> dict[str, str]:
+    """Versions of those of these packages that are there; none of them is imported."""
+    found = {}
+    for name in packages:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+class Loader:
+    """Imports files, but for those that ended an earlier process."""
+
+    def __init__(self, fatal: dict[str, str], importing: Callable[[Path], None]) -> None:
+        self._fatal = fatal
+        self._importing = importing
+
+    def try_load(self, path: Path, *required: str) -> tuple[ModuleType | None, str]:
+        """The module and an empty string, or what is wrong with it."""
+        if str(path) in self._fatal:
+            return None, self._fatal[str(path)]
+        self._importing(path)
+        try:
+            module = load(path)
+        except BaseException as error:  # noqa: BLE001 - a user's file may raise anything
+            return None, readable(name_and_text(error))
+        missing = [name for name in required if name not in vars(module)]
+        return module, f"lacks {', '.join(missing)}" if missing else ""
+
+
+def implementation_entry(name: str, path: Path, loader: Loader) -> ImplementationEntry:
+    """One file's entry."""
+    module, error = loader.try_load(path, "build", "why_unsupported")
+    return ImplementationEntry(name=name, path=str(path), summary=summary(module), error=error)
+
+
+def workload_entry(name: str, path: Path, loader: Loader) -> WorkloadEntry:
+    """One file's entry."""
+    module, error = loader.try_load(path, "SIZES", "DEFAULT_SIZE", "problem")
+    sizes: list[str] = []
+    if module is not None and not error:
+        try:
+            sizes = list(module.SIZES)
+        except TypeError as fault:
+            error = f"SIZES: {fault}"
+    return WorkloadEntry(
+        name=name,
+        path=str(path),
+        summary=summary(module),
+        sizes=sizes,
+        default=str(module.DEFAULT_SIZE) if module is not None and not error else "",
+        error=error,
+    )
+
+
+def summary(module: ModuleType | None) -> str:
+    """First line of the docstring."""
+    lines = str((module.__doc__ if module else None) or "").strip().splitlines()
+    return lines[0] if lines else ""
+
+
+def main(said: TextIO) -> None:
+    """Answer the request on stdin."""
+    request = cast("CatalogueRequest", json.load(sys.stdin))
+    found = catalogue(request, lambda path: print(json.dumps(str(path)), file=said))
+    print(json.dumps(found), file=said)
+
+
+if __name__ == "__main__":
+    event_stream.run(main)

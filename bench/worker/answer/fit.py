@@ -1,0 +1,56 @@
+"""Runs a few steps of a cell, and prints as JSON whether its devices hold them.
+
+Runs in a process of its own, on the cell's mesh. Nothing is proved and nothing is timed.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+
+from bench.records.messages import CellRequest, Fit
+from bench.worker.answer.question import answer_requests, asked
+from bench.worker.prove.failures import UnsupportedError, failure
+from bench.worker.prove.gate import WrongStepError, built, pair
+
+STEPS = 3
+"""The first may hold more than others, and the second is the first whose state is a step's own."""
+
+
+def fit(request: CellRequest) -> Fit:
+    """Build the cell and step; whatever is raised is its reason."""
+    try:
+        _step(request)
+    except BaseException as error:  # noqa: BLE001 - a user's file may raise anything
+        status, reason = failure(error)
+        return Fit(status=status, reason=reason, peak_bytes=None)
+    return Fit(status="ok", reason="", peak_bytes=_peak_bytes())
+
+
+def _step(request: CellRequest) -> None:
+    cell = asked(request)
+    if cell.unsupported:
+        raise UnsupportedError(cell.unsupported)
+    step = built(cell.implementation, cell.problem, cell.mesh)
+    state = step.state
+    for number in range(STEPS):
+        state, loss = pair(step.step(state, step.place(cell.problem.batch(number))))
+        if not math.isfinite(float(loss)):
+            raise WrongStepError(f"the loss of step {number + 1} is {float(loss)}")
+    jax.block_until_ready(state)
+
+
+def _peak_bytes() -> int | None:
+    """The most that a device has held since the process began; None where none counts."""
+    found = []
+    for device in jax.local_devices():
+        peak = (device.memory_stats() or {}).get("peak_bytes_in_use")
+        if peak is None:
+            return None
+        found.append(int(peak))
+    return max(found)
+
+
+if __name__ == "__main__":
+    answer_requests(fit)

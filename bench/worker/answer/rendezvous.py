@@ -1,0 +1,55 @@
+"""Prints, as JSON, which of a cluster's processes this is, and where that of rank 0 listens.
+
+Each reads from stdin where it would listen itself. jax's own detection (Slurm, Open MPI, Kubernetes
+and others: see jax.distributed.initialize) says who is who; the processes meet once, on CPU devices
+alone, and part again. It is a process of its own: what asks stays free of jax, and of devices.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from bench.records.messages import Meeting
+
+_LONGEST = 512
+
+
+def meet(own: dict[str, str | int]) -> Meeting:
+    """Meet the other processes.
+
+    Raises:
+      ValueError, RuntimeError: jax detects no cluster, or the others do not come.
+    """
+    jax.config.update("jax_platforms", "cpu")
+    jax.distributed.initialize(cluster_detection_method=os.environ.get("LOCKSTEP_DETECTION"))
+    main = json.loads(of_main(json.dumps(own)))
+    return Meeting(
+        rank=jax.process_index(),
+        processes=jax.process_count(),
+        address=str(main["address"]),
+        port=int(main["port"]),
+        token=str(main["token"]),
+    )
+
+
+def of_main(text: str) -> str:
+    """The text that the process of rank 0 has."""
+    room = np.zeros(_LONGEST, np.uint8)
+    room[: len(text)] = np.frombuffer(text.encode("ascii"), np.uint8)
+    found = multihost_utils.broadcast_one_to_all(room)
+    return bytes(found).rstrip(b"\0").decode()
+
+
+if __name__ == "__main__":
+    own = json.loads(sys.stdin.readline())
+    answer = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no answer
+    found = meet(own)
+    with os.fdopen(answer, "w") as file:
+        json.dump(found, file)

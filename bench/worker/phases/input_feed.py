@@ -1,0 +1,263 @@
+"""Arms that take the next batch of a Grain pipeline in every step, as training does.
+
+Nothing is done for such an arm while another has its turn: a span begins with as many batches ahead
+as it ends with, so that it makes exactly as many as it takes. A pipeline with threads of its own,
+as Grain's iterators start by default, would work on while others are timed, and would be given away
+what it then has. So Grain reads, shards, shuffles and batches by number, on the thread that asks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from bench.contract import Batch, Problem, TrainStep
+from bench.records.input_arms import fed
+from bench.records.rows import InputWait
+from bench.worker.prove.failures import UnsupportedError
+from bench.worker.time.clock import Arm
+
+SEED = 0
+"""Of the order of records: the same for every arm, launch and run."""
+
+DRAWN_BATCHES = 16
+"""Of a workload without records: so many of its batches are drawn beforehand, and come again."""
+
+AHEAD = 2
+"""Batches that are made and placed before the step that takes them."""
+
+MakeBatch = Callable[[int], Any]
+"""The i-th batch, placed."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which rows of a global batch a process reads."""
+
+    start: int
+    stop: int
+    of: int
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+        return self.stop - self.start
+
+    @property
+    def shard(self) -> slice:
+        """Which of the records they are taken from: those of no process with other rows."""
+        return slice(self.start // self.count, None, self.of // self.count)
+
+
+class Feed(Protocol):
+    """Gives placed batches, one after the other."""
+
+    def take(self) -> Any:
+        """The next one."""
+
+    def settle(self) -> None:
+        """Wait until as many are ahead as ever will be."""
+
+    def close(self) -> None:
+        """Give no more."""
+
+
+class Loaded:
+    """Makes each batch when it is asked for."""
+
+    def __init__(self, make: MakeBatch) -> None:
+        self._make = make
+        self._next = 0
+
+    def take(self) -> Any:
+        """The next batch; its transfer may still go on."""
+        self._next += 1
+        return self._make(self._next - 1)
+
+    def settle(self) -> None:
+        """Nothing is ahead."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Prefetched:
+    """Makes batches on a thread, at most AHEAD of them before they are taken."""
+
+    def __init__(self, make: MakeBatch) -> None:
+        self._make = make
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+        self._next = 0
+        self._ahead: deque[Future[Any]] = deque()
+        for _ in range(AHEAD):
+            self._order()
+
+    def _order(self) -> None:
+        self._ahead.append(self._pool.submit(self._made, self._next))
+        self._next += 1
+
+    def _made(self, number: int) -> Any:
+        return jax.block_until_ready(self._make(number))
+
+    def take(self) -> Any:
+        """The next batch, which is on the devices by then."""
+        self._order()
+        return self._ahead.popleft().result()
+
+    def settle(self) -> None:
+        """Wait until AHEAD of them are on the devices."""
+        wait(self._ahead)
+
+    def close(self) -> None:
+        """Let the thread end."""
+        self._pool.shutdown(cancel_futures=True)
+
+
+FEEDS: dict[str, Callable[[MakeBatch], Feed]] = {"loaded": Loaded, "prefetched": Prefetched}
+"""By the ways of bench.records.input_arms."""
+
+
+@dataclass
+class FedArm(Arm):
+    """An arm whose steps take the batches of a feed."""
+
+    way: str = field(kw_only=True)
+    feed: Feed = field(kw_only=True)
+    wait_ns: int = 0
+    starved_ns: int = 0
+    latency_wait_ns: int = 0
+
+    def launch(self, steps: int, *, wait_each: bool) -> tuple[Any, jax.Array]:
+        """Run steps, each on the next batch. What is made ahead of others is made in this span.
+
+        A look at whether the devices are done takes about a microsecond a step.
+        """
+        step, state, take = self.step, self.state, self.feed.take
+        loss: Any = self.losses[-1][1] if self.losses else None
+        waited = starved = 0
+        for _ in range(steps):
+            asked = time.perf_counter_ns()
+            batch = take()
+            took = time.perf_counter_ns() - asked
+            waited += took
+            if loss is None or loss.is_deleted() or loss.is_ready():
+                starved += took
+            state, loss = step(state, batch)
+            if wait_each:
+                loss.block_until_ready()
+        self.feed.settle()
+        if wait_each:
+            self.latency_wait_ns += waited
+        else:
+            self.wait_ns += waited
+            self.starved_ns += starved
+        assert loss is not None, "a span has steps"  # noqa: S101
+        return state, loss
+
+    def waits(self) -> InputWait | None:
+        """How long it waited since it was last asked."""
+        found = InputWait(
+            wait_ns=self.wait_ns, starved_ns=self.starved_ns, latency_wait_ns=self.latency_wait_ns
+        )
+        self.wait_ns = self.starved_ns = self.latency_wait_ns = 0
+        return found
+
+
+def fed_arm(name: str, way: str, train_step: TrainStep, problem: Problem) -> FedArm:
+    """An arm of a train step of its own, which nothing else has run.
+
+    Raises:
+      UnsupportedError: several processes cannot place parts of this implementation's batches.
+    """
+    host = problem.batch(0)
+    place, rows = placing(train_step, host)
+    read = pipeline(problem, rows)
+    feed = FEEDS[way](lambda number: place(read(number)))
+    return FedArm(fed(name, way), train_step.step, train_step.state, None, way=way, feed=feed)
+
+
+def longest(waits: Iterable[InputWait]) -> InputWait:
+    """Of several processes' waits in one turn, the longest of each kind."""
+    each = list(waits)
+    return InputWait(
+        wait_ns=max(one["wait_ns"] for one in each),
+        starved_ns=max(one["starved_ns"] for one in each),
+        latency_wait_ns=max(one["latency_wait_ns"] for one in each),
+    )
+
+
+def placing(train_step: TrainStep, host: Batch) -> tuple[Callable[[Batch], Any], Rows]:
+    """How a process places what it reads of each batch, and which rows that are.
+
+    One process places whole batches, as the implementation does. Of several, each makes its part of
+    the arrays that the implementation's own placing leads to.
+
+    Args:
+      train_step: whose batches they are.
+      host: one of them.
+
+    Raises:
+      UnsupportedError: these arrays are arranged in another way than the batch, or a process's
+        rows do not lie together.
+    """
+    size = len(jax.tree.leaves(host)[0])
+    if jax.process_count() == 1:
+        return train_step.place, Rows(0, size, size)
+    placed = train_step.place(host)
+    shapes = [jax.tree.map(np.shape, batch) for batch in (host, placed)]
+    if shapes[0] != shapes[1]:
+        raise UnsupportedError(
+            "its place() arranges batches in another way than they are read, so that a process "
+            "cannot read its rows alone"
+        )
+    (rows, *others) = {own_rows(array) for array in jax.tree.leaves(placed)}
+    if others or size % rows.count or rows.start % rows.count:
+        raise UnsupportedError("its processes' rows of a batch are not equal parts of it")
+    shardings = jax.tree.map(lambda array: (array.sharding, array.shape), placed)
+
+    def place(part: Batch) -> Any:
+        return jax.tree.map(
+            lambda x, to: jax.make_array_from_process_local_data(to[0], x, to[1]), part, shardings
+        )
+
+    return place, rows
+
+
+def own_rows(array: jax.Array) -> Rows:
+    """The rows that this process's devices hold of an array.
+
+    Raises:
+      UnsupportedError: there are others between them.
+    """
+    held = {shard.index[0].indices(len(array))[:2] for shard in array.addressable_shards}
+    start, stop = min(held)[0], max(end for _, end in held)
+    if sum(end - begin for begin, end in held) != stop - start:
+        raise UnsupportedError("its processes' rows of a batch do not lie together")
+    return Rows(start, stop, len(array))
+
+
+def pipeline(problem: Problem, rows: Rows) -> Callable[[int], Batch]:
+    """A Grain pipeline that makes a process's rows of the i-th batch, on the thread that asks.
+
+    Records are divided among the processes, shuffled anew in every epoch, and stacked. A workload
+    without records has its first batches instead, in their order.
+    """
+    import grain  # noqa: PLC0415 - an extra, which takes seconds to import
+
+    if problem.records is None:
+        drawn = [
+            jax.tree.map(lambda leaf: leaf[rows.start : rows.stop], problem.batch(number))
+            for number in range(DRAWN_BATCHES)
+        ]
+        data = grain.MapDataset.source(drawn).repeat()
+    else:
+        own = grain.MapDataset.source(problem.records)[rows.shard]
+        data = own.seed(SEED).shuffle().repeat().batch(rows.count, drop_remainder=True)
+    return data.__getitem__

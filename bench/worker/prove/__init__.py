@@ -1,0 +1,1 @@
+"""The proof that an implementation computes the right step."""

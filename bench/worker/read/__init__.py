@@ -1,0 +1,1 @@
+"""What compiled programs say of themselves."""

@@ -1,0 +1,78 @@
+"""Compilation: how long it took, whether any happened at all, and when to spare it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import jax
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
+
+from bench.records.rows import CompileTimes
+
+TRACE = "/jax/core/compile/jaxpr_trace_duration"
+LOWER = "/jax/core/compile/jaxpr_to_mlir_module_duration"
+COMPILE = "/jax/core/compile/backend_compile_duration"
+CACHE_HIT = "/jax/compilation_cache/cache_hits"
+
+
+@contextmanager
+def remembered_programs(folder: Path) -> Iterator[None]:
+    """Let programs compiled in here be found again, in this process or a later one.
+
+    Outside of it nothing is remembered. Arms have a folder each: those that happen to lower to
+    the same program would otherwise be charged for compiling it once.
+    """
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    reset_cache()
+    try:
+        yield
+    finally:
+        jax.config.update("jax_compilation_cache_dir", None)
+        reset_cache()
+
+
+class CompilationLog:
+    """Counts jax.monitoring's events while it is open.
+
+    Unlike timing `.lower()` and `.compile()`, this needs nothing of an implementation: it sees
+    every program that a step runs, whoever compiles it.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._counts: defaultdict[str, int] = defaultdict(int)
+
+    def __enter__(self) -> Self:
+        jax.monitoring.register_event_duration_secs_listener(self._on_duration)
+        jax.monitoring.register_event_listener(self._on_event)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        jax.monitoring.unregister_event_duration_listener(self._on_duration)
+        jax.monitoring.unregister_event_listener(self._on_event)
+
+    def _on_duration(self, event: str, duration_secs: float, **_: Any) -> None:
+        self._seconds[event] += duration_secs
+        self._counts[event] += 1
+
+    def _on_event(self, event: str, **_: Any) -> None:
+        self._counts[event] += 1
+
+    @property
+    def programs(self) -> int:
+        """Programs compiled, or taken from the persistent cache, so far."""
+        return self._counts[COMPILE]
+
+    def times(self) -> CompileTimes:
+        """Totals so far."""
+        return CompileTimes(
+            trace_s=self._seconds[TRACE],
+            lower_s=self._seconds[LOWER],
+            compile_s=self._seconds[COMPILE],
+            cache_hits=self._counts[CACHE_HIT],
+        )

@@ -1,0 +1,36 @@
+"""What the first call of a step compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from bench.records.rows import CompileTimes
+from bench.worker.prove.gate import pair
+from bench.worker.read.compilation import CompilationLog
+from bench.worker.read.programs import live_programs, new_programs
+
+
+class FirstCall:
+    """A step that records what its first call compiled."""
+
+    def __init__(self, step: Callable[[Any, Any], tuple[Any, jax.Array]]) -> None:
+        self._step = step
+        self._called = False
+        self.compile: CompileTimes
+        self.programs: list[Any]
+        """What came alive."""
+
+    def __call__(self, state: Any, batch: Any) -> tuple[Any, jax.Array]:
+        """The step, observed the first time."""
+        if self._called:
+            return self._step(state, batch)
+        self._called = True
+        before = live_programs()
+        with CompilationLog() as log:
+            state, loss = pair(self._step(state, batch))
+        self.compile = log.times()
+        self.programs = new_programs(live_programs(), before)
+        return state, loss

@@ -1,0 +1,1 @@
+"""The clock and what surrounds a timed turn."""

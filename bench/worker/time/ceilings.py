@@ -1,0 +1,282 @@
+"""What this machine can do at best: matrix products, memory and all-reduces, measured.
+
+No published figure is asked: these are of the very devices, cores and versions that the steps run
+on, taken in the worker that measures them, on all devices of the mesh at the same time, because
+virtual devices share caches and memory. A ceiling is the best of several repetitions and sizes.
+
+- Products are of square matrices in the dtype that a workload computes in, at jax's default matmul
+  precision, as the steps' are: 2 n^3 FLOPs each.
+- Memory is the Scale kernel of STREAM (McCalpin, "Memory Bandwidth and Machine Balance in Current
+  High Performance Computers", 1995, https://www.cs.virginia.edu/stream/) in place, a[i] = s a[i]:
+  every element is read once and written once, and nothing else is moved, where a target of its own
+  would first be read into the cache. As STREAM asks, the array has four times the bytes of the
+  last-level caches that the devices reach.
+- All-reduces are sums of float32 over the whole mesh. What is counted is what a device sends on a
+  ring (bench.worker.read.programs.wire_bytes), which is nccl-tests' bus bandwidth:
+  https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import psutil
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bench.contract import PRECISIONS
+from bench.records.host import cache_bytes, host_id
+from bench.records.rows import Ceilings
+from bench.worker import peers
+from bench.worker.prove.failures import name_and_text
+from bench.worker.read.programs import wire_bytes
+
+REPETITION_S = 0.02
+"""Length of a repetition, in which a program is called again and again."""
+PATIENCE = 4
+"""Repetitions in a row without a better one, after which the best one is believed."""
+GAIN = 0.01
+"""A repetition is better if it is faster by more than this share."""
+
+CALL_S = 0.005
+"""Longest call that a larger size is tried for."""
+
+SHARE_OF_MEMORY = 1 / 16
+"""The most that is taken of a device's memory, or of what a host has left."""
+IN_CACHE = 4
+"""Times the last-level caches that an array has to be, so that it is not in them."""
+ACCELERATORS_ARRAY = 1 << 30
+"""Bytes of the array on a device whose caches are not known: many times those of any."""
+
+PRODUCTS = tuple(2**power for power in range(8, 15))
+"""Widths of matrices: 256 to 16,384."""
+PAYLOADS = tuple(2**power for power in range(20, 29))
+"""Bytes that are reduced: 1 to 256 MiB."""
+
+_AXIS = "devices"
+_SCALE = 1 - 2.0**-20
+"""What memory is scaled by: nearly 1, so that its numbers stay ordinary."""
+
+T = TypeVar("T")
+Call = Callable[[], jax.Array]
+"""Starts a program, and gives its output."""
+
+
+class CeilingsError(Exception):
+    """A process could not measure; the message says why."""
+
+
+def measure_ceilings(mesh: Mesh, precision: str) -> Ceilings | None:
+    """Measure what the mesh's devices can do, all of them at once.
+
+    To be called by every process of a launch at the same point; nothing stays on the devices.
+
+    Args:
+      mesh: of the block.
+      precision: a key of bench.contract.PRECISIONS.
+
+    Returns:
+      None where it fails in any process, in all of them; the reason is on stderr.
+    """
+    own = Mesh(np.array(mesh.local_devices), _AXIS)
+    whole = Mesh(mesh.devices.reshape(-1), _AXIS)
+    try:
+        room, array = sizes(own)
+        reduced = (None, None) if whole.size == 1 else all_reduce(whole, room)
+        return Ceilings(
+            matmul_flops=matmul_flops(own, precision, room),
+            memory_bytes=memory_bytes(own, array),
+            all_reduce_bytes=reduced[0],
+            all_reduce_s=reduced[1],
+        )
+    except CeilingsError as error:
+        print(f"the machine's ceilings are not known: {error}", file=sys.stderr)  # noqa: T201
+        return None
+
+
+def sizes(own: Mesh) -> tuple[int, int]:
+    """What every process may use, the same in all: the least room, the largest cache.
+
+    Returns:
+      Bytes of memory that may be taken on a device, and bytes of the array there that shows how
+      fast the memory is.
+    """
+
+    def here() -> tuple[int | None, int, int]:
+        stats = own.devices[0].memory_stats() or {}
+        array = ACCELERATORS_ARRAY
+        if own.devices[0].platform == "cpu":
+            array = IN_CACHE * cache_bytes(own.size) // own.size
+        return stats.get("bytes_limit"), psutil.virtual_memory().available, array
+
+    (limit, available, array), _ = everywhere(here)
+    neighbours = peers.everyones(host_id()).count(host_id())
+    memory = limit if limit is not None else available // (neighbours * own.size)
+    found = peers.everyones((int(SHARE_OF_MEMORY * memory), array))
+    room = min(bytes_ for bytes_, _ in found)
+    return room, min(room, max(bytes_ for _, bytes_ in found))
+
+
+def matmul_flops(own: Mesh, precision: str, room: int) -> float:
+    """FLOP/s of a device in products of square matrices."""
+    dtype = np.dtype(PRECISIONS[precision].compute)
+
+    def product(width: int) -> Call:
+        # No zeros: what a device's circuits use, and how fast they may run, depends on the numbers.
+        numbers = np.random.default_rng(0).standard_normal(1 << 16).astype(dtype)
+        matrix = jax.device_put(np.resize(numbers, (width, width)), NamedSharding(own, P()))
+        shape = (own.size * width, width)
+        return chained(squared, filled(own, shape, 0.0, dtype), own, matrix)
+
+    widths = [width for width in PRODUCTS if 3 * width**2 * dtype.itemsize <= room]
+    return best_rate(product, lambda width: 2.0 * width**3, widths)
+
+
+def squared(last: jax.Array, matrix: jax.Array) -> jax.Array:
+    """A matrix by itself, once the last product is there."""
+    _, matrix = jax.lax.optimization_barrier((last, matrix))
+    return matrix @ matrix
+
+
+def memory_bytes(own: Mesh, array: int) -> float:
+    """Bytes a second that a device reads and writes."""
+
+    def scaling(size: int) -> Call:
+        return chained(lambda x: _SCALE * x, filled(own, floats(own, size), 1.0), own)
+
+    return best_rate(scaling, lambda size: 2.0 * size, [array])
+
+
+def all_reduce(whole: Mesh, room: int) -> tuple[float, float]:
+    """Bytes a second that a device sends, and seconds of the smallest all-reduce."""
+
+    def summing(size: int) -> Call:
+        # Zeros: their sums stay zeros, however often they are added.
+        return chained(
+            partial(jax.lax.psum, axis_name=_AXIS), filled(whole, floats(whole, size), 0.0), whole
+        )
+
+    payloads = [size for size in PAYLOADS if 2 * size <= room]
+    rate = best_rate(summing, lambda size: wire_bytes("all-reduce", size, whole.size), payloads)
+    return rate, fastest(partial(summing, np.dtype(np.float32).itemsize))
+
+
+def best_rate(
+    make: Callable[[int], Call], work: Callable[[int], float], sizes: Sequence[int]
+) -> float:
+    """Most work a second, over sizes from the first to those whose calls are not too long.
+
+    Args:
+      make: makes the program of a size.
+      work: of one call of it.
+      sizes: that there are, from the smallest.
+
+    Raises:
+      CeilingsError: there are none, or a process fails.
+    """
+    best, left = 0.0, list(sizes)
+    if not left:
+        raise CeilingsError("there is too little memory")
+    size = left[0]
+    while True:
+        best = max(best, work(size) / fastest(partial(make, size)))
+        left = [larger for larger in left if larger > size]
+        fitting = [larger for larger in left if work(larger) <= best * CALL_S]
+        if not fitting:
+            return best
+        size = fitting[-1]  # not each of them: every size is compiled
+
+
+def fastest(make: Callable[[], Call]) -> float:
+    """Seconds of one call in the best repetition; a repetition takes as long as its last process.
+
+    Raises:
+      CeilingsError: a process fails.
+    """
+    # All have compiled their programs, and have their memory, before any of them waits for others.
+    call, _ = everywhere(make)
+    everywhere(partial(repeat, call, 1))
+    best, calls, in_vain = float("inf"), 1, 0
+    while in_vain < PATIENCE:
+        _, took_s = everywhere(partial(repeat, call, calls))
+        in_vain = 0 if took_s / calls < (1 - GAIN) * best else in_vain + 1
+        best = min(best, took_s / calls)
+        calls = max(calls, round(REPETITION_S / best))
+    return best
+
+
+def repeat(call: Call, times: int) -> None:
+    """Call it so often, and wait once, as in a span of steps."""
+    for _ in range(times):
+        output = call()
+    output.block_until_ready()
+
+
+def everywhere(action: Callable[[], T]) -> tuple[T, float]:
+    """Do something in all processes at once.
+
+    Each starts when it hears that all have done what was before.
+
+    Returns:
+      The result in this process, and the seconds of the slowest.
+
+    Raises:
+      CeilingsError: in all processes, where it fails in any.
+    """
+    result, failed = None, ""
+    start = time.perf_counter()
+    try:
+        result = action()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it costs the ceilings alone
+        failed = name_and_text(error)
+    found = peers.everyones((time.perf_counter() - start, failed))
+    for _, reason in found:
+        if reason:
+            raise CeilingsError(reason)
+    return cast("T", result), max(took_s for took_s, _ in found)
+
+
+def filled(mesh: Mesh, shape: tuple[int, ...], value: float, dtype: Any = jnp.float32) -> jax.Array:
+    """An array of one value, divided over the mesh by its first dimension."""
+    sharding = NamedSharding(mesh, P(_AXIS))
+    make = jax.jit(lambda: jnp.full(shape, value, dtype), out_shardings=sharding)
+    return make().block_until_ready()
+
+
+def floats(mesh: Mesh, size: int) -> tuple[int]:
+    """Shape of float32 with so many bytes on each device, rounded down to whole ones."""
+    return (mesh.size * (size // np.dtype(np.float32).itemsize),)
+
+
+def chained(
+    function: Callable[..., jax.Array], x: jax.Array, mesh: Mesh, *whole: jax.Array
+) -> Call:
+    """Calls of a program that every device runs on its part of x, which the next call takes.
+
+    A call waits for the last one, as a step does. Calls that need not may run at the same time,
+    on CPU on more cores than there are devices.
+
+    Args:
+      function: of a device's part of x, which it uses, and of what every device has whole; gives
+        the next x, in the memory of this one.
+      x: divided over the mesh by its first dimension.
+      mesh: of one axis.
+      whole: further arguments.
+    """
+    specs = (P(_AXIS), *(P() for _ in whole))
+    local = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=P(_AXIS), check_vma=False)
+    program = jax.jit(local, donate_argnums=0).lower(x, *whole).compile()
+
+    def call() -> jax.Array:
+        nonlocal x
+        x = program(x, *whole)
+        return x
+
+    return call

@@ -1,0 +1,1 @@
+"""Profiler traces: recorded, parsed, and attributed to operations."""

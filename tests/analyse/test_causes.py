@@ -1,0 +1,266 @@
+"""Differences are attributed to what is computed, and said in words that are true."""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pandas as pd
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from bench.__main__ import app
+from bench.analyse.causes.attribution import Key, attribute, means, oversubscription, stragglers
+from bench.commands import explain
+from bench.plan.matrix import BadInput
+from bench.present.cause_sentences import reason, signed
+from bench.records import numbers, store
+from tests import synthetic
+
+if TYPE_CHECKING:
+    from bench.records.rows import OpTime, TraceRow
+
+PLAN = synthetic.Plan(
+    devices=(2,), ratios={"jit_spmd": 1.0, "slow": 1.5, "fast": 0.95}, traced=True
+)
+PLACE = "mlp-base/data=2/b64/fp32"
+
+
+def operation(name: str, milliseconds: float = 0.0, **rest: Any) -> OpTime:
+    found: dict[str, Any] = {
+        "module": "jit_step", "op": name, "opcode": "fusion", "category": "elementwise",
+        "phase": "update", "source": "a.py:1", "shapes": ["f32[4,2]"], "transposes": False,
+        "count": 1.0, "compute_ns": 1e6 * milliseconds, "wait_ns": 0.0, "move_ns": 0.0,
+    }  # fmt: skip
+    return cast("OpTime", found | rest)
+
+
+def plain(text: str) -> str:
+    """With the spaces and signs of a keyboard."""
+    return text.replace(numbers.NARROW, " ").replace(numbers.MINUS, "-")
+
+
+def trace(
+    *ops: OpTime, dispatch: float = 1.0, idle: float = 1.0, untraced: float | None = None
+) -> TraceRow:
+    """Of one step on one device, which took `untraced` milliseconds without a profiler."""
+    compute = sum(op["compute_ns"] for op in ops if op["category"] != "control")
+    wait, move = sum(op["wait_ns"] for op in ops), sum(op["move_ns"] for op in ops)
+    total = compute + wait + move + 1e6 * (dispatch + idle)
+    found: dict[str, Any] = {
+        "steps": [
+            {
+                "step": 0, "device": 0, "total_ns": total, "dispatch_ns": 1e6 * dispatch,
+                "compute_ns": compute, "wait_ns": wait, "move_ns": move, "idle_ns": 1e6 * idle,
+                "overlap_ns": 0,
+            }
+        ],
+        "counted": [0], "ops": list(ops), "cores": 2,
+        "untraced_ns": [total if untraced is None else 1e6 * untraced],
+    }  # fmt: skip
+    return cast("TraceRow", found)
+
+
+def test_causes_add_up_to_the_difference() -> None:
+    a = trace(
+        operation("dot", 5, category="matmul"),
+        operation("loop", 0.5, category="control", opcode="while"),
+        operation("sum", category="collective", opcode="all-reduce", wait_ns=2e6, move_ns=3e6),
+        dispatch=2,
+    )
+    b = trace(operation("dot", 4, category="matmul"), operation("more", 1, source="b.py:2"))
+    found = attribute(a, b)
+    assert found.traced_a == pytest.approx(0.013)
+    assert found.traced_b == pytest.approx(0.007)
+    assert sum(one.difference for one in found.causes) == pytest.approx(0.006)
+    by_category = {one.key.category: 1e3 * one.difference for one in found.causes}
+    assert by_category == pytest.approx(
+        {
+            "matmul": 1, "elementwise": -1, "wait": 2, "collective": 3, "control": 0.5,
+            "dispatch": 1, "idle": -0.5,
+        }
+    )  # fmt: skip
+    assert found.causes[0].key == Key("collective", sizes=("all-reduce",))
+    assert found.causes[-1].key.category == "idle"
+
+
+def test_operations_are_matched_whatever_their_names_and_layouts() -> None:
+    a = trace(operation("fusion.7", 3, shapes=["f32[1,1024,256]"], transposes=True))
+    b = trace(
+        operation("loop_fusion", 1, shapes=["f32[256,1024]"]),
+        operation("fusion.7", 1, shapes=["f32[256,8]"]),
+        operation("fusion.8", 1, phase="forward", shapes=["f32[256,1024]"]),
+    )
+    matched = {
+        (one.key.phase, one.key.sizes): (one.a.ops, one.b.ops)
+        for one in attribute(a, b).causes
+        if one.key.category == "elementwise"
+    }
+    assert matched == {
+        ("update", ("f32[256,1024]",)): (("fusion.7",), ("loop_fusion",)),
+        ("update", ("f32[8,256]",)): ((), ("fusion.7",)),
+        ("forward", ("f32[256,1024]",)): ((), ("fusion.8",)),
+    }
+
+
+def test_the_share_explained() -> None:
+    def explained(untraced: float) -> float:
+        """Where A is traced to take twice as long as B, whose step is 10 ms."""
+        found = attribute(trace(operation("x", 18), untraced=untraced), trace(operation("x", 8)))
+        assert [found.gap, found.named] == pytest.approx([1, 1])
+        return found.explained
+
+    assert explained(20) == pytest.approx(1)
+    assert explained(22.5) == pytest.approx(0.8), "the traces show less"
+    assert explained(18) == pytest.approx(0.75), "the traces show more"
+    assert explained(9) == 0, "the traces show the opposite"
+    assert explained(10) == 0
+
+
+def test_idle_time_explains_nothing() -> None:
+    found = attribute(trace(idle=11), trace(idle=1))
+    assert found.gap == pytest.approx(5)
+    assert found.named == 0
+    said = reason("a", "b", found, 6.0)
+    assert said.main == ""
+    assert plain(said.sentence).endswith(
+        "the traces do not show why (+500 % just before tracing, +500 % as traced)."
+    )
+
+
+def test_a_reason_names_causes_on_both_sides() -> None:
+    a = trace(
+        operation("x", 9, transposes=True), operation("y", 3, source="a.py:2", transposes=True)
+    )
+    b = trace(operation("x", 1), operation("y", 1, source="a.py:2"), dispatch=3)
+    found = reason("jit_spmd", "pmap", attribute(a, b), 14 / 6)
+    assert plain(found.sentence) == (
+        "When every step is waited for, jit_spmd takes 133 % more time than pmap: elementwise "
+        "operations, update, which transpose in jit_spmd and not in pmap (+10.0 ms, x and y at "
+        "a.py:1 and :2); against that waiting for a launch or its inputs (-2.00 ms). "
+        "With all smaller causes this explains 100 % of the difference (+133 % just before "
+        "tracing, +133 % by named causes)."
+    )
+    assert (found.main, found.seconds) == (
+        "elementwise operations, update, transposing", pytest.approx(0.01)
+    )  # fmt: skip
+    opposite = reason("pmap", "jit_spmd", attribute(b, a), 6 / 14)
+    assert "57.1 % less time than jit_spmd" in plain(opposite.sentence)
+    assert "which transpose in jit_spmd and not in pmap (-10.0 ms" in plain(opposite.sentence)
+
+
+def test_a_reason_keeps_to_the_direction_that_was_timed() -> None:
+    """What A idles less than B must not turn its named causes around."""
+    a = trace(operation("x", 20), operation("dot", 4, category="matmul"), idle=0, untraced=36)
+    b = trace(operation("x", 10), operation("dot", 5, category="matmul"), idle=10)
+    found = attribute(a, b)
+    assert found.gap == pytest.approx(-1 / 26)
+    said = reason("slow", "base", found, 1.4)
+    assert (said.main, said.seconds) == ("elementwise operations, update", pytest.approx(0.01))
+    equal = attribute(
+        trace(operation("x", 5), idle=0, untraced=10), trace(operation("x", 1), idle=4)
+    )
+    assert equal.gap == 0
+    assert reason("slow", "base", equal, 1.5).main == "elementwise operations, update"
+
+
+def test_traces_of_another_direction_explain_nothing() -> None:
+    found = attribute(trace(operation("x", 18)), trace(operation("x", 8)))
+    assert reason("a", "b", found, 2.0).main
+    assert not reason("a", "b", found, 0.9).main
+
+
+def test_parts_devices_and_cores() -> None:
+    (block,) = PLAN.blocks()
+    cells = synthetic.attempt(PLAN, block, 0, "all", ["jit_spmd"])[1]
+    (row,) = synthetic.traces(PLAN, block, cells)
+    seconds = synthetic.base_seconds(PLAN, block)
+    assert means(row)["dispatch"] == pytest.approx(0.1 * seconds)
+    assert oversubscription(row) == pytest.approx(2 * 0.8 / 4)
+    assert oversubscription({**row, "cores": None}) is None
+    for part in row["steps"]:
+        part["compute_ns"] *= 1 + part["device"]
+    assert stragglers(row) == pytest.approx({0: 0.8 * seconds, 1: 1.6 * seconds})
+
+
+def explain(a: str, b: str, run: str = ""):
+    """As the command does."""
+    found = store.load(Path("reports", run)) if run else explain.newest(a, b)
+    return explain.explain(a, b, found)
+
+
+@pytest.fixture
+def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "reports"
+
+
+def test_two_cells_of_a_stored_run_are_explained(reports: Path) -> None:
+    synthetic.write(reports, PLAN)
+    found, path = explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")
+    assert found.timed_ratio == pytest.approx(1.5, abs=0.05)
+    assert found.attribution.explained > 0.9
+    assert found.sentence.startswith("When every step is waited for, slow takes ")
+    assert "which transpose in slow and not in jit_spmd" in found.sentence
+    frame = pd.read_csv(path)
+    assert frame["difference_s"].sum() == pytest.approx(0.5 * synthetic.base_seconds(
+        PLAN, next(PLAN.blocks())), rel=1e-3)  # fmt: skip
+    update = frame.set_index("what").loc["elementwise operations, update"]
+    assert (update["a_ops"], update["b_ops"]) == ("fusion_in_slow", "fusion_in_jit_spmd")
+    assert update["source"] == "optax/_src/transform.py:283"
+    assert path.with_suffix(".parquet").exists()
+
+    console = Console(file=io.StringIO(), width=80)
+    explain.show(console, found)
+    shown = cast("io.StringIO", console.file).getvalue()
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "transposes in A" in shown
+    assert "step, as traced" in shown
+
+
+def test_the_newest_run_with_both_cells_is_taken(reports: Path) -> None:
+    for number, plan in enumerate([PLAN, replace(PLAN, ratios={"jit_spmd": 1.0})]):
+        folder = synthetic.write(reports, plan, f"run{number}")
+        os.utime(folder / "traces.jsonl", (1e9 + number, 1e9 + number))
+    assert explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")[0].run == "run0"
+    (reports / "broken").mkdir()
+    (reports / "broken/traces.jsonl").write_text("")
+    assert explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")[0].run == "run0"
+
+
+def test_cells_that_cannot_be_explained(reports: Path) -> None:
+    with pytest.raises(BadInput, match="no run in reports/ has traces; record some"):
+        explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")
+    synthetic.write(reports, PLAN)
+    with pytest.raises(BadInput, match="name two different cells"):
+        explain(f"{PLACE}/slow", f"{PLACE}/slow")
+    with pytest.raises(BadInput, match="has a trace of mlp-base/nowhere; there are mlp-base"):
+        explain("mlp-base/nowhere", f"{PLACE}/slow")
+    with pytest.raises(BadInput, match="there is no cell mlp-base/nowhere in reports/synthetic"):
+        explain("mlp-base/nowhere", f"{PLACE}/slow", "synthetic")
+    synthetic.write(reports, replace(PLAN, traced=False), "untraced")
+    with pytest.raises(BadInput, match="has no trace in reports/untraced; record it"):
+        explain(f"{PLACE}/fast", f"{PLACE}/slow", "untraced")
+    synthetic.write(reports, replace(PLAN, devices=(4,), ratios={"fast": 1.0}), "apart")
+    with pytest.raises(BadInput, match="has traces of both"):
+        explain("mlp-base/data=4/b64/fp32/fast", f"{PLACE}/slow")
+
+
+def test_the_command_names_what_was_set_aside(reports: Path) -> None:
+    synthetic.write(reports, replace(PLAN, launches=2))
+    path = reports / "synthetic" / store.SAMPLES
+    path.write_bytes(path.read_bytes()[:-10])
+    done = CliRunner().invoke(app, ["explain", f"{PLACE}/slow", f"{PLACE}/jit_spmd"])
+    assert done.exit_code == 0, done.output
+    assert done.stderr.startswith("warning: reports/synthetic: set aside: samples.jsonl, bytes ")
+    assert "launch 2): the file ends at" in done.stderr
+    assert "When every step is waited for" in " ".join(done.stdout.split())
+
+
+def test_differences_have_a_sign() -> None:
+    assert plain(signed(0.0152)) == "+15.2 ms"
+    assert plain(signed(-0.0152)) == "-15.2 ms"

@@ -1,0 +1,152 @@
+"""Planted drifts and effects of the order are found; where there are none, none are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.special import ndtr
+from scipy.stats import kendalltau, kruskal, theilslopes
+
+from bench.analyse import disturbances as effects
+from bench.analyse.disturbances import (
+    SURE,
+    conditions,
+    drift,
+    drifts,
+    kruskal_wallis,
+    order,
+    trend,
+)
+from bench.analyse.statistics import Rounds
+from bench.worker.time.order import balanced_orders
+
+ARMS = ["base", "x", "y", "z"]
+
+
+def simulate(
+    seed: int, *, drifts: float = 0.0, place: float = 0.0, after: float = 0.0, launches: int = 2
+) -> Rounds:
+    """32 rounds a launch: x drifts against the rest; first places and turns after y are slower."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for launch in range(launches):
+        predecessor = ""
+        for number, arms in enumerate(balanced_orders(ARMS, 32, seed + launch)):
+            shared = 0.1 * rng.standard_normal()
+            for position, arm in enumerate(arms):
+                log = shared + 0.01 * rng.standard_normal()
+                log += drifts * number / 31 * (arm == "x")
+                log += place * (position == 0) + after * (predecessor == "y")
+                rows.append(
+                    {
+                        "launch": launch, "attempt": str(launch), "arm": arm, "round": number,
+                        "position": position, "predecessor": predecessor,
+                        "steps": 1, "throughput_ns": 1e6 * np.exp(log),
+                        "latency_steps": 1, "latency_ns": 1e6,
+                    }
+                )  # fmt: skip
+                predecessor = arm
+    return Rounds.of(pd.DataFrame(rows))
+
+
+def test_a_planted_drift_is_found_with_its_size() -> None:
+    found = drift(simulate(1, drifts=0.05), "x", "base")
+    assert found is not None
+    assert found.sure
+    assert found.size == pytest.approx(0.05, abs=0.015)
+    other = drift(simulate(1, drifts=0.05), "y", "base")
+    assert other is not None
+    assert not other.sure
+
+
+@pytest.mark.parametrize("effect", ["place", "after"])
+def test_a_planted_effect_of_the_order_is_found_with_its_size(effect: str) -> None:
+    rounds = simulate(2, **{effect: 0.04})
+    by = {"place": rounds.position, "after": rounds.predecessor}
+    found = order(rounds, by[effect])
+    assert found is not None
+    assert found.sure
+    assert found.size == pytest.approx(0.04, abs=0.015)
+
+
+def test_trends_are_those_of_scipy() -> None:
+    rng = np.random.default_rng(4)
+    for count in (8, 30, 64):
+        values = rng.standard_normal(count) + 0.02 * np.arange(count)
+        slope, score = trend(values)
+        assert slope == pytest.approx(theilslopes(values).slope)
+        exact = kendalltau(np.arange(count), values).pvalue
+        assert 2 * ndtr(-abs(score)) == pytest.approx(exact, abs=0.02)
+
+
+@pytest.mark.parametrize("most", [1, 1_000_000])
+def test_drifts_are_those_of_each_arm(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Of launches of several lengths, and however many pairs are looked at together."""
+    monkeypatch.setattr(effects, "_MOST_PAIRS", most)
+    rng = np.random.default_rng(8)
+    lengths = {"few": (4,), "x": (8,), "y": (8, 30, 5), "z": (30, 30)}
+    series = {arm: [rng.standard_normal(n) for n in each] for arm, each in lengths.items()}
+    series["still"] = [np.zeros(16)]
+    found = drifts(series)
+    assert list(found) == ["x", "y", "z"]
+    for arm, effect in found.items():
+        launches = [values for values in series[arm] if len(values) >= 8]
+        slopes, scores = zip(*map(trend, launches), strict=True)
+        sizes = [slope * (len(v) - 1) for slope, v in zip(slopes, launches, strict=True)]
+        assert effect.size == pytest.approx(np.median(sizes))
+        assert effect.p == pytest.approx(2 * ndtr(-abs(sum(scores)) / np.sqrt(len(scores))))
+
+
+@pytest.mark.parametrize("digits", [1, 9])
+def test_groups_are_tested_as_by_scipy(digits: int) -> None:
+    """With ties, and without."""
+    rng = np.random.default_rng(5)
+    groups = [np.round(rng.standard_normal(n) + 0.3 * n, digits) for n in (3, 4, 5)]
+    assert kruskal_wallis(groups) == pytest.approx(kruskal(*groups).pvalue)
+
+
+def test_rounds_that_depend_on_each_other_are_no_drift() -> None:
+    rng = np.random.default_rng(9)
+    sure = 0
+    for _ in range(1000):
+        series = rng.standard_normal(64)
+        for i in range(1, 64):
+            series[i] += 0.4 * series[i - 1]
+        sure += 2 * ndtr(-abs(trend(series)[1])) < SURE
+    assert sure <= 10, "nominally 1; unless dependence is made up for, about 20"
+
+
+def test_chance_is_not_taken_for_an_effect() -> None:
+    sure = 0
+    for seed in range(60):
+        rounds = simulate(seed, launches=1)
+        effects = [drift(rounds, "x", "base"), order(rounds, rounds.position)]
+        sure += sum(effect is not None and effect.sure for effect in effects)
+    assert sure <= 1
+
+
+def test_too_little_shows_nothing() -> None:
+    one = simulate(3, launches=1)
+    few = Rounds(one.arms, *(table[:2] for table in
+                             (one.attempt, one.throughput, one.latency, one.position,
+                              one.predecessor)))  # fmt: skip
+    assert drift(few, "x", "base") is None
+    assert drift(one, "x", "absent") is None
+    assert drift(one, "x", "x") is None, "no ratio moves"
+    assert order(few, few.position) is None
+
+
+def test_the_hosts_slots_are_summed_up() -> None:
+    slots = pd.DataFrame(
+        {
+            "host_cores_s": [2.0, 2.0], "host_steal_s": [0.0, 0.4],
+            "host_foreign_s": [-0.01, 0.21], "host_mhz": [2100.0, 3000.0],
+        }
+    )  # fmt: skip
+    found = conditions(slots)
+    assert found is not None
+    assert (found.steal, found.foreign) == pytest.approx((0.1, 0.05))
+    assert found.mhz == (2100, 3000)
+    assert conditions(slots.assign(host_mhz=None)).mhz is None
+    assert conditions(slots.assign(host_cores_s=np.nan)) is None

@@ -1,0 +1,207 @@
+"""Loss curves: planted differences are found, told from rounding, and shown."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import pytest
+import synthetic
+
+from bench.analyse import cell_table, loss_curves
+from bench.present import page_data, report_files, sentences, text_tables
+from bench.present.plots import losses as losses_plot
+from bench.present.plots import style
+from bench.records import store
+from bench.records.rows import EXACT, IN_PARTS, WHOLE_BATCH
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
+    from bench.analyse.cell_table import Tables
+
+PLAN = synthetic.Plan(
+    devices=(1, 2),
+    ratios={"jit_spmd": 1.0, "right": 1.1, "drifts": 1.2},
+    rounds=6,
+    trained=100,
+    drifts={"right": 1e-8, "drifts": 1e-5},
+)
+"""The gate's tolerance is 3.04e-4: `drifts` passes it at step 31."""
+
+
+def read(folder: Path, **changes: object) -> tuple[store.Run, Tables]:
+    run = store.load(synthetic.write(folder, replace(PLAN, **changes)))  # type: ignore[arg-type]
+    return run, cell_table.build(run)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[store.Run, Tables]:
+    return read(tmp_path_factory.mktemp("reports"))
+
+
+def test_planted_differences_are_found(stored: tuple[store.Run, Tables]) -> None:
+    one, _ = loss_curves.find(stored[1])
+    assert [curve.arm for curve in one.curves] == ["drifts", "jit_spmd", "right"]
+    drifts, equal, right = one.curves
+    assert drifts.largest == pytest.approx(100e-5)
+    assert drifts.early == pytest.approx(40e-5)
+    assert drifts.beyond == 31
+    assert (equal.largest, equal.early, equal.beyond) == (0.0, 0.0, None)
+    assert right.largest == pytest.approx(1e-6)
+    assert right.beyond is None
+    assert (equal.so_far == 0).all()
+    assert (np.diff(drifts.so_far) > 0).all()
+    assert [curve.arm for curve in one.yardsticks] == [IN_PARTS, EXACT]
+    assert one.steps == 100
+
+
+def test_what_leaves_early_is_a_caveat_unless_the_reference_does_too(
+    stored: tuple[store.Run, Tables], tmp_path: Path
+) -> None:
+    told = {
+        caveat.title: caveat.text for caveat in sentences.caveats(stored[1], stored[0].manifest)
+    }
+    text = told["Loss curves part early"]
+    assert text.startswith("2 cells left the reference's losses within 40 steps")
+    assert "at most 4.0e-4, drifts in mlp-base/data=1/b64/fp32, where 3.0e-4 is allowed" in text
+    rough = read(tmp_path / "rough", drifts={**PLAN.drifts, EXACT: 1e-5})
+    late = read(tmp_path / "late", drifts={"drifts": 5e-6})
+    for run, found in (rough, late):
+        titles = [caveat.title for caveat in sentences.caveats(found, run.manifest)]
+        assert "Loss curves part early" not in titles
+        assert loss_curves.find(found)[0].curves[0].beyond
+
+
+def test_the_farthest_is_told_beside_what_rounding_does(stored: tuple[store.Run, Tables]) -> None:
+    assert loss_curves.sentence(loss_curves.find(stored[1])) == (
+        "Loss curves of 100 steps: at most 1.0e-3 from the reference's (drifts in "
+        "mlp-base/data=1/b64/fp32; above 3.0e-4 from step 31). Rounding alone takes the reference "
+        "1.0e-6 with its batch in parts and 2.0e-6 in float64."
+    )
+    assert loss_curves.sentence([]) == ""
+    one, *_ = loss_curves.find(stored[1])
+    exact = replace(one.yardsticks[1], losses=one.yardsticks[1].losses[:3])
+    cut_off = replace(one, yardsticks=[one.yardsticks[0], exact])
+    assert loss_curves.sentence([cut_off]).endswith("in float64 (of 3 steps).")
+
+
+def test_curves_that_end_early_or_are_missing_are_named(tmp_path: Path) -> None:
+    directory = synthetic.write(tmp_path, replace(PLAN, devices=(2,)))
+
+    def change(row: dict) -> None:
+        if row["arm"] == "drifts":
+            row.update(losses=row["losses"][:10], reason="the loss of step 11 is nan")
+        if row["arm"] == "right":
+            row.update(arm="elsewhere")
+
+    synthetic.rewrite(directory, store.LOSSES, change)
+    run = store.load(directory)
+    found = cell_table.build(run)
+    (one,) = loss_curves.find(found)
+    drifts, _, right = one.curves
+    assert drifts.largest == drifts.early == pytest.approx(10e-5)
+    assert (right.largest, right.beyond) == (None, None)
+    assert loss_curves.unfinished([one], run.manifest).startswith(
+        "2 loss curves ended before the last step, mlp-base/data=2/b64/fp32/drifts for instance: "
+        "the loss of step 11 is nan."
+    )
+    assert "its worker ended before" in str(text_tables.loss_differences([one]).rows)
+    assert page_data.build(found, run.manifest)["losses"][0]["curves"][3]["loss"][10] is None
+    losses_plot.draw("short", [one], ["jit_spmd", "right", "drifts"])
+
+
+def test_without_a_reference_there_is_no_difference(tmp_path: Path) -> None:
+    directory = synthetic.write(tmp_path, PLAN)
+
+    def change(row: dict) -> None:
+        if row["arm"] == WHOLE_BATCH:
+            row.update(losses=[], reason="oom: no room")
+
+    synthetic.rewrite(directory, store.LOSSES, change)
+    run = store.load(directory)
+    found = cell_table.build(run)
+    assert all(one.farthest is None for one in loss_curves.find(found))
+    assert "oom: no room" in loss_curves.unfinished(loss_curves.find(found), run.manifest)
+    assert loss_curves.curves_frame(loss_curves.find(found))["difference"].isna().all()
+    assert loss_curves.differences_frame(loss_curves.find(found))["largest_difference"].isna().all()
+    page_data.encode(page_data.build(found, run.manifest))
+    losses_plot.draw("lost", loss_curves.find(found), ["jit_spmd", "right", "drifts"])
+
+
+def test_the_report_has_curves_and_differences(stored: tuple[store.Run, Tables]) -> None:
+    run, _ = stored
+    report_files.build(run)
+    curves = pd.read_csv(run.directory / "losses.csv")
+    assert len(curves) == 2 * 6 * 100
+    drifts = curves[(curves["arm"] == "drifts") & (curves["block"].str.contains("data=2"))]
+    assert drifts["step"].tolist() == list(range(1, 101))
+    assert drifts["difference"].to_numpy() == pytest.approx(1e-5 * np.arange(1, 101))
+    apart = pd.read_csv(run.directory / "loss_differences.csv").set_index(["block", "arm"])
+    row = apart.loc[("mlp-base/data=2/b64/fp32", "drifts")]
+    assert row["largest_difference"] == pytest.approx(1e-3)
+    assert row["largest_difference_first_40"] == pytest.approx(4e-4)
+    assert row["first_step_beyond"] == 31
+    text = (run.directory / "report.md").read_text()
+    assert "### Largest difference from the reference's loss" in text
+    assert (
+        "| drifts | 1.0e-3 (4.0e-4 in the first 40, above the gate's tolerance from step 31) |"
+        in text
+    )
+    assert "<!-- drifts -->" in (run.directory / "plots/losses-mlp-base-fp32.svg").read_text()
+
+
+def test_print_has_the_reference_and_what_is_equal_to_it(
+    stored: tuple[store.Run, Tables], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[Figure] = []
+    render = style.render
+    monkeypatch.setattr(style, "render", lambda *of: kept.append(of[0]) or render(*of))
+    plot = losses_plot.draw(
+        "drawn", loss_curves.find(stored[1])[:1], ["jit_spmd", "right", "drifts"]
+    )
+    loss, apart = kept[0].axes
+    labels = [text.get_text() for text in kept[0].legends[0].get_texts()]
+    assert labels[3:] == ["the reference", IN_PARTS, EXACT, "the gate's tolerance"]
+    reference, *curves = loss.lines
+    assert reference.get_linewidth() > 2 * curves[0].get_linewidth(), "it is seen below them"
+    assert np.array_equal(reference.get_ydata(), curves[1].get_ydata())
+    ticks = [text.get_text() for text in apart.get_yticklabels()]
+    assert (ticks.index(losses_plot.EQUAL), len(ticks) > 3) == (0, True)
+    _, drifts, equal, right, *_ = apart.lines
+    floor = apart.get_yticks()[0]
+    assert set(equal.get_ydata()) == {floor}
+    assert min(drifts.get_ydata()) > min(right.get_ydata()) > floor > apart.get_ylim()[0]
+    # Dotted and dashed as on the page: see test_browser.py.
+    *_, dotted, dashed, _ = re.findall(r"stroke-dasharray: ([^;]+)", plot.svg)
+    assert (dotted, dashed) == ("1,1.5", "6,2")
+
+
+def test_a_page_has_only_so_many_steps(
+    stored: tuple[store.Run, Tables], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, found = stored
+    whole = page_data.build(found, run.manifest)["losses"]
+    assert whole[0]["steps"] == list(range(1, 101))
+    assert whole[1]["curves"][3]["name"] == "drifts"
+    cell = whole[1]["curves"][3]["cell"]
+    assert found.cells["cell"][cell] == "mlp-base/data=2/b64/fp32/drifts"
+    monkeypatch.setattr(page_data, "MOST_LOSSES", 1)
+    few = json.loads(page_data.encode(page_data.build(found, run.manifest)))["losses"]
+    assert (len(few[0]["steps"]), few[0]["steps"][0], few[0]["steps"][-1]) == (20, 1, 100)
+    curve = few[0]["curves"][3]
+    assert len(curve["loss"]) == len(curve["apart"]) == 20
+    assert curve["apart"][-1] == curve["largest"] == pytest.approx(1e-3)
+
+
+def test_a_run_that_did_not_train_says_nothing_of_it(tmp_path: Path) -> None:
+    run, found = read(tmp_path, trained=0)
+    assert loss_curves.find(found) == []
+    assert page_data.build(found, run.manifest)["losses"] == []
+    assert loss_curves.unfinished([], run.manifest) == ""

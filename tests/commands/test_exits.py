@@ -1,0 +1,102 @@
+"""Exit codes are those that the help of each command and README.md tell of."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from bench import __main__ as command_line
+from bench.commands import exits
+from bench.records.paths import ROOT
+
+BAD = [
+    [],
+    ["--nonsense"],
+    ["nonsense"],
+    ["report"],
+    ["report", "nowhere"],
+    ["gallery"],
+    ["gallery", "nonsense"],
+    ["publish"],
+    ["publish", "nowhere"],
+    ["compare", "one"],
+    ["compare", "one", "other"],
+    ["compare", "one", "other", "--margin", "0"],
+    ["explain", "one"],
+    ["explain", "one", "one"],
+    ["explain", "one", "other", "--run", "nowhere"],
+    ["project"],
+    ["project", "nowhere"],
+    ["project", "nowhere", "--hardware", "nonsense"],
+    ["maxbatch"],
+    ["maxbatch", "nowhere"],
+    ["plan"],
+    ["plan", "mlp-base", "--hardware", "nonsense"],
+    ["plan", "mlp-base", "--chips", "0"],
+    ["inspect"],
+    ["inspect", "no-cell"],
+    ["inspect", "mlp/data=1/b8/fp32,nonsense/python_loop"],
+    ["selftest", "--trials", "0"],
+    ["selftest", "--load", "nonsense"],
+    ["selftest", "--again", "nowhere"],
+    ["faults", "nonsense"],
+    ["faults", "--jobs", "0"],
+    ["faults", "--run", "../up"],
+    ["tensorboard"],
+    ["tensorboard", "--port", "nonsense"],
+    ["regress"],
+]
+"""Command lines that nothing can be done with, in an empty folder."""
+
+COMMANDS = {words[0] for words in BAD if words} - {"--nonsense", "nonsense"}
+
+
+def test_every_command_is_tried() -> None:
+    known = {info.name or info.callback.__name__ for info in command_line.app.registered_commands}
+    assert known == COMMANDS | {"run"}  # which tests/test_plugin.py tries
+
+
+@pytest.mark.parametrize("words", BAD, ids=" ".join)
+def test_bad_input_ends_with_its_code(words, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = CliRunner().invoke(command_line.app, words)
+    assert ended.exit_code == exits.BAD_INPUT, ended.output
+    assert ended.output
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("torn"), OSError(28, "No space left on device")])
+def test_a_fault_of_its_own_is_no_outcome(fault, monkeypatch, capsys) -> None:
+    def fail(*_):
+        raise fault
+
+    monkeypatch.setattr(command_line, "find_run", fail)
+    monkeypatch.setattr("sys.argv", ["bench", "report", "run"])
+    with pytest.raises(SystemExit) as end:
+        command_line.main()
+    assert end.value.code == exits.FAILED
+    assert str(fault) in capsys.readouterr().err
+
+
+def test_interrupted(monkeypatch) -> None:
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command_line, "find_run", interrupt)
+    assert CliRunner().invoke(command_line.app, ["report", "run"]).exit_code == exits.INTERRUPTED
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS | {"run"}))
+def test_readme_and_help_list_the_same_codes(command) -> None:
+    words = " ".join(CliRunner().invoke(command_line.app, [command, "--help"]).output.split())
+    told = re.split("exit codes: ", words, flags=re.IGNORECASE)[1]
+    listed = re.findall(r"(?<!\S)(\d+)(?= )", told)
+    table = README[README.index("| | `run`") :].split("\n\n")[0].splitlines()
+    heading, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table]
+    column = heading.index(f"`{command}`") if f"`{command}`" in heading else len(heading) - 1
+    assert [row[0] for row in rows if row[column]] == listed
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")

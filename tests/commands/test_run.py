@@ -1,0 +1,500 @@
+"""The command line, from the outside: a run with a worker that behaves as told."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sysconfig
+import time
+from pathlib import Path
+
+import pytest
+from fronts import SMALL, Done, Front
+
+from bench.analyse.verdicts import ALPHA
+from bench.plan.selection import keyword
+from bench.records import store
+
+
+@pytest.fixture
+def front(tmp_path: Path) -> Front:
+    return Front(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Front, Done]:
+    """The run `mixed`, which ended with ok and wrong cells."""
+    front = Front(tmp_path_factory.mktemp("mixed")).told(pmap="wrong")
+    return front, front("run", *SMALL, "--run", "mixed")
+
+
+def test_a_run_that_is_all_ok(front: Front) -> None:
+    mine = front.folder / "mine.py"
+    mine.touch()
+    path = ("--implementation-path", str(mine))
+    chosen = ("-k", "data=2 and not python_loop")
+    done = front.told(pmap="unsupported")("run", *SMALL, "--run", "r", *path, *chosen)
+    assert done.code == 0, done
+    lines = done.out.splitlines()
+    assert lines[0].startswith("mlp-base/data=2/b256/fp32  2 ok, 1 unsupported")
+    assert lines[-1] == "report: reports/r/report.html"
+    assert "3 cells: 2 ok, 1 unsupported" in done.out
+    assert max(map(len, lines)) <= 80
+    assert "passed" not in done.out
+    assert not done.err
+    # Only what was selected was measured.
+    (job,) = front.jobs
+    assert job["mesh"] == "data=2"
+    assert job["implementations"] == ["jit_spmd", "pmap", "mine"]
+    assert len(front.stored("r").cells) == 3
+    # What is stored tells nothing of people and machines.
+    manifest = front.stored("r").manifest
+    assert manifest["argv"][-3:] == ["mine.py", *chosen]
+    assert manifest["config"]["meshes"] == ["data=1", "data=2"]
+    assert manifest["config"]["options"]["implementation_path"] == ["mine.py"]
+    text = json.dumps(manifest)
+    assert str(front.folder) not in text
+    assert not re.search(rf"\b{re.escape(os.uname().nodename)}\b", text)
+    assert '"node"' not in (front.folder / "reports/r/benchmark.json").read_text()
+
+
+def test_a_wrong_cell_fails_the_run_with_its_reason(mixed: tuple[Front, Done]) -> None:
+    front, done = mixed
+    assert done.code == 1
+    assert "wrong  mlp-base/data=1/b256/fp32/pmap" in done.out
+    assert "gradients 2 times too large" in done.out
+    assert "6 cells: 4 ok, 2 wrong" in done.out
+    assert done.out.splitlines()[-1] == "report: reports/mixed/report.html"
+    arms = ["jit_spmd", "pmap", "python_loop"]
+    assert [job["implementations"] for job in front.jobs] == [arms, arms]
+
+
+def test_samples_are_replayed_and_read_by_pytest_benchmark(mixed: tuple[Front, Done]) -> None:
+    front, _ = mixed
+    rows = front.benchmarks("mixed")
+    assert sorted(rows) == [
+        f"mlp-base/data={size}/b256/fp32/{name}"
+        for size in (1, 2)
+        for name in ("jit_spmd", "python_loop")
+    ]
+    row = rows["mlp-base/data=2/b256/fp32/python_loop"]
+    # Throughput time of a step: the fake's second ok arm takes 20 ms for 10 steps.
+    assert row["stats"]["data"] == pytest.approx([0.002, 0.0020001, 0.0020002])
+    assert row["group"] == "mlp-base/data=2/b256/fp32"
+    assert row["extra_info"]["status"] == "ok"
+    assert row["extra_info"]["mesh"] == "data=2"
+    assert row["extra_info"]["samples/s"] == pytest.approx(256 / 0.0020001)
+    compared = subprocess.run(
+        [
+            Path(sysconfig.get_path("scripts"), "pytest-benchmark"),
+            *("compare", "reports/mixed/benchmark.json", "--columns=median,rounds"),
+        ],
+        cwd=front.folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "mlp-base/data=2/b256/fp32/jit_spmd" in compared.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("run", "--resume", "mxied"), "there is no run 'mxied'"),
+        (("report", "mxied"), "did you mean mixed?"),
+        (("run", "--run", "mixed"), "--resume mixed"),
+        (("run", "--run", "a/b"), "'a/b' is not a plain name"),
+        (("run", "--resume", "mixed", "--rounds", "4"), "--rounds: a resumed run keeps"),
+        (("run", "--dry-run", "--seconds", "x"), "--seconds: 'x' is not"),
+        (("run", "--dry-run", "--margin", "200"), "--margin: '200' is not a number of percent"),
+        (("run", "--dry-run", "--budget", "-1"), "--budget: '-1' is not a positive number"),
+    ],
+)
+def test_bad_input_is_refused(
+    mixed: tuple[Front, Done], words: tuple[str, ...], message: str
+) -> None:
+    front, _ = mixed
+    done = front(*words)
+    assert done.code == 4
+    assert message in done.err
+    assert not done.out.strip()
+    assert len(front.jobs) == 2, "nothing was run"
+
+
+def test_several_faults_are_one_message(front: Front) -> None:
+    done = front(
+        *("run", "--workloads", "mpl", "--meshes", "data=64", "--implementation-path", "a.py")
+    )
+    assert done.code == 4
+    assert "3 things are wrong" in done.err
+    for part in ("there is no file a.py", "did you mean mlp", "--devices 64 allows it"):
+        assert part in done.err
+
+
+def test_worker_failures_are_named(front: Front) -> None:
+    done = front.told(pmap="segv", jit_spmd="oom always")(
+        *("run", *SMALL, "--run", "r", "-k", "data=1")
+    )
+    assert done.code == 1
+    assert "3 cells: 1 ok, 1 oom, 1 crashed" in done.out
+    assert "SIGSEGV" in done.out
+    assert "RESOURCE_EXHAUSTED" in done.out
+    assert list(front.benchmarks("r")) == ["mlp-base/data=1/b256/fp32/python_loop"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "cell", "found"),
+    [
+        ("data=1", "mlp-base/data=1/b8/fp32/x", True),
+        ("data=1", "mlp-base/data=16/b8/fp32/x", False),
+        ("data=1", "mlp-base/data=1,model=2/b8/fp32/x", True),
+        ("model=2", "mlp-base/data=1,model=2/b8/fp32/x", True),
+        ("data=1,model=2", "mlp-base/data=1,model=2/b8/fp32/x", True),
+        ("data=1,model=2", "mlp-base/data=1,model=4/b8/fp32/x", False),
+        ("mlp-base/data=1/b8", "mlp-base/data=1/b8/fp32/x", True),
+        ("mlp-base/data=1/b8", "mlp-base/data=1,model=2/b8/fp32/x", False),
+    ],
+)
+def test_keywords_delimit_sizes(expression: str, cell: str, found: bool) -> None:
+    assert (keyword(expression) in keyword(cell)) is found
+
+
+def test_names_with_equals_signs_are_selected(front: Front) -> None:
+    expression = "mlp-base/data=1/b256 and not (pmap or jit_spmd)"
+    done = front(
+        *("run", "--workloads", "mlp", "--devices", "16", "--collect-only", "-k", expression)
+    )
+    assert done.code == 0
+    items = [line.partition("[")[2] for line in done.out.splitlines() if "[" in line]
+    assert items == ["mlp-base/data=1/b256/fp32/python_loop]"]
+    assert not (front.folder / "reports").exists()
+    assert not front.jobs
+
+
+def test_nothing_selected(front: Front) -> None:
+    done = front("run", *SMALL, "-k", "nobody")
+    assert done.code == 5
+    assert "none of the 6 cells is selected" in done.out
+    assert not (front.folder / "reports").exists()
+
+
+def test_x_stops_and_resume_measures_what_is_missing(front: Front) -> None:
+    done = front.told(jit_spmd="wrong")("run", *SMALL, "--run", "r", "-x")
+    assert done.code == 1
+    assert len(front.jobs) == 1
+    assert (front.folder / "reports/r/report.html").exists()
+    done = front.told()("run", "--resume", "r")
+    assert done.code == 1, "the stored cell is still wrong"
+    assert sorted(job["mesh"] for job in front.jobs) == ["data=1", "data=2"]
+    assert front.jobs[1]["rounds"] == 3
+    assert len(front.benchmarks("r")) == 5
+
+
+def outcome(run: store.Run) -> list[tuple]:
+    """What two runs must agree in, whatever they measured."""
+    rows = run.cells.to_dict("records")
+    return sorted(
+        (r["cell"], r["launch"], r["status"], r["key"], r["interleaved"] is False) for r in rows
+    )
+
+
+@pytest.mark.slow
+def test_a_killed_run_is_continued_and_comes_to_the_same(front: Front) -> None:
+    words = ("run", *SMALL, "--launches", "2", "--run", "r")
+    elsewhere = Front(front.folder / "uninterrupted")
+    elsewhere.folder.mkdir()
+    behaviour = {"python_loop": "wrong", "pmap": "oom"}
+    assert elsewhere.told(**behaviour)(*words).code == 1
+    resume = ("run", "--resume", "r")
+    killed = [
+        (words, f"{store.SAMPLES} 0 0.5", 0),
+        (resume, f"{store.CELLS} 1 0.6", 1),
+        (resume, f"{store.LAUNCHES} 1 0.9", 2),
+    ]
+    front.told(**behaviour)
+    for command, place, launches in killed:
+        front.environment["FAKE_KILL"] = place
+        assert front(*command).code == -signal.SIGKILL
+        stored = front.stored("r")
+        assert len(stored.blocks.groupby(["block", "launch"])) == launches
+        assert place.split()[0] in {damage.file for damage in stored.damaged}
+    del front.environment["FAKE_KILL"]
+
+    # Killed while a worker measures; until then, nobody else may go on with it.
+    process = front.told(**behaviour, jit_spmd="hang").start(*resume)
+    pids = front.folder / "pids"
+    while not pids.exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    try:
+        refused = front(*resume)
+        assert refused.code == 4
+        assert "reports/r is being measured by another process" in refused.err
+        assert front(*resume, "--dry-run").code == 0, "reading is free"
+    finally:
+        process.kill()
+        for pid in map(int, pids.read_text().split()):
+            os.kill(pid, signal.SIGKILL)
+        process.communicate()
+
+    done = front.told(**behaviour)(*resume)
+    assert done.code == 1, "some cells are wrong"
+    stored, whole = front.stored("r"), elsewhere.stored("r")
+    assert outcome(stored) == outcome(whole)
+    assert len(stored.samples) == len(whole.samples)
+    assert stored.damaged == []
+    # No kill has cost more than the launch that it fell into.
+    launches = [(job["mesh"], job["launch"]) for job in front.jobs if not job["alone"]]
+    planned = {(job["mesh"], job["launch"]) for job in elsewhere.jobs}
+    assert set(launches) == planned
+    assert len(launches) <= len(planned) + len(killed) + 1
+
+
+def test_what_is_damaged_is_measured_again(front: Front) -> None:
+    words = ("--launches", "2", "-k", "data=1")
+    front("run", *SMALL, "--run", "r", *words)
+    before = outcome(front.stored("r"))
+    path = front.folder / "reports/r" / store.SAMPLES
+    path.write_bytes(path.read_bytes().replace(b'"round": 1', b'"round": 7', 1))
+    done = front("run", "--resume", "r", "-k", "data=1")
+    assert done.code == 0, done
+    assert "reports/r: set aside: samples.jsonl, bytes 0 to" in done.out
+    assert "(mlp-base/data=1/b256/fp32, launch 1): differs from what was stored" in done.out
+    assert [(job["launch"], bool(job["proved"])) for job in front.jobs] == [
+        (0, False), (1, True), (0, False),
+    ]  # fmt: skip
+    stored = front.stored("r")
+    assert outcome(stored) == before
+    (damage,) = stored.damaged
+    assert damage.what.endswith("; measured again since")
+
+
+@pytest.fixture
+def sources(front: Front) -> Path:
+    """Implementations and a workload that can be changed."""
+    root = front.folder / "root"
+    for name in (
+        "implementations/jit_spmd",
+        "implementations/pmap",
+        "bench/contract/workloads/mlp",
+    ):
+        path = root / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("import own.helper\nfrom bench import contract\n")
+    helper = front.folder / "own" / "helper.py"
+    helper.parent.mkdir()
+    helper.write_text("ONE = 1\n")
+    front.environment["FAKE_ROOT"] = str(root)
+    return root
+
+
+def test_a_run_of_other_sources_is_not_continued(front: Front, sources: Path) -> None:
+    front("run", *SMALL, "--run", "r", "-k", "jit_spmd and data=1")
+    (sources / "implementations/pmap.py").write_text("import changed\n")
+    assert front("run", "--resume", "r", "--dry-run").code == 0, "nothing of it is stored"
+    (sources / "bench/contract/workloads/mlp.py").write_text("import own.helper\n")
+    (front.folder / "own/helper.py").write_text("ONE = 2\n")
+    refused = front("run", "--resume", "r")
+    assert refused.code == 4
+    changed = "--resume: own/helper.py, workload mlp: changed since r was measured"
+    assert changed in refused.err
+    assert len(front.jobs) == 1
+
+
+def test_files_that_change_meanwhile_end_the_measuring(front: Front, sources: Path) -> None:
+    edited = sources / "implementations/pmap.py"
+    done = front.told(edits=str(edited))("run", *SMALL, "--run", "r")
+    assert done.code == 4, done
+    assert "implementation pmap: changed while r was measured" in done.out + done.err
+    assert len(front.jobs) == 1
+    assert len(front.stored("r").cells) == 3
+
+
+def test_launches_are_passes_over_all_blocks(front: Front) -> None:
+    done = front("run", *SMALL, "--run", "r", "--launches", "3", "--rounds", "20")
+    assert done.code == 0
+    launches = [(job["launch"], job["mesh"]) for job in front.jobs]
+    assert [launch for launch, _ in launches] == [0, 0, 1, 1, 2, 2]
+    assert len(set(launches)) == 6
+    assert [bool(job["proved"]) for job in front.jobs] == [False, False, True, True, True, True]
+    lines = [line for line in done.out.splitlines() if " decided  " in line]
+    assert len(lines) == 6
+    assert lines[-1].startswith("mlp-base/data=")
+    assert " launch 3  3 ok, 2 of 2 decided" in lines[-1]
+    stored = front.stored("r")
+    assert len(stored.cells) == 18
+    looks = [look for row in stored.blocks["looks"] for look in row]
+    assert all(look["alpha"] > 0 for look in looks)
+    # The fake's arms differ by a factor of two: 16 rounds of a launch are enough.
+    assert set(stored.blocks["rounds"]) == {16}
+    rows = front.benchmarks("r")
+    assert len(rows) == 6
+    assert all(row["stats"]["rounds"] == 48 for row in rows.values())
+
+
+def test_an_interrupted_launch_is_made_up_for(front: Front) -> None:
+    front("run", *SMALL, "--run", "r", "--launches", "2", "-k", "data=1")
+    before = len(front.jobs)
+    done = front("run", "--resume", "r")
+    assert done.code == 0
+    assert [(job["mesh"], job["launch"]) for job in front.jobs[before:]] == [
+        ("data=2", 0),
+        ("data=2", 1),
+    ]
+
+
+def test_what_is_stored_is_not_measured_again(front: Front) -> None:
+    """Not even where it is undecided; and with a budget, what was spent is spent."""
+    words = ("--rounds", "16", "--margin", "0.05", "-k", "data=1")
+    front.told(equal=True)("run", *SMALL, "--run", "r", *words)
+    assert len(front.jobs) == 1
+    front("run", "--resume", "r", "-k", "data=1")
+    assert len(front.jobs) == 1
+    words = ("--rounds", "16", "--margin", "0.05", "--budget", "2", "-k", "data=1")
+    front("run", *SMALL, "--run", "spent", *words)
+    before = len(front.jobs)
+    front("run", "--resume", "spent", "-k", "data=1")
+    assert len(front.jobs) == before
+
+
+def test_variants_have_workers_of_their_own(front: Front) -> None:
+    front.environment["XLA_FLAGS"] = "--first"
+    words = ("--variant", "v=XLA_FLAGS=--second --third=1", "-k", "data=1")
+    done = front("run", *SMALL, "--run", "r", *words)
+    assert done.code == 0, done
+    flags = {job["options"]["variant"]: job["xla_flags"] for job in front.jobs}
+    assert flags == {"": "--first", "v": "--first --second --third=1"}
+    assert set(front.stored("r").cells["options"]) == {"fp32", "fp32,variant=v"}
+    front("run", "--resume", "r", "-k", "data=2 and variant=v")
+    assert front.jobs[-1]["xla_flags"] == "--first --second --third=1", "also when resumed"
+
+
+def test_a_budget_passes_over_blocks_without_times(front: Front) -> None:
+    nothing = dict.fromkeys(("python_loop", "jit_spmd", "pmap"), "unsupported")
+    done = front.told(**nothing)("run", *SMALL, "--run", "r", "--budget", "60")
+    assert done.code == 0, done
+    assert len(front.jobs) == 2
+
+
+def test_one_implementation_alone_has_all_its_rounds(front: Front) -> None:
+    done = front("run", *SMALL, "--run", "r", "--rounds", "20", "-k", "data=1 and pmap")
+    assert done.code == 0
+    assert set(front.stored("r").blocks["rounds"]) == {20}
+
+
+def test_no_look_spends_less_than_nothing(front: Front) -> None:
+    """What did not fit beside the others is measured alone, and compared with nothing."""
+    words = ("--rounds", "40", "--launches", "2", "-k", "data=1")
+    done = front.told(equal=True, jit_spmd="oom")("run", *SMALL, "--run", "r", *words)
+    assert done.code == 0, done
+    assert [job["looks"] for job in front.jobs] == [[16, 32], [], [16, 32], []]
+    looks = [look for row in front.stored("r").blocks["looks"] for look in row]
+    assert [look["rounds"] for look in looks] == [16, 32, 48, 56]
+    assert all(look["alpha"] > 0 for look in looks)
+    assert sum(look["alpha"] for look in looks) == pytest.approx(0.8 * ALPHA)
+
+
+def test_a_budget_goes_where_it_is_needed(front: Front) -> None:
+    """Where everything is decided at once, one launch of each block is all there is to do."""
+    done = front("run", *SMALL, "--run", "r", "--rounds", "20", "--budget", "60")
+    assert done.code == 0
+    assert [job["launch"] for job in front.jobs] == [0, 0]
+    # Equal arms are never the same within a margin this small, however fast launches are.
+    wide = front.told(equal=True)
+    words = ("--rounds", "16", "--margin", "0.0001", "--budget", "4", "-k", "data=1")
+    done = wide("run", *SMALL, "--run", "wide", *words)
+    assert done.code == 0
+    launches = [job["launch"] for job in front.jobs[2:]]
+    assert launches == list(range(len(launches)))
+    assert len(launches) > 1
+    assert "Against the baselines: 2 undecided." in done.out
+
+
+def test_a_target_goes_on_until_intervals_are_narrow(front: Front) -> None:
+    words = ("--target-ci", "0.2", "--rounds", "16", "-k", "data=1")
+    done = front("run", *SMALL, "--run", "r", *words)
+    assert done.code == 0
+    # Decided at once, but it takes about (0.2 / 0.2)^2 t^2 launches that differ by 0.2 % to make
+    # an interval of 0.2 %.
+    assert 3 < len(front.jobs) < 12
+    assert "Against the baselines: 2 faster." in done.out
+    assert "3 cells: 3 ok" in done.out
+
+
+def test_dry_run_measures_nothing(front: Front) -> None:
+    done = front("run", *SMALL, "--dry-run", "-k", "data=2", "--train-steps", "50")
+    assert done.code == 0
+    assert "training every cell for 50 steps comes on top" in done.out.replace("\n", " ")
+    assert "mlp-base/data=2/b256/fp32  about" in done.out
+    assert "blocks: 1, cells: 3" in done.out
+    assert not (front.folder / "reports").exists()
+
+
+def test_commands_without_tables_need_not_wait_for_them(mixed: tuple[Front, Done]) -> None:
+    """Not even where stored runs tell how long blocks take."""
+    front = Front(mixed[0].folder)
+    front.environment["PYTHONPROFILEIMPORTTIME"] = "1"
+    for words in (["--help"], ["run", *SMALL, "--dry-run"]):
+        process = front.start(*words)
+        _, err = process.communicate(timeout=60)
+        names = [line.rpartition("|")[2].strip() for line in err.splitlines()]
+        assert process.returncode == 0
+        assert "bench.commands.pytest_front" in names
+        tables = {"numpy", "pandas", "pyarrow", "scipy", "matplotlib"}
+        assert not tables & {name.partition(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_keeps_what_is_stored(front: Front, number: signal.Signals) -> None:
+    process = front.told(pmap="hang").start(
+        *("run", *SMALL, "--run", "r", "-k", "not data=2 or not pmap")
+    )  # data=1, where pmap hangs, comes second
+    pids = front.folder / "pids"
+    while not pids.exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 2, (out, err)
+    assert "Traceback" not in out + err
+    assert "interrupted: --resume r measures what is left" in out
+    assert out.splitlines()[-1] == "report: reports/r/report.html"
+    assert len(front.stored("r").cells) == 2
+    for pid in map(int, pids.read_text().split()):
+        status = Path(f"/proc/{pid}/status")
+        assert not status.exists() or "State:\tZ" in status.read_text()
+
+
+def test_help_has_examples(front: Front) -> None:
+    done = front("run", "--help")
+    assert done.code == 0
+    assert "--batch-sizes N" in done.out
+    assert "python -m bench run --resume NAME" in done.out
+
+
+def test_tensorboard_without_traces(front: Front) -> None:
+    done = front("tensorboard")
+    assert done.code == 4
+    assert "bench run --profile" in done.err
+
+
+def test_a_run_of_other_versions_is_not_continued(front: Front) -> None:
+    front("run", *SMALL, "--run", "r")
+    manifest = front.stored("r").manifest
+    manifest["versions"]["jax"] = "0.0.1"
+    store.write_manifest(front.folder / "reports/r", manifest)
+    done = front("run", "--resume", "r")
+    assert done.code == 4
+    assert "was measured with jax 0.0.1" in done.err
+
+
+def test_a_failure_of_its_own_is_loud(front: Front) -> None:
+    (front.folder / "reports").write_text("a file where the folder should be")
+    process = front.start("run", *SMALL)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert "Lockstep itself failed" in out + err
+    assert "Traceback" in out, "here the place matters"

@@ -1,0 +1,132 @@
+"""What a problem promises to strategies: microbatches, parts, and state that is made sharded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bench.contract import ModelAxis
+from bench.contract.logical_axes import TENSOR_PARALLEL, partition_specs
+from bench.contract.placement import create_sharded_state, fsdp_specs, shapes_of_params
+from bench.contract.workloads import gpt2, mlp, vae
+from bench.records.mesh import MeshShape
+from bench.worker.meshes import make_mesh
+from bench.worker.read.memory import largest_program
+from bench.worker.read.programs import live_programs, new_programs
+
+close = partial(np.testing.assert_allclose, rtol=1e-7, atol=1e-10)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_microbatches_add_up_to_the_batch(count):
+    with jax.enable_x64(True):
+        problem = replace(mlp.problem(mlp.tiny(), 8, "fp64"), microbatches=count)
+        params, loss_fn = problem.functional()
+        value_and_grad = jax.value_and_grad(loss_fn)
+        found = jax.jit(problem.over_microbatches(value_and_grad))(params, problem.batch(0))
+        jax.tree.map(close, found, value_and_grad(params, problem.batch(0)))
+
+
+def test_only_one_microbatch_is_alive_at_a_time():
+    whole = mlp.problem(mlp.base(), 4096, "fp32")
+    parts = replace(whole, microbatches=16)
+    temporary = []
+    for problem in (whole, parts):
+        params, loss_fn = problem.functional()
+        step = jax.jit(problem.over_microbatches(jax.value_and_grad(loss_fn)))
+        compiled = step.lower(params, problem.batch(0)).compile()
+        temporary.append(compiled.memory_analysis().temp_size_in_bytes)
+    assert temporary[1] < temporary[0] / 2
+
+
+def test_rematerialization_computes_the_same_with_no_more_memory():
+    """Less, but where XLA shares the second computation with the first, as older ones do on CPU."""
+    config = gpt2.Config(layers=2, heads=2, width=32, context=64, vocabulary=256)
+    found, temporary = [], []
+    for remat in (False, True):
+        problem = gpt2.problem(config, 8, "fp32", remat)
+        params, loss_fn = problem.functional()
+        step = jax.jit(jax.value_and_grad(loss_fn)).lower(params, problem.batch(0)).compile()
+        found.append(step(params, problem.batch(0)))
+        temporary.append(step.memory_analysis().temp_size_in_bytes)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), *found)
+    assert temporary[1] <= temporary[0]
+    assert "remat" in str(jax.make_jaxpr(jax.grad(loss_fn))(params, problem.batch(0)))
+
+
+@pytest.mark.parametrize(
+    "workload", [mlp, *(pytest.param(one, marks=pytest.mark.slow) for one in (gpt2, vae))]
+)
+def test_parts_of_a_model_are_its_shards(workload):
+    """A device's part has the shapes that the rules leave of the whole, and the same loss."""
+    mesh = make_mesh(MeshShape.parse("model=2"))
+    with jax.enable_x64(True):
+        problem = workload.problem(workload.tiny(), 4, "fp64")
+        params, whole = problem.functional()
+        specs = partition_specs(problem, shapes_of_params(problem), TENSOR_PARALLEL, mesh)
+        part = problem.loss_function(ModelAxis("model", 2))
+        run = jax.jit(
+            jax.shard_map(
+                jax.value_and_grad(part), mesh=mesh, in_specs=(specs, P()), out_specs=(P(), specs)
+            )
+        )
+        jax.tree.map(
+            close,
+            run(params, problem.batch(0)),
+            jax.value_and_grad(whole)(params, problem.batch(0)),
+        )
+
+
+@pytest.mark.parametrize("start", [False, True])
+def test_state_is_made_sharded(start):
+    """No device holds more than its part, while it is made or after."""
+    mesh = make_mesh(MeshShape.parse("data=2,fsdp=4"))
+    problem = mlp.problem(mlp.base(), 8, "fp32")
+    drawn = jax.device_get(problem.draw())
+    if start:
+        problem = replace(problem, start=drawn)
+    params, opt_state = create_sharded_state(problem, mesh, fsdp_specs(problem, mesh, "fsdp"))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), jax.device_get(params), drawn)
+    shards = [leaf.addressable_shards[0].data.size for leaf in jax.tree.leaves((params, opt_state))]
+    whole = sum(leaf.size for leaf in jax.tree.leaves(drawn))
+    # AdamW keeps two numbers a parameter, and counts.
+    assert sum(shards) == pytest.approx(3 * whole / 4, abs=2)
+
+
+def test_a_device_never_holds_the_whole_model_while_its_state_is_made(monkeypatch):
+    """One program draws parameters and makes AdamW's numbers, and plans memory for no whole."""
+    mesh = make_mesh(MeshShape.parse("fsdp=8"))
+    problem = mlp.problem(mlp.base(), 8, "fp32")
+    whole = sum(4 * leaf.size for leaf in jax.tree.leaves(shapes_of_params(problem)))
+    compiled = []  # keeps the program alive
+    jit = jax.jit
+    monkeypatch.setattr(jax, "jit", lambda *a, **k: compiled.append(jit(*a, **k)) or compiled[-1])
+    before = live_programs()
+    state = create_sharded_state(problem, mesh, fsdp_specs(problem, mesh, "fsdp"))
+    memory = largest_program(new_programs(live_programs(), before))
+    assert memory["output_bytes"] == pytest.approx(3 * whole / 8, rel=0.01)
+    assert sum(leaf.nbytes for leaf in jax.tree.leaves(state)) == pytest.approx(3 * whole, rel=0.01)
+    assert memory["total_bytes"] < whole
+
+
+def test_noise_belongs_to_the_image_wherever_it_is_computed():
+    mesh = make_mesh(MeshShape.parse("data=4"))
+    numbers = jnp.arange(8)
+    whole = vae.noise_of(numbers, 4)
+    sharded = jax.jit(vae.noise_of, static_argnums=1)(
+        jax.device_put(numbers, NamedSharding(mesh, P("data"))), 4
+    )
+    own = jax.shard_map(
+        lambda own: vae.noise_of(own, 4), mesh=mesh, in_specs=P("data"), out_specs=P("data")
+    )(numbers)
+    np.testing.assert_array_equal(whole, sharded)
+    np.testing.assert_array_equal(whole, own)
+    np.testing.assert_array_equal(whole[3:5], vae.noise_of(numbers[3:5], 4))
+    assert np.std(vae.noise_of(jnp.arange(1000), 4)) == pytest.approx(1, abs=0.05)

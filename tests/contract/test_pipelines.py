@@ -1,0 +1,73 @@
+"""Blocks go to their stages and come back; what cannot be a pipeline says why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from bench.contract.pipelines import from_stages, to_stages, why_no_pipeline
+from bench.contract.workloads import gpt2, mlp
+from bench.records.mesh import MeshShape
+from bench.worker.meshes import make_mesh
+from implementations import pipeline_gpipe, pipeline_interleaved
+
+CONFIG = gpt2.Config(layers=4, heads=2, width=8, context=8, vocabulary=256)
+
+
+@pytest.mark.parametrize(("stages", "chunks"), [(1, 1), (2, 1), (4, 1), (2, 2)])
+def test_stages_hold_all_blocks_and_give_them_back(stages, chunks):
+    params = jax.device_get(gpt2.problem(CONFIG, 8, "fp32").draw())
+    ends, stacked = to_stages(params, stages, chunks)
+    assert "blocks" not in ends
+    kernel = stacked["up"]["kernel"]
+    assert kernel.shape == (stages, chunks, 4 // stages // chunks, 8, 32)
+    # The second stage's first run begins where the first stage's ended.
+    if stages > 1:
+        after = params["blocks"][4 // stages // chunks]["up"]["kernel"]
+        np.testing.assert_array_equal(kernel[1, 0, 0], after)
+    back = from_stages(ends, jax.tree.map(jax.numpy.array, stacked))
+    jax.tree.map(np.testing.assert_array_equal, back, params)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "microbatches", "batch", "chunks", "reason"),
+    [
+        ("data=2,pipe=2", 2, 8, 1, None),
+        ("data=2,model=2,pipe=2", 4, 8, 2, None),
+        ("data=2", 2, 8, 1, "needs the axis pipe, which this mesh lacks"),
+        ("data=1,fsdp=2,pipe=2", 2, 8, 1, "and this mesh has fsdp"),
+        ("data=1,pipe=8", 8, 8, 1, "4 blocks do not divide into 8 stages"),
+        ("data=1,pipe=4", 4, 8, 2, "4 blocks do not divide into 4 stages of 2 runs of blocks each"),
+        (
+            "data=1,pipe=4",
+            2,
+            8,
+            1,
+            "4 stages need at least 4 microbatches to be busy, and there are 2",
+        ),
+        ("data=1,pipe=2", 3, 9, 1, "3 microbatches do not divide by 2 stages"),
+        ("data=2,pipe=2", 8, 8, 1, "a device's batch of 4 does not divide into 8 microbatches"),
+        ("data=1,model=4,pipe=2", 2, 8, 1, "2 heads do not divide by model=4"),
+    ],
+)
+def test_what_cannot_be_a_pipeline_says_why(mesh, microbatches, batch, chunks, reason):
+    problem = replace(gpt2.problem(CONFIG, batch, "fp32"), microbatches=microbatches)
+    found = why_no_pipeline(problem, make_mesh(MeshShape.parse(mesh)), chunks)
+    assert found == reason or (reason is not None and reason in (found or "")), found
+
+
+def test_a_model_that_is_no_chain_says_so():
+    problem = replace(mlp.problem(mlp.tiny(), 8, "fp32"), microbatches=2)
+    mesh = make_mesh(MeshShape.parse("data=2,pipe=2"))
+    assert why_no_pipeline(problem, mesh) == "the model is not a chain of equal blocks"
+
+
+@pytest.mark.slow
+def test_the_bubble_is_that_of_the_schedule():
+    problem = replace(gpt2.problem(CONFIG, 8, "fp32"), microbatches=4)
+    mesh = make_mesh(MeshShape.parse("data=1,pipe=2"))
+    assert pipeline_gpipe.build(problem, mesh).bubble == 1 / 5
+    assert pipeline_interleaved.build(problem, mesh).bubble == 1 / 9

@@ -1,0 +1,66 @@
+"""Asking what there is survives files that end the process that imports them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.measure import catalogue
+from bench.measure.catalogue import CatalogueError, read_catalogue
+
+CHILD = """
+import json, os, signal, sys, time
+request = json.load(sys.stdin)
+for path in request["implementation_paths"]:
+    if path in request["fatal"]:
+        continue
+    print(json.dumps(path), flush=True)
+    match os.path.basename(path):
+        case "ends.py":
+            os._exit(0)
+        case "crashes.py":
+            print("about to crash", file=sys.stderr, flush=True)
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "hangs.py":
+            time.sleep(300)
+        case "prints.py":
+            print("{not json")
+print(json.dumps({"platform": "cpu", "fatal": request["fatal"]}))
+"""
+
+
+@pytest.fixture
+def child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr(catalogue, "COMMAND", (sys.executable, "-c", CHILD))
+    return tmp_path
+
+
+def test_files_that_end_the_process_have_that_as_their_error(child: Path) -> None:
+    paths = [child / f"{name}.py" for name in ("ends", "good", "crashes", "prints")]
+    found = read_catalogue([str(path) for path in paths])
+    assert found["platform"] == "cpu"
+    assert found["fatal"] == {
+        str(child / "ends.py"): "the process that imported it ended with exit code 0",
+        str(child / "crashes.py"): (
+            "the process that imported it was killed by SIGSEGV; its last line: about to crash"
+        ),
+    }
+
+
+def test_a_file_that_is_imported_for_ever_is_named(
+    child: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalogue, "TIMEOUT_S", 1.0)
+    found = read_catalogue([str(child / "hangs.py")])
+    assert found["fatal"] == {str(child / "hangs.py"): "the process that imported it took too long"}
+
+
+def test_where_no_file_is_to_blame_the_last_lines_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script = "import sys; sys.exit('no device here')"
+    monkeypatch.setattr(catalogue, "COMMAND", (sys.executable, "-c", script))
+    with pytest.raises(CatalogueError, match=r"ended with exit code 1[^!]*no device here"):
+        read_catalogue()

@@ -1,0 +1,22 @@
+"""What the engine makes of stored rows."""
+
+from __future__ import annotations
+
+import pytest
+import synthetic
+
+from bench.measure.engine import _results, _rows
+from bench.records import store
+
+
+@pytest.mark.parametrize(("scale", "status"), [(5e3, "ok"), (1e9, "wrong")])
+def test_a_time_beyond_the_devices_peak_is_no_time(tmp_path, scale, status):
+    plan = synthetic.Plan(
+        devices=(2,), platform="gpu", device_kind="NVIDIA H200", flops_scale=scale
+    )
+    run = store.load(synthetic.write(tmp_path, plan))
+    results = _results(_rows(run.cells), _rows(run.samples), "NVIDIA H200")
+    assert {result.status for result in results.values()} == {status}
+    assert all(bool(result.step_seconds) == (status == "ok") for result in results.values())
+    reasons = " ".join(result.reason for result in results.values())
+    assert ("published peak" in reasons) == (status == "wrong")

@@ -1,0 +1,342 @@
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.measure.environment import worker_cores, worker_environment
+from bench.measure.processes import group
+from bench.measure.supervisor import Attempt, Launch, Settings, run_block
+from bench.records.cells import Block, StepOptions
+from bench.records.mesh import MeshShape
+from bench.records.paths import ROOT
+
+ARMS = ["A", "B", "C"]
+BLOCK = Block("mlp", "tiny", MeshShape.parse("data=2"), 8, StepOptions())
+
+
+FIRST = Launch()
+
+
+class Bench:
+    """Runs the block with a worker that behaves as told, and keeps the jobs it was given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.monkeypatch = monkeypatch
+        self.folder = folder
+        worker = Path(__file__).parent / "fakes" / "worker.py"
+        monkeypatch.setattr(group, "COMMAND", (sys.executable, str(worker)))
+
+    def run(
+        self, behaviour: dict[str, object], launch: Launch = FIRST, **settings
+    ) -> list[Attempt]:
+        told = {"log": str(self.folder / "log"), "pids": str(self.folder / "pids"), **behaviour}
+        self.monkeypatch.setenv("FAKE_WORKER", json.dumps(told))
+        settings = {"baseline": "A", "rounds": 4, "seconds": 0.1, **settings}
+        self.attempts = run_block(BLOCK, ARMS, Settings("cpu", **settings), launch=launch)
+        return self.attempts
+
+    @property
+    def jobs(self) -> list[dict]:
+        return [json.loads(line) for line in (self.folder / "log").read_text().splitlines()]
+
+    @property
+    def cells(self) -> dict[str, dict]:
+        """The one row of each cell."""
+        rows = [row for attempt in self.attempts for row in attempt.cells]
+        assert sorted(row["implementation"] for row in rows) == ARMS
+        for attempt in self.attempts:
+            # Readers join rows by the attempt of the block row.
+            joined = {row["attempt"] for row in (*attempt.cells, *attempt.samples, attempt.block)}
+            assert len(joined) == 1
+            measured = {row["arm"] for row in attempt.samples}
+            assert measured == {
+                row["implementation"] for row in attempt.cells if row["status"] == "ok"
+            }
+        return {row["implementation"]: row for row in rows}
+
+    @property
+    def statuses(self) -> dict[str, str]:
+        return {name: row["status"] for name, row in self.cells.items()}
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
+    return Bench(monkeypatch, tmp_path)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, at the latest a moment from now."""
+    for _ in range(100):
+        status = Path(f"/proc/{pid}/status")
+        if not status.exists() or "State:\tZ" in status.read_text():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_worker_that_finishes(bench: Bench) -> None:
+    (attempt,) = bench.run({"B": "wrong", "C": "unsupported"})
+    assert bench.statuses == {"A": "ok", "B": "wrong", "C": "unsupported"}
+    assert len(attempt.samples) == 4
+    assert attempt.block["baseline"] == "A"
+    assert attempt.block["load_before"] >= 0
+    assert attempt.block["load_after"] >= 0
+    (job,) = bench.jobs
+    assert job["implementations"] == ARMS
+    assert job["mesh"] == "data=2"
+    assert not job["alone"]
+
+
+def test_looks_are_answered(bench: Bench) -> None:
+    asked = []
+
+    def more(rows: list[dict]) -> bool:
+        asked.append(len(rows))
+        return len(rows) < 3 * 32
+
+    (attempt,) = bench.run({}, Launch(2, ("C",), more), rounds=128, program_cache="programs")
+    assert asked == [3 * 16, 3 * 32]
+    assert attempt.block["rounds"] == 32
+    assert len(attempt.samples) == 3 * 32
+    (job,) = bench.jobs
+    assert job["looks"] == [16, 32, 64]
+    assert (job["launch"], job["proved"]) == (2, ["C"])
+    assert job["program_cache"] == "programs/mlp-tiny_data=2_b8_fp32"
+    assert {row["launch"] for row in (*attempt.cells, *attempt.samples, attempt.block)} == {2}
+
+
+def test_death_by_a_signal_costs_the_arm_in_the_gate(bench: Bench) -> None:
+    bench.run({"B": "segv"})
+    assert bench.statuses == {"A": "ok", "B": "crashed", "C": "ok"}
+    assert "killed by SIGSEGV during gate" in bench.records.cells["B"]["reason"]
+    assert "last words of B" in bench.records.cells["B"]["reason"]
+    assert [job["implementations"] for job in bench.jobs] == [ARMS, ["A", "C"]]
+    assert len({job["attempt"] for job in bench.jobs}) == 2
+
+
+def test_the_baseline_may_be_the_one_that_dies(bench: Bench) -> None:
+    (attempt,) = bench.run({"A": "segv"})
+    assert bench.statuses == {"A": "crashed", "B": "ok", "C": "ok"}
+    assert attempt.block["baseline"] == "B"
+
+
+def test_all_arms_may_die(bench: Bench) -> None:
+    (attempt,) = bench.run({"A": "segv", "B": "segv", "C": "quit"})
+    assert bench.statuses == dict.fromkeys(ARMS, "crashed")
+    assert "before its block was complete" in bench.records.cells["C"]["reason"]
+    assert len(bench.jobs) == 3
+    assert attempt.block["steps"] == 0
+    assert attempt.block["baseline"] == ""
+
+
+@pytest.mark.parametrize("how", ["segv", "exhausted"])
+def test_death_while_ceilings_are_measured_costs_them_alone(bench: Bench, how: str) -> None:
+    (attempt,) = bench.run({"ceilings": how, "B": "wrong"})
+    assert bench.statuses == {"A": "ok", "B": "wrong", "C": "ok"}
+    assert attempt.block["ceilings"] is None
+    assert [job["ceilings"] for job in bench.jobs] == [True, False]
+
+
+def test_ceilings_are_measured_in_the_first_launch_beside_others(bench: Bench) -> None:
+    bench.run({"C": "oom"})
+    assert [(job["alone"], job["ceilings"]) for job in bench.jobs] == [(False, True), (True, False)]
+    bench.run({"C": "oom"}, Launch(1))
+    assert not any(job["ceilings"] for job in bench.jobs[2:])
+
+
+def test_death_at_the_start_is_not_repeated(bench: Bench) -> None:
+    bench.run({"start": "exhausted"})
+    assert set(bench.statuses.values()) == {"oom"}
+    assert len(bench.jobs) == 1
+
+
+def test_death_that_no_arm_is_to_blame_for_ends_the_block(bench: Bench) -> None:
+    bench.run({"B": "wrong", "measure": "segv"})
+    assert bench.statuses == {"A": "crashed", "B": "wrong", "C": "crashed"}
+    assert len(bench.jobs) == 2
+
+
+def test_out_of_memory_that_no_arm_is_to_blame_for_gives_each_the_memory(bench: Bench) -> None:
+    bench.run({"measure": "exhausted"})
+    assert bench.statuses == dict.fromkeys(ARMS, "ok")
+    assert all(row["interleaved"] is False for row in bench.records.cells.values())
+    assert [job["implementations"] for job in bench.jobs] == [ARMS, ["A"], ["B"], ["C"]]
+
+
+@pytest.mark.parametrize("behaviour", ["exhausted", "oom always"])
+def test_out_of_memory_alone_is_final(bench: Bench, behaviour: str) -> None:
+    bench.run({"B": behaviour})
+    assert bench.statuses == {"A": "ok", "B": "oom", "C": "ok"}
+    assert bench.jobs[-1]["implementations"] == ["B"]
+    assert bench.jobs[-1]["alone"]
+
+
+@pytest.mark.parametrize(
+    ("counts", "status", "told"),
+    [
+        (itertools.repeat({"vmstat": 3}), "crashed", "not by the kernel for want of memory"),
+        (({"vmstat": n} for n in itertools.count()), "oom", "as the kernel does for want"),
+        (itertools.repeat({}), "oom", "or by somebody else"),
+    ],
+    ids=("steady", "rising", "unknown"),
+)
+def test_who_killed_it_is_read_from_the_kernels_counters(
+    bench: Bench, counts: Iterator[dict], status: str, told: str
+) -> None:
+    bench.monkeypatch.setattr(group, "read_counters", lambda: next(counts))
+    bench.run({"B": "kill"})
+    assert bench.statuses == {"A": "ok", "B": status, "C": "ok"}
+    assert "killed by SIGKILL" in bench.records.cells["B"]["reason"]
+    assert told in bench.records.cells["B"]["reason"]
+
+
+def test_who_has_the_turn_is_blamed_for_a_death_in_the_rounds(bench: Bench) -> None:
+    bench.run({"turn": "B", "measure": "segv"})
+    assert bench.statuses == {"A": "ok", "B": "crashed", "C": "ok"}
+    assert "SIGSEGV during measure" in bench.records.cells["B"]["reason"]
+    assert [job["implementations"] for job in bench.jobs] == [ARMS, ["A", "C"]]
+
+
+@pytest.mark.parametrize(("seconds", "blamed"), [(0.1, "B"), (60.0, "")])
+def test_a_late_worker_is_only_blamed_on_a_turn_longer_than_all_rounds(
+    bench: Bench, seconds: float, blamed: str
+) -> None:
+    bench.run({"turn": "B", "measure": "hang"}, timeout_s=2, seconds=seconds)
+    late = [name for name in ARMS if bench.statuses[name] == "timeout"]
+    assert late == ([blamed] if blamed else ARMS)
+
+
+def test_what_a_worker_prints_is_cut_and_cleaned(bench: Bench) -> None:
+    bench.run({"B": "binary"})
+    reason = bench.records.cells["B"]["reason"]
+    assert "\x1b" not in reason
+    assert "more characters" in reason
+    assert len(reason) < 3000
+
+
+def test_out_of_memory_beside_others_only(bench: Bench) -> None:
+    together, alone = bench.run({"B": "oom"})
+    assert bench.statuses == dict.fromkeys(ARMS, "ok")
+    assert [row["implementation"] for row in alone.cells] == ["B"]
+    assert bench.records.cells["B"]["interleaved"] is False
+    assert bench.records.cells["A"]["interleaved"] is True
+    assert together.block["attempt"] != alone.block["attempt"]
+    assert [job["alone"] for job in bench.jobs] == [False, True]
+
+
+def test_a_hanging_worker_is_ended_with_its_children(bench: Bench, tmp_path: Path) -> None:
+    bench.run({"B": "hang"}, silence_s=3)
+    assert bench.statuses == {"A": "ok", "B": "timeout", "C": "ok"}
+    assert "no progress for 3 s during gate" in bench.records.cells["B"]["reason"]
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 2
+    assert all(gone(pid) for pid in pids)
+
+
+def test_a_worker_that_only_seems_to_get_on_is_ended(bench: Bench) -> None:
+    bench.run({"B": "babble"}, timeout_s=3)
+    assert bench.statuses == {"A": "ok", "B": "timeout", "C": "ok"}
+
+
+def test_an_interruption_leaves_no_process(bench: Bench, tmp_path: Path) -> None:
+    def interrupt(event: object) -> None:
+        # B hangs as soon as its gate is announced.
+        while event["arm"] == "B" and not (tmp_path / "pids").exists():
+            time.sleep(0.01)
+        if event["arm"] == "B":
+            raise KeyboardInterrupt
+
+    told = {"B": "hang", "pids": str(tmp_path / "pids")}
+    bench.monkeypatch.setenv("FAKE_WORKER", json.dumps(told))
+    with pytest.raises(KeyboardInterrupt):
+        run_block(BLOCK, ARMS, Settings("cpu", "A", 4, 0.1), interrupt)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 2
+    assert all(gone(pid) for pid in pids)
+
+
+def test_lines_that_are_no_events_are_passed_over(bench: Bench) -> None:
+    bench.run({"B": "garbage"})
+    assert bench.statuses == dict.fromkeys(ARMS, "ok")
+
+
+@pytest.mark.parametrize(
+    ("phase", "behaviour"),
+    [("trace", "segv"), ("trace", "kill"), ("trace", "hang"), ("checkpoint", "segv")],
+)
+def test_what_was_measured_survives_a_death_after_the_rounds(
+    bench: Bench, phase: str, behaviour: str
+) -> None:
+    (attempt,) = bench.run({phase: behaviour}, silence_s=3)
+    assert bench.statuses == dict.fromkeys(ARMS, "ok")
+    assert attempt.block["rounds"] == 4
+    assert len(bench.jobs) == 1, "nothing is measured again"
+
+
+@pytest.mark.parametrize("behaviour", ["segv", "hang"])
+def test_a_death_while_training_costs_only_curves(bench: Bench, behaviour: str) -> None:
+    (attempt,) = bench.run({"train": behaviour}, silence_s=3, train_steps=5)
+    assert bench.statuses == dict.fromkeys(ARMS, "ok")
+    assert [(row["arm"], row["losses"]) for row in attempt.losses] == [("A", [2.0, 1.0])]
+    (job,) = bench.jobs
+    assert job["train_steps"] == 5
+
+
+def test_only_the_first_launch_trains(bench: Bench) -> None:
+    bench.run({}, Launch(number=1), train_steps=5)
+    assert "train_steps" not in bench.jobs[0]
+
+
+@pytest.mark.parametrize("behaviour", ["no row", "no samples"])
+def test_a_worker_is_held_to_a_row_and_samples_for_each_cell(bench: Bench, behaviour: str) -> None:
+    bench.run({"B": behaviour})
+    assert bench.statuses == {"A": "ok", "B": "crashed", "C": "ok"}
+    assert "ended without" in bench.records.cells["B"]["reason"]
+
+
+def test_a_child_that_holds_the_output_open_does_not_delay(bench: Bench) -> None:
+    bench.run({"child": True}, silence_s=60, timeout_s=50)
+    assert bench.statuses == dict.fromkeys(ARMS, "ok")
+
+
+def test_a_cpu_device_is_about_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = "--xla_force_host_platform_device_count=8 --xla_dump_to=x"
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    monkeypatch.setenv("NPROC", "4")
+    environment = worker_environment("cpu", 8)
+    assert environment["XLA_FLAGS"] == "--xla_dump_to=x"
+    assert environment["NPROC"] == "16"
+    assert environment["JAX_NUM_CPU_DEVICES"] == "8"
+    assert environment["JAX_PLATFORMS"] == "cpu"
+    assert environment["PYTHONPATH"].split(os.pathsep)[0] == str(ROOT)
+    monkeypatch.setenv("XLA_FLAGS", flags.split(maxsplit=1)[0])
+    assert "XLA_FLAGS" not in worker_environment("cpu", 2)
+
+
+@pytest.mark.parametrize(
+    ("devices", "pool", "cores"),
+    [(1, "1", None), (2, "4", {3, 5}), (3, "6", {3, 5, 7}), (8, "16", {3, 5, 7, 9})],
+)
+def test_several_devices_have_spare_threads_but_no_spare_cores(
+    monkeypatch: pytest.MonkeyPatch, devices: int, pool: str, cores: set[int] | None
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 7, 9})
+    assert worker_environment("cpu", devices)["NPROC"] == pool
+    assert worker_cores("cpu", devices) == cores
+    assert worker_cores("gpu", devices) is None
+
+
+def test_accelerators_keep_their_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPROC", "4")
+    monkeypatch.delenv("JAX_PLATFORMS")
+    environment = worker_environment("gpu", 2)
+    assert environment["NPROC"] == "4"
+    assert "JAX_PLATFORMS" not in environment
+    assert environment["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"

@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from bench.measure.catalogue import path_faults
+from bench.plan.matrix import PRESET_TABLE, REGRESS, BadInput, Plan, make_plan
+from bench.plan.options import (
+    PRESETS,
+    Options,
+    add_options,
+    help_text,
+    read_options,
+    regress_help_text,
+)
+from bench.records.cells import StepOptions
+from bench.records.paths import ROOT
+from tests.fakes.catalogue import catalogue
+
+
+def plan(platform: str = "cpu", there: int = 1, **options) -> Plan:
+    return make_plan(Options(**options), catalogue(platform, there))
+
+
+def faults(platform: str = "cpu", there: int = 1, **options) -> list[str]:
+    with pytest.raises(BadInput) as caught:
+        plan(platform, there, **options)
+    return list(caught.value.faults)
+
+
+def names(made: Plan) -> list[str]:
+    return [block.name for block in made.blocks]
+
+
+def typed(*words: str) -> Options:
+    parser = argparse.ArgumentParser()
+    add_options(parser.add_argument)
+    return read_options(parser.parse_args(words))
+
+
+def test_quick_has_its_workloads_at_1_2_4_and_8_devices() -> None:
+    made = plan()
+    assert names(made) == [
+        f"{workload}/data={size}/b{batch}/fp32"
+        for workload, batch in (("linear-base", 1024), ("mlp-base", 256))
+        for size in (1, 2, 4, 8)
+    ]
+    assert made.implementations == ("jit_spmd", "pmap", "python_loop")
+    assert made.baseline == "python_loop"
+    assert made.profile_steps == 0
+    assert len(made.cells) == 24
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_block_of_a_preset_divides_and_occurs_once(preset: str) -> None:
+    for devices in (1, 6, 8):
+        blocks = plan("gpu", devices, preset=preset).blocks
+        assert all(block.batch % block.mesh.batch_shards == 0 for block in blocks)
+        assert len(set(blocks)) == len(blocks)
+    assert set(PRESET_TABLE) == {*PRESETS, REGRESS}
+
+
+def test_a_gate_has_the_matrix_of_quick_and_more_samples() -> None:
+    quick, gate = plan(), plan(base_revision="main")
+    assert gate.preset == REGRESS
+    assert gate.blocks == quick.blocks
+    assert (gate.launches, gate.rounds) == (3, 64)
+    assert plan(base_revision="main", preset="standard").preset == "standard"
+    assert "--preset: unknown 'regress'" in faults(preset=REGRESS)[0]
+
+
+def test_default_meshes_are_powers_of_two_and_the_count() -> None:
+    meshes = dict.fromkeys(str(block.mesh) for block in plan("gpu", 6).blocks)
+    assert list(meshes) == ["data=1", "data=2", "data=4", "data=6"]
+    meshes = dict.fromkeys(str(block.mesh) for block in plan(workloads=("mlp",)).blocks)
+    assert list(meshes) == ["data=1", "data=2", "data=4", "data=8"]
+
+
+def test_devices_limits_the_meshes() -> None:
+    made = make_plan(Options(devices="2", workloads=("mlp",)), catalogue())
+    assert [str(block.mesh) for block in made.blocks] == ["data=1", "data=2"]
+
+
+def test_strong_and_weak_share_the_blocks_that_both_want() -> None:
+    made = plan(
+        workloads=("mlp-tiny",),
+        batch_sizes=("8", "16"),
+        meshes=("data=1", "data=2"),
+        scaling="both",
+    )
+    assert names(made) == [
+        "mlp-tiny/data=1/b8/fp32",
+        "mlp-tiny/data=2/b8/fp32",
+        "mlp-tiny/data=2/b16/fp32",
+        "mlp-tiny/data=1/b16/fp32",
+        "mlp-tiny/data=2/b32/fp32",
+    ]
+
+
+def test_weak_batches_grow_with_the_batch_shards_only() -> None:
+    made = plan(
+        workloads=("mlp",),
+        batch_sizes=("10",),
+        meshes=("data=2,model=2", "data=2,fsdp=3"),
+        scaling="weak",
+    )
+    assert [block.batch for block in made.blocks] == [20, 60]
+
+
+def test_values_may_come_in_one_quoted_string() -> None:
+    options = typed("--meshes", "data=1 data=8", "--meshes", "data=2", "--batch-sizes", "8", "16")
+    assert options.meshes == ("data=1", "data=8", "data=2")
+    assert options.batch_sizes == ("8", "16")
+
+
+def test_help_names_every_option_and_exit_code() -> None:
+    options = [f"--{name.replace('_', '-')} " for name in Options.__dataclass_fields__]
+    gate = ["--base-revision ", "--allow-undecided "]
+    for text, hidden, codes in (
+        (help_text(), gate, (0, 1, 2, 3, 4, 5)),
+        (regress_help_text(), ["--resume ", gate[0]], (0, 1, 2, 3, 4, 130)),
+    ):
+        assert [option for option in options if option not in text] == hidden
+        assert all(f"\n  {code}  " in text for code in codes)
+
+
+def test_stored_options_are_read_back() -> None:
+    options = Options(preset="full", meshes=("data=2",), profile=True, rounds="3")
+    assert Options.from_json(options.to_json()) == options
+
+
+def test_outside_files_join_what_is_selected() -> None:
+    found = catalogue(request={"implementation_paths": ["x/mine.py"], "workload_paths": ["x/w.py"]})
+    paths = {"implementation_path": ("x/mine.py",), "workload_path": ("x/w.py",)}
+    made = make_plan(Options(**paths, implementations=("pmap",), workloads=("mlp",)), found)
+    assert made.implementations == ("pmap", "mine")
+    assert made.baseline == "pmap"
+    assert {block.workload for block in made.blocks} == {"mlp", "w"}
+    assert {block.batch for block in made.blocks if block.workload == "w"} == {64}
+    assert make_plan(Options(**paths), found).implementations == (
+        "jit_spmd",
+        "pmap",
+        "python_loop",
+        "mine",
+    )
+
+
+def test_all_faults_are_reported_at_once() -> None:
+    found = faults(
+        preset="quik",
+        workloads=("mpl", "gpt2-nan"),
+        implementations=("jit_smd",),
+        meshes=("dta=2", "data=16"),
+        batch_sizes=("x",),
+        precision=("fp23",),
+        rounds="0",
+        seconds="nan",
+        timeout="-1",
+        scaling="string",
+        profile_steps="3",
+        train_steps="0",
+        devices="1.5",
+    )
+    for part in (
+        "--preset: unknown 'quik'; did you mean quick?",
+        "--workloads: unknown 'mpl'; did you mean mlp",
+        "--workloads: gpt2 has no size 'nan'; did you mean nano?",
+        "--implementations: unknown 'jit_smd'; did you mean jit_spmd?",
+        "unknown axis 'dta'",
+        "did you mean data?",
+        "data=16 needs 16 devices, there are 8; --devices 16 allows it",
+        "--batch-sizes: 'x' is not a positive whole number",
+        "--precision: unknown 'fp23'; did you mean fp32 or fp16?",
+        "--rounds: '0'",
+        "--seconds: 'nan'",
+        "--timeout: '-1'",
+        "--scaling: unknown 'string'; did you mean strong?",
+        "--profile-steps: has an effect with --profile only",
+        "--train-steps: '0' is not a positive whole number",
+        "--devices: '1.5'",
+    ):
+        assert sum(part in fault for fault in found) == 1, part
+    assert len(found) == 15
+
+
+def test_quick_has_no_more_virtual_devices_than_cores() -> None:
+    def sizes(cores: int, **options) -> list[int]:
+        made = make_plan(Options(workloads=("mlp",), **options), catalogue(cores=cores))
+        return [block.mesh.size for block in made.blocks if block.batch == made.blocks[0].batch]
+
+    assert sizes(1) == [1, 2], "a mesh of one device alone would be no comparison"
+    assert sizes(3) == [1, 2, 3]
+    assert sizes(64) == [1, 2, 4, 8]
+    assert sizes(2, devices="4") == [1, 2, 4], "unless they are asked for"
+    assert sizes(2, preset="full", precision=("fp32",), scaling="strong") == [1, 2, 4, 8]
+
+
+def test_variants_measure_every_block_again() -> None:
+    made = plan(workloads=("mlp",), meshes=("data=1",), variant=("lhs=XLA_FLAGS=--a --b=1",))
+    assert [str(block.options) for block in made.blocks] == ["fp32", "fp32,variant=lhs"]
+    assert made.config["variants"] == {"lhs": "XLA_FLAGS=--a --b=1"}
+    assert StepOptions.parse("fp32,variant=lhs") == made.blocks[1].options
+    found = faults(variant=("x", "one=A=1", "one=A=2", "two=NPROC=3"))
+    assert [fault.partition(":")[0] for fault in found] == ["--variant"] * 3
+    assert "there are two of the name 'one'" in found[1]
+
+
+def test_a_batch_that_does_not_divide_names_near_ones() -> None:
+    (fault,) = faults(workloads=("mlp",), batch_sizes=("256",), meshes=("data=3",))
+    assert "256 cannot be split over the 3 batch shards of data=3" in fault
+    assert "255, 258" in fault
+
+
+def test_accelerators_cannot_be_made() -> None:
+    assert faults("gpu", 2, devices="4") == ["--devices: there are 2, not 4"]
+    (fault,) = faults("gpu", 2, meshes=("data=4",))
+    assert fault == "--meshes: data=4 needs 4 devices, there are 2"
+
+
+def test_a_baseline_has_to_be_selected() -> None:
+    assert plan(baseline="pmap").baseline == "pmap"
+    (fault,) = faults(implementations=("pmap",), baseline="python_loop")
+    assert "'python_loop' is not among the selected implementations" in fault
+
+
+def test_a_workload_that_cannot_be_imported_is_a_fault_only_if_selected() -> None:
+    found = catalogue()
+    found["workloads"][1]["error"] = "SyntaxError: line 3"
+    with pytest.raises(BadInput, match=r"mlp .* cannot be imported: SyntaxError: line 3"):
+        make_plan(Options(), found)
+    assert make_plan(Options(workloads=("linear",)), found).blocks
+
+
+def test_an_implementation_that_cannot_be_imported_has_cells_all_the_same() -> None:
+    found = catalogue()
+    found["implementations"][1]["error"] = "SyntaxError: line 3"
+    assert "pmap" in make_plan(Options(), found).implementations
+
+
+def test_faults_of_paths(tmp_path) -> None:
+    (tmp_path / "a").mkdir()
+    for name in ("mine.py", "python_loop.py", "not-a-name.py", "a/mine.py"):
+        (tmp_path / name).touch()
+    good, taken, odd, double = (
+        str(tmp_path / name) for name in ("mine.py", "python_loop.py", "not-a-name.py", "a/mine.py")
+    )
+    option = "--implementation-path"
+    assert path_faults(option, [good]) == []
+    (fault,) = path_faults(option, [str(tmp_path / "mien.py")])
+    assert "there is no file" in fault
+    assert "mine.py" in fault
+    assert "has the name of implementations/python_loop.py" in path_faults(option, [taken])[0]
+    assert "not named like a Python module" in path_faults(option, [odd])[0]
+    assert "have the same name" in path_faults(option, [good, double])[0]
+    inside = str(ROOT / "implementations" / "python_loop.py")
+    assert "select it by its name" in path_faults(option, [inside])[0]

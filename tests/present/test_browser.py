@@ -1,0 +1,630 @@
+"""The report in headless Chromium: every control works, nothing is fetched, hostile text is inert.
+
+Asserts no times: how fast the page is, `nox -s selftest` measures.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import pandas as pd
+import pytest
+import synthetic
+
+from bench.present import page as pages
+from bench.present import rendering, report_files, text_tables
+from bench.records import largest_batches as rows
+from bench.records import numbers, store
+from bench.records.paths import ROOT
+from bench.trials.selftest.first_paint import chromium, flags
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.browser
+
+IMAGE = "<img src=x onerror=alert(1)>"
+HOSTILE = f"</script><script>alert(1)</script>{IMAGE}<!-- \u2028 =cmd()"
+
+PLAN = synthetic.Plan(
+    workloads=("linear-base", "mlp-base"),
+    batches=("strong", "weak"),
+    ratios={**synthetic.RATIOS, IMAGE: 1.4},
+    usable_cores=4,
+    launches=2,
+    alone=frozenset({"nnx_jit"}),
+    traced=True,
+    trained=60,
+    drifts={"shard_map_psum": 1e-5},
+    variants={"": 1.0, "slow": 1.5},
+    inputs={"loaded": 1.2, "prefetched": 1.01},
+    checkpoints=True,
+    endings={
+        ("python_loop", 4): ("wrong", "gradients 4 times too large"),
+        ("pmap", 0): ("unsupported", "jax.pmap is not there"),
+        ("nnx_jit_cached", 8): ("timeout", "no sign of life for 60 s"),
+        ("nnx_jit", 8): ("oom", HOSTILE),
+    },
+)
+
+LARGEST = rows.MaxBatchRow(
+    implementation="tensor_parallel_spmd_activations",
+    workload="mlp-base",
+    mesh="data=8",
+    options="fp32",
+    limit_bytes=2**30,
+    limit_is="what the device gives to a program",
+    batch=4096,
+    predicted_bytes=2**30 - 1,
+    next_batch=4352,
+    next_bytes=2**30 + 2**20,
+    compilations=9,
+    status="ok",
+    reason="",
+    peak_bytes=2**29,
+    refuted=[],
+)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = synthetic.write(tmp_path_factory.mktemp("reports"), PLAN)
+
+    def launch(row: dict[str, Any]) -> None:
+        row["energy"] = {"counted": ["CPU package"], "period_s": 0.001, "reason": ""}
+
+    synthetic.rewrite(
+        directory, store.SAMPLES, lambda row: row.update(energy={"joules": 200.0, "seconds": 2.0})
+    )
+    synthetic.rewrite(directory, store.LAUNCHES, launch)
+    rows.write(directory, [LARGEST])
+    report_files.build(store.load(directory))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - of this session alone
+
+    with sync_playwright() as driver:
+        # Without a path, the browser that Playwright itself has installed.
+        browser = driver.chromium.launch(executable_path=chromium(), args=flags())
+        yield browser
+        browser.close()
+
+
+class Opened:
+    """A page, and what went wrong on it."""
+
+    def __init__(self, page: Page, address: str) -> None:
+        self.page = page
+        self.faults: list[str] = []
+        self.requests: list[str] = []
+        page.on("console", lambda message: self._said(message.type, message.text))
+        page.on("pageerror", lambda error: self.faults.append(str(error)))
+        page.on("dialog", lambda dialog: self.faults.append(f"dialog {dialog.message}"))
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.goto(address)
+        self.settle()
+
+    def _said(self, kind: str, text: str) -> None:
+        if kind in {"error", "warning"}:
+            self.faults.append(text)
+
+    def settle(self) -> None:
+        """Wait until everything is drawn."""
+        self.page.locator("body[data-drawn=all]").wait_for()
+
+    def marks(self, group: str) -> int:
+        """Drawn shapes of a group of charts."""
+        return self.page.locator(f"#{group} .chart svg path, #{group} .chart svg text").count()
+
+    def text(self, group: str) -> str:
+        return self.page.locator(f"#{group} .drawn").inner_text()
+
+
+@pytest.fixture
+def open_page(browser: Browser, directory: Path) -> Iterator[object]:
+    made: list[Opened] = []
+
+    def open_at(fragment: str = "", **options: object) -> Opened:
+        settings = {"viewport": {"width": 1300, "height": 900}, **options}
+        page = browser.new_page(**settings)  # type: ignore[arg-type]
+        made.append(Opened(page, (directory / "report.html").as_uri() + fragment))
+        return made[-1]
+
+    yield open_at
+    for opened in made:
+        opened.page.close()
+        assert opened.faults == []
+        others = [url for url in opened.requests if not url.startswith(("file:", "blob:"))]
+        assert others == []
+
+
+def test_every_chart_is_drawn_and_nothing_is_fetched(open_page) -> None:
+    opened = open_page()
+    for group in ("ratios", "curves", "batches", "heatmap", "breakdown", "roofline", "losses"):
+        assert opened.marks(group) > 10, group
+    assert opened.page.locator("#one .chart svg").count() == 2
+    assert len(opened.requests) == 1
+    opened.page.locator("#host summary").first.click()
+    opened.page.locator("#timeline svg").first.wait_for()
+
+
+def test_hostile_text_is_inert(open_page) -> None:
+    opened = open_page("#cells")
+    assert opened.page.locator("img").count() == 0
+    assert opened.page.locator("script").count() == 3
+    assert IMAGE in opened.page.locator("#all").inner_text()
+    opened.page.get_by_label("Search in: All cells").fill("oom")
+    assert "</script><script>alert(1)" in opened.page.locator("#all").inner_text()
+    assert HOSTILE[:40] in opened.page.locator("#endings").inner_text()
+    assert IMAGE in opened.page.locator("#ratios svg").first.text_content()
+
+
+def test_controls_choose_what_charts_show(open_page) -> None:
+    opened = open_page()
+    page = opened.page
+    assert "data=8, batch 64" in opened.text("ratios")
+    page.locator("#mesh").select_option("data=2")
+    opened.settle()
+    assert "data=8" not in opened.text("ratios")
+    assert "data=2, batch 128" in opened.text("ratios")
+    page.locator("#batch").select_option("64")
+    opened.settle()
+    assert "data=2, batch 128" not in opened.text("ratios")
+    assert "64" in opened.text("batches")
+    assert "128" in opened.text("batches"), "a curve over batches has all of them"
+    page.locator("#batch").select_option("")
+    opened.settle()
+    assert "python_loop" in opened.text("ratios")
+    page.locator("#implementations label", has_text="python_loop").click()
+    opened.settle()
+    assert "python_loop" not in opened.text("ratios")
+    page.locator("#nobody").click()
+    opened.settle()
+    for group in ("ratios", "curves", "breakdown", "roofline"):
+        assert "Nothing matches the choices above." in opened.text(group)
+    page.locator("#ratios").get_by_role("button", name="Show all").click()
+    opened.settle()
+    assert "data=8, batch 64" in opened.text("ratios")
+    page.locator("#mesh").select_option("data=2")
+    page.locator("#nobody").click()
+    page.locator("#everyone").click()
+    opened.settle()
+    assert "python_loop" in opened.text("ratios")
+    page.locator("#subject").select_option("mlp-base, fp32")
+    opened.settle()
+    assert page.locator("#mesh").input_value() == ""
+    assert page.locator("#one h3").inner_text().startswith("mlp-base/")
+
+
+@pytest.mark.parametrize(
+    ("group", "label", "option", "shown"),
+    [
+        ("curves", "Curve", "Weak scaling, data=N, batch 64 a device", "Weak scaling"),
+        ("heatmap", "Figure", "step time", "Heatmap of step time"),
+        ("heatmap", "Figure", "memory a device", "MiB"),
+        ("breakdown", "Bars", "share of the step", "share of the traced step"),
+        ("batches", "Along", "data=4", "data=4"),
+        ("losses", "Steps", "the first 40", "Largest difference from the reference so far"),
+    ],
+)
+def test_choices_of_a_chart(open_page, group: str, label: str, option: str, shown: str) -> None:
+    opened = open_page()
+    opened.page.locator(f"#{group}").get_by_label(label, exact=True).select_option(option)
+    opened.settle()
+    names = opened.page.locator(f"#{group} [role=img]").evaluate_all(
+        "all => all.map(one => one.getAttribute('aria-label')).join(' ')"
+    )
+    assert shown in names + opened.text(group)
+
+
+def test_a_curve_breaks_where_a_mesh_has_no_time(open_page) -> None:
+    """python_loop is wrong on four devices: its line has a gap there, others have none."""
+    opened = open_page("#curves?off=" + "/".join(set(PLAN.ratios) - {"python_loop", "jit_spmd"}))
+    paths = opened.page.locator("#curves svg").first.locator("path[stroke^='var(--c']")
+    drawn = [d for d in paths.evaluate_all("all => all.map(one => one.getAttribute('d'))") if d]
+    lines = sorted(d.count("M") for d in drawn if "L" in d)
+    assert lines[-1] == 2
+    assert 1 in lines
+
+
+def test_axes_are_linear_if_asked(open_page) -> None:
+    opened = open_page("#curves")
+    before = opened.text("curves")
+    opened.page.get_by_label("Axes").select_option("linear")
+    opened.settle()
+    assert opened.text("curves") != before
+
+
+TICKS = [
+    ((0.58, 1.2), [0.6, 0.8, 1, 1.2]),
+    ((0.985, 1.021), [0.99, 1, 1.01, 1.02]),
+    ((2.1e-3, 2.3e-3), [0.0021, 0.00215, 0.0022, 0.00225, 0.0023]),
+    ((0.9, 8), [1, 2, 5]),
+    ((3, 8), [3, 4, 5, 6, 7, 8]),
+    ((3e-9, 2e-4), [1e-8, 1e-7, 1e-6, 1e-5, 1e-4]),
+]
+
+
+@pytest.mark.parametrize(("domain", "expected"), TICKS, ids=str)
+def test_logarithmic_axes_have_few_round_ticks(
+    open_page, domain: tuple[float, float], expected: list[float]
+) -> None:
+    script = f"domain => {{ {_read('looks.js')} return logTicks(domain); }}"
+    assert open_page().page.evaluate(script, list(domain)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_curves_on_the_reference_are_seen_to_be(open_page) -> None:
+    charts = open_page("#losses").page.locator("#losses .chart svg")
+    drawn = charts.evaluate_all(
+        """all => all.map(svg => [...svg.querySelectorAll("path[stroke='var(--muted)']")].map(
+             one => [one.getAttribute("stroke-width"), one.getAttribute("stroke-dasharray")]))"""
+    )
+    loss, apart = charts.all_text_contents()
+    assert "whole batch" in loss
+    assert "whole batch in" not in loss
+    assert set(map(tuple, drawn[0])) == {("5", "1,0")}, "below the curves, and wider"
+    # In the order of the legend; in print they are dotted and dashed too: see test_losses.py.
+    assert apart.index("whole batch in parts") < apart.index("whole batch in float64")
+    assert list(dict.fromkeys(map(tuple, drawn[1]))) == [("1.4", "1,3"), ("1.4", "8,3")]
+    assert "equal" in apart, "jit_spmd differs by nothing"
+    assert "equal" not in loss
+
+
+def test_the_address_leads_back_to_what_was_chosen(open_page) -> None:
+    opened = open_page()
+    page = opened.page
+    page.locator("#subject").select_option("mlp-base, fp32")
+    page.locator("#mesh").select_option("data=2")
+    page.locator("#implementations label", has_text="python_loop").click()
+    page.locator("#curves").get_by_label("Axes").select_option("linear")
+    page.locator("#heatmap").get_by_label("Figure").select_option("step")
+    page.get_by_label("Search in: All cells").fill("data=2 shard_map")
+    table = page.locator("#all")
+    table.get_by_label("Status, in: All cells").select_option("ok")
+    table.get_by_label("Workload, in: All cells").select_option("mlp-base, fp32")
+    table.get_by_role("button", name="Step time").click()
+    table.get_by_role("button", name="Step time").click()
+    table.locator("tbody a").first.click()
+    opened.settle()
+    again = open_page("#" + page.url.partition("#")[2])
+    for one in (opened, again):
+        assert one.page.locator("#subject").input_value() == "mlp-base, fp32"
+        assert one.page.locator("#mesh").input_value() == "data=2"
+        assert not one.page.get_by_label("python_loop", exact=True).is_checked()
+        assert one.page.get_by_label("Axes", exact=True).input_value() == "linear"
+        assert one.page.get_by_label("Figure", exact=True).input_value() == "step"
+        assert one.page.get_by_label("Search in: All cells").input_value() == "data=2 shard_map"
+        assert one.page.locator("#all th[aria-sort=descending]").inner_text().startswith("Step")
+    for group in ("all", "one"):
+        mine, other = (one.page.locator(f"#{group}").inner_text() for one in (opened, again))
+        assert mine == other
+    assert again.page.locator("#cell").evaluate("one => one.getBoundingClientRect().top") < 300
+
+
+def test_a_section_in_the_address_keeps_choices(open_page) -> None:
+    opened = open_page("#explore?mesh=data%3D2")
+    opened.page.get_by_role("link", name="How to read this").click()
+    # The browser tells the page of its new address after the click.
+    opened.page.wait_for_url("**/*#reading?mesh=data%3D2")
+    assert opened.page.locator("#mesh").input_value() == "data=2"
+
+
+def test_a_field_of_the_heatmap_leads_to_its_cell(open_page) -> None:
+    opened = open_page("#heatmap?subject=mlp-base%2C+fp32")
+    page = opened.page
+    field = page.locator("#heatmap svg text", has_text=re.compile(r"^1\.03")).first
+    field.hover()
+    peek = page.locator("#peek")
+    assert "nnx_jit_cached" in peek.inner_text()
+    assert "more time than jit_spmd" in peek.inner_text(), "the explanation"
+    assert "nnx_jit_cached" in page.locator(".tip").inner_text()
+    field.click()
+    # Kept: on the way to the panel, the pointer crosses other fields.
+    page.locator("#heatmap svg text", has_text=re.compile(r"^0\.9")).last.hover()
+    assert "nnx_jit_cached" in peek.inner_text()
+    link = peek.get_by_role("link", name="its trace")
+    assert link.get_attribute("href").startswith("http://localhost:6006/?run=")
+    assert page.locator("#one h3").inner_text().endswith("/nnx_jit_cached")
+    assert "cell=mlp-base" in page.url
+    before = page.url
+    peek.get_by_role("link", name="all about this cell").click()
+    page.wait_for_url(lambda url: url.startswith(before.partition("#")[0] + "#cell?"))
+    assert page.evaluate("document.activeElement.textContent").endswith("/nnx_jit_cached")
+    page.go_back()
+    page.wait_for_url(before)
+
+
+def test_charts_follow_the_width_of_the_window(open_page) -> None:
+    opened = open_page()
+    wide = opened.page.locator("#curves svg").first.bounding_box()["width"]
+    opened.page.set_viewport_size({"width": 380, "height": 800})
+    opened.page.wait_for_timeout(300)  # resizing is over when nothing has changed for a while
+    opened.settle()
+    assert opened.page.locator("#curves svg").first.bounding_box()["width"] < min(wide, 380)
+
+
+def test_a_cell_tells_everything(open_page, directory: Path) -> None:
+    name = "mlp-base/data=2/b64/fp32/nnx_jit_cached"
+    opened = open_page("#cell?" + urlencode({"subject": "mlp-base, fp32", "cell": name}))
+    text = opened.page.locator("#one").inner_text()
+    cell = pd.read_csv(directory / "cells.csv").set_index("cell").loc[name]
+    assert numbers.si(cell["step_s"], "s") in text
+    assert numbers.ratio(cell["ratio_low"]) in text
+    assert "--implementations jit_spmd nnx_jit_cached" in text
+    assert "elementwise operations, update" in text, "causes"
+    assert "Noise floor (A/A twin)" in text
+    opened.page.locator("#one details summary").first.click()
+    samples = opened.page.locator("#one details").first.locator("tbody tr")
+    assert samples.count() == 50
+    opened.page.locator("#one details").first.get_by_role("button", name="Show more").click()
+    assert samples.count() == 3 * PLAN.launches * PLAN.rounds
+
+
+def test_cells_are_sorted_filtered_searched_and_downloaded(open_page, tmp_path: Path) -> None:
+    opened = open_page("#cells")
+    page, table = opened.page, opened.page.locator("#all")
+    rows = table.locator("tbody tr")
+    total = len(PLAN.ratios) * len(list(PLAN.blocks()))
+    assert table.get_by_role("status").inner_text() == f"{total} rows"
+    table.get_by_label("Workload, in: All cells").select_option("mlp-base, fp32")
+    table.get_by_label("Status, in: All cells").select_option("ok")
+    page.get_by_label("Search in: All cells").fill("shard_map_p")
+    table.get_by_role("button", name="Step time").click()
+    shown = rows.locator("td:nth-child(8)").all_inner_texts()
+    values = [_seconds(text.splitlines()[0]) for text in shown]
+    assert len(values) == 2 * 7
+    assert values == sorted(values)
+    table.get_by_role("button", name="Step time").click()
+    assert rows.locator("td:nth-child(8)").all_inner_texts() == shown[::-1]
+    with page.expect_download() as download:
+        table.get_by_role("button", name="Download as CSV: All cells").click()
+    path = tmp_path / "cells.csv"
+    download.value.save_as(path)
+    with path.open(newline="") as file:
+        stored = list(csv.DictReader(file))
+    assert [float(row["step"]) for row in stored] == pytest.approx(values[::-1], rel=1e-2)
+    assert all("--baseline jit_spmd" in row["command"] for row in stored)
+    assert {row["traced_flops"] for row in stored} == {"1"}, "as the model's"
+
+
+def _seconds(text: str) -> float:
+    value, _, unit = text.partition(numbers.NARROW)
+    return float(value) * {"s": 1, "ms": 1e-3, "\N{MICRO SIGN}s": 1e-6}[unit]
+
+
+def test_every_table_behind_a_chart_opens(open_page) -> None:
+    opened = open_page()
+    found = opened.page.locator("figure > details")
+    assert found.count() >= 10
+    for number in range(found.count()):
+        found.nth(number).locator("summary").click()
+        assert found.nth(number).locator("tbody tr").count() > 0
+        assert found.nth(number).get_by_role("button", name=re.compile("^Download")).count() == 1
+
+
+def test_every_table_can_be_downloaded(open_page, tmp_path: Path) -> None:
+    page = open_page().page
+    for number in range(page.locator("details").count()):
+        page.locator("details").nth(number).evaluate("one => { one.open = true; }")
+    tables = page.locator("table").count()
+    buttons = page.get_by_role("button", name=re.compile("^Download as CSV"))
+    assert buttons.count() == tables > 15
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download as CSV: Fastest, mlp-base, fp32").first.click()
+    path = tmp_path / "fastest.csv"
+    download.value.save_as(path)
+    with path.open(newline="") as file:
+        heading, first, *_ = csv.reader(file)
+    assert heading[:2] == ["Mesh, batch", "Fastest"]
+    assert first[0] == "data=1, batch 64"
+
+
+def test_text_of_a_download_runs_no_formula(open_page, tmp_path: Path) -> None:
+    opened = open_page()
+    quoted = opened.page.evaluate(
+        f"""() => {{ {_read("format.js")} {_read("dom.js")} {_read("table.js")}
+        const columns = ["a", "b", "c"].map(key => ({{key, title: key}}));
+        const rows = [{{a: "=1+1", b: -2, c: 'x"y'}}];
+        const made = makeTable({{title: "t", name: "n", rows, columns}});
+        document.body.append(made); made.id = "made"; }}"""
+    )
+    assert quoted is None
+    with opened.page.expect_download() as download:
+        opened.page.locator("#made").get_by_role("button", name="Download").click()
+    path = tmp_path / "n.csv"
+    download.value.save_as(path)
+    assert path.read_text().splitlines() == ["a,b,c", '\'=1+1,-2,"x""y"']
+
+
+def _read(name: str) -> str:
+    return (pages.WEB / name).read_text(encoding="utf-8")
+
+
+VALUES = [0, 1e-13, 4.4e-7, 9.996e-4, 0.00123, 0.5, 0.999, 0.9996, 1, 1.2345, 9.9951, 10, 99.95,
+          123.4, 999.6, 1023.9, 7200.4, 86400.0, 1.5e6, 123456789.0, 3.3e15, 4e21]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["si", "bytes", "seconds", "percent", "ratio", "scientific"])
+def test_numbers_are_written_as_elsewhere(open_page, name: str) -> None:
+    ours = {
+        "si": lambda value: numbers.si(value, "s"),
+        "bytes": numbers.bytes_,
+        "seconds": numbers.seconds,
+        "percent": numbers.percent,
+        "ratio": numbers.ratio,
+        "scientific": numbers.scientific,
+    }[name]
+    values = (
+        VALUES if name in {"si", "bytes", "seconds"} else [*VALUES, *(-v for v in VALUES[3:12])]
+    )
+    if name != "si":
+        values = [value for value in values if abs(value) < 1e7]
+    if name == "bytes":
+        values = [round(value) for value in values]
+    shown = open_page().page.evaluate(
+        f"values => {{ {_read('format.js')} return values.map(value => {name}(value, 's')); }}",
+        values,
+    )
+    assert shown == [ours(value) for value in values]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_accessible(open_page, scheme: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe  # noqa: PLC0415 - of this session alone
+
+    opened = open_page(color_scheme=scheme)
+    opened.page.locator("figure > details summary").first.click()
+    found = Axe().run(opened.page).response["violations"]
+    serious = [
+        (one["id"], one["impact"], [node["target"] for node in one["nodes"][:3]])
+        for one in found
+        if one["impact"] in {"serious", "critical"}
+    ]
+    assert serious == []
+
+
+def test_theme_can_be_chosen(open_page) -> None:
+    opened = open_page(color_scheme="light")
+    paper = "getComputedStyle(document.body).backgroundColor"
+    light = opened.page.evaluate(paper)
+    opened.page.locator("#theme").click()
+    opened.settle()
+    dark = opened.page.evaluate(paper)
+    assert (light, dark) == ("rgb(255, 255, 255)", "rgb(20, 24, 29)")
+    opened.page.locator("#theme").click()
+    assert opened.page.evaluate(paper) == light
+
+
+def test_keyboard_alone_reaches_controls(open_page) -> None:
+    opened = open_page()
+    page = opened.page
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the charts"
+    page.keyboard.press("Enter")
+    page.get_by_label("python_loop", exact=True).focus()
+    page.keyboard.press("Space")
+    opened.settle()
+    assert "python_loop" not in opened.text("ratios")
+    page.locator("#all").get_by_role("button", name="Implementation").focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#all th[aria-sort=ascending]").count() == 1
+
+
+def test_fits_a_phone(open_page) -> None:
+    opened = open_page(viewport={"width": 360, "height": 740})
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+COLUMNS = """all => all.filter(wide => wide.clientWidth).map(wide => {
+  const { rows } = wide.querySelector("table");
+  const [stays, ...others] = rows[rows.length - 1].cells;
+  const sticky = getComputedStyle(stays).position === "sticky" ? stays.offsetWidth : 0;
+  return {
+    name: wide.getAttribute("aria-label"), room: wide.clientWidth, whole: wide.scrollWidth,
+    sticky, widest: Math.max(0, ...others.map(cell => cell.offsetWidth)),
+  };
+})"""
+
+
+def _readable(page: Page) -> dict[str, Any]:
+    """Tables by name, each of whose columns can be brought into view beside the one that stays."""
+    found = page.locator(".wide:has(> table)").evaluate_all(COLUMNS)
+    for table in found:
+        if table["whole"] > table["room"]:
+            assert table["sticky"] <= 0.45 * table["room"], table
+            assert table["sticky"] + table["widest"] <= table["room"], table
+    return {table["name"]: table for table in found}
+
+
+@pytest.mark.parametrize("width", [400, 768, 1280])
+def test_every_column_can_be_scrolled_into_view(open_page, width: int) -> None:
+    page = open_page(viewport={"width": width, "height": 900}).page
+    for summary in page.locator("figure > details summary").all():
+        summary.click()
+    found = _readable(page)
+    assert len(found) > 15
+    kinds = {"Energy", "Input, against a resident batch", "Checkpoints", "Largest batch that fits"}
+    assert kinds < set(found)
+    assert {found[name]["sticky"] > 0 for name in kinds} == {True}
+    if width == 1280:
+        for name in kinds:
+            assert found[name]["whole"] <= found[name]["room"], "nothing is to be scrolled"
+
+
+@pytest.mark.parametrize("width", [400, 768, 1280])
+def test_long_names_of_other_pages_fold(browser: Browser, width: int) -> None:
+    text = '{% from "macros.html.j2" import head, table %}{{ head("t") }}<body>{{ table(t) }}'
+    figures = [text_tables.Figure(f"{number} bytes", "a note") for number in range(8)]
+    rows = [
+        text_tables.Row("which width " * 12, figures),
+        text_tables.Row("tensor_parallel" * 5, figures),
+    ]
+    headings = [text_tables.Figure("Question"), *figures]
+    made = rendering.environment(markdown=False).from_string(text)
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.set_content(made.render(t=text_tables.Table("Worked", headings, rows, ["A fact. " * 20])))
+    assert _readable(page)["Worked"]["sticky"] > 0
+    assert page.locator("caption").evaluate("one => one.offsetWidth") <= width
+    page.close()
+
+
+def test_prints_what_was_not_scrolled_to(open_page, tmp_path: Path) -> None:
+    opened = open_page(color_scheme="dark")
+    opened.page.locator("#theme").click()
+    opened.page.locator("#theme").click()
+    opened.page.locator("#implementations label", has_text="python_loop").click()
+    opened.settle()
+    opened.page.emulate_media(media="print", color_scheme="dark")
+    paper = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert paper == "rgb(255, 255, 255)"
+    assert opened.page.locator("#all .tools").is_hidden()
+    legend = opened.page.locator("#implementations label:visible").all_inner_texts()
+    assert "jit_spmd" in legend
+    assert "python_loop" not in legend
+    assert opened.page.locator("#all thead").inner_text().startswith("Implementation")
+    assert opened.marks("breakdown") > 10
+    assert len(opened.page.pdf()) > 50_000
+
+
+def test_without_scripts_the_answer_is_there(browser: Browser, directory: Path) -> None:
+    page = browser.new_page(java_script_enabled=False)
+    page.goto((directory / "report.html").as_uri())
+    assert "shard_map_psum" in page.locator("#fastest").inner_text()
+    assert "need JavaScript" in page.locator("body").inner_text()
+    page.close()
+
+
+def test_a_run_without_times(browser: Browser, tmp_path: Path) -> None:
+    endings = {(name, 0): ("wrong", "all wrong") for name in synthetic.RATIOS}
+    directory = synthetic.write(tmp_path, synthetic.Plan(endings=endings))  # type: ignore[arg-type]
+    report_files.build(store.load(directory))
+    page = browser.new_page()
+    opened = Opened(page, (directory / "report.html").as_uri())
+    assert opened.faults == []
+    assert "Nothing could be compared." in page.locator("header").inner_text()
+    page.close()
+
+
+def test_a_page_that_paints_long_after_it_is_loaded_is_waited_for(tmp_path: Path) -> None:
+    page = tmp_path / "late.html"
+    page.write_text("<body><script>setTimeout(() => document.body.append('late'), 700)</script>")
+    script = (
+        "from pathlib import Path; from bench.trials.selftest.first_paint import first_paint; "
+        f"print(first_paint(Path({str(page)!r})))"
+    )
+    # A process of its own: playwright's driver is one in each.
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert float(done.stdout) >= 0.7

@@ -1,0 +1,166 @@
+"""The closing lines on the terminal say what the report says, in 80 columns."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+import synthetic
+from rich.cells import cell_len
+from rich.console import Console
+
+from bench.present import closing_summary
+from bench.present.closing_summary import print_summary
+from bench.records import store
+from bench.records.cells import Block, StepOptions
+from bench.records.mesh import MeshShape
+
+ENDINGS = {
+    ("pmap", 0): ("wrong", "gradients are 2 times too large"),
+    ("nnx_jit", 8): ("unsupported", "no such axis"),
+    ("python_loop", 0): ("crashed", "ValueError: no\n  in a file with a name/" + "long/" * 30),
+}
+
+
+def closing_lines(directory, width=80):
+    text = io.StringIO()
+    print_summary(Console(file=text, width=width), store.load(directory))
+    return [line.rstrip() for line in text.getvalue().splitlines()]
+
+
+def test_names_the_planted_fastest_with_its_ratio(tmp_path):
+    ratios = synthetic.RATIOS | {"shard_map_psum": 0.8}
+    plan = synthetic.Plan(devices=(1, 2), ratios=ratios, workloads=("linear-base", "gpt2-nano"))
+    lines = closing_lines(synthetic.write(tmp_path, plan))
+    assert lines[0] == "gpt2-nano, fp32"
+    assert lines[1].split() == [
+        "mesh",
+        "batch",
+        "fastest",
+        "ms/step",
+        "ratio",
+        "(95",
+        "%)",
+        "verdict",
+    ]
+    assert lines[5] == "linear-base, fp32"
+    mesh, batch, fastest, ms, ratio, interval, verdict = lines[3].split()
+    assert (mesh, batch, fastest, verdict) == ("data=2", "64", "shard_map_psum", "faster")
+    # The baseline's true time is 432 ms, the planted one's 0.8 of that.
+    assert float(ms) == pytest.approx(346, rel=0.15)
+    low, high = map(float, interval.strip("()").split("-"))
+    assert low <= float(ratio) <= high
+    assert abs(float(ratio) - 0.8) < 0.02
+
+
+def test_says_how_many_cannot_be_told_from_the_fastest(tmp_path):
+    plan = synthetic.Plan(devices=(2,))
+    (row,) = [line for line in closing_lines(synthetic.write(tmp_path, plan)) if "data=2" in line]
+    assert row.split()[2].startswith("shard_map_p")
+    assert row.split()[3] == "+1"
+
+
+def test_the_baseline_and_an_arm_alone_are_fastest_too(tmp_path):
+    plan = synthetic.Plan(devices=(1,), ratios={"jit_spmd": 1.0, "pmap": 1.5})
+    row = closing_lines(synthetic.write(tmp_path, plan, "two"))[2]
+    assert row.split()[2:] == ["jit_spmd", row.split()[3], "1", "baseline"]
+    plan = synthetic.Plan(devices=(1,), ratios={"pmap": 1.5})
+    assert closing_lines(synthetic.write(tmp_path, plan, "one"))[2].split()[2] == "pmap"
+
+
+def test_failures_come_once_with_their_reason(tmp_path):
+    plan = synthetic.Plan(devices=(1, 2), endings=dict([*ENDINGS.items()][:1]))
+    lines = closing_lines(synthetic.write(tmp_path, plan))
+    assert "wrong  mlp-base/data=1/b64/fp32/pmap and 1 cell more" in lines
+    assert lines.count("  gradients are 2 times too large") == 1
+    assert lines[-1] == "14 cells: 12 ok, 2 wrong"
+
+
+def test_of_many_reasons_some_are_shown(tmp_path):
+    endings = {("pmap", n): ("crashed", f"reason {n}") for n in range(1, 15)}
+    plan = synthetic.Plan(devices=tuple(range(1, 15)), rounds=2, endings=endings)
+    lines = closing_lines(synthetic.write(tmp_path, plan))
+    assert sum("reason " in line for line in lines) == closing_summary.MOST_FAILURES
+    assert "and 2 reasons more in the report" in lines
+
+
+def test_nothing_right_and_nothing_measured(tmp_path):
+    endings = {(name, 0): ("crashed", "no") for name in synthetic.RATIOS}
+    lines = closing_lines(synthetic.write(tmp_path, synthetic.Plan(devices=(2,), endings=endings)))
+    assert lines[2].split() == ["data=2", "64", "none"]
+    assert lines[-1] == "7 cells: 7 crashed"
+    empty = store.create(tmp_path, synthetic.manifest(synthetic.Plan(), "empty"))
+    assert closing_lines(empty) == ["", "0 cells: none"]
+
+
+class OfBlocks(synthetic.Plan):
+    """A plan of blocks that are given."""
+
+    def given(self, *blocks: Block) -> OfBlocks:
+        self._blocks = blocks
+        return self
+
+    def blocks(self):
+        yield from self._blocks
+
+
+def long_names() -> OfBlocks:
+    options = StepOptions(
+        "bf16", 16, remat=True, clip_norm=0.5, variant="latency_hiding_scheduler", processes=4
+    )
+    axes = ("data=2,fsdp=2,model=2,pipe=2", "data=1024,fsdp=16,model=8,pipe=4")
+    ratios = {"jit_spmd": 1.0, "an_implementation_of_a_long_name_indeed": 0.0123}
+    return OfBlocks(ratios=ratios, rounds=6, pace=1000.0, variants={options.variant: 1.0}).given(
+        *(
+            Block("gpt2", "nano", MeshShape.parse(mesh), batch, options)
+            for mesh, batch in zip(axes, (64, 1_048_576), strict=True)
+        )
+    )
+
+
+RUNS = {
+    "several processes": synthetic.Plan(devices=(1, 2, 8), workloads=("gpt2-nano", "linear-base")),
+    "failures": synthetic.Plan(devices=(2, 8), endings=ENDINGS),
+    "undecided": synthetic.Plan(devices=(2,), rounds=5, noise=0.5),
+    "long names": long_names(),
+    "variants": synthetic.Plan(devices=(1, 2), rounds=6, variants={"": 1.0, "lhs" * 30: 1.1}),
+    "many blocks": replace(
+        synthetic.Plan(batches=("strong", "weak"), rounds=2),
+        devices=tuple(range(1, 13)),
+        workloads=("gpt2-nano", "linear-base"),
+        ratios={"jit_spmd": 1.0, "pmap": 2.0},
+    ),
+}
+
+
+@pytest.mark.parametrize("width", [40, 80])
+@pytest.mark.parametrize("name", RUNS)
+def test_no_line_is_wider_than_the_terminal(name, width, tmp_path):
+    lines = closing_lines(synthetic.write(tmp_path, RUNS[name]), width)
+    assert max(map(cell_len, lines)) <= width
+
+
+def test_long_names_are_cut_and_figures_are_not(tmp_path):
+    lines = closing_lines(synthetic.write(tmp_path, RUNS["long names"]))
+    assert lines[0].startswith("gpt2-nano, bf16,microbatches=16")
+    assert lines[0].endswith("…")
+    for line, batch in zip(lines[2:4], ("64", "1048576"), strict=True):
+        mesh, found, fastest, ms, ratio, interval, verdict = line.split()
+        assert mesh.startswith("data=")
+        assert (found, verdict) == (batch, "faster")
+        assert fastest.startswith("an_impl")
+        assert fastest.endswith("…")
+        assert float(ms) > 0
+        low, high = map(float, interval.strip("()").split("-"))
+        assert low <= float(ratio) <= high
+        assert float(ratio) == pytest.approx(0.0123, abs=0.0015)
+
+
+def test_of_many_blocks_each_subject_shows_some(tmp_path):
+    lines = closing_lines(synthetic.write(tmp_path, RUNS["many blocks"]))
+    rows = [line for line in lines if line.startswith("data=")]
+    assert len(rows) == closing_summary.MOST_BLOCKS
+    assert [line for line in lines if line.startswith("and ")] == ["and 3 more in the report"] * 2
+    blocks = len([*RUNS["many blocks"].blocks()])
+    assert blocks == len(rows) + 6

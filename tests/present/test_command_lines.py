@@ -1,0 +1,72 @@
+"""The command that measures a cell again plans that very cell."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+
+import pytest
+import synthetic
+
+from bench.analyse import cell_table
+from bench.plan.options import add_options, read_options
+from bench.present import command_lines
+from bench.records import store
+from bench.records.cells import StepOptions
+
+
+def read(command: str):
+    """The options that a command line of `nox -s bench` asks for."""
+    words = shlex.split(command)
+    assert words[:4] == ["nox", "-s", "bench", "--"]
+    parser = argparse.ArgumentParser()
+    add_options(parser.add_argument)
+    return read_options(parser.parse_args(words[4:]))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "fp32",
+        "bf16,microbatches=4,remat,clip=0.5",
+        "fp16,variant=lhs",
+        "fp32,processes=2",
+    ],
+)
+def test_the_command_of_a_block_asks_for_that_block(tmp_path, options) -> None:
+    plan = synthetic.Plan(devices=(4,), batches=("weak",))
+    run = store.load(synthetic.write(tmp_path, plan))
+    run.manifest["config"] |= {
+        "launches": 3,
+        "rounds": 64,
+        "seconds": 0.5,
+        "profile_steps": 5,
+        "inputs": ["loaded", "prefetched"],
+        "checkpoints": ["async"],
+        "train_steps": 20,
+        "options": {
+            "variant": ["lhs=XLA_FLAGS=--xla_a --xla_b", "other=NCCL_ALGO=Ring"],
+            "implementation_path": ["../my steps/mine.py"],
+        },
+    }
+    (block,) = cell_table.build(run).comparisons
+    object.__setattr__(block, "options", options)
+    found = read(f"{command_lines.of_block(block, run.manifest)} --implementations jit_spmd pmap")
+    asked = StepOptions.parse(options)
+    assert found.workloads == ("mlp-base",)
+    assert found.meshes == ("data=4",)
+    assert (found.batch_sizes, found.scaling) == (("256",), "strong")
+    assert found.precision == (asked.precision,)
+    assert found.microbatches == ((str(asked.microbatches),) if asked.microbatches > 1 else ())
+    assert (found.input, found.checkpoint) == (("loaded", "prefetched"), ("async",))
+    assert found.train_steps == "20"
+    assert found.processes == (("2",) if asked.processes > 1 else ())
+    assert found.remat == asked.remat
+    assert found.clip_norm == (None if asked.clip_norm is None else "0.5")
+    assert found.variant == (("lhs=XLA_FLAGS=--xla_a --xla_b",) if asked.variant else ())
+    assert found.implementation_path == ("../my steps/mine.py",)
+    assert (found.launches, found.rounds, found.seconds) == ("3", "64", "0.5")
+    assert found.implementations == ("jit_spmd", "pmap")
+    assert found.baseline == "jit_spmd"
+    assert found.margin == "2"
+    assert found.profile

@@ -1,0 +1,518 @@
+"""A comparison of two runs finds what was planted, and calls nothing different that is not."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import synthetic
+from pages import Elements
+from rich.console import Console
+from test_report import HOSTILE
+from typer.testing import CliRunner
+
+from bench.__main__ import app
+from bench.analyse import run_changes, run_settings
+from bench.analyse.run_changes import Compared
+from bench.commands.exits import BAD_INPUT
+from bench.present.comparison import (
+    build,
+    comparison_page,
+    comparison_sentences,
+    comparison_tables,
+    comparison_terminal,
+)
+from bench.records import store
+
+PLAN = synthetic.Plan(workloads=("linear-base", "mlp-base"), devices=(1, 2))
+ELSEWHERE = replace(PLAN, seed=9, pace=1.08)
+"""The same truth, measured in an hour in which everything takes 8 % longer."""
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reports")
+    synthetic.write(folder, PLAN, "before")
+    synthetic.write(folder, ELSEWHERE, "after")
+    return folder
+
+
+def compared(folder: Path, a: synthetic.Plan, b: synthetic.Plan) -> Compared:
+    runs = (synthetic.write(folder, plan, name) for plan, name in ((a, "before"), (b, "after")))
+    return run_changes.compare(*map(store.load, runs))
+
+
+def against(found: Compared) -> dict[str, run_changes.Change]:
+    return {change.cell: change for change in found.changes}
+
+
+def printed(found: Compared, **options) -> str:
+    text = io.StringIO()
+    comparison_terminal.show(Console(file=text, width=80, highlight=False, **options), found)
+    return text.getvalue()
+
+
+def test_planted_changes_are_found_with_their_sign(tmp_path: Path) -> None:
+    planted = {"nnx_jit": 1.15, "shard_map_psum": 0.9}
+    ratios = {name: ratio * planted.get(name, 1) for name, ratio in synthetic.RATIOS.items()}
+    found = compared(tmp_path, PLAN, replace(ELSEWHERE, ratios=ratios))
+    assert len(found.changes) == 28
+    for change in found.changes:
+        if change.implementation == synthetic.BASELINE:
+            continue
+        truth = planted.get(change.implementation, 1)
+        assert change.source == "baseline"
+        assert change.against_baseline is not None
+        assert change.against_baseline.value == pytest.approx(truth, rel=0.01)
+        low, high = change.verdict.low, change.verdict.high
+        assert low < truth < high
+        words_ = {1.15: {"slower"}, 0.9: {"faster"}, 1: {"same", "undecided"}}[truth]
+        assert change.verdict.word in words_, change.cell
+    assert "28 cells: 4 faster" in comparison_sentences.tally(found)
+    assert "4 slower" in comparison_sentences.tally(found)
+
+
+def test_a_slower_hour_makes_nothing_different(reports: Path) -> None:
+    found = run_changes.compare(*(store.load(reports / name) for name in ("before", "after")))
+    assert {change.verdict.word for change in found.changes} <= {"same", "undecided"}
+    for change in found.changes:
+        assert not change.step.paired
+        assert change.step.low is not None
+        assert change.step.high is not None
+        assert change.step.low < 1 < change.step.high
+        assert change.step.low < 1.08 < change.step.high
+        assert change.step.high / change.step.low > 1.4
+        if change.against_baseline is not None:
+            assert change.against_baseline.paired
+            assert change.against_baseline.high is not None
+            assert change.against_baseline.high < 1.03
+    own = [c for c in found.changes if c.implementation == synthetic.BASELINE]
+    assert {c.source for c in own} == {"step time"}
+    assert {c.against_baseline for c in own} == {None}
+
+
+@pytest.mark.parametrize("launches", [1, 4])
+def test_identical_runs_are_never_called_different(launches: int, tmp_path: Path) -> None:
+    plan = synthetic.Plan(workloads=("mlp-base",), devices=(2,), launches=launches, noise=0.02)
+    for seed in range(8):
+        pace = math.exp(0.045 * (seed % 5 - 2))
+        folder = tmp_path / str(seed)
+        found = compared(folder, plan, replace(plan, seed=seed + 1, pace=pace))
+        assert {change.verdict.word for change in found.changes} <= {"same", "undecided"}
+
+
+def test_verdicts_share_the_error_of_the_table(tmp_path: Path) -> None:
+    found = compared(tmp_path, PLAN, ELSEWHERE)
+    change = next(change for change in found.changes if change.source == "baseline")
+    assert change.against_baseline is not None
+    strict = change.against_baseline.interval(0.01 / len(found.changes))
+    assert (change.verdict.low, change.verdict.high) == strict
+
+
+def test_a_run_against_itself_says_so(reports: Path) -> None:
+    run = store.load(reports / "before")
+    found = run_changes.compare(run, run)
+    assert found.same_run
+    assert not found.differences
+    assert {change.verdict.word for change in found.changes} <= {"same", "undecided"}
+    assert {change.step.value for change in found.changes} == {1.0}
+    assert printed(found).splitlines()[2].startswith("A and B are the same run")
+
+
+def test_the_margin_is_the_wider_one_unless_given(reports: Path, tmp_path: Path) -> None:
+    runs = [store.load(reports / name) for name in ("before", "after")]
+    runs[0].manifest["config"]["margin"] = 0.05
+    found = run_changes.compare(*runs)
+    assert found.margin == 0.05
+    assert [d.name for d in found.differences] == ["Margin"]
+    assert run_changes.compare(*runs, 0.001).margin == 0.001
+
+
+def differ(manifest) -> None:
+    manifest["platform"] = "gpu"
+    manifest["host"] |= {"cpu": "Another processor", "memory_bytes": 16 << 30}
+    manifest["versions"] |= {"jax": "0.12.0", "jaxlib": "0.12.0"}
+    manifest["environment"] = {"XLA_FLAGS": "--xla_some=1"}
+    manifest["git"] |= {"commit": "f" * 40, "dirty": True}
+    manifest["config"]["rounds"] = 32
+
+
+def test_what_differs_is_said_first_with_both_values(tmp_path: Path) -> None:
+    a, b = (synthetic.write(tmp_path, PLAN, name) for name in ("before", "after"))
+    synthetic.rewrite(b, store.MANIFEST, differ)
+    found = build(store.load(a), store.load(b), tmp_path / "out", None)
+    expected = {
+        ("machine", "Platform", "cpu", "gpu"),
+        ("machine", "Processor", "An eight-core processor", "Another processor"),
+        ("machine", "Host memory", "31.2 GiB", "16.0 GiB"),
+        ("versions", "jax", "0.10.2", "0.12.0"),
+        ("versions", "jaxlib", "unknown", "0.12.0"),
+        ("environment", "NPROC", "1", "not set"),
+        ("environment", "XLA_FLAGS", "not set", "--xla_some=1"),
+        ("options", "Rounds", "not set", "32"),
+    }
+    said = {
+        (d.kind, d.name, *(v.replace("\N{NARROW NO-BREAK SPACE}", " ") for v in (d.a, d.b)))
+        for d in found.differences
+    }
+    assert expected < said
+    (code,) = [d for d in found.differences if d.kind == "code"]
+    assert code.b == f"{'f' * 40} with uncommitted changes"
+    sentence = "The machines differ: platform, processor and host memory."
+    lines = printed(found).splitlines()
+    assert lines[2].startswith(sentence)
+    assert "  jax: 0.10.2 -> 0.12.0" in lines
+    text = (tmp_path / "out" / "compare.html").read_text(encoding="utf-8")
+    lead = text.index('<p class="lead">')
+    assert text[lead:].startswith(f'<p class="lead">{sentence}')
+    markdown = (tmp_path / "out" / "compare.md").read_text(encoding="utf-8")
+    assert markdown.splitlines()[2].startswith(sentence)
+    assert "| jax (versions) | 0.10.2 | 0.12.0 |" in markdown
+    titles = [caveat.title for caveat in comparison_sentences.caveats(found)]
+    assert titles == ["More than the code differs", "Blind to the baseline", "Uncommitted changes"]
+
+
+def test_alike_machines_are_said_to_be_alike(reports: Path) -> None:
+    run = store.load(reports / "before")
+    other = store.load(reports / "after")
+    # Too little to be shown.
+    other.manifest["host"]["memory_bytes"] += 4096
+    assert run_settings.differences(run.manifest, other.manifest) == []
+    found = run_changes.compare(run, other)
+    assert comparison_sentences.setting(found) == comparison_sentences.ALIKE
+    shown = " ".join(printed(found).split())
+    assert "Nothing of the two runs happened side by side." in shown
+    assert "much wider than that of a ratio within one run" in shown
+
+
+def test_cells_in_one_run_only_say_what_the_other_lacks(tmp_path: Path) -> None:
+    a = replace(PLAN, ratios={"jit_spmd": 1.0, "old": 1.1}, workloads=("mlp-base",))
+    b = replace(
+        PLAN,
+        ratios={"jit_spmd": 1.0, "new": 1.1},
+        devices=(2, 4),
+        endings={("new", 4): ("oom", "no room")},
+    )
+    found = compared(tmp_path, a, b)
+    assert [change.cell for change in found.changes] == ["mlp-base/data=2/b64/fp32/jit_spmd"]
+    lacking = {(m.run, m.absence): m.cells for m in comparison_tables.missing(found)}
+    assert lacking == {
+        ("A", "B has no implementation old"): [
+            "mlp-base/data=1/b64/fp32: old",
+            "mlp-base/data=2/b64/fp32: old",
+        ],
+        ("A", "B has no mesh data=1"): ["mlp-base/data=1/b64/fp32: jit_spmd"],
+        ("B", "A has no implementation new"): [
+            "linear-base/data=2/b64/fp32: new",
+            "linear-base/data=4/b64/fp32: new (out of memory: no room)",
+            "mlp-base/data=2/b64/fp32: new",
+            "mlp-base/data=4/b64/fp32: new (out of memory: no room)",
+        ],
+        ("B", "A has no workload linear-base"): [
+            "linear-base/data=2/b64/fp32: jit_spmd",
+            "linear-base/data=4/b64/fp32: jit_spmd",
+        ],
+        ("B", "A has no mesh data=4"): ["mlp-base/data=4/b64/fp32: jit_spmd"],
+    }
+    assert "3 only in A and 7 only in B." in comparison_sentences.tally(found)
+    assert "only in A  B has no mesh data=1" in printed(found)
+
+
+def test_cells_that_ended_differently_are_listed_with_reasons(tmp_path: Path) -> None:
+    a = replace(PLAN, endings={("pmap", 0): ("unsupported", "jax.pmap is not there")})
+    b = replace(
+        PLAN,
+        endings={**a.endings, ("nnx_jit", 2): ("wrong", "gradients 2 times too large")},
+    )
+    found = compared(tmp_path, a, b)
+    (ending,) = comparison_tables.endings(found)
+    assert (ending.a, ending.b) == ("ok", "wrong: gradients 2 times too large")
+    assert ending.cells == [f"{w}/data=2/b64/fp32: nnx_jit" for w in ("linear-base", "mlp-base")]
+    assert "2 ended differently. 4 without a time in either." in comparison_sentences.tally(found)
+    shown = printed(found)
+    assert "ended differently\n  A ok\n  B wrong: gradients 2 times too large\n" in shown
+    for text in (
+        comparison_page.html(comparison_page.content(found)),
+        comparison_page.markdown(comparison_page.content(found)),
+    ):
+        assert "wrong: gradients 2 times too large" in text
+
+
+def test_without_a_common_baseline_step_times_are_compared(tmp_path: Path) -> None:
+    b = replace(ELSEWHERE, endings={(synthetic.BASELINE, 2): ("crashed", "signal 9")})
+    found = compared(tmp_path, PLAN, b)
+    sources = {(c.block.split("/")[1], c.source) for c in found.changes
+               if c.implementation != synthetic.BASELINE}  # fmt: skip
+    assert sources == {("data=1", "baseline"), ("data=2", "step time")}
+    caveat = next(c for c in comparison_sentences.caveats(found) if c.title == "No common baseline")
+    assert "mlp-base/data=2/b64/fp32 (jit_spmd in A, nnx_jit in B)" in caveat.text
+    assert "undecided *" in printed(found)
+    assert re.search(r"\d+ on ratios .* and \d+ on step times", comparison_sentences.basis(found))
+
+
+def test_a_cell_measured_apart_has_no_ratio_to_compare(tmp_path: Path) -> None:
+    found = compared(tmp_path, PLAN, replace(ELSEWHERE, alone=frozenset({"nnx_jit"})))
+    apart = [c for c in found.changes if c.implementation == "nnx_jit"]
+    assert {(c.source, c.against_baseline) for c in apart} == {("step time", None)}
+    assert all(c.step.interval() for c in apart)
+
+
+def test_few_rounds_have_values_and_no_verdict(tmp_path: Path) -> None:
+    found = compared(tmp_path, replace(PLAN, rounds=4), ELSEWHERE)
+    assert {c.verdict.word for c in found.changes} == {"undecided"}
+    assert "no interval" in comparison_page.html(comparison_page.content(found))
+    assert "nan" not in printed(found)
+
+
+def test_compile_time_and_memory_are_shown_where_they_changed(tmp_path: Path) -> None:
+    def heavier(row) -> None:
+        if row["implementation"] == "nnx_jit":
+            row["compile"]["compile_s"] += 1.19
+            row["memory"]["total_bytes"] *= 1.5
+        if row["implementation"] == "pmap":
+            row["memory"]["total_bytes"] *= 1.009
+        if row["implementation"] == "python_loop":
+            row["memory"] = None
+
+    a, b = (synthetic.write(tmp_path, PLAN, name) for name in ("before", "after"))
+    assert "memory" not in printed(run_changes.compare(store.load(a), store.load(b)))
+    synthetic.rewrite(b, store.CELLS, heavier)
+    found = run_changes.compare(store.load(a), store.load(b))
+    for change in found.changes:
+        expected = (2.0, 1.5) if change.implementation == "nnx_jit" else (None, None)
+        assert (change.compile, change.memory) == (pytest.approx(expected[0]), expected[1])
+    shown = printed(found)
+    (line,) = [line for line in shown.splitlines() if line.startswith("nnx_jit  ")][:1]
+    assert line.split()[-2:] == ["2.00", "1.50"]
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "3.30 MiB to 4.96 MiB" in comparison_page.html(comparison_page.content(found)).replace(
+        "\N{NARROW NO-BREAK SPACE}", " "
+    )
+
+
+def test_other_work_is_said_to_be_other_work(tmp_path: Path) -> None:
+    a, b = (synthetic.write(tmp_path, PLAN, name) for name in ("before", "after"))
+
+    def more(row) -> None:
+        row["model_flops"] *= 2 if row["workload"] == "mlp" else 1
+
+    synthetic.rewrite(b, store.CELLS, more)
+    found = run_changes.compare(store.load(a), store.load(b))
+    caveat = next(c for c in comparison_sentences.caveats(found) if c.title == "Not the same work")
+    assert "mlp-base/data=1/b64/fp32 and mlp-base/data=2/b64/fp32" in caveat.text
+
+
+def test_what_was_measured_of_other_contents_is_named(tmp_path: Path) -> None:
+    a = synthetic.write(tmp_path, PLAN, "before")
+    b = synthetic.write(tmp_path, replace(PLAN, contents={"pmap": "f" * 16}), "after")
+    found = run_changes.compare(store.load(a), store.load(b))
+    (difference,) = [d for d in found.differences if d.kind == "sources"]
+    assert difference == run_settings.Difference(
+        "sources", "implementation pmap", "0" * 16, "f" * 16
+    )
+    assert "The files differ: implementation pmap." in comparison_sentences.setting(found)
+    caveat = next(c for c in comparison_sentences.caveats(found) if c.title == "Other contents")
+    assert "The files of implementation pmap are not the same in A and B. " in caveat.text
+    assert "implementation jit_spmd" in caveat.text
+    assert {"key_a", "key_b"} <= set(found.table.columns)
+
+    def share(row) -> None:
+        for hashes in row["sources"].values():
+            hashes["bench/contract/__init__.py"] = "d" * 16
+
+    synthetic.rewrite(b, store.CELLS, share)
+    found = run_changes.compare(store.load(a), store.load(b))
+    assert [d.name for d in found.differences if d.kind == "sources"] == [
+        "bench/contract/__init__.py",
+        "implementation pmap",
+    ]
+    caveat = next(c for c in comparison_sentences.caveats(found) if c.title == "Other contents")
+    assert "jit_spmd" in caveat.text
+    assert "are the same" not in caveat.text
+
+
+def test_damage_is_said_on_stderr_and_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("before", "after"):
+        synthetic.write(tmp_path / "reports", PLAN, name)
+    path = tmp_path / "reports" / "after" / store.CELLS
+    path.write_bytes(path.read_bytes().replace(b'"status": "ok"', b'"status": "no"', 1))
+    done = command("before", "after")
+    assert done.exit_code == 0, done.output
+    assert done.stderr.startswith("warning: reports/after: set aside: cells.jsonl, bytes 0 to ")
+    assert "Damaged files in B" in done.stdout
+    assert "Damaged files in A" not in done.stdout
+    assert (
+        (tmp_path / "reports/compare_before_after/compare.html")
+        .read_text()
+        .count("differs from what was stored")
+    )
+
+
+def test_runs_that_share_nothing_can_be_compared(tmp_path: Path) -> None:
+    found = compared(tmp_path, replace(PLAN, devices=(1,)), replace(PLAN, devices=(2,)))
+    assert comparison_sentences.tally(found).startswith("No cell has a time in both runs.")
+    assert "B over A (95 %)" not in printed(found)
+    empty = store.load(store.create(tmp_path, synthetic.manifest(PLAN, "empty")))
+    nothing = run_changes.compare(empty, empty)
+    assert "No cell" in comparison_page.html(comparison_page.content(nothing))
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Compared, Path]:
+    """Runs whose every text is an attack."""
+    folder = tmp_path_factory.mktemp("hostile")
+    ratios = {"jit_spmd": 1.0, HOSTILE: 1.1}
+    a = replace(PLAN, ratios=ratios, endings={("jit_spmd", 2): ("wrong", HOSTILE)})
+    b = replace(ELSEWHERE, ratios=ratios, devices=(1, 2, 4))
+    paths = [synthetic.write(folder, plan, name) for plan, name in ((a, "one"), (b, "two"))]
+
+    def spoil(manifest) -> None:
+        manifest["run"] = HOSTILE
+        manifest["host"]["cpu"] = HOSTILE
+        manifest["environment"] = {HOSTILE: HOSTILE}
+        manifest["git"]["commit"] = HOSTILE
+
+    synthetic.rewrite(paths[1], store.MANIFEST, spoil)
+    return build(*map(store.load, paths), folder / "out", None), folder / "out"
+
+
+def test_hostile_text_is_inert_on_the_page(hostile: tuple[Compared, Path]) -> None:
+    text = (hostile[1] / "compare.html").read_text(encoding="utf-8")
+    structure = Elements()
+    structure.feed(text)
+    assert structure.open == []
+    tags = {tag for tag, _ in structure.found}
+    assert not tags & {"script", "link", "img", "iframe", "object", "base", "form"}
+    for _, attributes in structure.found:
+        assert not any(name.startswith("on") for name in attributes)
+        for name in ("href", "src"):
+            target = attributes.get(name)
+            assert target is None or re.match(r"#|\w+\.csv$", target)
+    assert html.escape("</td><script>alert(1)</script>", quote=False) in text
+    policies = [a["content"] for t, a in structure.found if t == "meta" and "http-equiv" in a]
+    assert policies == [
+        "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+    ]
+    identifiers = set(re.findall(r'\bid="([^"]+)"', text))
+    assert set(re.findall(r'href="#([^"]+)"', text)) <= identifiers
+
+
+def test_hostile_text_is_inert_in_markdown(hostile: tuple[Compared, Path]) -> None:
+    text = (hostile[1] / "compare.md").read_text(encoding="utf-8")
+    assert "alert(1)" in text
+    assert "<script" not in text
+    assert "![i]" not in text
+    assert "# H" not in text.splitlines()
+    width = 0
+    for line in text.splitlines():
+        bars = len(re.findall(r"(?<!\\)\|", line))
+        assert not bars or not width or bars == width, line
+        width = bars
+
+
+def test_hostile_text_cannot_command_the_terminal(hostile: tuple[Compared, Path]) -> None:
+    text = printed(hostile[0])
+    assert "alert(1)" in text
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_colours_are_for_terminals_that_want_them(
+    reports: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = run_changes.compare(*(store.load(reports / name) for name in ("before", "after")))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[33m" in printed(found, force_terminal=True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[33m" not in printed(found, force_terminal=True)
+    assert "\x1b" not in printed(found)
+
+
+def test_the_terminal_has_80_columns_and_ends_with_the_tally(reports: Path) -> None:
+    found = run_changes.compare(*(store.load(reports / name) for name in ("before", "after")))
+    lines = printed(found).splitlines()
+    assert max(map(len, lines)) <= 80
+    row = next(line for line in lines if line.startswith("shard_map_psum "))
+    change = against(found)["linear-base/data=1/b64/fp32/shard_map_psum"]
+    assert change.against_baseline is not None
+    assert f"{change.step.value:.2f} ({change.step.low:.2f}-{change.step.high:.2f})" in row
+    assert f"{change.against_baseline.value:.3f} (" in row
+    assert comparison_sentences.tally(found) in " ".join(lines)
+
+
+def test_the_files_say_the_same_each_time(reports: Path, tmp_path: Path) -> None:
+    made = []
+    for name in ("one", "two"):
+        build(*(store.load(reports / run) for run in ("before", "after")), tmp_path / name, None)
+        made.append({p.name: p.read_bytes() for p in (tmp_path / name).iterdir()})
+    assert made[0] == made[1]
+    assert set(made[0]) == {"compare.html", "compare.md", "compare.csv"}
+    rows = list(csv.DictReader(io.StringIO(made[0]["compare.csv"].decode())))
+    assert len(rows) == 28
+    row = next(row for row in rows if row["cell"] == "mlp-base/data=2/b64/fp32/python_loop")
+    assert (row["status_a"], row["verdict_from"]) == ("ok", "baseline")
+    assert float(row["against_baseline_low"]) < 1 < float(row["against_baseline_high"])
+    assert float(row["step_s_b"]) / float(row["step_s_a"]) == pytest.approx(1.08, rel=0.1)
+
+
+def command(*words_: str):
+    return CliRunner().invoke(app, ["compare", *words_])
+
+
+def test_the_command_writes_beside_the_runs(
+    reports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "reports").symlink_to(reports, target_is_directory=True)
+    done = command("before", str(reports / "after"))
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines()[-1] == "comparison: reports/compare_before_after/compare.html"
+    assert "\x1b" not in done.output
+    assert max(map(len, done.output.splitlines())) <= 80
+    assert (reports / "compare_before_after" / "compare.md").is_file()
+    done = command("before", "before", "--output", "elsewhere/deep", "--margin", "5")
+    assert done.exit_code == 0, done.output
+    assert "same run" in done.output
+    assert "--margin 5<" in Path("elsewhere/deep/compare.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("before", "befor"), "there is no run 'befor' in reports/; did you mean before?"),
+        (("before", "before", "--margin", "two"), "--margin: 'two' is not a number of percent"),
+        (("before", "before", "--margin", "0"), "--margin: '0' is not"),
+        (("before", "before", "--margin", "nan"), "--margin: 'nan' is not"),
+        (("before", "before", "--margin", "100"), "above 0 and below 100"),
+        (("before", "old"), "this version reads schema"),
+        (("before", "before", "--output", "file"), "file"),
+    ],
+)
+def test_bad_input_is_refused(
+    given: tuple[str, ...],
+    said: str,
+    reports: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    old = tmp_path / "reports" / "old"
+    old.mkdir(parents=True)
+    (old / store.MANIFEST).write_text('{"schema": 0}')
+    (tmp_path / "reports" / "before").symlink_to(reports / "before", target_is_directory=True)
+    (tmp_path / "file").write_text("")
+    done = command(*given)
+    assert done.exit_code == BAD_INPUT
+    assert done.stderr.startswith("error: ")
+    assert said in done.stderr
+    assert "Traceback" not in done.output

@@ -1,0 +1,240 @@
+"""What is published is found, checked, and listed with the numbers that it stores."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+
+import pytest
+import synthetic
+from typer.testing import CliRunner
+
+from bench.__main__ import app
+from bench.commands import exits, publish
+from bench.present.gallery import entries, index
+from bench.records import numbers, store
+from bench.records.paths import ROOT
+
+PLAN = synthetic.Plan(
+    workloads=("gpt2-nano",), devices=(2,), usable_cores=2,
+    ratios={"jit_spmd": 1.0, "pmap": 1.5, "shard_map_psum": 0.5},
+    endings={("pmap", 0): ("crashed", "ValueError: no")},
+)  # fmt: skip
+NAME = "gpt2-nano_2-core-cpu_2026-11-21"
+
+
+def git(folder, *words):
+    identity = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
+    subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True)
+
+
+def lockstep(*words):
+    return CliRunner().invoke(app, words)
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    git(tmp_path, "init", "--quiet")
+    (tmp_path / ".gitignore").write_text("/reports/*/\n")
+    (tmp_path / "reports").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def quick_report(monkeypatch):
+    """Draw nothing: the pages are not what is looked at."""
+
+    def build(run):
+        (run.directory / "report.html").write_text("a report")
+
+    monkeypatch.setattr("bench.present.report_files.build", build)
+
+
+def test_a_run_is_published_and_listed(checkout):
+    reports = checkout / "reports"
+    synthetic.write(reports, PLAN, "mine")
+    done = lockstep("publish", "mine")
+    assert done.exit_code == 0, done.output
+    command = f"git add --force reports/{NAME} reports/README.md reports/index.html"
+    assert done.output.splitlines() == [f"published: reports/{NAME}", f"to commit: {command}"]
+    published = sorted(path.name for path in (reports / NAME).iterdir())
+    assert published == [
+        *("blocks.csv", "cells.csv", "cells.jsonl", "launches.jsonl", "manifest.json", "plots"),
+        *("report.html", "report.md", "samples.csv", "samples.jsonl"),
+    ]
+    for file in ("launches.jsonl", "cells.jsonl", "samples.jsonl"):
+        assert (reports / NAME / file).read_bytes() == (reports / "mine" / file).read_bytes()
+    manifest = store.read_manifest(reports / "mine")
+    assert store.read_manifest(reports / NAME) == {**manifest, "run": NAME}
+    git(checkout, *command.split()[1:])
+    git(checkout, "commit", "--quiet", "--message", "published")
+
+    before = {name: (reports / name).read_text() for name in (index.MARKDOWN, index.PAGE)}
+    synthetic.write(reports, PLAN, "scratch")
+    done = lockstep("gallery")
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines() == [
+        (
+            f"{NAME}: shard_map_psum is fastest. Against the baseline jit_spmd the fastest takes "
+            f"50.0{numbers.NARROW}% less time."
+        ),
+        "gallery: reports/index.html",
+    ]
+    markdown, html = ((reports / name).read_text() for name in (index.MARKDOWN, index.PAGE))
+    assert {index.MARKDOWN: markdown, index.PAGE: html} == before
+    assert f"### [{NAME}]({NAME}/report.md)" in markdown
+    assert f'<a href="{NAME}/report.html">{NAME}</a>' in html
+    for text in (markdown, html):
+        assert "shard_map_psum is fastest." in text
+        assert "3 cells: 2 ok, 1 crashed." in text
+        assert "2 cores of An eight-core processor" in text
+        assert "jax 0.10.2" in text
+        assert "scratch" not in text
+        assert "mine" not in text
+    assert "default-src 'none'" in html
+    assert not re.search(r"<script|src=|https?://", html)
+
+
+def test_a_projection_goes_with_its_run(checkout):
+    reports = checkout / "reports"
+    projection = synthetic.write(reports, PLAN, "mine") / "projection"
+    projection.mkdir()
+    for name in ("projection.html", "predictions.csv", "predictions.parquet"):
+        (projection / name).write_text("predicted")
+    done = lockstep("publish", "mine")
+    assert done.exit_code == 0, done.output
+    published = sorted(path.name for path in (reports / NAME / "projection").iterdir())
+    assert published == ["predictions.csv", "projection.html"]
+    assert "projection/projection.html" in (reports / NAME / "report.md").read_text()
+
+    (projection / "projection.html").write_text("/home/somebody/run")
+    shutil.rmtree(reports / NAME)
+    done = lockstep("publish", "mine")
+    assert done.exit_code == exits.BAD_INPUT
+    assert "projection/projection.html, line 1: '/home/somebody' tells of" in done.output
+
+
+def test_runs_of_the_same_name_are_not_overwritten(checkout, quick_report):
+    synthetic.write(checkout / "reports", PLAN, "mine")
+    assert lockstep("publish", "mine").exit_code == 0
+    again = lockstep("publish", "mine")
+    assert again.exit_code == exits.BAD_INPUT
+    assert f"reports/{NAME} exists; remove it" in again.output
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("no file /home/somebody/steps/mine.py", "/home/somebody"),
+        ("no file C:\\Users\\somebody\\mine.py", "C:"),
+        ("in HERE/implementations/mine.py", "HERE/"),
+        ("on a-host.example.org", "a-host"),
+        ("by some-body", "some-body"),
+    ],
+)
+def test_what_tells_of_the_machine_is_not_published(
+    reason, told, checkout, quick_report, monkeypatch
+):
+    monkeypatch.setattr(publish.platform, "node", lambda: "a-host.example.org")
+    monkeypatch.setattr(getpass, "getuser", lambda: "some-body")
+    reason, told = (text.replace("HERE", str(checkout)) for text in (reason, told))
+    plan = replace(PLAN, endings={("pmap", 0): ("crashed", reason)})
+    synthetic.write(checkout / "reports", plan, "mine")
+    done = lockstep("publish", "mine")
+    assert done.exit_code == exits.BAD_INPUT
+    assert "cells.jsonl, line 2: " in done.output
+    assert told in done.output
+    assert [path.name for path in (checkout / "reports").iterdir()] == ["mine"]
+
+
+def test_too_large_damaged_or_empty_runs_are_not_published(checkout, quick_report, monkeypatch):
+    reports = checkout / "reports"
+    run = synthetic.write(reports, PLAN, "mine")
+    with monkeypatch.context() as patch:
+        patch.setattr(publish, "MOST_BYTES", 1000)
+        assert "MiB, and may have 0" in lockstep("publish", "mine").output
+    with (run / store.CELLS).open("r+b") as file:
+        file.write(b"X")
+    done = lockstep("publish", "mine")
+    assert done.exit_code == exits.BAD_INPUT
+    assert "reports/mine is damaged: cells.jsonl" in done.output
+    store.create(reports, synthetic.manifest(PLAN, "empty"))
+    assert "has no cells" in lockstep("publish", "empty").output
+    assert sorted(path.name for path in reports.iterdir()) == ["empty", "mine"]
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({}, NAME),
+        ({"workloads": ("mlp-base", "gpt2-nano")},
+         "gpt2-nano-and-mlp-base_2-core-cpu_2026-11-21"),
+        ({"workloads": ("mlp-base", "gpt2-nano", "linear-base"), "usable_cores": 64},
+         "3-workloads_64-core-cpu_2026-11-21"),
+        ({"platform": "gpu", "device_kind": "NVIDIA H200"},
+         "gpt2-nano_nvidia-h200_2026-11-21"),
+    ],
+)  # fmt: skip
+def test_names(change, name, tmp_path):
+    run = store.load(synthetic.write(tmp_path, replace(PLAN, rounds=2, **change)))
+    assert publish.name(run) == name
+
+
+def test_several_devices_are_counted():
+    manifest = synthetic.manifest(replace(PLAN, platform="tpu", device_kind="TPU v5 lite"))
+    assert publish.hardware({**manifest, "device_count": 8}) == "8-tpu-v5-lite"
+
+
+def test_outside_of_git_every_folder_counts(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    synthetic.write(tmp_path, PLAN, "one")
+    (tmp_path / "notes").mkdir()
+    assert [entry.folder for entry in entries.find(tmp_path)] == ["one"]
+
+
+def test_self_tests_and_faults_have_sections_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    for name in ("selftest_2-core-cpu_2026-11-21", "faults_2-core-cpu_2026-11-22"):
+        shutil.copytree(ROOT / "reports" / name, tmp_path / name)
+    synthetic.write(tmp_path, PLAN, "run")
+    found = entries.find(tmp_path)
+    assert [entry.kind for entry in found] == [entries.RUNS, entries.SELFTESTS, entries.FAULTS]
+    figures = json.loads((tmp_path / found[1].folder / "figures.json").read_text())
+    met = sum(target["met"] for target in figures["targets"])
+    assert found[1].headline == f"{met} of {len(figures['targets'])} targets met."
+    results = json.loads((tmp_path / found[2].folder / "faults.json").read_text())
+    assert found[2].headline.startswith(f"{len(results['rows'])} faults: ")
+    for entry in found[1:]:
+        assert (tmp_path / entry.folder / entry.page).is_file()
+        assert (tmp_path / entry.folder / entry.markdown).is_file()
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "faults.json", "selftest.json"])
+def test_a_folder_that_cannot_be_read_is_named_and_the_index_stays(file, checkout):
+    reports = checkout / "reports"
+    (reports / "torn").mkdir()
+    (reports / "torn" / file).write_text("{")
+    (reports / index.MARKDOWN).write_text("as it was")
+    git(checkout, "add", "--force", "reports")
+    done = lockstep("gallery")
+    assert done.exit_code == exits.BAD_INPUT
+    assert "error: reports/torn" in done.output
+    assert (reports / index.MARKDOWN).read_text() == "as it was"
+
+
+def test_stored_text_is_escaped(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    run = synthetic.write(tmp_path, PLAN, "one")
+
+    def name_it(manifest):
+        manifest["host"]["cpu"] = "<b>[x](y)"
+
+    synthetic.rewrite(run, store.MANIFEST, name_it)
+    index.build(tmp_path)
+    assert "&lt;b&gt;[x](y)" in (tmp_path / index.PAGE).read_text()
+    assert "&lt;b&gt;\\[x\\](y)" in (tmp_path / index.MARKDOWN).read_text()

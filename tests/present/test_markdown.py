@@ -1,0 +1,233 @@
+"""The Markdown report: its summary can be pasted, names every plot, and has an end."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import synthetic
+from test_report import HOSTILE
+
+from bench.analyse import cell_table
+from bench.present import markdown, print_plots, report_files
+from bench.present.print_plots import Figures
+from bench.records import store
+
+if TYPE_CHECKING:
+    from bench.analyse.cell_table import Tables
+
+SMALL = synthetic.Plan(devices=(2,))
+ENDINGS = {
+    ("python_loop", 4): ("wrong", "gradients 4 times too large"),
+    ("pmap", 0): ("unsupported", "jax.pmap is not there"),
+    ("nnx_jit", 2): ("oom", HOSTILE),
+    ("nnx_jit_cached", 2): ("crashed", "signal 11 " * 99),
+}
+
+
+def build(tmp_path: Path, **changes: Any) -> tuple[Tables, store.Run]:
+    """Tables of a run of one block, or of what is changed."""
+    run = store.load(synthetic.write(tmp_path, dataclasses.replace(SMALL, **changes)))
+    return cell_table.build(run), run
+
+
+def undrawn(found: Tables) -> Figures:
+    """No plot at all."""
+    return Figures({block.subject: [] for block in found.comparisons}, {}, None)
+
+
+def content(tmp_path: Path, **changes: Any) -> markdown.Content:
+    """The page of such a run, without plots."""
+    found, run = build(tmp_path, **changes)
+    return markdown.content(found, run.manifest, undrawn(found))
+
+
+def text(tmp_path: Path, **changes: Any) -> str:
+    """Its text."""
+    return markdown.render(content(tmp_path, **changes))
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Of a run in which not everything went well, with its plots."""
+    found, run = build(
+        tmp_path_factory.mktemp("reports"), devices=(1, 2, 4), endings=ENDINGS, launches=3,
+        load=3.0,
+    )  # fmt: skip
+    return markdown.render(markdown.content(found, run.manifest, print_plots.draw(found)))
+
+
+def first_part(page: str) -> str:
+    """Down to the rule."""
+    return page.partition("\n---\n")[0]
+
+
+def test_the_summary_stands_alone(page: str) -> None:
+    summary = first_part(page)
+    assert summary.startswith("# Lockstep: synthetic\n")
+    assert not re.search(r"(?<!\\)\]\(", summary), "nothing that is linked would be there"
+    assert "| mlp-base, fp32 | data=1, batch 64 |" in summary
+    # Equally fast, and 0.9 of the baseline: named in whatever order.
+    line = next(line for line in summary.splitlines() if "data=2, batch 64" in line)
+    assert re.search(r"shard_map_p\w+ \(\w.* shard_map_p\w+\)", line)
+    assert re.search(r"\| 0\.(89|90)\d \(0\.\d+\S0\.\d+\) \|$", line)
+    assert "Against the baselines:" in summary
+    assert "An eight-core processor; cores 4 usable, 4 physical; commit 0123456789" in summary
+    assert "Caveats: a busy host" in summary
+
+
+def test_the_summary_says_what_went_wrong(page: str) -> None:
+    summary = first_part(page)
+    assert "- **wrong**: python_loop, 1 cell: gradients 4 times too large" in summary
+    assert "- **crashed**: nnx_jit_cached, 1 cell: signal 11 signal 11" in summary
+    assert max(map(len, summary.splitlines())) < 600, "reasons are cut"
+    assert "jax.pmap is not there" not in summary, "nobody expected it to run"
+    assert "3 unsupported" in summary
+
+
+def test_the_only_fastest_is_bold(tmp_path: Path) -> None:
+    found = content(tmp_path, ratios={"jit_spmd": 1.0, "fast": 0.8}).summary
+    (line,) = found.lines
+    assert (line.fastest, line.alone) == ("fast", True)
+    assert "| **fast** |" in markdown.render_summary(found)
+    (own,) = content(tmp_path / "own", ratios={"jit_spmd": 1.0, "slow": 1.2}).summary.lines
+    assert own.ratio == "is the baseline"
+
+
+def test_of_many_equals_some_are_named(tmp_path: Path) -> None:
+    ratios = {"jit_spmd": 1.0} | {f"other{number}": 1.0 for number in range(8)}
+    (line,) = content(tmp_path, ratios=ratios, noise=0.05).summary.lines
+    assert re.search(r"\(undecided against \w+, \w+, \w+ and 5 more\)$", line.fastest)
+
+
+def test_what_deciding_would_cost_is_in_the_summary(tmp_path: Path) -> None:
+    found = content(tmp_path, ratios={"jit_spmd": 1.0, "close": 1.01}, noise=0.05).summary
+    (line,) = found.lines
+    assert "(undecided against " in line.fastest
+    assert "1 undecided. Deciding the rest would probably take about" in found.counts
+
+
+def test_the_summary_of_a_standard_run_fits_a_comment(tmp_path: Path) -> None:
+    """As many blocks, and names as long, as there are; nothing decided, and all kinds of ends."""
+    names = [f"tensor_parallel_activations_{number:02}" for number in range(16)]
+    ways = ("wrong", "crashed", "timeout", "oom")
+    endings = {(names[n], 8): (ways[n % 4], f"reason {n} " * 30) for n in range(1, 14)}
+    summary = content(
+        tmp_path, workloads=("linear-base", "mlp-base", "gpt2-nano"), devices=(1, 2, 4, 8, 16, 32),
+        batches=("strong", "weak"), endings=endings, rounds=6, noise=0.1,
+        ratios={"jit_spmd": 1.0} | dict.fromkeys(names, 1.0),
+    ).summary  # fmt: skip
+    assert len(summary.lines) == markdown.LINES
+    assert summary.more == "Of 33 blocks, 30 are shown."
+    assert summary.unnamed == "Of 13 reasons, 12 are shown."
+    assert 7_000 < len(markdown.render_summary(summary)) < 10_000
+
+
+def test_the_summary_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(markdown, "LINES", 3)
+    monkeypatch.setattr(markdown, "NAMED", 1)
+    many = {(name, 2): ("crashed", f"signal {n}") for n, name in enumerate(synthetic.RATIOS) if n}
+    summary = content(tmp_path, devices=(1, 2, 4, 8), endings=many, rounds=6).summary
+    assert [line.place.partition(",")[0] for line in summary.lines] == [
+        "data=1",
+        "data=4",
+        "data=8",
+    ]
+    assert summary.more == "Of 4 blocks, 3 are shown."
+    assert [one.status for one in summary.failures] == ["crashed"]
+    assert summary.unnamed == "Of 6 reasons, 1 are shown."
+
+
+def test_tables_have_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = {"devices": (1, 2, 4, 8), "workloads": ("linear-base", "mlp-base"), "rounds": 6}
+    whole = content(tmp_path, **plan)
+    assert all(not subject.untold for subject in whole.subjects)
+    monkeypatch.setattr(markdown, "BYTES", 16_000)
+    monkeypatch.setattr(markdown, "SECTION", 3_000)
+    found = content(tmp_path / "again", **plan)
+    assert sum(len(t.encode()) for subject in found.subjects for t in subject.sections) <= 16_000
+    for subject in found.subjects:
+        assert re.fullmatch(
+            r"Left to cells.csv, as this page would become too long: (1 table of all blocks and )?"
+            r"[1-3] blocks?\.",
+            subject.untold,
+        ), "each has had its share"
+    assert found.subjects[1].untold in markdown.render(found)
+
+
+def test_every_table_is_rectangular(page: str) -> None:
+    width = 0
+    for line in page.splitlines():
+        bars = len(re.findall(r"(?<!\\)\|", line))
+        assert not bars or not width or bars == width, line
+        width = bars
+
+
+def test_hostile_text_is_inert(page: str) -> None:
+    assert "<script" not in page
+    assert "![i]" not in page
+    lines = [line for line in page.splitlines() if "alert(1)" in line]
+    assert len(lines) == 2, "in the summary, and in the table of what has no time"
+    # Four cells and no more: bars within the reason are escaped.
+    assert [len(re.findall(r"(?<!\\)\|", line)) for line in lines] == [0, 5]
+    assert "# H" not in page.splitlines()
+
+
+def test_every_plot_is_linked_with_its_caption(page: str) -> None:
+    linked = re.findall(r"\(plots/(.+)\.svg\)", page)
+    assert len(linked) == len(set(linked))
+    assert {slug.partition("-")[0] for slug in linked} == {
+        "ratios", "strong", "memory", "distribution", "host", "roofline",
+    }  # fmt: skip
+    assert "Lines are 95 % intervals of the ratio" in page
+    assert page.index("plots/") < page.index("## Tables of")
+
+
+def test_what_is_not_drawn_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(print_plots, "PANELS", 5)
+    found, run = build(tmp_path, devices=(1, 2))
+    page = markdown.render(markdown.content(found, run.manifest, print_plots.draw(found)))
+    assert "Not drawn, as a report has room for 5 panels: 1 scaling curve, roofline, memory" in page
+
+
+def test_there_are_no_gaps(page: str) -> None:
+    assert "\n\n\n" not in page
+
+
+def test_a_variant_is_shown_against_the_usual_environment(tmp_path: Path) -> None:
+    page = text(tmp_path, variants={"": 1.0, "slow": 1.5}, launches=5, shared_noise=0.002)
+    assert page.count("### Against the usual environment") == 1
+    assert re.search(r"\| jit_spmd \| 1\.[45]\d+ \(1\.\d+\S1\.\d+, slower\)", page)
+
+
+def test_a_bubble_is_shown_as_scheduled_and_measured(tmp_path: Path) -> None:
+    page = text(tmp_path, stages=3, launches=3, shared_noise=0.002)
+    assert re.search(r"bubble 50.0 % by its schedule, measured with the update \d+", page)
+
+
+def test_measured_memory_is_shown(tmp_path: Path) -> None:
+    assert text(tmp_path, launches=2).count(" measured) |") == 1
+
+
+def test_what_traces_showed_is_shown(tmp_path: Path) -> None:
+    page = text(tmp_path, ratios={"jit_spmd": 1.0, "slow": 1.5}, launches=3, traced=True)
+    assert re.search(r"\| slow \|.*\| slower \| \+\d+.* \(elementwise operations, update, tr", page)
+    assert "### Where a step's time goes, data=2, batch 64" in page
+
+
+def test_a_run_that_has_measured_nothing_has_a_page(tmp_path: Path) -> None:
+    run = store.load(store.create(tmp_path, synthetic.manifest(SMALL)))
+    found = cell_table.build(run)
+    page = markdown.render(markdown.content(found, run.manifest, print_plots.draw(found)))
+    assert page.startswith("# Lockstep: synthetic\n\nNothing could be compared. No cell has ended")
+
+
+def test_reports_have_their_plots_as_files(tmp_path: Path) -> None:
+    directory = report_files.build(build(tmp_path)[1]).parent
+    page = (directory / "report.md").read_text("utf-8")
+    linked = set(re.findall(r"\(plots/(.+)\.svg\)", page))
+    for ending in ("svg", "png"):
+        assert {path.stem for path in (directory / "plots").glob(f"*.{ending}")} == linked

@@ -1,0 +1,134 @@
+"""What a page draws from is what the tables say, in a form that cannot break the page."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import pytest
+import synthetic
+
+from bench.analyse import cell_table
+from bench.present import page_data
+from bench.records import store
+
+PLAN = synthetic.Plan(
+    devices=(1, 2, 4),
+    batches=("strong", "weak"),
+    launches=2,
+    traced=True,
+    variants={"": 1.0, "slow": 1.5},
+    endings={("pmap", 0): ("unsupported", "none here"), ("nnx_jit", 4): ("wrong", "4 times")},
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> store.Run:
+    return store.load(synthetic.write(tmp_path_factory.mktemp("reports"), PLAN))
+
+
+@pytest.fixture(scope="module")
+def found(run) -> cell_table.Tables:
+    return cell_table.build(run)
+
+
+@pytest.fixture(scope="module")
+def data(found, run) -> dict:
+    return json.loads(page_data.encode(page_data.build(found, run.manifest)))
+
+
+def test_figures_are_those_of_the_table(found, data) -> None:
+    cells = data["cells"]
+    names = [
+        f"{data['blocks']['name'][block]}/{data['implementations'][implementation]}"
+        for block, implementation in zip(cells["block"], cells["implementation"], strict=True)
+    ]
+    assert names == list(found.cells["cell"])
+    for short, column in page_data._FIGURES.items():
+        for shown, value in zip(cells[short], found.cells[column].astype(float), strict=True):
+            if math.isfinite(value):
+                assert shown == pytest.approx(value, rel=6e-5)
+            else:
+                assert shown is None
+    assert [cells["reasons"][number] for number in cells["reason"]] == list(found.cells["reason"])
+    assert cells["status"] == list(found.cells["status"])
+
+
+def test_every_column_is_as_long_as_the_others(data) -> None:
+    for name in ("blocks", "cells", "effects", "timeline"):
+        lengths = {len(column) for key, column in data[name].items() if key != "reasons"}
+        assert len(lengths) == 1, name
+
+
+def test_samples_are_the_rounds_of_an_arm(found, data) -> None:
+    block = found.comparisons[0]
+    place = data["implementations"].index("jit_spmd")
+    shown = data["blocks"]["samples"][0][str(place)]
+    expected = 1e6 * block.rounds.seconds("jit_spmd", "throughput")
+    assert shown == pytest.approx(expected.tolist(), rel=6e-5)
+    assert "twin" in data["blocks"]["samples"][0]
+    assert data["blocks"]["launch"][0] == [0] * PLAN.rounds + [1] * PLAN.rounds
+
+
+def test_of_many_rounds_some_are_shown_evenly(tmp_path) -> None:
+    plan = dataclasses.replace(PLAN, devices=(2,), batches=("strong",), rounds=700, launches=1,
+                               ratios={"jit_spmd": 1.0}, variants={"": 1.0})  # fmt: skip
+    run = store.load(synthetic.write(tmp_path, plan))
+    found = cell_table.build(run)
+    data = page_data.build(found, run.manifest)
+    shown = data["blocks"]["samples"][0]["0"]
+    every = 1e6 * found.comparisons[0].rounds.seconds("jit_spmd", "throughput")
+    assert len(shown) == page_data.MOST_ROUNDS
+    assert (shown[0], shown[-1]) == pytest.approx((every[0], every[-1]), rel=6e-5)
+
+
+def test_curves_refer_to_their_cells(found, data) -> None:
+    curve = next(one for one in data["curves"] if one["kind"] == "strong")
+    cells = found.cells.iloc[curve["cell"]]
+    assert len(set(cells["batch"])) == 1
+    assert set(cells["devices"]) == {1, 2, 4}
+    assert set(cells["status"]) == {"ok"}
+    alone = [
+        share for share, n in zip(curve["efficiency"], cells["devices"], strict=True) if n == 1
+    ]
+    assert alone == [1.0] * len(alone)
+
+
+def test_variants_refer_to_their_cells(found, data) -> None:
+    effects = data["effects"]
+    assert len(effects["cell"]) > 10
+    options = found.cells["options"].iloc[effects["cell"]]
+    assert set(options) == {"fp32,variant=slow"}
+    assert all(1.3 < ratio < 1.7 for ratio in effects["ratio"])
+
+
+def test_what_traces_showed_belongs_to_its_cell(found, data) -> None:
+    names = list(found.cells["cell"])
+    told = data["traced"][str(names.index("mlp-base/data=2/b64/fp32/python_loop"))]
+    trace = found.traces["mlp-base/data=2/b64/fp32/python_loop"]
+    assert sum(told["parts"].values()) == pytest.approx(trace["steps"][0]["total_ns"] / 1e9)
+    assert told["main"] == "elementwise operations, update, transposing"
+    assert told["why"].startswith("When every step is waited for, python_loop takes")
+    assert told["causes"][0][0] == "elementwise operations, update"
+    assert "causes" not in data["traced"][str(names.index("mlp-base/data=2/b64/fp32/jit_spmd"))]
+
+
+def test_no_text_ends_the_element_it_stands_in() -> None:
+    text = "</script><!-- <img onerror=x> & \u2028\u2029"
+    encoded = page_data.encode({"reason": text})
+    assert not set(encoded) & set("<>&\u2028\u2029")
+    assert json.loads(encoded) == {"reason": text}
+
+
+def test_what_is_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        page_data.encode({"step": [math.nan]})
+
+
+def test_nothing_measured(tmp_path) -> None:
+    directory = store.create(tmp_path, synthetic.manifest(PLAN))
+    run = store.load(directory)
+    data = page_data.build(cell_table.build(run), run.manifest)
+    assert data["cells"] == {}
+    assert json.loads(page_data.encode(data))["implementations"] == []

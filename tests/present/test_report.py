@@ -1,0 +1,515 @@
+"""The report says what the rows say, shows no time it must not, and is the same every time."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import pytest
+import synthetic
+
+from bench.analyse import cell_table, scaling_curves, stragglers, variant_ratios
+from bench.analyse.causes import trace_tables
+from bench.present import page, report_files, sentences, text_tables
+from bench.records import numbers, store
+from bench.records.cells import StepOptions
+from bench.records.mesh import MeshShape
+
+if TYPE_CHECKING:
+    from bench.analyse.cell_table import Tables
+
+HOSTILE = "</td><script>alert(1)</script> | `x` ![i](http://h/) <img src=x onerror=1> \x1b[31m\n# H"
+
+PLAN = synthetic.Plan(
+    workloads=("linear-base", "gpt2-nano"),
+    batches=("strong", "weak"),
+    usable_cores=4,
+    alone=frozenset({"nnx_jit"}),
+    endings={
+        ("python_loop", 4): ("wrong", "gradients 4 times too large"),
+        ("pmap", 0): ("unsupported", "jax.pmap is not there"),
+        ("nnx_jit_cached", 8): ("timeout", "no sign of life for 60 s"),
+        ("nnx_jit", 8): ("oom", HOSTILE),
+        ("shard_map_pmean", 1): ("crashed", "signal 11"),
+    },
+)
+SMALL = synthetic.Plan(devices=(2,), batches=("strong",))
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with every ending, and its report."""
+    directory = synthetic.write(tmp_path_factory.mktemp("reports"), PLAN)
+    report_files.build(store.load(directory))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def found(directory: Path) -> Tables:
+    """Its tables."""
+    return cell_table.build(store.load(directory))
+
+
+def small(tmp_path: Path, **changes: object) -> tuple[Tables, store.Run]:
+    """Tables of a run of one block."""
+    run = store.load(synthetic.write(tmp_path, dataclasses.replace(SMALL, **changes)))  # type: ignore[arg-type]
+    return cell_table.build(run), run
+
+
+def test_planted_ratios_are_found(found: Tables) -> None:
+    cells = found.cells[(found.cells["status"] == "ok") & found.cells["paired"]]
+    assert len(cells) > 40
+    truth = cells["implementation"].map(synthetic.RATIOS)
+    assert ((cells["ratio"] / truth - 1).abs() < 0.02).all()
+    others = cells[cells["implementation"] != synthetic.BASELINE]
+    assert (others["ratio_low"] <= truth[others.index]).mean() > 0.9
+    assert (truth[others.index] <= others["ratio_high"]).mean() > 0.9
+
+
+def test_only_ok_cells_have_times(found: Tables) -> None:
+    without = found.cells[found.cells["status"] != "ok"]
+    assert set(without["status"]) == {"wrong", "unsupported", "timeout", "oom", "crashed"}
+    figures = ["step_s", "step_q1_s", "latency_s", "units_per_s", "achieved_flops", "mfu", "ratio",
+               "ratio_low"]  # fmt: skip
+    assert without[figures].isna().all(axis=None)
+    assert (without["reason"] != "").all()
+    assert found.cells.loc[found.cells["status"] == "ok", "step_s"].notna().all()
+
+
+def test_samples_of_a_cell_that_turned_out_wrong_are_not_shown(tmp_path: Path) -> None:
+    """Measured in one attempt, wrong in a later one of the same launch."""
+    directory = synthetic.write(tmp_path, SMALL)
+    wrong = dataclasses.replace(SMALL, endings={("nnx_jit", 0): ("wrong", "replicas drift")})
+    block = next(SMALL.blocks())
+    synthetic.append(directory, synthetic.attempt(wrong, block, 0, "again", ["nnx_jit"]))
+    built = cell_table.build(store.load(directory))
+    (cell,) = built.cells[built.cells["implementation"] == "nnx_jit"].to_dict("records")
+    assert cell["status"] == "wrong"
+    assert pd.isna(cell["step_s"])
+    assert "nnx_jit" not in set(built.comparisons[0].rounds.arms)
+
+
+def test_wrong_in_one_launch_is_wrong(tmp_path: Path) -> None:
+    directory = synthetic.write(tmp_path, SMALL)
+    wrong = dataclasses.replace(SMALL, endings={("nnx_jit", 0): ("wrong", "replicas drift")})
+    block = next(SMALL.blocks())
+    rows = synthetic.attempt(wrong, block, 1, "all", list(SMALL.ratios))
+    synthetic.append(directory, rows)
+    built = cell_table.build(store.load(directory))
+    (cell,) = built.cells[built.cells["implementation"] == "nnx_jit"].to_dict("records")
+    assert cell["status"] == "wrong"
+    assert "nnx_jit" not in set(built.comparisons[0].rounds.arms)
+    rounds = built.cells.set_index("implementation")["rounds"]
+    assert rounds["pmap"] == 2 * SMALL.rounds
+
+
+def test_cells_measured_apart_have_a_ratio_and_no_interval(found: Tables) -> None:
+    apart = found.cells[~found.cells["interleaved"] & (found.cells["status"] == "ok")]
+    assert set(apart["implementation"]) == {"nnx_jit"}
+    assert not apart["paired"].any()
+    assert apart["ratio"].notna().all()
+    assert apart["ratio_low"].isna().all()
+    first = sentences.summary(found.comparisons[0])
+    assert "Not ranked, because measured apart: nnx_jit." in first.text
+
+
+def test_more_than_the_peak_is_refused(tmp_path: Path) -> None:
+    # The synthetic times follow 5e10 FLOP/s; 1e5 times the FLOPs is over any device's peak.
+    built, run = small(tmp_path, flops_scale=1e5, platform="gpu", device_kind="NVIDIA H200")
+    (cell,) = built.cells[built.cells["implementation"] == "jit_spmd"].to_dict("records")
+    assert cell["status"] == cell_table.IMPLAUSIBLE
+    assert "of the published peak" in cell["reason"]
+    assert pd.isna(cell["step_s"])
+    shown = page.html(built, run.manifest, sentences.summaries(built))
+    assert "implausible" in shown
+    assert "Nothing could be compared." in shown
+
+
+def test_utilization_is_the_share_of_the_published_peak(tmp_path: Path) -> None:
+    built, _ = small(tmp_path, flops_scale=5e3, platform="gpu", device_kind="NVIDIA H200")
+    cell = built.cells.set_index("implementation").loc["jit_spmd"]
+    assert cell["status"] == "ok"
+    assert cell["mfu"] == pytest.approx(cell["achieved_flops"] / (2 * 494.7e12))
+
+
+def test_the_fastest_is_named_with_its_interval(tmp_path: Path) -> None:
+    built, _ = small(tmp_path, ratios={"jit_spmd": 1.0, "fast": 0.8, "middle": 0.9})
+    verdict = sentences.summary(built.comparisons[0])
+    assert verdict.leaders == ["fast"]
+    pattern = r"11\.\d\N{NARROW NO-BREAK SPACE}% less time than middle \(1\d\.\d"
+    assert re.search(pattern, verdict.text)
+    assert "less time than the baseline jit_spmd (" in verdict.text
+    assert re.fullmatch(
+        r"fast is fastest. Against the baseline jit_spmd the fastest takes (19|20).\d.% less time.",
+        sentences.headline([verdict]),
+    )
+
+
+def test_an_arm_is_compared_with_every_other(tmp_path: Path) -> None:
+    ratios = {"jit_spmd": 1.0, "fast": 0.8, "same": 1.0, "slow": 1.5}
+    built, _ = small(tmp_path, ratios=ratios, launches=3)
+    (block,) = built.comparisons
+    of_base = block.claims_of("jit_spmd")
+    opposite = {"faster": "slower", "slower": "faster", "same": "same"}
+    assert set(of_base) == {"fast", "same", "slow"}
+    for name, claim in block.claims.items():
+        assert of_base[name].verdict.word == opposite[claim.verdict.word]
+        assert of_base[name].ratio.value == pytest.approx(1 / claim.ratio.value)
+        assert of_base[name].ratio.low == pytest.approx(1 / claim.ratio.high)
+    assert block.claims_of("fast")["slow"].ratio.value == pytest.approx(0.8 / 1.5, rel=0.01)
+
+
+def test_equals_are_not_ranked(tmp_path: Path) -> None:
+    ratios = {"jit_spmd": 1.0, "same": 1.0, "slow": 1.5}
+    built, _ = small(tmp_path, ratios=ratios, launches=3)
+    verdict = sentences.summary(built.comparisons[0])
+    assert set(verdict.leaders) == {"jit_spmd", "same"}
+    assert re.search("Within 2.0.%, the same as (same|jit_spmd).", verdict.text)
+    assert " are the same within the margin." in sentences.headline([verdict])
+    assert (
+        "the fastest are the same within the margin in all, most often among"
+        in sentences.headline([verdict] * 2)
+    )
+    assert sentences.decisions(built.cells) == "Against the baselines: 1 same, 1 slower."
+
+
+def test_a_variant_is_compared_with_the_usual_environment(tmp_path: Path) -> None:
+    built, _ = small(tmp_path, variants={"": 1.0, "slow": 1.5}, launches=5, shared_noise=0.002)
+    effects = variant_ratios.find(built.comparisons)
+    assert {effect.implementation for effect in effects} == set(SMALL.ratios)
+    for effect in effects:
+        assert effect.block.options == "fp32,variant=slow"
+        assert not effect.ratio.paired
+        assert effect.ratio.low < 1.5 < effect.ratio.high
+        assert effect.verdict.word == "slower"
+
+
+def test_a_pipelines_bubble_is_measured(tmp_path: Path) -> None:
+    """From blocks of 2, 4 and 8 microbatches of one size, whose steps take so many ticks and 2."""
+    built, _ = small(tmp_path, stages=3, launches=3, shared_noise=0.002)
+    cells = built.cells[built.cells["implementation"] == "pmap"].set_index("options")
+    for count, bubble in ((2, 2 / 4), (4, 2 / 6)):
+        cell = cells.loc[f"fp32,microbatches={count}"]
+        assert cell["bubble"] == bubble
+        assert cell["idle_low"] < bubble < cell["idle_high"]
+        assert cell["idle"] == pytest.approx(bubble, abs=0.05)
+    assert cells.loc["fp32,microbatches=8", "idle":"idle_high"].isna().all(), "nothing is longer"
+
+
+def test_measured_memory_is_beside_the_planned(tmp_path: Path) -> None:
+    built, _ = small(tmp_path, launches=2)
+    cells = built.cells.set_index("implementation")["high_water_bytes"]
+    assert cells["pmap"] == 3_600_000
+    assert cells.drop("pmap").isna().all()
+
+
+def test_what_traces_showed_is_in_the_report(tmp_path: Path) -> None:
+    ratios = {"jit_spmd": 1.0, "slow": 1.5}
+    _, run = small(tmp_path, ratios=ratios, launches=3, traced=True)
+    report_files.build(run)
+    causes = pd.read_csv(run.directory / "causes.csv")
+    assert set(causes["a"]) == {"mlp-base/data=2/b64/fp32/slow"}
+    assert (causes["explained"] > 0.9).all()
+    steps = pd.read_csv(run.directory / "trace_steps.csv")
+    assert len(steps) == 2 * 3 * 2
+    assert len(pd.read_parquet(run.directory / "trace_operations.parquet")) == 2 * 2
+
+
+def test_what_only_throughput_shows_is_not_explained_by_traces(tmp_path: Path) -> None:
+    ratios = {"jit_spmd": 1.0, "slow": 1.5}
+    built, _ = small(tmp_path, ratios=ratios, launches=3, traced=True)
+    cell = next(cell for cell in built.comparisons[0].ranked if cell["implementation"] == "slow")
+    cell["latency_s"] /= 2
+    differences = trace_tables.differences(built.comparisons[0], built.traces)
+    (found,) = trace_tables.reasons(differences).values()
+    assert found.main == ""
+    assert "slow is slower than jit_spmd, but not where every step is waited for" in found.sentence
+
+
+def test_others_are_compared_with_the_fastest_too(tmp_path: Path) -> None:
+    ratios = {"jit_spmd": 1.0, "slow": 1.5, "fast": 0.95}
+    built, _ = small(tmp_path, ratios=ratios, launches=3, traced=True)
+    (found,) = trace_tables.against_fastest(built.comparisons[0], built.traces).values()
+    assert "slow takes" in found.sentence
+    assert "more time than fast: elementwise operations, update (" in found.sentence
+
+
+def test_operations_of_unknown_programs_are_a_part_of_their_own(tmp_path: Path) -> None:
+    built, _ = small(tmp_path, ratios={"jit_spmd": 1.0, "slow": 1.5}, traced=True)
+    (block,) = built.comparisons
+    known = trace_tables.breakdown(block, built.traces)
+    row = built.traces["mlp-base/data=2/b64/fp32/slow"]
+    row["ops"].append({**row["ops"][0], "category": "unknown", "compute_ns": 5e6})
+    found = trace_tables.breakdown(block, built.traces)
+    assert known is not None
+    assert found is not None
+    assert "Unknown" in {heading.main for heading in found.headings}
+    assert "Unknown" not in {heading.main for heading in known.headings}
+    figures = {row.name: row.figures for row in found.rows}
+    assert figures["slow"][5].main.startswith("5.00")
+    assert figures["jit_spmd"][5].main == numbers.MISSING
+
+
+def test_tracing_that_failed_is_told(tmp_path: Path) -> None:
+    built, run = small(tmp_path, ratios={"jit_spmd": 1.0, "slow": 1.5}, traced=True)
+    run.manifest["config"]["profile_steps"] = 5
+    titles = [caveat.title for caveat in sentences.caveats(built, run.manifest)]
+    assert "Not traced" not in titles
+    del built.traces["mlp-base/data=2/b64/fp32/slow"]
+    told = {caveat.title: caveat.text for caveat in sentences.caveats(built, run.manifest)}
+    assert "Tracing failed for 1 cell, mlp-base/data=2/b64/fp32/slow" in told["Not traced"]
+
+
+def test_traces_of_a_single_implementation(tmp_path: Path) -> None:
+    _, run = small(tmp_path, ratios={"jit_spmd": 1.0}, traced=True)
+    report_files.build(run)
+    assert list(pd.read_csv(run.directory / "causes.csv").columns)[:3] == ["a", "b", "timed_ratio"]
+
+
+def test_of_many_undecided_the_nearest_are_named(tmp_path: Path) -> None:
+    ratios = {"jit_spmd": 1.0} | {f"other{number}": 1 + number / 500 for number in range(1, 9)}
+    built, _ = small(tmp_path, ratios=ratios, noise=0.05)
+    summary = sentences.summary(built.comparisons[0])
+    assert len(summary.leaders) == 9
+    text = r"Undecided against 8 others \(.* would decide\): the nearest are \w+ \(.*\) and \w+ \("
+    assert re.search(text, summary.text)
+    assert summary.text.count(" to ") == 2
+
+
+def test_what_a_step_communicates_is_shown(tmp_path: Path) -> None:
+    ratios = dict.fromkeys(("jit_spmd", "pmap", "python_loop"), 1.0)
+    built, _ = small(tmp_path, ratios=ratios, devices=(1, 2))
+    table = text_tables.communication(built.comparisons)
+    assert [heading.main for heading in table.headings[1:]] == ["data=2, batch 64"], "not data=1"
+    figures = {row.name: row.figures[0] for row in table.rows}
+    shown = {
+        name: (figure.main.replace(numbers.NARROW, " "), figure.note)
+        for name, figure in figures.items()
+    }
+    assert shown == {
+        "jit_spmd": ("5.72 MiB", "2 all-reduces over data"),
+        "pmap": ("6.68 MiB", "2 all-reduces over data, 1 reduce-scatter (bf16) among 2 devices"),
+        "python_loop": ("no collective", ""),
+    }
+    cell = built.cells.set_index("cell").loc["mlp-base/data=2/b64/fp32/pmap"]
+    assert cell["wire_bytes"] == 7e6
+    assert cell["compiled_flops"] == 1.5 * cell["model_flops"]
+    alone, _ = small(tmp_path / "alone", ratios=ratios, devices=(1,))
+    assert text_tables.communication(alone.comparisons) is None
+
+
+def test_what_is_undecided_has_a_price(tmp_path: Path) -> None:
+    built, _ = small(tmp_path, ratios={"jit_spmd": 1.0, "close": 1.01}, noise=0.05)
+    summary = sentences.summary(built.comparisons[0])
+    assert summary.undecided
+    assert re.search(
+        r"Undecided against \w+ \(.* to .*; about .* more would decide\)", summary.text
+    )
+    assert sentences.headline([summary]) == "close and jit_spmd cannot be told apart yet."
+    assert "the fastest is undecided in all, most often among" in sentences.headline([summary] * 2)
+    assert "1 undecided. Deciding the rest would probably take about" in sentences.decisions(
+        built.cells
+    )
+
+
+def test_too_few_rounds_have_no_price_and_no_floor(tmp_path: Path) -> None:
+    built, _ = small(tmp_path, ratios={"jit_spmd": 1.0, "close": 1.01}, rounds=4)
+    summary = sentences.summary(built.comparisons[0])
+    assert "Undecided against close (no interval)." in summary.text
+    assert summary.short == "undecided: too few rounds for an interval"
+    assert summary.floor == numbers.MISSING
+    assert sentences.price(built.cells) == "1 had too few rounds for an interval."
+
+
+def test_a_copy_that_differs_from_its_original_is_an_alarm(tmp_path: Path) -> None:
+    directory = synthetic.write(tmp_path, SMALL)
+
+    def slower(row) -> None:
+        row["throughput_ns"] *= 1.2 if row["arm"] == "twin" else 1
+
+    synthetic.rewrite(directory, store.SAMPLES, slower)
+    run = store.load(directory)
+    titles = [c.title for c in sentences.caveats(cell_table.build(run), run.manifest)]
+    assert "Two copies of one program differ" in titles
+
+
+def test_what_was_set_aside_is_a_caveat(tmp_path: Path) -> None:
+    directory = synthetic.write(tmp_path, dataclasses.replace(SMALL, launches=12))
+    (directory / store.SAMPLES).unlink()
+    run = store.load(directory)
+    (text,) = [
+        c.text
+        for c in sentences.caveats(cell_table.build(run), run.manifest)
+        if c.title == "Damaged files"
+    ]
+    assert text.startswith("Nothing here is made of 12 parts of the stored files. samples.jsonl, ")
+    assert "launch 8): the file ends at 0; and 4 more." in text
+
+
+def test_few_rounds_resolve_nothing(tmp_path: Path) -> None:
+    built, run = small(tmp_path, rounds=5)
+    verdict = sentences.summary(built.comparisons[0])
+    assert len(verdict.leaders) == len(SMALL.ratios)
+    assert "Too few rounds" in [c.title for c in sentences.caveats(built, run.manifest)]
+
+
+def test_caveats_are_read_from_the_rows(found: Tables, directory: Path, tmp_path: Path) -> None:
+    titles = [c.title for c in sentences.caveats(found, store.load(directory).manifest)]
+    assert "More devices than cores" in titles
+    assert "Measured apart" in titles
+    assert "A busy host" not in titles
+    assert "Wide noise floor" not in titles
+    built, run = small(tmp_path, noise=0.2, load=3.0)
+    titles = [c.title for c in sentences.caveats(built, run.manifest)]
+    assert "Wide noise floor" in titles
+    assert "A busy host" in titles
+    assert "More devices than cores" not in titles
+
+
+def test_strong_and_weak_curves(found: Tables) -> None:
+    curves = {(c.kind, c.workload): c for c in scaling_curves.find(found.cells)}
+    assert set(curves) == {(k, w) for k in ("strong", "weak") for w in ("linear", "gpt2")}
+    strong = curves["strong", "gpt2"].points.set_index(["implementation", "devices"])
+    times = strong["step_s"]["jit_spmd"]
+    expected = times[1] / (4 * times[4])
+    assert strong.loc[("jit_spmd", 4), "efficiency"] == pytest.approx(expected)
+    assert 0.7 < expected < 0.9  # 81 % by the synthetic law
+    weak = curves["weak", "gpt2"].points.set_index(["implementation", "devices"])
+    times = weak["step_s"]["jit_spmd"]
+    assert weak.loc[("jit_spmd", 4), "efficiency"] == pytest.approx(times[1] / times[4])
+    assert strong.loc[("jit_spmd", 8), "oversubscribed"]
+    assert not strong.loc[("jit_spmd", 4), "oversubscribed"]
+    # Crashed on one device: nothing to be efficient against.
+    assert strong["efficiency"]["shard_map_pmean"].isna().all()
+    assert ("python_loop", 4) not in strong.index
+
+
+def test_curves_do_not_mix_meshes() -> None:
+    meshes = ["data=1", "data=2", "data=2,model=2", "data=4,model=2", "data=4", "model=4"]
+    cells = pd.DataFrame(
+        [
+            {"implementation": "x", "workload": "w", "size": "s", "options": "fp32",
+             "mesh": mesh, "devices": MeshShape.parse(mesh).size, "processes": 1, "batch": 8,
+             "status": "ok", "step_s": 1.0, "step_q1_s": 1.0, "step_q3_s": 1.0,
+             "units_per_s": 1.0, "unit": "samples", "oversubscribed": False,
+             "cell": "c", "memory_bytes": 1.0, "high_water_bytes": 1.0, "communication_s": 0.0}
+            for mesh in meshes
+        ]
+    )  # fmt: skip
+    found = {c.family: list(c.points["devices"]) for c in scaling_curves.find(cells)}
+    assert found == {"data=N": [1, 2, 4], "data=N,model=2": [4, 8]}
+
+
+def test_several_processes_have_curves_of_their_own() -> None:
+    measured = [(1, 1), (2, 1), (4, 1), (2, 2), (4, 2), (8, 4), (4, 4)]  # devices, processes
+    cells = pd.DataFrame(
+        [
+            {"implementation": "x", "workload": "w", "size": "s",
+             "options": str(StepOptions(processes=processes)), "mesh": f"data={devices}",
+             "devices": devices, "processes": processes, "batch": 8, "status": "ok",
+             "step_s": 1.0 / devices, "step_q1_s": 1.0, "step_q3_s": 1.0, "units_per_s": 1.0,
+             "unit": "samples", "oversubscribed": False,
+             "cell": "c", "memory_bytes": 1.0, "high_water_bytes": 1.0, "communication_s": 0.0}
+            for devices, processes in measured
+        ]
+    )  # fmt: skip
+    found = {c.devices_a_process: c for c in scaling_curves.find(cells) if c.kind == "strong"}
+    assert {own: list(c.points["devices"]) for own, c in found.items()} == {
+        None: [1, 2, 4],
+        1: [1, 2, 4],  # begins with the one device that a process alone has
+        2: [2, 4, 8],
+    }
+    assert found[1].options == "fp32,processes=4", "it is shown where its largest mesh is"
+    assert found[2].title == "Strong scaling, data=N, 2 devices a process, batch 8 in all"
+    assert len({c.slug for c in found.values()}) == 3
+    assert all((c.points["efficiency"] == 1).all() for c in found.values())
+
+
+def test_the_slowest_process_is_named() -> None:
+    times = np.array([[100, 110, 100], [100, 104, 100], [100, 100, 130], [100, 106, 100]])
+    assert stragglers.spread(times) == stragglers.Spread(
+        slowest=1, often=0.75, excess=pytest.approx(0.08)
+    )
+
+
+def test_cells_with_the_same_reason_are_one_row(found: Tables) -> None:
+    endings = text_tables.endings(found.cells)
+    (pmap,) = [e for e in endings if e.status == "unsupported"]
+    assert (pmap.implementations, pmap.reason) == ("pmap", "jax.pmap is not there")
+    assert len(pmap.cells) == 14
+    assert endings[0].status == "wrong"
+
+
+def test_the_same_rows_give_the_same_bytes(directory: Path, tmp_path: Path) -> None:
+    again = tmp_path / "elsewhere"
+    again.mkdir()
+    for name in (store.MANIFEST, store.SAMPLES, store.CELLS, store.LAUNCHES):
+        shutil.copy(directory / name, again)
+    report_files.build(store.load(again))
+    made = sorted(p.relative_to(again) for p in again.rglob("*") if p.is_file())
+    assert {p.suffix for p in made} == {".html", ".md", ".csv", ".parquet", ".svg", ".png",
+                                        ".json", ".jsonl"}  # fmt: skip
+    for path in made:
+        assert (again / path).read_bytes() == (directory / path).read_bytes(), path
+
+
+def test_a_run_that_has_measured_nothing_has_a_report(tmp_path: Path) -> None:
+    directory = store.create(tmp_path, synthetic.manifest(SMALL))
+    assert "No cell has ended yet." in report_files.build(store.load(directory)).read_text(
+        encoding="utf-8"
+    )
+
+
+def test_a_run_in_which_nothing_ran_has_a_report(tmp_path: Path) -> None:
+    endings = {(name, 0): ("unsupported", "no such axis") for name in SMALL.ratios}
+    plan = dataclasses.replace(SMALL, endings=endings)  # type: ignore[arg-type]
+    text = report_files.build(store.load(synthetic.write(tmp_path, plan))).read_text(
+        encoding="utf-8"
+    )
+    assert "Nothing could be compared." in text
+    assert "7 cells: 7 unsupported." in text
+
+
+def test_the_report_imports_no_jax() -> None:
+    bench = Path(report_files.__file__).parents[1]
+    files = [*bench.glob("report/*.py"), *(bench / f"{n}.py" for n in ("store", "statistics",
+                                                                        "peaks"))]  # fmt: skip
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not {n.partition(".")[0] for n in names} & {"jax", "flax", "optax"}, file
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(0.00123456, "1.23 ms"), (0.9996, "1.00 s"), (9.996e-4, "1.00 ms"), (4.2e-8, "42.0 ns"),
+     (0.0, "0 s"), (123.4, "123 s"), (float("nan"), "\N{EN DASH}"), (None, "\N{EN DASH}")],
+)  # fmt: skip
+def test_si(value: float | None, expected: str) -> None:
+    assert numbers.si(value, "s").replace(numbers.NARROW, " ") == expected
+
+
+def test_other_numbers() -> None:
+    plain = {
+        numbers.bytes_(3_460_300): "3.30 MiB",
+        numbers.bytes_(512): "512 B",
+        numbers.bytes_(1023 * 1024): "0.999 MiB",
+        numbers.percent(0.1234): "12.3 %",
+        numbers.percent(-0.0042): "\N{MINUS SIGN}0.42 %",
+        numbers.seconds(250.0): "4 min 10 s",
+        numbers.seconds(7471.0): "2 h 5 min",
+        numbers.seconds(0.081): "0.08 s",
+        numbers.range_si(0.00095, 0.00105, "s"): "0.950\N{EN DASH}1.05 ms",
+        numbers.range_si(0.0, 0.0, "s"): "0\N{EN DASH}0 s",
+        numbers.ratio(1.2534): "1.253",
+        numbers.ratio(12.34): "12.3",
+    }
+    for made, expected in plain.items():
+        assert made.replace(numbers.NARROW, " ") == expected

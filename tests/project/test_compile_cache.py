@@ -1,0 +1,118 @@
+"""What is kept of a compiled step is found until something changes that it comes from."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from bench.plan.content_keys import hashes
+from bench.project import compile_cache
+from bench.project.compile_cache import Kept
+from bench.records.cells import Block, Cell, StepOptions
+from bench.records.mesh import MeshShape
+from bench.records.paths import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bench.records.messages import Catalogue, CompiledAnswer
+
+CELL = Cell(Block("model", "tiny", MeshShape.parse("data=2"), 8, StepOptions()), "mine")
+ANSWER: CompiledAnswer = {"row": None, "reason": "too many", "lack": "unsupported"}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that workers start in, so that they import from there before the checkout."""
+    monkeypatch.setattr(compile_cache, "user_cache_path", lambda name: tmp_path / "cache" / name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    for name in ("mine.py", "model.py"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def answers(folder: Path, platform: str = "cpu") -> Kept:
+    found: dict[str, Any] = {
+        "platform": platform,
+        "device_kind": "x",
+        "versions": {"jax": "1"},
+        "implementations": [{"name": "mine", "path": str(folder / "mine.py")}],
+        "workloads": [{"name": "model", "path": str(folder / "model.py")}],
+    }
+    return Kept(cast("Catalogue", found), platform)
+
+
+def test_an_answer_is_found_again_for_its_cell_alone(folder: Path) -> None:
+    assert answers(folder).read(CELL) is None
+    answers(folder).keep(CELL, ANSWER)
+    assert answers(folder).read(CELL) == ANSWER
+    assert answers(folder, "gpu").read(CELL) is None
+    (folder / "mine.py").write_text("# another\n")
+    assert answers(folder).read(CELL) is None
+
+
+def test_files_are_those_that_compile_and_read() -> None:
+    found = set(hashes(compile_cache.COMPILER))
+    workers = {"asked", "abstract", "discover", "failures", "first_call", "hlo", "meshes",
+               "problems", "programs"}  # fmt: skip
+    assert found >= {f"bench/worker/{name}.py" for name in workers}
+    assert found >= {
+        "compile_only.py",
+        "bench/contract/__init__.py",
+        "bench/project/collective_costs.py",
+    }
+    # Those that prove and measure as well: a cache that they emptied would be of little use.
+    others = {"block", "checkpoints", "energy", "inputs", "tracing", "training"}
+    assert not found & {f"bench/worker/{name}.py" for name in others}
+
+
+@pytest.mark.parametrize(
+    ("file", "counts"),
+    [
+        ("bench/worker/answer/question.py", True),
+        ("bench/worker/meshes.py", True),
+        ("bench/project/collective_costs.py", True),
+        ("bench/records/messages.py", True),
+        ("bench/worker/trace/profiler.py", False),
+        ("bench/project/compile_cache.py", False),
+    ],
+)
+def test_a_file_counts_if_it_is_one_of_them(folder: Path, file: str, counts: bool) -> None:
+    before = answers(folder).path(CELL)
+    own = folder / file
+    own.parent.mkdir(parents=True)
+    shutil.copy(ROOT / file, own)
+    assert answers(folder).path(CELL) == before, "the same content"
+    own.write_text(own.read_text("utf-8") + "# another\n", "utf-8")
+    assert (answers(folder).path(CELL) != before) == counts
+
+
+@pytest.mark.parametrize(
+    ("name", "platforms"),
+    [
+        ("JAX_ENABLE_X64", {"cpu", "gpu"}),
+        ("JAX_USE_SHARDY_PARTITIONER", {"cpu", "gpu"}),
+        ("XLA_FLAGS", {"gpu"}),  # virtual devices have flags of their own
+        ("LIBTPU_INIT_ARGS", {"gpu"}),
+        ("CUDA_VISIBLE_DEVICES", {"gpu"}),
+        ("JAX_NUM_CPU_DEVICES", set()),
+        ("NPROC", set()),
+        ("OMP_NUM_THREADS", set()),
+        ("JAX_COMPILATION_CACHE_DIR", set()),
+        ("LOCKSTEP_OTHER", set()),
+    ],
+)
+def test_a_variable_counts_if_it_changes_what_is_compiled(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, platforms: set[str]
+) -> None:
+    for platform in ("cpu", "gpu"):
+        paths = []
+        for value in ("1", "3"):
+            monkeypatch.setenv(name, value)
+            paths.append(answers(folder, platform).path(CELL))
+        monkeypatch.delenv(name)
+        paths.append(answers(folder, platform).path(CELL))
+        assert len(set(paths)) == (3 if platform in platforms else 1)

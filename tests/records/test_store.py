@@ -1,0 +1,242 @@
+"""What a run's folder keeps, and what readers must not believe."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import pytest
+import synthetic
+
+from bench.records import files, store
+from bench.records.cells import Block
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+PLAN = synthetic.Plan(devices=(1, 2), rounds=6)
+
+
+def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
+    directory = synthetic.write(tmp_path, PLAN)
+    run = store.load(directory)
+    assert run.manifest == synthetic.manifest(PLAN)
+    assert len(run.blocks) == 2
+    assert len(run.cells) == 2 * len(PLAN.ratios)
+    assert len(run.samples) == 2 * 6 * (len(PLAN.ratios) + 1)
+    assert run.samples["throughput_ns"].dtype == "int64"
+    assert run.cells["compile_trace_s"].notna().all()
+    names = {block.name for block in PLAN.blocks()}
+    assert set(zip(run.blocks["block"], run.blocks["launch"], strict=True)) == {
+        (name, 0) for name in names
+    }
+
+
+def test_a_new_run_is_empty_and_has_all_columns(tmp_path: Path) -> None:
+    run = store.load(store.create(tmp_path, synthetic.manifest(PLAN)))
+    assert run.cells.empty
+    assert {"status", "memory_total_bytes", "profile"} <= set(run.cells.columns)
+    assert {"arm", "latency_ns"} <= set(run.samples.columns)
+    assert run.blocks.empty
+
+
+def test_default_names_are_unique_and_asked_names_exact(tmp_path: Path) -> None:
+    names = [store.create(tmp_path, synthetic.manifest(PLAN, run="")).name for _ in range(3)]
+    first = "2026-11-21_1410_quick"
+    assert names == [first, f"{first}_2", f"{first}_3"]
+    assert store.load(tmp_path / names[1]).manifest["run"] == names[1]
+    with pytest.raises(store.StoreError, match="exists"):
+        store.create(tmp_path, synthetic.manifest(PLAN, run=first))
+    with pytest.raises(store.StoreError, match="letters, digits"):
+        store.create(tmp_path, synthetic.manifest(PLAN, run="../elsewhere"))
+
+
+FILES = [store.SAMPLES, store.TRACES, store.LOSSES, store.CELLS, store.LAUNCHES]
+"""In the order in which they are appended to."""
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_cut_of_the_last_launch_leaves_the_first_alone(tmp_path: Path, file: str) -> None:
+    """As a writer leaves it who is killed while it writes `file`."""
+    directory = store.create(tmp_path, synthetic.manifest(PLAN))
+    first, last = PLAN.blocks()
+    append(directory, first)
+    before = {name: (directory / name).stat().st_size for name in FILES}
+    append(directory, last)
+    for later in FILES[FILES.index(file) :]:
+        os.truncate(directory / later, before[later] + (100 if later == file else 0))
+    run = store.load(directory)
+    assert set(run.blocks["block"]) == {first.name}
+    assert set(run.cells["block"]) == {first.name}
+    assert set(run.samples["block"]) == {first.name}
+    named = FILES[: FILES.index(file) + 1]
+    assert {damage.file for damage in run.damaged} == set(named)
+    assert all("half-written" in damage.what for damage in run.damaged)
+    # Resuming writes whole lines after the torn one, and nothing is amiss any more.
+    append(directory, last)
+    again = store.load(directory)
+    assert list(again.blocks["block"]) == [first.name, last.name]
+    assert len(again.cells) == 2 * len(PLAN.ratios)
+    assert len(again.samples) == 2 * 6 * (len(PLAN.ratios) + 1)
+    assert len(again.traces) == 2 * len(PLAN.ratios)
+    assert len(again.losses) == 2 * (len(PLAN.ratios) + 3)
+    assert again.damaged == []
+
+
+def test_attempts_of_a_launch_count_together(tmp_path: Path) -> None:
+    plan = replace(PLAN, devices=(1,), alone=frozenset({"nnx_jit"}))
+    directory = synthetic.write(tmp_path, plan)
+    assert len(store.load(directory).blocks) == 2
+    assert len((directory / store.LAUNCHES).read_bytes().splitlines()) == 1
+
+
+def test_a_torn_line_longer_than_a_page_is_dropped(tmp_path: Path) -> None:
+    directory = synthetic.write(tmp_path, PLAN)
+    whole = (directory / store.CELLS).read_bytes()
+    (directory / store.CELLS).write_bytes(whole + b"{" + b"x" * 200_000)
+    append(directory, next(replace(PLAN, devices=(4,)).blocks()))
+    cells = (directory / store.CELLS).read_bytes()
+    assert cells.startswith(whole + b'{"cell": "')
+    assert len(store.load(directory).blocks) == 3
+
+
+def test_the_last_row_of_a_cell_counts_in_each_launch(tmp_path: Path) -> None:
+    directory = store.create(tmp_path, synthetic.manifest(PLAN))
+    block, _, _, names = _other()
+    oom = synthetic.Plan(endings={("nnx_jit", 0): ("oom", "no room")})
+    for launch in (0, 1):
+        synthetic.append(directory, synthetic.attempt(oom, block, launch, "all", names))
+    synthetic.append(directory, synthetic.attempt(PLAN, block, 0, "nnx_jit", ["nnx_jit"]))
+    run = store.load(directory)
+    rows = run.cells[run.cells["implementation"] == "nnx_jit"].set_index("launch")
+    assert rows["status"].to_dict() == {0: "ok", 1: "oom"}
+    assert rows.loc[0, "interleaved"] is False
+    assert len(run.blocks) == 3
+
+
+def test_what_is_no_run_is_said_clearly(tmp_path: Path) -> None:
+    with pytest.raises(store.StoreError, match=r"not a run: it has no manifest\.json"):
+        store.load(tmp_path)
+    path = tmp_path / store.MANIFEST
+    path.write_text("{")
+    with pytest.raises(store.StoreError, match="not JSON"):
+        store.load(tmp_path)
+    path.write_text('{"schema": 99}')
+    with pytest.raises(store.StoreError, match="schema 99; this version reads schema 5"):
+        store.load(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> store.Run:
+    """A run with every file, of several launches."""
+    directory = store.create(tmp_path_factory.mktemp("stored"), synthetic.manifest(PLAN))
+    for block in PLAN.blocks():
+        append(directory, block)
+    return store.load(directory)
+
+
+def flipped(text: bytes, place: int) -> bytes:
+    return text[:place] + bytes([text[place] ^ 1 << place % 8]) + text[place + 1 :]
+
+
+def cut(text: bytes, place: int) -> bytes:
+    return text[:place]
+
+
+@pytest.mark.parametrize("spoil", [flipped, cut])
+@pytest.mark.parametrize("file", [store.MANIFEST, *FILES])
+def test_damage_is_named_and_never_read_as_data(
+    stored: store.Run, tmp_path: Path, file: str, spoil: Callable[[bytes, int], bytes]
+) -> None:
+    text = (stored.directory / file).read_bytes()
+    shutil.copytree(stored.directory, tmp_path / "r")
+    path = tmp_path / "r" / file
+    ends = [place + shift for place in line_ends(text) for shift in (-1, 0, 1)]
+    places = {*range(0, len(text), len(text) // 16), *(p for p in ends if p < len(text))}
+    for place in sorted(places):
+        path.write_bytes(spoil(text, place))
+        if file == store.MANIFEST:
+            with pytest.raises(store.StoreError, match=r"r/manifest\.json"):
+                store.load(tmp_path / "r")
+            continue
+        run = store.load(tmp_path / "r")
+        assert run.damaged, place
+        assert file in {damage.file for damage in run.damaged} or not run.damaged[0].block
+        # What is read is what was stored, launch by launch.
+        kept = set(run.blocks["block"])
+        assert kept < set(stored.blocks["block"])
+        for frame, original in ((run.samples, stored.samples), (run.cells, stored.cells)):
+            same = original[original["block"].isin(kept)].to_dict("records")
+            assert str(frame.to_dict("records")) == str(same)
+        assert run.traces == [row for row in stored.traces if row["block"] in kept]
+
+
+def line_ends(text: bytes) -> list[int]:
+    """Of a few lines, also the first and the last."""
+    ends = [place for place, byte in enumerate(text) if byte == ord("\n")]
+    return [*ends[:2], *ends[-1:]]
+
+
+def test_damage_says_where_it_is(stored: store.Run, tmp_path: Path) -> None:
+    shutil.copytree(stored.directory, tmp_path / "r")
+    text = (tmp_path / "r" / store.CELLS).read_bytes()
+    (tmp_path / "r" / store.CELLS).write_bytes(flipped(text, 1))
+    lines = (tmp_path / "r" / store.LAUNCHES).read_bytes().splitlines(keepends=True)
+    (tmp_path / "r" / store.LAUNCHES).write_bytes(b"".join([*lines, lines[1]]))
+    run = store.load(tmp_path / "r")
+    extent = json.loads(lines[0])["stored"][store.CELLS]
+    block = next(PLAN.blocks()).name
+    assert [str(damage) for damage in run.damaged] == [
+        "launches.jsonl, line 3: repeats a launch",
+        f"cells.jsonl, bytes 0 to {extent['bytes'] - 1} ({block}, launch 1): {files.CHANGED}",
+    ]
+    (tmp_path / "r" / store.SAMPLES).unlink()
+    lost = [d.what for d in store.load(tmp_path / "r").damaged if d.file == store.SAMPLES]
+    assert lost == ["the file ends at 0"] * 2
+
+
+def test_what_is_stored_while_it_is_read_is_no_damage(
+    stored: store.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(stored.directory, tmp_path / "r")
+    read = store._bytes
+
+    def meanwhile(path: Path) -> bytes:
+        if path.name == store.SAMPLES:
+            monkeypatch.setattr(store, "_bytes", read)
+            block = next(replace(PLAN, devices=(4,)).blocks())
+            synthetic.append(tmp_path / "r", synthetic.attempt(PLAN, block, 0, "all", ["pmap"]))
+        return read(path)
+
+    monkeypatch.setattr(store, "_bytes", meanwhile)
+    run = store.load(tmp_path / "r")
+    assert run.damaged == []
+    assert len(run.blocks) == 2
+    assert len(store.load(tmp_path / "r").blocks) == 3
+
+
+def test_exports_hold_the_same_figures(tmp_path: Path) -> None:
+    run = store.load(synthetic.write(tmp_path, PLAN))
+    store.export(run.cells, tmp_path, "cells")
+    parquet = pd.read_parquet(tmp_path / "cells.parquet")
+    csv = pd.read_csv(tmp_path / "cells.csv")
+    assert (
+        list(parquet["model_flops"]) == list(run.cells["model_flops"]) == list(csv["model_flops"])
+    )
+    assert json.loads(str(parquet["proof"].iloc[0]))[0]["name"] == "fp64 sgd"
+
+
+def append(directory: Path, block: Block) -> None:
+    """Store a launch with rows in every file."""
+    rows = synthetic.attempt(PLAN, block, 0, "all", list(PLAN.ratios))
+    traces, losses = (make(PLAN, block, rows[1]) for make in (synthetic.traces, synthetic.losses))
+    synthetic.append(directory, rows, traces=traces, losses=losses)
+
+
+def _other() -> tuple[Block, int, str, list[str]]:
+    return next(PLAN.blocks()), 0, "all", list(PLAN.ratios)

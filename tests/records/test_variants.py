@@ -1,0 +1,51 @@
+"""Environment variants: read, applied to a worker's environment, compared with the usual one."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.records.variants import Variant
+
+
+@pytest.mark.parametrize(
+    ("text", "variables"),
+    [
+        ("lhs=XLA_FLAGS=--a=true --b", {"XLA_FLAGS": "--a=true --b"}),
+        ("n.1=NCCL_ALGO=Ring  NCCL_PROTO=LL", {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"}),
+        ("both=XLA_FLAGS=--a X_Y=1", {"XLA_FLAGS": "--a", "X_Y": "1"}),
+        ("empty=NCCL_ALGO=", {"NCCL_ALGO": ""}),
+    ],
+)
+def test_a_value_goes_on_until_the_next_variable(text, variables):
+    variant = Variant.parse(text)
+    assert variant.name == text.partition("=")[0]
+    assert variant.variables == variables
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lhs", "is not NAME=VARIABLE=VALUE"),
+        ("lhs=--xla_flag=1", "is not NAME=VARIABLE=VALUE"),
+        ("a/b=X=1", "is not NAME=VARIABLE=VALUE"),
+        ("=X=1", "is not NAME=VARIABLE=VALUE"),
+        ("n=XLA_FLAGS=--a XLA_FLAGS=--b", "sets a variable twice"),
+        ("one=NPROC=1 X=1", "sets NPROC, which makes the mesh's devices"),
+        ("n=XLA_FLAGS=--xla_force_host_platform_device_count=4", "which is the mesh's to say"),
+    ],
+)
+def test_what_is_no_variant_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        Variant.parse(text)
+
+
+def test_flags_are_added_and_other_variables_replaced():
+    variant = Variant.parse("v=XLA_FLAGS=--b NCCL_ALGO=Ring LIBTPU_INIT_ARGS=--c")
+    before = {"XLA_FLAGS": "--a", "NCCL_ALGO": "Tree", "HOME": "/"}
+    assert variant.applied(before) == {
+        "XLA_FLAGS": "--a --b",
+        "NCCL_ALGO": "Ring",
+        "LIBTPU_INIT_ARGS": "--c",
+        "HOME": "/",
+    }
+    assert before["XLA_FLAGS"] == "--a", "the environment itself stays as it is"

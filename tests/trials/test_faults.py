@@ -1,0 +1,154 @@
+"""The table of faults, and how an outcome is judged. The faults themselves: `nox -s faults`."""
+
+from __future__ import annotations
+
+import ast
+import json
+import threading
+from pathlib import Path
+
+import pytest
+import typer
+
+from bench.commands import faults
+from bench.trials.faults import page, session, table
+from bench.trials.faults.lab import (
+    PLANTED,
+    Cell,
+    Ended,
+    Lab,
+    LabError,
+    UnavailableError,
+)
+from bench.trials.faults.outcome import Outcome
+from bench.trials.faults.table import FAULTS, Fault
+
+HELPERS = {"__init__", "good", "moment", "peers"}
+
+
+def fault(trial, name: str = "planted") -> Fault:
+    return Fault(name, "crash", "by hand", trial)
+
+
+def raising(error: Exception):
+    def trial(lab: Lab) -> Outcome:
+        raise error
+
+    return trial
+
+
+def test_faults_have_names_of_their_own() -> None:
+    names = [fault.name for fault in FAULTS]
+    assert len(set(names)) == len(names)
+    assert all(name.replace("-", "").isalnum() for name in names)
+
+
+def test_every_planted_file_is_used() -> None:
+    sources = [PLANTED.parent / f"{name}.py" for name in ("table", "scenarios")]
+    words = {
+        node.value
+        for source in sources
+        for node in ast.walk(ast.parse(source.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    files = {path.stem for path in PLANTED.glob("*.py")} - HELPERS
+    assert files <= words
+
+
+def test_what_is_not_as_it_must_be_is_a_deviation() -> None:
+    outcome = Outcome()
+    outcome.see_end(Ended(1, "", 2.0, 0.5, []), 1)
+    outcome.see_cell(Cell("crashed", "killed by SIGSEGV during gate"), "crashed", "SIGSEGV")
+    assert outcome.passed
+    assert outcome.cell == "crashed: killed by SIGSEGV during gate"
+    outcome.see_end(Ended(0, "said this", 2.0, None, ["sleep 300"]), 1)
+    outcome.see_cell(Cell("oom", "killed"), "crashed", "SIGSEGV")
+    outcome.see_cell(None, "crashed", "")
+    assert not outcome.passed
+    told = " ".join(outcome.deviations)
+    for words in ("exit code 0, not 1", "said this", "sleep 300", "oom, not crashed", "no row"):
+        assert words in told
+    assert outcome.cut_s == 0.5
+
+
+def test_files_that_are_not_whole_are_found(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    lab.run.mkdir(parents=True)
+    whole = {
+        "manifest.json": "{}",
+        "cells.jsonl": "{}\n",
+        "cells.csv": "a,b\n1,2\n",
+        "report.html": "<html>python_loop</html>\n",
+        "report.md": "python_loop",
+    }
+    for name, text in whole.items():
+        (lab.run / name).write_text(text)
+    assert lab.half_written() == []
+    assert lab.report("python_loop") == ""
+    assert lab.report("other") == "report.html says nothing of other"
+    for name, text in {
+        "cells.jsonl": "{}\n{",
+        "manifest.json": "{",
+        "report.html": "<html>pyth",
+        "report.md.1.part": "",
+        "samples.parquet": "PAR1",
+    }.items():
+        (lab.run / name).write_text(text)
+    assert lab.half_written() == [
+        *("cells.jsonl", "manifest.json", "report.html", "report.md.1.part", "samples.parquet")
+    ]
+    assert lab.report() == "report.html is cut off"
+
+
+@pytest.mark.parametrize(
+    ("trial", "passed", "skipped"),
+    [
+        (lambda lab: Outcome(), True, ""),
+        (lambda lab: Outcome(deviations=["lost"]), False, ""),
+        (raising(LabError("the run ended before")), False, ""),
+        (raising(UnavailableError("no namespaces here")), False, "no namespaces here"),
+    ],
+)
+def test_one_fault(trial, passed: bool, skipped: str) -> None:
+    outcome = session.inject(fault(trial), threading.Event())
+    assert (outcome.passed, outcome.skipped) == (passed, skipped)
+
+
+@pytest.mark.parametrize(
+    ("trial", "code", "words"),
+    [
+        (lambda lab: Outcome(cell="crashed: x|y", code=1), 0, "crashed: x\\|y"),
+        (raising(UnavailableError("no namespaces here")), 0, "no namespaces here"),
+        (lambda lab: Outcome(deviations=["its cell has no row"]), 1, "its cell has no row"),
+    ],
+)
+def test_the_table_and_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    trial,
+    code: int,
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(table, "FAULTS", (fault(trial, "mine"),))
+    with pytest.raises(typer.Exit) as ended:
+        faults.faults(["mine"], list_=False, jobs=1, run="r")
+    assert ended.value.exit_code == code
+    assert words in (tmp_path / "reports/r" / page.MARKDOWN).read_text()
+    html = (tmp_path / "reports/r" / page.PAGE).read_text()
+    assert words.replace("\\", "") in html
+    assert html.rstrip().endswith("</html>")
+    shown = capsys.readouterr().out
+    assert "mine" in shown
+    assert "1 fault: " in shown
+    (row,) = json.loads((tmp_path / "reports/r" / session.RESULTS).read_text())["rows"]
+    assert row["name"] == "mine"
+    assert row["passed"] == (code == 0 and not row["outcome"]["skipped"])
+
+
+def test_unknown_faults_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as ended:
+        faults.faults(["sigkil-in-build"], list_=False, jobs=1, run="")
+    assert ended.value.exit_code == 4
+    assert "did you mean sigkill-in-build" in capsys.readouterr().err

@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.trials.selftest import kernel as kernels
+from bench.trials.selftest import peer as contract
+from bench.trials.selftest import peers
+from bench.trials.selftest.kernel import SEED, Kernel, KernelError, build, build_ffi
+from bench.trials.selftest.peer import PeerError, PeerTrial, run_tool
+from bench.trials.selftest.peers import (
+    find_peers,
+    google_benchmark,
+    hyperfine,
+    pyperf,
+    pytest_benchmark,
+)
+
+NAMES = sorted(find_peers())
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
+    if reason := kernels.why_unavailable():
+        pytest.skip(reason)
+    return build(tmp_path_factory.mktemp("kernel"))
+
+
+def expected(iterations: int, seed: float = SEED) -> float:
+    for _ in range(iterations):
+        seed = seed * (1 - 2**-20) + 2**-20
+    return seed
+
+
+@pytest.mark.parametrize("iterations", [0, 1, 2, 1000])
+def test_spin_computes_what_python_does(kernel: Kernel, iterations: int) -> None:
+    assert kernel.spin(iterations) == expected(iterations)
+    assert kernel.spin(iterations, 0.25) == expected(iterations, 0.25)
+
+
+def test_what_spin_computes_depends_on_its_length(kernel: Kernel) -> None:
+    assert len({kernel.spin(n) for n in (1, 2, 3, 1_000_000, 1_000_001)}) == 5
+
+
+def test_the_program_spins_as_often_as_told(kernel: Kernel) -> None:
+    done = subprocess.run([kernel.executable, "50", "3"], capture_output=True, check=True)
+    assert float(done.stdout) == expected(150)
+    wrong = subprocess.run([kernel.executable, "50"], capture_output=True, check=False)
+    assert wrong.returncode == 2
+    assert b"usage" in wrong.stderr
+
+
+def test_iterations_are_found_by_timing(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Kernel, "seconds_for", lambda _, n: 2e-9 * n)
+    assert kernel.iterations_for(1e-3) == 500_000
+    assert kernel.iterations_for(1e-12) == 1
+
+
+def test_a_call_takes_time(kernel: Kernel) -> None:
+    assert kernel.seconds_for(1000) > 0
+
+
+def test_a_jitted_step_runs_the_kernel(kernel: Kernel, tmp_path: Path) -> None:
+    from bench.trials.selftest.jax_step import planted_step  # noqa: PLC0415 (starts jax)
+
+    library = build_ffi(tmp_path)
+    for iterations in (1000, 2000):
+        step, state, batch = planted_step(library, iterations)
+        for _ in range(3):
+            new, loss = step(state, batch)
+            assert new.dtype == "float32"
+            assert float(new) == pytest.approx(kernel.spin(iterations, float(state)), rel=1e-6)
+            assert float(loss) == float(new) - float(state)
+            state = new
+        # Only the operand differs: one program does for both.
+        assert float(step(state, batch + 1)[0]) != float(step(state, batch * 2)[0])
+
+
+def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(KernelError, match=r"no C\+\+ compiler.*apt install g\+\+"):
+        build(tmp_path)
+    assert not kernels.has_header("cstdint")
+    monkeypatch.setenv("CXX", "c++-of-mine -g")
+    with pytest.raises(KernelError, match=r"CXX names c\+\+-of-mine -g, which is not on the path"):
+        build(tmp_path)
+
+
+def test_a_compiler_that_fails_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text("#!/bin/sh\necho it broke >&2\nexit 1\n")
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CXX", str(compiler))
+    with pytest.raises(KernelError, match=r"libplanted\.so cannot be compiled:\nit broke"):
+        build(tmp_path)
+
+
+def test_headers_are_found(kernel: Kernel) -> None:
+    assert kernels.has_header("cstdint")
+    assert not kernels.has_header("no/such/header.h")
+
+
+def test_every_file_is_a_tool() -> None:
+    folder = Path(peers.__file__).parent
+    assert sorted(path.stem for path in folder.glob("[!_]*.py")) == NAMES
+    assert len(NAMES) >= 4
+    for peer in find_peers().values():
+        assert callable(peer.why_unavailable)
+        assert callable(peer.trial)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tool_sees_a_program_that_takes_three_times_as_long(
+    name: str, kernel: Kernel, tmp_path: Path
+) -> None:
+    peer = find_peers()[name]
+    if reason := peer.why_unavailable():
+        pytest.skip(reason)
+    base = kernel.iterations_for(1e-3)
+    found = peer.trial(kernel, base, 3 * base, 0.2, tmp_path)
+    assert isinstance(found, PeerTrial)
+    assert found.different is True
+    assert found.slower is True
+    assert found.ratio > 1
+    assert 0 < found.measured_s < found.wall_s
+    assert list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["google_benchmark", "hyperfine"])
+def test_a_tool_that_is_absent_says_how_to_get_it(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    assert "install" in find_peers()[name].why_unavailable()
+
+
+@pytest.mark.parametrize("name", ["pyperf", "pytest_benchmark"])
+def test_a_package_that_is_absent_says_how_to_get_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert "pip install py" in find_peers()[name].why_unavailable()
+
+
+def ended(code: int, stderr: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.CompletedProcess(["pytest"], code, "1 passed in 0.78s\n", stderr)
+
+
+def test_the_verdict_of_pytest_benchmark() -> None:
+    regressed = (
+        "Comparing against benchmarks from: Linux-CPython-3.12-64bit/0001_base.json\n"
+        "Performance has regressed:\n"
+        "\ttest_spin (0001_base) - Field 'min' has failed PercentageRegressionCheck: "
+        "200.211901721 > 2.000000000\n"
+    )
+    assert pytest_benchmark.has_regressed(ended(1, regressed))
+    assert not pytest_benchmark.has_regressed(ended(0, regressed.splitlines()[0]))
+    with pytest.raises(PeerError, match=r"exit code 1; its last lines:\n1 passed .*\nno library"):
+        pytest_benchmark.has_regressed(ended(1, "no library"))
+
+
+def test_the_verdict_of_pyperf() -> None:
+    line = "Mean +- std dev: [base] 1.00 ms +- 0.02 ms -> [other] 1.05 ms +- 0.01 ms: {}\n"
+    assert pyperf.verdict(line.format("1.05x slower")) is True
+    assert pyperf.verdict(line.format("1.05x faster")) is False
+    assert pyperf.verdict("Benchmark hidden because not significant (1): timeit\n") is None
+    with pytest.raises(PeerError, match="no verdict:\nnothing"):
+        pyperf.verdict("nothing")
+
+
+def test_the_verdict_of_hyperfine() -> None:
+    base = [1.00, 1.02, 1.01, 1.03, 0.99, 1.00]
+    assert hyperfine.verdict(base, [time + 0.1 for time in base]) is True
+    assert hyperfine.verdict(base, [time - 0.1 for time in base]) is False
+    assert hyperfine.verdict(base, [time + 0.001 for time in base]) is None
+
+
+@pytest.mark.parametrize(
+    ("p_values", "different"),
+    [
+        ("0.0004          0.8941", True),
+        ("0.2973          0.0004", False),
+        # Older versions print no p value where it is exactly 0.
+        (None, None),
+    ],
+)
+def test_the_verdict_of_google_benchmark(p_values: str | None, different: bool | None) -> None:
+    row = f"spin/real_time_pvalue                 {p_values}      U Test, Repetitions: 9 vs 9\n"
+    output = (
+        "Comparing base.json to other.json\n"
+        "Benchmark                               Time             CPU      Time Old      Time New\n"
+        "spin/real_time                       +0.0170         +0.0186       1005465       1022480\n"
+        f"{row if p_values else ''}"
+        "spin/real_time_median                +0.0000         +0.0000       1006523       1006523\n"
+    )
+    assert google_benchmark.verdict(output) is different
+
+
+def test_a_tool_that_fails_is_quoted(tmp_path: Path) -> None:
+    code = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
+    with pytest.raises(PeerError, match=r"ended with exit code 3; its last lines:\nout\nerr$"):
+        run_tool([sys.executable, "-c", code], tmp_path, 1)
+    done = run_tool([sys.executable, "-c", code], tmp_path, 1, codes=(0, 3))
+    assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
+    with pytest.raises(PeerError, match="no-such-tool cannot be started"):
+        run_tool([str(tmp_path / "no-such-tool")], tmp_path, 1)
+
+
+def test_a_tool_runs_where_and_as_it_is_told(tmp_path: Path) -> None:
+    code = "import os; print(os.getcwd(), os.environ['TOLD'])"
+    done = run_tool([sys.executable, "-c", code], tmp_path, 1, {"TOLD": "so"})
+    assert done.stdout == f"{tmp_path} so\n"
+
+
+def test_a_tool_that_hangs_is_ended_with_its_children(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(contract, "_START_S", 1.0)
+    monkeypatch.setattr(contract, "_SLOWDOWN", 0.0)
+    # The child holds the output open, as it would its parent's.
+    code = (
+        "import pathlib, subprocess; child = subprocess.Popen(['sleep', '60']);"
+        "pathlib.Path('pid').write_text(str(child.pid)); child.wait()"
+    )
+    started = time.monotonic()
+    with pytest.raises(PeerError, match="did not end within 1 s"):
+        run_tool([sys.executable, "-c", code], tmp_path, 1)
+    assert time.monotonic() - started < 30
+    status = Path(f"/proc/{(tmp_path / 'pid').read_text()}/status")
+    for _ in range(100):
+        if not status.exists() or "State:\tZ" in status.read_text():
+            return
+        time.sleep(0.05)
+    pytest.fail("the child is alive")

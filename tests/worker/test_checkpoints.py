@@ -1,0 +1,371 @@
+"""Saving and restoring states: what is measured, what is proved of it, and what is told."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import threading
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import synthetic
+from fakes.catalogue import catalogue
+from flax import nnx
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bench.analyse import cell_table
+from bench.analyse import checkpoint_costs as told
+from bench.plan.matrix import BadInput, make_plan
+from bench.plan.options import Options
+from bench.present import page_data, sentences
+from bench.records import store
+from bench.worker.phases import checkpoints
+from bench.worker.prove.failures import UnsupportedError
+from bench.worker.prove.gate import WrongStepError
+from bench.worker.time.clock import Arm
+
+needs_orbax = pytest.mark.skipif(
+    importlib.util.find_spec("orbax") is None,
+    reason="orbax-checkpoint is not installed: extra `checkpoint`",
+)
+ROWS = 8
+
+
+def mesh_of(**axes: int) -> Mesh:
+    size = int(np.prod(list(axes.values())))
+    kinds = (AxisType.Auto,) * len(axes)
+    shape, names = tuple(axes.values()), tuple(axes)
+    return jax.make_mesh(shape, names, axis_types=kinds, devices=jax.devices()[:size])
+
+
+def state_on(mesh: Mesh, spec: P) -> dict[str, Any]:
+    rows = np.arange(ROWS * 4, dtype=np.float32).reshape(ROWS, 4)
+    return {
+        "kernel": jax.device_put(rows, NamedSharding(mesh, spec)),
+        "count": jax.device_put(np.int32(0), NamedSharding(mesh, P())),
+    }
+
+
+def training(mesh: Mesh, spec: P) -> Arm:
+    """An arm that changes its state in every step, and donates it."""
+
+    @partial(jax.jit, donate_argnums=0)
+    def step(state: Any, _: Any) -> tuple[Any, jax.Array]:
+        state = jax.tree.map(lambda x: x + jnp.ones_like(x), state)
+        return state, state["kernel"].mean()
+
+    return Arm("A", step, state_on(mesh, spec), None)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "REPEATS", 2)
+    monkeypatch.setattr(checkpoints, "STEPS", 3)
+
+
+@needs_orbax
+def test_a_divided_state_comes_back_as_it_was_on_two_meshes(quick: None, tmp_path: Path) -> None:
+    mesh = mesh_of(data=4)
+    arm = training(mesh, P("data"))
+    found = checkpoints.measure_checkpoints(arm, mesh, ["sync", "async"], tmp_path / "files")
+    assert found["reason"] == ""
+    assert found["state_bytes"] == 4 * ROWS * 4 + 4
+    assert found["stored_bytes"] > 0
+    assert {mode: len(save["total_s"]) for mode, save in found["saves"].items()} == {
+        "sync": 2, "async": 2,
+    }  # fmt: skip
+    save = found["saves"]["async"]
+    assert len(save["steps_before_ns"]) == 3
+    assert all(b <= t for b, t in zip(save["blocking_s"], save["total_s"], strict=True))
+    assert [(one["mesh"], one["largest_bytes"]) for one in found["restores"]] == [
+        ("data=4", 32), ("data=2", 64),
+    ]  # fmt: skip
+    for one, held in zip(found["restores"], (32 + 4, 64 + 4), strict=True):
+        assert one["device_bytes"] == held
+        assert one["seen_bytes"] == one["largest_bytes"]
+    assert not list((tmp_path / "files").iterdir())
+
+
+def saved_of(tree: checkpoints.Tree, path: Path = Path()) -> checkpoints.Saved:
+    pieces = {name: checkpoints.pieces_of(array) for name, array in tree.items()}
+    return checkpoints.Saved(path, checkpoints.shapes_of(tree), pieces)
+
+
+def shardings_of(saved: checkpoints.Saved) -> dict[str, Any]:
+    return {name: shape.sharding for name, shape in saved.shapes.items()}
+
+
+def test_an_asynchronous_save_takes_until_it_is_complete_and_blocks_until_it_returns(
+    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that only the save moves: 2 s until it returns, 3 s more once a step has run."""
+    now, number, stepped = 0.0, 0, threading.Event()
+
+    def save(_tree: Any, mode: str) -> Path:
+        nonlocal now, number
+        assert mode == "async"
+        now, number = now + 2, number + 1
+        stepped.clear()
+        path = tmp_path / str(number)
+        path.mkdir()
+        return path
+
+    def wait() -> None:
+        nonlocal now
+        assert stepped.wait(timeout=60), "steps run while it goes on"
+        now += 3
+
+    def step(state: Any, _: Any) -> tuple[Any, jax.Array]:
+        stepped.set()
+        return state, state["count"]
+
+    monkeypatch.setattr(checkpoints, "time", SimpleNamespace(monotonic=lambda: now))
+    arm = Arm("A", step, state_on(mesh_of(data=2), P("data")), None)
+    orbax: Any = SimpleNamespace(save=save, wait=wait)
+    found, saved = checkpoints.measure_saves(arm, orbax, "async")
+    assert (found["blocking_s"], found["total_s"]) == ([2, 2], [5, 5])
+    assert len(found["steps_during_ns"]) >= 2
+    assert [*tmp_path.iterdir()] == [saved.path], "of all, the last is kept"
+
+
+def test_files_are_read_from_where_they_lie(
+    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before each restore the system writes its copy of every file, and drops it."""
+    (tmp_path / "folder").mkdir()
+    paths = [tmp_path / "one", tmp_path / "folder" / "two"]
+    for path in paths:
+        path.write_bytes(b"of a checkpoint")
+    names = {path.stat().st_ino: path.name for path in paths}
+    events: list[tuple[str, str]] = []
+
+    def note(what: str) -> Any:
+        return lambda file, *_: events.append((what, names[os.fstat(file).st_ino]))
+
+    # As a system does that can drop files: not all can.
+    monkeypatch.setattr(os, "POSIX_FADV_DONTNEED", 4, raising=False)
+    monkeypatch.setattr(os, "posix_fadvise", note("drop"), raising=False)
+    monkeypatch.setattr(os, "fsync", note("write"))
+    tree = checkpoints.arrays(state_on(mesh_of(data=2), P("data")))
+    saved = saved_of(tree, tmp_path)
+    reads: list[list[tuple[str, str]]] = []
+
+    def restore(path: Path, _: checkpoints.Shapes) -> checkpoints.Tree:
+        assert path == tmp_path
+        reads.append([*events])
+        events.clear()
+        return {name: jax.device_put(np.asarray(x), x.sharding) for name, x in tree.items()}
+
+    orbax: Any = SimpleNamespace(restore=restore)
+    checkpoints.measure_restores(orbax, saved, "data=2", shardings_of(saved))
+    expected = [(what, name) for name in ("one", "two") for what in ("write", "drop")]
+    assert [sorted(before, key=lambda event: event[1]) for before in reads] == [expected] * 2
+
+
+def test_a_layout_does_not_matter_and_one_bit_does() -> None:
+    tree = checkpoints.arrays(state_on(mesh_of(data=4), P("data")))
+    saved = saved_of(tree)
+    for spec, axes in ((P("data"), {"data": 2}), (P(), {"data": 2}), (P("data"), {"data": 1})):
+        other = checkpoints.arrays(state_on(mesh_of(**axes), spec))
+        checkpoints.check(other, saved)
+    name = next(name for name, array in tree.items() if array.ndim)
+    changed = np.asarray(tree[name]).copy()
+    changed[-1, -1] = np.nextafter(changed[-1, -1], np.inf)
+    wrong = {**tree, name: jax.device_put(changed, tree[name].sharding)}
+    with pytest.raises(WrongStepError, match="of 2 arrays, 1 came back other than they were saved"):
+        checkpoints.check(wrong, saved)
+
+
+def test_a_part_that_nobody_saved_is_not_right() -> None:
+    tree = checkpoints.arrays(state_on(mesh_of(data=4), P("data")))
+    saved = saved_of(tree)
+    name = next(name for name, array in tree.items() if array.ndim)
+    saved.pieces[name].popitem()
+    with pytest.raises(WrongStepError):
+        checkpoints.check(tree, saved)
+
+
+def test_copies_that_differ_are_not_saved_as_one() -> None:
+    mesh = mesh_of(data=2)
+    copies = [jax.device_put(np.float32(n), device) for n, device in enumerate(mesh.devices)]
+    array = jax.make_array_from_single_device_arrays((), NamedSharding(mesh, P()), copies)
+    with pytest.raises(WrongStepError, match="different copies"):
+        checkpoints.pieces_of(array)
+
+
+def test_what_is_gathered_on_a_device_is_seen() -> None:
+    mesh = mesh_of(data=4)
+    array = state_on(mesh, P("data"))["kernel"]
+    seen: dict[str, int] = {}
+    with checkpoints.watched(seen):
+        again = jax.device_put(np.asarray(array), NamedSharding(mesh, P("data")))
+    assert seen["float32[8, 4]"] == array.nbytes // 4
+    with checkpoints.watched(seen):
+        whole = jax.device_put(np.asarray(array), jax.devices()[0])
+        other = jax.device_put(np.int8(0), jax.devices()[0])
+    assert (seen["float32[8, 4]"], seen["int8[]"]) == (array.nbytes, 1)
+    del again, whole, other
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "bound"),
+    [
+        pytest.param((8, 4), "float32", 32, id="a small array as a whole"),
+        pytest.param((8, 4), "int32", None, id="no saved array, and no larger than a shard"),
+        pytest.param((64, 4), "int32", 256, id="no saved array, and larger than any shard"),
+        pytest.param((16, 4), "float32", None, id="a shard that has another array's shape"),
+    ],
+)
+def test_an_array_is_held_to_its_own_sharding_beside_a_larger_one(
+    quick: None, shape: tuple[int, ...], dtype: str, bound: int | None
+) -> None:
+    mesh = mesh_of(data=4)
+    divided = NamedSharding(mesh, P("data"))
+    tree = checkpoints.arrays(
+        {
+            **state_on(mesh, P("data")),
+            "table": jax.device_put(np.zeros((64, 4), np.float32), divided),
+            "like a shard of the table": jax.device_put(np.zeros((16, 4), np.float32), divided),
+        }
+    )
+    saved = saved_of(tree)
+    besides: list[jax.Array] = []
+
+    def restore(_path: Path, _shapes: checkpoints.Shapes) -> checkpoints.Tree:
+        besides.append(jax.device_put(np.zeros(shape, dtype), jax.devices()[0]))
+        return {name: jax.device_put(np.asarray(x), x.sharding) for name, x in tree.items()}
+
+    orbax: Any = SimpleNamespace(restore=restore)
+    measure = partial(checkpoints.measure_restores, orbax, saved, "data=4", shardings_of(saved))
+    if bound is None:
+        found = measure()
+        assert found["seen_bytes"] == found["largest_bytes"] == 64 * 4 * 4 // 4
+    else:
+        what = re.escape(f"{dtype}{[*shape]}")
+        with pytest.raises(WrongStepError, match=rf"array, {what}, and may hold {bound}\sB of it"):
+            measure()
+
+
+@needs_orbax
+def test_a_restore_that_gathers_is_refused(
+    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mesh = mesh_of(data=4)
+    usual = checkpoints.Orbax.restore
+
+    def gathering(self: Any, path: Path, shapes: checkpoints.Shapes) -> checkpoints.Tree:
+        whole = {name: jax.device_put(np.zeros(s.shape, s.dtype)) for name, s in shapes.items()}
+        jax.block_until_ready(whole)
+        found = usual(self, path, shapes)
+        del whole
+        return found
+
+    monkeypatch.setattr(checkpoints.Orbax, "restore", gathering)
+    with pytest.raises(WrongStepError, match=r"restored on data=4, a device held 128\sB of one"):
+        checkpoints.measure_checkpoints(training(mesh, P("data")), mesh, ["sync"], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("axes", "spec", "expected"),
+    [
+        ({"data": 1}, P("data"), None),
+        ({"data": 2}, P("data"), "data=2, devices reversed"),
+        ({"data": 4}, P("data"), "data=2"),
+        ({"data": 2, "model": 2}, P(None, "model"), "data=2,model=1"),
+        ({"data": 2, "model": 4}, P(), "data=1,model=4"),
+        ({"data": 3}, P(), "data=3, devices reversed"),
+    ],
+)
+def test_another_mesh_divides_the_state_in_another_way(
+    axes: dict[str, int], spec: P, expected: str | None
+) -> None:
+    mesh = mesh_of(**axes)
+    shapes = checkpoints.shapes_of(checkpoints.arrays(state_on(mesh, spec)))
+    layouts = dict(checkpoints.other_layouts(mesh, shapes))
+    assert [*layouts] == ([expected] if expected else [])
+    for shardings in layouts.values():
+        for name, sharding in shardings.items():
+            assert sharding.device_set <= set(mesh.devices.flat)
+            assert sharding != shapes[name].sharding
+
+
+def test_objects_of_nnx_are_saved_and_other_things_are_not() -> None:
+    model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+    assert sorted(array.shape for array in checkpoints.arrays(model).values()) == [(2, 3), (3,)]
+    with pytest.raises(UnsupportedError, match="its state holds int, which is no array"):
+        checkpoints.arrays({"step": 1})
+
+
+def test_a_disk_without_room_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
+    mesh = mesh_of(data=2)
+    with pytest.raises(UnsupportedError, match=r"10\sB are free for its files, and 396\sB may"):
+        checkpoints.measure_checkpoints(training(mesh, P()), mesh, ["sync"], tmp_path)
+
+
+def test_checkpoints_are_refused_without_their_package_or_folder(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="--checkpoint: needs the package orbax-checkpoint"):
+        make_plan(Options(checkpoint=("sync",)), catalogue())
+    there = {**catalogue(), "optional": {"orbax-checkpoint": "1"}}
+    asked = Options(checkpoint=("async", "sync"), checkpoint_dir=str(tmp_path))
+    plan = make_plan(asked, there)
+    assert (plan.checkpoints, plan.extras) == (("async", "sync"), ("checkpoint",))
+    with pytest.raises(BadInput, match="there is no folder"):
+        make_plan(replace(asked, checkpoint_dir=str(tmp_path / "none")), there)
+    with pytest.raises(BadInput, match="has an effect with --checkpoint only"):
+        make_plan(Options(checkpoint_dir=str(tmp_path)), there)
+
+
+def test_a_report_tells_seconds_bytes_and_bandwidth(tmp_path: Path) -> None:
+    plan = synthetic.Plan(
+        devices=(2,), ratios={"jit_spmd": 1.0, "pmap": 1.1}, launches=2, checkpoints=True
+    )
+    directory = synthetic.write(tmp_path, plan)
+    synthetic.rewrite(directory, store.CELLS, without_room)
+    content = cell_table.build(store.load(directory))
+    found = told.find(content.comparisons, content.checkpoints)
+    assert [(one.implementation, one.what) for one in found] == [
+        *(("jit_spmd", what) for what in (
+            "save, sync", "save, async", "restore on data=2",
+            "restore on data=2, devices reversed",
+        )),
+        ("pmap", ""),
+    ]  # fmt: skip
+    assert found[0].bandwidth == pytest.approx(1e8)
+    assert (found[1].blocking.median, found[1].blocking.most) == (0.05, 0.06)
+    said = told.sentences(found)
+    assert said[0] == (
+        "Checkpoints: sync saves block training for 100\N{NARROW NO-BREAK SPACE}ms, async saves "
+        "block training for 50.0\N{NARROW NO-BREAK SPACE}ms, restores take "
+        "110\N{NARROW NO-BREAK SPACE}ms."
+    )
+    assert said[1] == "No checkpoint of 1 cell: no room"
+    (caveat,) = [
+        one.text
+        for one in sentences.caveats(content, store.read_manifest(directory))
+        if one.title == "Without a checkpoint"
+    ]
+    assert caveat.startswith("1 cell without figures")
+    assert "/pmap: no room" in caveat
+    table = told.table(found, "data=2")
+    assert table is not None
+    assert len({len(row.figures) for row in table.rows} | {len(table.headings) - 1}) == 1
+    assert len(told.frame(found)) == 5
+    drawn = page_data.build(content, store.read_manifest(directory))["checkpoints"]
+    assert drawn["reason"] == [*[""] * 4, "no room"]
+    assert drawn["rate"][0] == 1e8
+
+
+def without_room(row: dict[str, Any]) -> None:
+    if row["implementation"] == "pmap" and "checkpoint" in row:
+        row["checkpoint"] = checkpoints.no_checkpoint("no room")

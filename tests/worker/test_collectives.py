@@ -1,0 +1,447 @@
+"""Programs communicate what their docstrings promise, and it is read right."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from bench.contract.logical_axes import path_of
+from bench.contract.placement import shapes_of_params
+from bench.contract.workloads import gpt2, mlp, vae
+from bench.records.mesh import MeshShape
+from bench.worker.discover import implementation_files, load
+from bench.worker.meshes import make_mesh
+from bench.worker.read.collectives import collectives, parse_groups
+from bench.worker.read.programs import live_programs, new_programs
+
+
+@pytest.mark.parametrize(
+    ("text", "groups"),
+    [
+        ("{}", ((0, 1, 2, 3, 4, 5, 6, 7),)),
+        ("{{0,1},{2,3}}", ((0, 1), (2, 3))),
+        ("{{0},{1}}", ((0,), (1,))),
+        ("[4,2]<=[8]", ((0, 1), (2, 3), (4, 5), (6, 7))),
+        ("[4,2]<=[2,4]T(1,0)", ((0, 4), (1, 5), (2, 6), (3, 7))),
+        ("mesh['a'=4,'b'=2] {'a'}", ((0, 2, 4, 6), (1, 3, 5, 7))),
+        ("mesh['a'=4,'b'=2] {'b'}", ((0, 1), (2, 3), (4, 5), (6, 7))),
+        ("mesh['a'=4,'b'=2] {'a','b'}", ((0, 1, 2, 3, 4, 5, 6, 7),)),
+        ("mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'b'}", ((0, 4), (1, 5), (2, 6), (3, 7))),
+    ],
+)
+def test_groups_are_read_in_every_form(text, groups):
+    assert parse_groups(text, 8) == groups
+
+
+@pytest.mark.parametrize("text", ["mesh['a'=4] {'c'}", "[4,2]<=", "all of them"])
+def test_an_unknown_form_is_an_error(text):
+    with pytest.raises(ValueError, match="in a way that is not known"):
+        parse_groups(text, 8)
+
+
+def test_kinds_bytes_groups_and_loops_are_read():
+    mesh = make_mesh(MeshShape.parse("data=2,model=2"))
+
+    def communicate(x):
+        def inner(total, _):
+            return jax.lax.psum(total, "model"), None
+
+        def outer(total, _):
+            return jax.lax.scan(inner, total, None, length=2)[0], None
+
+        y, _ = jax.lax.scan(outer, x, None, length=3)
+        gathered = jax.lax.all_gather(y.astype(jnp.bfloat16), "data", tiled=True)
+        scattered = jax.lax.psum_scatter(y, "data", tiled=True)
+        return gathered, scattered, jax.lax.ppermute(y, "model", [(0, 1)])
+
+    over = P("data", "model")
+    step = jax.shard_map(
+        communicate, mesh=mesh, in_specs=over, out_specs=(over, over, over), check_vma=False
+    )
+    compiled = jax.jit(step).lower(jnp.ones((8, 8))).compile()
+    found = {c.kind: c for c in collectives(compiled.runtime_executable(), 4)}
+    assert set(found) == {"all-reduce", "all-gather", "reduce-scatter", "collective-permute"}
+    assert (found["all-reduce"].count, found["all-reduce"].bytes) == (6, 4 * 16)
+    assert found["all-reduce"].groups == ((0, 1), (2, 3))
+    gather = found["all-gather"]
+    assert (gather.count, gather.groups) == (1, ((0, 2), (1, 3)))
+    # XLA may convert before or after it gathers.
+    assert gather.bytes == 2 * 16 * {"bf16": 2, "f32": 4}[gather.dtypes[0]]
+    assert (found["reduce-scatter"].bytes, found["reduce-scatter"].dtypes) == (64, ("f32",))
+    assert found["collective-permute"].groups == ((0, 1), (2, 3))
+    assert "ppermute" in found["collective-permute"].origin
+
+
+@pytest.mark.parametrize(
+    ("use", "kind"),
+    [
+        (lambda total, slice_of: slice_of(total), "reduce-scatter"),
+        # Into fusions and out of them.
+        (lambda total, slice_of: 2 * slice_of(total).T + 1, "reduce-scatter"),
+        (lambda total, slice_of: slice_of(total.astype(jnp.bfloat16)), "reduce-scatter"),
+        (lambda total, slice_of: total, "all-reduce"),
+        (lambda total, slice_of: slice_of(total).sum() + total, "all-reduce"),
+        # A smaller part than a device's.
+        (lambda total, slice_of: slice_of(total, 4), "all-reduce"),
+    ],
+)
+def test_what_is_reduced_for_slices_alone_is_a_reduce_scatter(use, kind):
+    mesh = make_mesh(MeshShape.parse("data=4"))
+
+    def step(x):
+        def slice_of(total, own=16):
+            return jax.lax.dynamic_slice_in_dim(total, jax.lax.axis_index("data") * own, own)
+
+        return use(jax.lax.psum(x, "data"), slice_of)
+
+    sharded = jax.shard_map(step, mesh=mesh, in_specs=P(), out_specs=P("data"), check_vma=False)
+    program = jax.jit(sharded).lower(jnp.ones((64, 16))).compile().runtime_executable()
+    (found,) = collectives(program, 4, scatter=True)
+    (as_it_is,) = collectives(program, 4)
+    assert (found.kind, as_it_is.kind) == (kind, "all-reduce")
+    assert found.bytes == as_it_is.bytes == 64 * 16 * 4
+
+
+@pytest.mark.parametrize(
+    ("use", "returned"),
+    [
+        (lambda whole: whole, True),
+        (lambda whole: 2 * whole.T + 1, True),
+        (lambda whole: whole @ whole.T, False),
+        (lambda whole: jnp.tanh(whole) @ jnp.ones((16, 4)), False),
+        # In a loop, and into another collective.
+        (lambda whole: jax.lax.scan(lambda x, _: (x @ x.T @ x, None), whole, length=3)[0], False),
+        (lambda whole: jax.lax.psum(whole.sum(), "data"), False),
+    ],
+)
+def test_what_is_gathered_to_be_returned_is_told(use, returned):
+    mesh = make_mesh(MeshShape.parse("data=4"))
+    step = jax.shard_map(
+        lambda x: use(jax.lax.all_gather(x, "data", tiled=True)),
+        mesh=mesh,
+        in_specs=P("data"),
+        out_specs=P(),
+        check_vma=False,
+    )
+    program = jax.jit(step).lower(jnp.ones((16, 16))).compile().runtime_executable()
+    (gathered,) = (one for one in collectives(program, 4) if one.kind == "all-gather")
+    assert gathered.returned is returned
+
+
+def test_zero1_returns_what_it_gathers_and_fsdp_does_not():
+    for name, returned in (("zero1", True), ("fsdp_shard_map", False), ("fsdp_spmd", False)):
+        gathered = [one for one in run(name, small_mlp(), "data=4").collectives
+                    if one.kind == "all-gather"]  # fmt: skip
+        assert gathered
+        assert {one.returned for one in gathered} == {returned}
+
+
+IMPLEMENTATIONS = {name: load(path) for name, path in implementation_files([]).items()}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a step communicates, over all of its programs."""
+
+    collectives: list
+    parameter_bytes: int
+
+    def of(self, kind, members=None):
+        """Bytes of each instruction of a kind, as often as a step runs it; of groups of a size."""
+        return sorted(
+            c.bytes
+            for c in self.collectives
+            for _ in range(c.count)
+            if c.kind == kind and members in (None, len(c.groups[0]))
+        )
+
+    def over(self, kind, groups):
+        return sorted(
+            c.bytes for c in self.collectives for _ in range(c.count)
+            if c.kind == kind and c.groups == groups
+        )  # fmt: skip
+
+    @property
+    def kinds(self):
+        return {c.kind for c in self.collectives}
+
+
+def run(name, problem, mesh, dtypes=frozenset({"f32"})):
+    """Compile and run one step, and read the programs that came alive."""
+    mesh = make_mesh(MeshShape.parse(mesh))
+    implementation = IMPLEMENTATIONS[name]
+    assert implementation.why_unsupported(problem, mesh) is None
+    step = implementation.build(problem, mesh)
+    batch = step.place(problem.batch(0))
+    before = live_programs()
+    jax.block_until_ready(step.step(step.state, batch)[1])
+    found = [
+        collective
+        for program in new_programs(live_programs(), before)
+        for collective in collectives(program, mesh.devices.size)
+    ]
+    assert {dtype for collective in found for dtype in collective.dtypes} <= dtypes
+    return Found(found, 4 * sum(x.size for x in jax.tree.leaves(shapes_of_params(problem))))
+
+
+def small_mlp(precision="fp32", microbatches=1):
+    return replace(mlp.problem(mlp.tiny(), 8, precision), microbatches=microbatches)
+
+
+def small_gpt2(*, layers=2, heads=8, remat=False, microbatches=1):
+    config = gpt2.Config(layers, heads=heads, width=16, context=16, vocabulary=256)
+    return replace(gpt2.problem(config, 8, "fp32", remat), microbatches=microbatches)
+
+
+JOINS_AGAIN = jax.__version__.startswith("0.10.")
+"""Its XLA drops barriers on CPU, and joins what they keep apart: buckets, second gathers."""
+
+TOKEN_TABLE = 4 * 256 * 16
+"""Bytes of small_gpt2's largest parameter, which is used twice: as input and as output."""
+
+USED_TWICE = ("jit_spmd", "nnx_jit", "nnx_jit_cached", "explicit_sharding", "shard_map_in_backward")
+"""Where on CPU the gradient of each use of a parameter is all-reduced before the two are added."""
+
+REPLICATED = ("pmap", "shard_map_pmean", "shard_map_psum", *USED_TWICE)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", REPLICATED)
+def test_data_parallelism_is_one_all_reduce_of_gradients_and_loss(name, precision):
+    found = run(name, small_mlp(precision), "data=4")
+    assert found.kinds == {"all-reduce"}
+    assert found.of("all-reduce", 4) == [found.parameter_bytes + 4]
+
+
+def test_float16_gradients_are_reduced_in_float32_unless_the_compiler_decides():
+    """As bfloat16 ones are, which XLA itself makes float32 on CPU."""
+    found = run("shard_map_pmean", small_mlp("fp16"), "data=4")
+    assert found.of("all-reduce", 4) == [found.parameter_bytes + 4]
+    found = run("jit_spmd", small_mlp("fp16"), "data=4", {"f16", "f32"})
+    assert found.of("all-reduce", 4) == [4, found.parameter_bytes / 2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "mesh"), [("vae", "data=8"), ("gpt2", "data=2"), ("gpt2 remat", "data=8")]
+)
+@pytest.mark.parametrize("name", [*REPLICATED, "shard_map_bucketed"])
+def test_data_parallelism_reduces_every_models_gradients(name, model, mesh):
+    if model == "vae":
+        found = run(name, vae.problem(vae.tiny(), 8, "fp32"), mesh)
+    else:
+        found = run(name, small_gpt2(remat=model == "gpt2 remat"), mesh)
+    twice = TOKEN_TABLE if model != "vae" and name in USED_TWICE else 0
+    assert found.kinds == {"all-reduce"}
+    assert sum(found.of("all-reduce")) == found.parameter_bytes + twice + 4
+
+
+@pytest.mark.parametrize(
+    "name", ["pmap", "shard_map_pmean", "shard_map_psum", "shard_map_bucketed"]
+)
+def test_microbatches_are_reduced_once(name):
+    found = run(name, small_mlp(microbatches=4), "data=2")
+    assert found.of("all-reduce") == [found.parameter_bytes + 4]
+
+
+@pytest.mark.parametrize("name", ["jit_spmd", "nnx_jit", "nnx_jit_cached", "explicit_sharding"])
+def test_microbatches_are_reduced_one_by_one_where_the_compiler_decides(name):
+    """As their docstrings say: the partitioner does not move the reduction out of the scan."""
+    found = run(name, small_mlp(microbatches=4), "data=2")
+    assert found.of("all-reduce") == [found.parameter_bytes + 4] * 4
+
+
+def test_microbatches_are_reduced_one_by_one_within_their_backward_passes():
+    found = run("shard_map_in_backward", small_mlp(microbatches=4), "data=2")
+    assert sum(found.of("all-reduce")) == 4 * found.parameter_bytes + 4
+
+
+def test_zero1_communicates_once_for_all_microbatches():
+    found = run("zero1", small_mlp(microbatches=4), "data=2")
+    assert sum(found.of("reduce-scatter")) == sum(found.of("all-gather")) == found.parameter_bytes
+
+
+def test_fsdp_scatters_the_gradients_of_every_microbatch():
+    found = run("fsdp_shard_map", small_mlp(microbatches=4), "data=2")
+    assert sum(found.of("reduce-scatter")) == 4 * found.parameter_bytes
+    # XLA moves the forward pass's gathers out of the loop, and not those of the backward pass.
+    assert sum(found.of("all-gather")) == found.parameter_bytes + 4 * gathered_again(small_mlp())
+    found = run("fsdp_spmd", small_mlp(microbatches=4), "data=2")
+    assert sum(found.of("all-gather")) == found.parameter_bytes
+    assert found.of("all-reduce") == [found.parameter_bytes + 4] * 4
+
+
+def gathered_again(problem):
+    """Bytes of what a backward pass needs whole: kernels of all layers but the first."""
+    leaves = jax.tree_util.tree_leaves_with_path(shapes_of_params(problem))
+    return sum(
+        4 * leaf.size
+        for path, leaf in leaves
+        if path_of(path).endswith("kernel") and "layers/0" not in path_of(path)
+    )
+
+
+@pytest.mark.parametrize("name", ["zero1", "fsdp_shard_map"])
+def test_an_axis_of_one_device_divides_nothing(name):
+    found = run(name, small_mlp(), "data=2,fsdp=1")
+    assert sum(found.of("reduce-scatter", 2)) == found.parameter_bytes
+    assert not found.of("all-gather", 1)
+
+
+def test_the_loop_has_no_collectives():
+    assert not run("python_loop", small_mlp(), "data=4").collectives
+
+
+def test_buckets_are_reduced_apart(monkeypatch):
+    monkeypatch.setattr(IMPLEMENTATIONS["shard_map_bucketed"], "BUCKET_BYTES", 600)
+    found = run("shard_map_bucketed", small_mlp(), "data=4")
+    sizes = found.of("all-reduce", 4)
+    assert sum(sizes) == found.parameter_bytes + 4
+    assert len(sizes) == 1 if JOINS_AGAIN else len(sizes) >= 3
+
+
+def test_buckets_are_in_the_order_of_the_backward_pass():
+    """Gradients of GPT-2's first layers are made last, wherever their names stand."""
+    problem = small_gpt2(heads=2)
+    params, loss_fn = problem.functional()
+    paths = [path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    order = IMPLEMENTATIONS["shard_map_bucketed"].backward_order(loss_fn, params, problem.batch(0))
+    names = [paths[index] for index in order]
+    assert sorted(names) == sorted(paths)
+    assert names[0].startswith("norm/")
+    assert names[-1].startswith("tokens/")
+    blocks = [name.split("/")[1] for name in names if name.startswith("blocks/")]
+    assert blocks == sorted(blocks, reverse=True)
+
+
+def test_zero1_scatters_gradients_and_gathers_parameters():
+    found = run("zero1", small_mlp(), "data=4")
+    assert sum(found.of("reduce-scatter", 4)) == found.parameter_bytes
+    assert sum(found.of("all-gather", 4)) == found.parameter_bytes
+    assert found.of("all-reduce") == [4], "the loss"
+
+
+@pytest.mark.parametrize(
+    "mesh", ["data=2,fsdp=2", pytest.param("data=2,fsdp=4", marks=pytest.mark.slow)]
+)
+def test_fsdp_by_hand_never_all_reduces_whole_gradients(mesh):
+    found = run("fsdp_shard_map", small_mlp(), mesh)
+    fsdp, data = groups(mesh, "fsdp"), groups(mesh, "data")
+    again = 0 if JOINS_AGAIN else gathered_again(small_mlp())
+    assert sum(found.over("all-gather", fsdp)) == found.parameter_bytes + again
+    assert sum(found.over("reduce-scatter", fsdp)) == found.parameter_bytes
+    # Shards of gradients over `data`, and the loss over all.
+    assert found.over("all-reduce", data) == [found.parameter_bytes // len(fsdp[0])]
+    assert found.over("all-reduce", groups(mesh, "data", "fsdp")) == [4]
+
+
+@pytest.mark.parametrize("mesh", ["fsdp=4", pytest.param("data=2,fsdp=4", marks=pytest.mark.slow)])
+def test_fsdp_by_annotation_gathers_parameters_and_on_cpu_all_reduces_gradients(mesh):
+    found = run("fsdp_spmd", small_mlp("bf16"), mesh)
+    assert found.over("all-gather", groups(mesh, "fsdp")) == found.of("all-gather")
+    assert sum(found.of("all-gather")) == found.parameter_bytes
+    over_all = groups(mesh, *(name for name, _ in MeshShape.parse(mesh).axes))
+    assert found.over("all-reduce", over_all) == [found.parameter_bytes + 4]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("name", ["zero1", "fsdp_shard_map", "fsdp_spmd"])
+def test_sharded_states_of_gpt2_are_gathered_and_scattered(name, remat):
+    """Rematerialization changes none of it: whole parameters are not kept anyway."""
+    mesh = "data=4" if name == "zero1" else "data=2,fsdp=4"
+    found = run(name, small_gpt2(remat=remat), mesh)
+    gathered = sum(found.of("all-gather")) / found.parameter_bytes
+    scattered = sum(found.of("reduce-scatter")) / found.parameter_bytes
+    if name == "fsdp_spmd":
+        assert (gathered, scattered) == (1, 0)
+        whole = [size for size in found.of("all-reduce", 8) if size > TOKEN_TABLE]
+        assert whole == [found.parameter_bytes + TOKEN_TABLE + 4]
+    elif name == "zero1":
+        assert gathered == scattered
+        assert 0.95 < scattered <= 1, "all but what does not divide"
+    else:
+        assert 1 <= gathered <= 2
+        assert scattered == 1
+        assert max(found.of("all-reduce")) <= found.parameter_bytes / 4
+
+
+def groups(mesh, *axes):
+    """Places in the mesh that communicate along these axes."""
+    shape = MeshShape.parse(mesh).axes
+    names = [name for name, _ in shape]
+    places = np.arange(8)[: math.prod(size for _, size in shape)].reshape([n for _, n in shape])
+    order = [names.index(name) for name in names if name not in axes]
+    order += [names.index(name) for name in axes]
+    members = math.prod(size for name, size in shape if name in axes)
+    return tuple(map(tuple, places.transpose(order).reshape(-1, members).tolist()))
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("tensor_parallel_shard_map", 2),
+        ("tensor_parallel_spmd", 1),
+        ("tensor_parallel_spmd_activations", 1),
+    ],
+)
+@pytest.mark.parametrize(
+    ("data", "model", "remat"),
+    [
+        (2, 2, False),
+        *(
+            pytest.param(*sizes, False, marks=pytest.mark.slow)
+            for sizes in ((8, 1), (4, 2), (2, 4), (1, 8))
+        ),
+        pytest.param(2, 2, True, marks=pytest.mark.slow),
+    ],
+)
+def test_tensor_parallelism_is_megatrons(name, layers, data, model, remat):
+    """Two all-reduces of activations a block forward, two backward; one each for the vocabulary.
+
+    Rematerialization repeats the first of a block's two; nothing needs the second again.
+    """
+    mesh = f"data={data},model={model}"
+    found = run(name, small_gpt2(layers=layers, remat=remat), mesh)
+    activations = 4 * (8 // data) * 16 * 16
+    large = [c for c in found.over("all-reduce", groups(mesh, "model")) if c >= activations]
+    if model > 1:
+        # XLA may combine two of them, and lets the loss's numbers a token go along with one.
+        count = (5 if remat else 4) * layers + 2
+        assert count * activations <= sum(large) <= count * activations + 4 * (8 // data) * 16
+        assert remat or len(large) == count
+    if data > 1:
+        (gradients,) = found.over("all-reduce", groups(mesh, "data"))
+        if name == "tensor_parallel_shard_map":
+            whole = found.parameter_bytes
+            assert whole / model <= gradients < whole / model + 0.2 * whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "ticks"), [("pipeline_gpipe", 5), ("pipeline_interleaved", 9)])
+@pytest.mark.parametrize("mesh", ["data=2,pipe=2", "data=2,model=2,pipe=2"])
+def test_pipelines_hand_on_a_microbatch_a_tick(name, ticks, mesh):
+    """Four microbatches on two stages, forward and backward."""
+    problem = small_gpt2(layers=4, heads=2, microbatches=4)
+    found = run(name, problem, mesh)
+    activations = 4 * (8 // 2 // 4) * 16 * 16
+    assert found.of("collective-permute") == [activations] * 2 * ticks
+    # What leaves the last stage is scattered over the stages, and its gradient gathered.
+    assert found.over("reduce-scatter", groups(mesh, "pipe")) == [4 * activations]
+    assert found.over("all-gather", groups(mesh, "pipe")) == [4 * activations]
+    # Gradients of what is beside the blocks, and the loss, are summed over `pipe` as well.
+    ends = sum(
+        4 * leaf.size
+        for path, leaf in jax.tree_util.tree_leaves_with_path(shapes_of_params(problem))
+        if not path_of(path).startswith("blocks/")
+    )
+    of_ends = sum(found.over("all-reduce", groups(mesh, "data", "pipe")))
+    assert 0.5 * ends <= of_ends <= ends + 4, "half of them, where `model` divides the vocabulary"
+    blocks = sum(found.over("all-reduce", groups(mesh, "data")))
+    assert 0 < blocks <= (found.parameter_bytes - ends) / 2

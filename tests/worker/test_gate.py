@@ -1,0 +1,439 @@
+"""The gate catches wrong steps, names what is wrong, and lets right ones through."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from bench.contract import Problem, TrainStep
+from bench.contract.placement import (
+    create_data_parallel_sharding,
+    place_batch_on_shards,
+    place_model_state_on_shards,
+)
+from bench.contract.workloads import linear, mlp
+from bench.records.mesh import MeshShape
+from bench.worker.meshes import make_mesh
+from bench.worker.prove.gate import (
+    OWN,
+    SGD,
+    Gate,
+    WrongStepError,
+    built,
+    find_drift,
+    pair,
+    rounding,
+)
+from implementations import python_loop
+
+DEVICES = 4
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return make_mesh(MeshShape.parse(f"data={DEVICES}"))
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    """Where compiled proofs are remembered."""
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.fixture(scope="module")
+def gate(mesh, programs):
+    """On the MLP, whose optimizer is AdamW: it hides a constant factor on the gradients."""
+    return make_gate(mlp, mesh, programs)
+
+
+def make_gate(workload, mesh, programs, precision="fp32", change=lambda problem: problem):
+    config = workload.SIZES["tiny"]()
+    timed = change(workload.problem(config, 8, precision))
+    with jax.enable_x64(True):
+        exact = change(workload.problem(config, 8, "fp64"))
+    return Gate(timed, exact, mesh, mesh.shape["data"], precision, programs)
+
+
+def data_parallel(step_of, *, check_vma=True):
+    """An implementation from `step_of(problem, loss_fn)`, run by shard_map over `data`."""
+
+    def build(problem: Problem, mesh: Any) -> TrainStep:
+        params, loss_fn = problem.functional()
+        sharding = create_data_parallel_sharding(mesh)
+        step = jax.shard_map(
+            step_of(problem, loss_fn),
+            mesh=mesh,
+            in_specs=(P(), P("data")),
+            out_specs=P(),
+            check_vma=check_vma,
+        )
+        return TrainStep(
+            state=place_model_state_on_shards((params, problem.optimizer.init(params)), mesh),
+            place=partial(place_batch_on_shards, sharding=sharding),
+            step=jax.jit(step),
+            params=lambda state: state[0],
+        )
+
+    return Module(build)
+
+
+@dataclass
+class Module:
+    build: Any
+
+    def why_unsupported(self, problem, mesh):
+        return None
+
+
+def apply(problem, state, grads):
+    params, opt_state = state
+    updates, opt_state = problem.optimizer.update(grads, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state
+
+
+def reduced_by(reduce_loss, reduce_grads):
+    """A step that differentiates locally and reduces as told."""
+
+    def step_of(problem, loss_fn):
+        def step(state, batch):
+            loss, grads = jax.value_and_grad(loss_fn)(state[0], batch)
+            return apply(problem, state, reduce_grads(grads)), reduce_loss(loss)
+
+        return step
+
+    return step_of
+
+
+def mean(x):
+    return jax.lax.pmean(x, "data")
+
+
+def total(x):
+    return jax.lax.psum(x, "data")
+
+
+def own(x):
+    return x
+
+
+def shard_0(x):
+    # Summing with zeros from the others gives every device the same value.
+    index = jax.lax.axis_index("data")
+    return total(jax.tree.map(lambda leaf: jnp.where(index == 0, leaf, 0), x))
+
+
+def test_right_step_passes_all_three_trajectories(gate, mesh):
+    right = data_parallel(reduced_by(mean, mean), check_vma=False)
+    checks = gate.prove_exact(right)
+    timed_problem = mlp.problem(mlp.tiny(), 8, "fp32")
+    check, _ = gate.prove_timed(right.build(timed_problem, mesh))
+    assert [c["name"] for c in [*checks, check]] == ["fp64 sgd", "fp64 optimizer", "as timed"]
+    assert checks[0]["update_error"] < 1e-12
+    assert checks[0]["update_tolerance"] == pytest.approx(2.0**-26)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "diagnosis"),
+    [
+        (
+            data_parallel(reduced_by(mean, total), check_vma=False),
+            f"gradients are {DEVICES} times too large: summed over the shards and not divided",
+        ),
+        (
+            # check_vma has already summed the gradients of the replicated parameters.
+            data_parallel(reduced_by(mean, mean)),
+            f"gradients are {DEVICES} times too large",
+        ),
+        (
+            data_parallel(reduced_by(mean, lambda g: total(total(g))), check_vma=False),
+            f"gradients are {DEVICES**2} times too large: reduced twice over the shards",
+        ),
+        (
+            data_parallel(
+                reduced_by(mean, lambda g: jax.tree.map(lambda x: x / DEVICES, mean(g))),
+                check_vma=False,
+            ),
+            "gradients are 0.25 times too large: divided twice",
+        ),
+        (
+            data_parallel(reduced_by(shard_0, mean), check_vma=False),
+            "the loss is that of shard 0 alone",
+        ),
+        (
+            data_parallel(reduced_by(total, mean), check_vma=False),
+            "the loss is summed over the shards, not averaged",
+        ),
+        (
+            data_parallel(reduced_by(mean, shard_0), check_vma=False),
+            "gradients of shard 0 alone: they are not reduced over the shards",
+        ),
+        (
+            data_parallel(reduced_by(mean, own), check_vma=False),
+            "replicas drift",
+        ),
+        (
+            data_parallel(reduced_by(own, mean), check_vma=False),
+            "replicas drift: the loss is not the same on",
+        ),
+        (
+            data_parallel(
+                reduced_by(mean, lambda g: jax.tree.map(jnp.zeros_like, g)), check_vma=False
+            ),
+            "parameters do not change",
+        ),
+    ],
+)
+def test_wrong_reduction_is_caught_and_named(gate, wrong, diagnosis):
+    with pytest.raises(WrongStepError) as caught:
+        gate.prove_exact(wrong)
+    assert diagnosis in str(caught.value)
+    assert "fp64 sgd" in str(caught.value)
+
+
+def test_no_reduction_also_names_the_shard(gate):
+    with pytest.raises(WrongStepError, match="gradients of shard 0 alone"):
+        gate.prove_exact(data_parallel(reduced_by(mean, own), check_vma=False))
+
+
+def test_adam_alone_would_hide_a_sum_without_divide(gate):
+    """Why the gate runs with SGD too: this trajectory differs by the effect of eps alone."""
+    wrong = data_parallel(reduced_by(mean, total), check_vma=False)
+    sgd = gate.problems.pop(SGD)
+    try:
+        checks = gate.prove_exact(wrong)
+    finally:
+        gate.problems = {SGD: sgd, OWN: gate.problems[OWN]}
+    assert [check["name"] for check in checks] == [OWN]
+
+
+def test_one_update_per_shard_is_named(gate):
+    def build(problem, mesh):
+        right = python_loop.build(problem, mesh)
+        _, loss_fn = problem.functional()
+
+        def step(state, shards):
+            losses = []
+            for shard in shards:
+                loss, grads = jax.value_and_grad(loss_fn)(state[0], jax.device_get(shard))
+                state = apply(problem, state, grads)
+                losses.append(loss)
+            return state, sum(losses) / len(losses)
+
+        return TrainStep(state=right.state, place=right.place, step=step, params=right.params)
+
+    with pytest.raises(WrongStepError, match=f"{DEVICES} updates a step: one for every shard"):
+        gate.prove_exact(Module(build))
+
+
+def test_wrong_optimizer_is_caught(gate):
+    """Right under SGD, but every update of AdamW is 1 % too long."""
+
+    def step_of(problem, loss_fn):
+        def step(state, batch):
+            loss, grads = mean(jax.value_and_grad(loss_fn)(state[0], batch))
+            params, opt_state = state
+            updates, opt_state = problem.optimizer.update(grads, opt_state, params)
+            factor = 1.0 if isinstance(opt_state[0], optax.EmptyState) else 1.01
+            updates = jax.tree.map(lambda u: factor * u, updates)
+            return (optax.apply_updates(params, updates), opt_state), loss
+
+        return step
+
+    with pytest.raises(WrongStepError, match="the optimizer is not applied as given"):
+        gate.prove_exact(data_parallel(step_of, check_vma=False))
+
+
+def test_later_steps_are_compared_too(gate):
+    """Momentum that is not carried over shows only from the second step on."""
+
+    def step_of(problem, loss_fn):
+        def step(state, batch):
+            loss, grads = mean(jax.value_and_grad(loss_fn)(state[0], batch))
+            params, _ = apply(problem, state, grads)
+            return (params, state[1]), loss
+
+        return step
+
+    with pytest.raises(WrongStepError, match="fp64 optimizer"):
+        gate.prove_exact(data_parallel(step_of, check_vma=False))
+
+
+def test_wrong_only_as_timed_is_caught(gate, mesh):
+    def step_of(problem, loss_fn):
+        def step(state, batch):
+            loss, grads = mean(jax.value_and_grad(loss_fn)(state[0], batch))
+            if batch[0].dtype == jnp.float32:
+                grads = jax.tree.map(lambda g: jnp.roll(g, 1), grads)
+            return apply(problem, state, grads), loss
+
+        return step
+
+    wrong = data_parallel(step_of, check_vma=False)
+    gate.prove_exact(wrong)
+    timed_problem = mlp.problem(mlp.tiny(), 8, "fp32")
+    with pytest.raises(WrongStepError, match="right in float64, but not as it would be timed"):
+        gate.prove_timed(wrong.build(timed_problem, mesh))
+
+
+def test_a_loss_must_be_a_scalar(gate):
+    wrong = data_parallel(reduced_by(lambda loss: mean(loss)[None], mean), check_vma=False)
+    with pytest.raises(WrongStepError, match=r"the loss has shape \(1,\)"):
+        gate.prove_exact(wrong)
+
+
+class Promise:
+    """A loss that is computed when somebody looks: its time would be nobody's."""
+
+    shape = ()
+
+    def __init__(self, compute):
+        self.compute = compute
+
+    def __float__(self):
+        return float(self.compute())
+
+    def block_until_ready(self):
+        return self
+
+
+@pytest.mark.parametrize(
+    ("disguise", "what"),
+    [
+        (lambda state, loss: (state, Promise(lambda: loss)), "the loss is a Promise"),
+        (lambda state, loss: ((*state, Promise(lambda: loss)), loss), "holds a Promise at [2]"),
+    ],
+)
+def test_outputs_that_cannot_be_waited_for_are_wrong(gate, disguise, what):
+    right = data_parallel(reduced_by(mean, mean), check_vma=False)
+
+    def build(problem, mesh):
+        made = right.build(problem, mesh)
+
+        def step(state, batch):
+            return disguise(*made.step(state[:2], batch))
+
+        return replace(made, step=step)
+
+    with pytest.raises(WrongStepError, match=re.escape(what)):
+        gate.prove_exact(Module(build))
+
+
+def test_not_a_number_is_wrong(gate):
+    wrong = data_parallel(reduced_by(lambda loss: mean(loss) * jnp.nan, mean), check_vma=False)
+    with pytest.raises(WrongStepError, match="not finite"):
+        gate.prove_exact(wrong)
+
+
+def test_parameters_of_another_model_are_wrong(gate):
+    right = data_parallel(reduced_by(mean, mean), check_vma=False)
+
+    def build(problem, mesh):
+        step = right.build(problem, mesh)
+        return TrainStep(
+            state=step.state,
+            place=step.place,
+            step=step.step,
+            params=lambda state: {"renamed": state[0]},
+        )
+
+    with pytest.raises(WrongStepError, match="names or shapes"):
+        gate.prove_exact(Module(build))
+
+
+def test_sgd_workload_catches_a_factor_in_its_own_optimizer_as_well(mesh, programs):
+    gate = make_gate(linear, mesh, programs)
+    del gate.problems[SGD]
+    wrong = data_parallel(reduced_by(mean, total), check_vma=False)
+    with pytest.raises(WrongStepError, match="fp64 optimizer"):
+        gate.prove_exact(wrong)
+
+
+@pytest.mark.parametrize(("precision", "holds"), [("bf16", True), ("fp16", False)])
+def test_gradients_that_underflow_are_refused(mesh, programs, precision, holds):
+    """In float16 alone: bfloat16 reaches as far down as float32."""
+
+    def faint(problem):
+        return replace(problem, loss=lambda model, batch: 1e-7 * problem.loss(model, batch))
+
+    gate = make_gate(mlp, mesh, programs, precision, faint)
+    right = data_parallel(reduced_by(mean, mean), check_vma=False)
+    gate.prove_exact(right)
+    timed = right.build(faint(mlp.problem(mlp.tiny(), 8, precision)), mesh)
+    if holds:
+        gate.prove_timed(timed)
+    else:
+        with pytest.raises(WrongStepError, match="right in float64, but not as it would be timed"):
+            gate.prove_timed(timed)
+
+
+def test_drift_is_found_bit_by_bit(mesh):
+    sharding = jax.sharding.NamedSharding(mesh, P())
+    same = np.float32(1.0)
+    next_up = np.nextafter(same, np.float32(2.0))
+    values = [same, same, next_up, same]
+    shards = [jax.device_put(v, d) for v, d in zip(values, mesh.devices.flat, strict=True)]
+    array = jax.make_array_from_single_device_arrays((), sharding, shards)
+    assert "w is not the same on device 0 and device 2" in find_drift({"w": array})
+    assert find_drift({"w": jax.device_put(same, sharding)}) == ""
+
+
+def test_gate_leaves_the_process_in_float32(gate):
+    assert jnp.zeros(1).dtype == jnp.float32
+    assert jax.config.read("jax_disable_most_optimizations") is False
+
+
+@pytest.mark.parametrize(
+    ("precision", "platform", "asked", "bits"),
+    [
+        ("fp64", "gpu", None, 52),
+        ("bf16", "cpu", None, 7),
+        ("fp16", "gpu", None, 10),
+        ("fp32", "cpu", None, 23),
+        ("fp32", "gpu", None, 10),
+        ("fp32", "tpu", None, 7),
+        ("fp32", "gpu", "highest", 23),
+    ],
+)
+def test_rounding_follows_the_shortest_significand(precision, platform, asked, bits):
+    with jax.default_matmul_precision(asked):
+        assert rounding(precision, platform) == 2.0**-bits
+
+
+def test_a_workload_that_is_not_finite_is_not_the_implementations_fault(mesh, programs):
+    def infinite(problem: Problem) -> Problem:
+        return replace(problem, loss=lambda model, batch: problem.loss(model, batch) / 0.0)
+
+    with pytest.raises(WrongStepError, match=r"the workload itself .*\(fp64 sgd; losses: inf"):
+        make_gate(linear, mesh, programs, change=infinite)
+
+
+def test_the_first_loss_is_the_truths(gate):
+    assert gate.first_loss == gate.truth[OWN].losses[0]
+
+
+@pytest.mark.parametrize("returned", [None, TrainStep, {"state": 1}])
+def test_what_is_built_must_be_a_step(mesh, returned):
+    class Odd:
+        @staticmethod
+        def build(problem, mesh):
+            return returned
+
+    with pytest.raises(WrongStepError, match=f"build returns a {type(returned).__name__}, not"):
+        built(Odd, linear.problem(linear.tiny(), 8, "fp32"), mesh)
+
+
+def test_what_a_step_returns_must_be_a_pair():
+    assert pair([1, 2]) == (1, 2)
+    with pytest.raises(WrongStepError, match="3 values, not the pair"):
+        pair((1, 2, 3))
+    with pytest.raises(WrongStepError, match="a float, not the pair"):
+        pair(1.0)

@@ -1,0 +1,285 @@
+"""Arms that take their input in every step: what they do, and what is said of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import synthetic
+from fakes.catalogue import catalogue
+
+from bench.analyse import cell_table, input_cost
+from bench.contract import TrainStep
+from bench.contract.workloads import gpt2, linear
+from bench.plan.matrix import BadInput, make_plan
+from bench.plan.options import Options
+from bench.present import page_data
+from bench.records import store
+from bench.records.input_arms import fed, opponents, owner
+from bench.worker.phases import input_feed as worker
+
+needs_grain = pytest.mark.skipif(
+    importlib.util.find_spec("grain") is None, reason="grain is not installed: extra `input`"
+)
+
+CONFIG = gpt2.tiny()
+PROBLEM = gpt2.problem(CONFIG, 4, "fp32")
+
+
+def test_arms_are_named_after_what_they_are_compared_with() -> None:
+    arm = fed("pmap", "loaded")
+    assert (owner(arm), owner("pmap@base")) == ("pmap", "pmap@base")
+    assert opponents(["pmap", arm, fed("other", "loaded"), "twin"]) == {arm: "pmap"}
+
+
+@pytest.mark.parametrize("way", worker.FEEDS)
+def test_a_feed_gives_batches_in_order_and_makes_as_many_as_it_gives(way: str) -> None:
+    made: list[int] = []
+    feed = worker.FEEDS[way](lambda number: made.append(number) or jnp.float32(number))  # type: ignore[func-returns-value]
+    feed.settle()
+    ahead = len(made)
+    assert ahead == (worker.AHEAD if way == "prefetched" else 0)
+    assert [int(feed.take()) for _ in range(5)] == list(range(5))
+    feed.settle()
+    assert made == list(range(5 + ahead))
+    feed.close()
+
+
+def test_what_a_thread_fails_at_is_raised_where_the_batch_is_asked_for() -> None:
+    feed = worker.Prefetched(lambda number: 1 // (1 - number))
+    feed.take()
+    with pytest.raises(ZeroDivisionError):
+        feed.take()
+    feed.close()
+
+
+def test_no_more_than_the_bound_are_made_ahead() -> None:
+    more, made = threading.Semaphore(0), []
+    feed = worker.Prefetched(lambda number: (made.append(number), more.release()))
+    feed.settle()
+    for _ in range(worker.AHEAD):
+        assert more.acquire(timeout=10)
+    assert not more.acquire(timeout=0.05)
+    feed.close()
+    assert made == list(range(worker.AHEAD))
+
+
+def counting_step() -> TrainStep:
+    """Adds up the batches that it is given."""
+    return TrainStep(
+        state=jnp.float32(0),
+        place=jnp.asarray,
+        step=lambda state, batch: (state + batch, state + batch),
+        params=lambda state: state,
+    )
+
+
+def test_an_arm_takes_the_next_batch_in_every_step_and_tells_how_long_it_waited() -> None:
+    step = counting_step()
+    feed = worker.Loaded(jnp.float32)
+    arm = worker.FedArm("a+loaded", step.step, step.state, None, way="loaded", feed=feed)
+    arm.run(3)
+    waits = arm.waits()
+    assert waits is not None
+    assert waits["wait_ns"] >= waits["starved_ns"] > 0
+    assert waits["latency_wait_ns"] == 0
+    arm.run(2, wait_each=True)
+    assert float(arm.state) == sum(range(5))
+    waits = arm.waits()
+    assert waits is not None
+    assert (waits["wait_ns"], waits["latency_wait_ns"] > 0) == (0, True)
+    assert arm.waits() == {"wait_ns": 0, "starved_ns": 0, "latency_wait_ns": 0}
+
+
+@dataclass
+class Loss:
+    """Of a step that the devices are done with, or not yet."""
+
+    done: bool
+    deleted: bool = False
+
+    def is_deleted(self) -> bool:
+        return self.deleted
+
+    def is_ready(self) -> bool:
+        assert not self.deleted, "jax refuses to answer"
+        return self.done
+
+    def block_until_ready(self) -> None:
+        self.done = True
+
+
+def test_a_step_starved_where_the_devices_were_done_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The n-th batch takes 10^n ns of a clock that nothing else moves."""
+    now, batches = 0, iter(range(5))
+    losses = iter([Loss(done=False), Loss(done=True), Loss(done=False, deleted=True)])
+
+    def take() -> int:
+        nonlocal now
+        number = next(batches)
+        now += 10**number
+        return number
+
+    def step(state: None, _: int) -> Any:
+        return state, next(losses, Loss(done=False))
+
+    monkeypatch.setattr(worker, "time", SimpleNamespace(perf_counter_ns=lambda: now))
+    feed: Any = SimpleNamespace(take=take, settle=lambda: None)
+    arm = worker.FedArm("a+loaded", step, None, None, way="loaded", feed=feed)
+    arm.run(4)
+    # Nothing runs before the first step, the second finds the devices busy, the third idle; of a
+    # loss that is gone nothing is known, and the figure is a bound from above.
+    assert arm.waits() == {"wait_ns": 1111, "starved_ns": 1101, "latency_wait_ns": 0}
+    arm.run(1)
+    assert arm.waits() == {"wait_ns": 10000, "starved_ns": 10000, "latency_wait_ns": 0}
+
+
+@pytest.mark.parametrize("wait_each", [False, True])
+def test_a_span_lasts_until_as_many_batches_are_ahead_as_before_it(wait_each: bool) -> None:
+    events: list[str] = []
+    feed: Any = SimpleNamespace(
+        take=lambda: events.append("take"), settle=lambda: events.append("settle")
+    )
+    arm = worker.FedArm(
+        "a+prefetched",
+        lambda state, _: (state, jnp.float32(0)),
+        None,
+        None,
+        way="prefetched",
+        feed=feed,
+    )
+    # What a launch does is in the span's time.
+    arm.launch(2, wait_each=wait_each)
+    assert events == ["take", "take", "settle"]
+
+
+@needs_grain
+def test_one_process_reads_real_text_in_an_order_that_is_always_the_same() -> None:
+    rows = worker.Rows(0, 4, 4)
+    batches = [worker.pipeline(PROBLEM, rows) for _ in range(2)]
+    text = gpt2.text().tobytes()
+    for number in (0, 1, 7):
+        first, again = (batch(number) for batch in batches)
+        np.testing.assert_array_equal(first, again)
+        assert (first.shape, first.dtype) == ((4, CONFIG.context + 1), np.int32)
+        assert all(row.astype(np.uint8).tobytes() in text for row in first)
+    assert not np.array_equal(batches[0](0), batches[0](1))
+
+
+@needs_grain
+def test_processes_read_records_of_their_own() -> None:
+    numbered = replace(PROBLEM, records=[np.int32(number) for number in range(13)])
+    for epochs in (1, 2):
+        read = [
+            {
+                int(row)
+                for number in range(4 * epochs)
+                for row in worker.pipeline(numbered, worker.Rows(2 * rank, 2 * rank + 2, 4))(number)
+            }
+            for rank in range(2)
+        ]
+        assert read == [set(range(0, 13, 2)), set(range(1, 13, 2))]
+
+
+@needs_grain
+def test_every_epoch_has_all_records_in_an_order_of_its_own() -> None:
+    numbered = replace(PROBLEM, records=[np.int32(number) for number in range(13)])
+    read = worker.pipeline(numbered, worker.Rows(0, 1, 1))
+    epochs = [tuple(int(read(13 * epoch + n)[0]) for n in range(13)) for epoch in range(3)]
+    assert all(sorted(epoch) == [*range(13)] for epoch in epochs)
+    assert len(set(epochs)) == 3
+
+
+@needs_grain
+def test_a_workload_without_records_has_its_batches_in_their_order() -> None:
+    problem = linear.problem(linear.tiny(), 8, "fp32")
+    read = worker.pipeline(problem, worker.Rows(4, 8, 8))
+    for number in (0, 3, worker.DRAWN_BATCHES + 3):
+        usual = problem.batch(number % worker.DRAWN_BATCHES)
+        jax.tree.map(np.testing.assert_array_equal, read(number), tuple(x[4:] for x in usual))
+
+
+def test_rows_of_an_array_are_those_of_its_devices() -> None:
+    devices = jax.devices()
+    mesh = jax.make_mesh((4, 2), ("data", "model"), devices=devices[:8])
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    assert worker.own_rows(jax.device_put(np.zeros((8, 3)), sharding)) == worker.Rows(0, 8, 8)
+
+
+def test_a_process_takes_its_own_share_of_the_records() -> None:
+    numbers = range(8)
+    assert [*numbers[worker.Rows(2, 4, 8).shard]] == [1, 5]
+    assert [*numbers[worker.Rows(0, 8, 8).shard]] == [*numbers]
+
+
+def test_input_is_refused_without_its_package_and_in_a_gate() -> None:
+    with pytest.raises(
+        BadInput, match=r"--input: needs the package grain, .*LOCKSTEP_EXTRAS=input"
+    ):
+        make_plan(Options(input=("loaded",)), catalogue())
+    there = {**catalogue(), "optional": {"grain": "1"}}
+    assert make_plan(Options(input=("loaded", "loaded")), there).inputs == ("loaded",)
+    with pytest.raises(BadInput, match="--input: unknown 'lodaed'; did you mean loaded"):
+        make_plan(Options(input=("lodaed",)), there)
+    with pytest.raises(BadInput, match="--input: a gate compares"):
+        make_plan(Options(input=("loaded",), base_revision="main"), there)
+
+
+def built(tmp_path: Path, **changes: Any) -> tuple[Path, cell_table.Tables]:
+    plan = synthetic.Plan(
+        devices=(2,), ratios={"jit_spmd": 1.0, "pmap": 1.1}, rounds=64, noise=0.001,
+        inputs={"loaded": 1.25, "prefetched": 1.0}, **changes,
+    )  # fmt: skip
+    directory = synthetic.write(tmp_path, plan)
+    return directory, cell_table.build(store.load(directory))
+
+
+def test_a_report_tells_what_input_costs_and_ranks_nobody_by_it(tmp_path: Path) -> None:
+    directory, content = built(tmp_path)
+    block = content.comparisons[0]
+    assert [cell["implementation"] for cell in block.ranked] == ["jit_spmd", "pmap"]
+    assert set(block.claims) == {"pmap"}
+    found = {(one.cell["implementation"], one.way): one for one in input_cost.find([block])}
+    assert len(found) == 4
+    for (_, way), one in found.items():
+        assert one.claim is not None
+        assert one.waits is not None
+        expected, word = (1.25, "slower") if way == "loaded" else (1.0, "same")
+        assert one.claim.ratio.value == pytest.approx(expected, rel=0.01)
+        assert one.claim.verdict.word == word
+        share = one.waits.wait_s / one.step_s
+        assert share == pytest.approx(1 - 1 / expected, abs=0.01)
+        assert one.waits.starved_s == pytest.approx(one.waits.wait_s / 2, rel=0.1, abs=1e-6)
+    table = input_cost.table(input_cost.find([block]))
+    assert table is not None
+    assert [row.figures[0].main for row in table.rows] == ["loaded", "prefetched"] * 2
+    assert len({len(row.figures) for row in table.rows} | {len(table.headings) - 1}) == 1
+    drawn = page_data.build(content, store.read_manifest(directory))
+    assert drawn["inputs"]["way"] == ["loaded", "prefetched"] * 2
+    assert set(drawn["blocks"]["samples"][0]) == {"0", "1", "twin"}
+
+
+def test_what_an_arm_without_a_time_took_in_is_not_told(tmp_path: Path) -> None:
+    endings: Any = {("pmap", 0): ("wrong", "it is")}
+    _, content = built(tmp_path, endings=endings)
+    found = input_cost.find(content.comparisons)
+    assert {one.cell["implementation"] for one in found} == {"jit_spmd"}
+
+
+def test_a_page_can_be_made_where_one_arm_has_no_samples(tmp_path: Path) -> None:
+    # What is measured in a worker of its own has none here.
+    directory, content = built(tmp_path, alone=frozenset({"pmap"}))
+    drawn = page_data.build(content, store.read_manifest(directory))
+    assert drawn["inputs"]["verdict"] == ["slower", "same", None, None]
+    assert drawn["inputs"]["ratio"][2:] == [None, None]
+    page_data.encode(drawn)

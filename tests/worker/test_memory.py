@@ -1,0 +1,50 @@
+"""Measured memory is the arm's own, and is said only where it is known."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+
+from bench.worker.read.memory import high_water
+from bench.worker.time.clock import Arm
+
+
+class Device:
+    """Counts like a backend's allocator."""
+
+    def __init__(self, device, in_use):
+        self.id, self.in_use = device.id, in_use
+
+    def memory_stats(self):
+        return {"bytes_in_use": self.in_use}
+
+
+def test_the_most_that_was_seen_of_the_arm_on_the_largest_device():
+    """Others hold 100 and 900 bytes; the arm's state and batch are 40 on the first device."""
+    real = jax.devices()[:2]
+    devices = [Device(real[0], 140), Device(real[1], 900)]
+    state = jax.device_put(jnp.ones(6), real[0])
+    batch = jax.device_put(jnp.ones(4), real[0])
+
+    def step(state, batch):
+        devices[0].in_use += 7
+        devices[1].in_use += 5
+        time.sleep(0.02)  # so that it is looked at
+        devices[0].in_use -= 7
+        devices[1].in_use -= 5
+        return state, batch[0]
+
+    assert high_water(Arm("arm", step, state, batch), devices) == 7 + 40
+
+
+def test_backends_that_do_not_count():
+    arm = Arm("arm", lambda state, batch: (state, jnp.sum(batch)), None, jnp.ones(4))
+    assert high_water(arm, jax.devices("cpu")) is None
+
+    def refuse():
+        raise jax.errors.JaxRuntimeError("UNIMPLEMENTED")
+
+    assert high_water(arm, [SimpleNamespace(memory_stats=refuse)]) is None

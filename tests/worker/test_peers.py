@@ -1,0 +1,152 @@
+"""A mesh over several processes: real workers, as the supervisor starts them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.measure import supervisor
+from bench.measure.supervisor import Launch, Settings, run_block
+from bench.records.cells import Block, StepOptions
+from bench.records.mesh import MeshShape
+from bench.records.paths import ROOT
+
+BUILT_IN = sorted(path.stem for path in (ROOT / "implementations").glob("[a-z]*.py"))
+
+PLANTED = {
+    # Rank 1 computes with other numbers, and no device of its own can see it.
+    "drifting": """
+def build(problem, mesh):
+    right = jit_spmd.build(problem, mesh)
+    def params(state):
+        def spoil(leaf):
+            shards = [s.data * (1 + 1e-12 * jax.process_index()) for s in leaf.addressable_shards]
+            return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, shards)
+        return jax.tree.map(spoil, right.params(state))
+    return dataclasses.replace(right, params=params)
+""",
+    "alone": """
+def why_unsupported(problem, mesh):
+    return "not on rank 1" if jax.process_index() else None
+""",
+    "raising": """
+def build(problem, mesh):
+    if jax.process_index():
+        raise RuntimeError("no such luck")
+    return jit_spmd.build(problem, mesh)
+""",
+}
+HEAD = """
+import dataclasses, jax
+from implementations import jit_spmd
+from implementations.jit_spmd import build, why_unsupported
+"""
+
+
+def measured(mesh: str, names: list[str], paths: list[Path], workload: str) -> dict:
+    """Cells by implementation, and the one block's samples."""
+    shape = MeshShape.parse(mesh)
+    options = StepOptions(processes=2, microbatches=2 if "pipe" in mesh else 1)
+    name, _, size = workload.partition("-")
+    block = Block(name, size, shape, 8, options)
+    settings = replace(
+        Settings("cpu", "jit_spmd", rounds=2, seconds=0.1, silence_s=200),
+        implementation_paths=tuple(map(str, paths)),
+    )
+    attempts = run_block(block, names, settings, launch=Launch(more=lambda _: True))
+    cells = {row["implementation"]: row for one in attempts for row in one.cells}
+    return {"cells": cells, "samples": [row for one in attempts for row in one.samples]}
+
+
+@pytest.mark.slow
+def test_processes_agree_on_what_one_of_them_finds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(supervisor, "_PEER_S", 8.0)
+    paths = []
+    for name, text in PLANTED.items():
+        paths.append(tmp_path / f"{name}.py")
+        paths[-1].write_text(HEAD + text)
+    found = measured("data=2", ["jit_spmd", *PLANTED], paths, "linear-tiny")
+    cells = found["cells"]
+    apart = "process 1 of 2 failed where others did not: "
+    assert {name: row["status"] for name, row in cells.items()} == {
+        "jit_spmd": "ok",
+        "drifting": "wrong",
+        "alone": "unsupported",
+        "raising": "crashed",
+    }, json.dumps(cells, indent=1)
+    assert "is not the same in process 0 and 1" in cells["drifting"]["reason"]
+    assert cells["alone"]["reason"] == apart + "not on rank 1"
+    assert cells["raising"]["reason"].startswith(apart + "RuntimeError: no such luck")
+    for row in found["samples"]:
+        assert len(row["process_throughput_ns"]) == 2
+        assert row["throughput_ns"] == max(row["process_throughput_ns"])
+        assert row["latency_ns"] == max(row["process_latency_ns"])
+    assert cells["jit_spmd"]["processes"] == 2
+    (reduction,) = cells["jit_spmd"]["communication"]
+    assert (reduction["kind"], reduction["axes"], reduction["members"]) == (
+        "all-reduce",
+        ["data"],
+        2,
+    )
+
+
+CEILINGS = """
+import jax, os
+from bench.worker import ceilings
+from bench.workloads.linear import *
+if jax.process_index():
+    real = ceilings.filled
+    def filled(mesh, *array):
+        if mesh.size == 2:  # for the all-reduce, which is for both processes
+            {end}
+        return real(mesh, *array)
+    ceilings.filled = filled
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("end", "measured"),
+    [("pass", True), ("raise MemoryError('no such luck')", False), ("os._exit(1)", False)],
+)
+def test_ceilings_are_measured_in_all_processes_or_in_none(
+    end: str, measured: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "planted.py"
+    path.write_text(CEILINGS.format(end=end))
+    settings = Settings(
+        "cpu", "jit_spmd", rounds=2, seconds=0.1, silence_s=200, workload_paths=(str(path),)
+    )
+    options = StepOptions(processes=2)
+    block = Block("planted", "tiny", MeshShape.parse("data=2"), 8, options)
+    (attempt,) = run_block(block, ["jit_spmd"], settings)
+    assert [(row["status"], row["reason"]) for row in attempt.cells] == [("ok", "")]
+    found = attempt.block["ceilings"]
+    assert (found is not None) == measured
+    if found is not None:
+        assert all(figure is not None and figure > 0 for figure in found.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mesh", "workload", "right"),
+    [
+        ("data=2", "mlp-tiny", 11),
+        ("data=1,fsdp=2", "mlp-tiny", 2),
+        ("data=2,model=2", "mlp-tiny", 3),
+        ("data=2,pipe=2", "gpt2-nano", 1),
+    ],
+)
+def test_every_implementation_is_right_over_two_processes(
+    mesh: str, workload: str, right: int
+) -> None:
+    cells = measured(mesh, BUILT_IN, [], workload)["cells"]
+    ended = {name: (row["status"], row["reason"]) for name, row in cells.items()}
+    assert {status for status, _ in ended.values()} == {"ok", "unsupported"}, ended
+    assert sum(status == "ok" for status, _ in ended.values()) >= right, ended
+    assert ended["python_loop"][0] == "unsupported"

@@ -1,0 +1,137 @@
+"""What a step's programs say of themselves: communication by axis, bytes on the wire, cost."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bench.records.mesh import MeshShape
+from bench.worker.meshes import make_mesh
+from bench.worker.read.collectives import Collective
+from bench.worker.read.programs import (
+    axes_of,
+    communication,
+    compilers_cost,
+    live_programs,
+    new_programs,
+    product_flops,
+    wire_bytes,
+)
+
+MESH = MeshShape.parse("data=2,model=2,pipe=2")
+
+
+@pytest.mark.parametrize(
+    ("kind", "groups", "axes"),
+    [
+        ("all-reduce", ((0, 4), (1, 5), (2, 6), (3, 7)), ("data",)),
+        ("all-reduce", ((0, 2), (1, 3), (4, 6), (5, 7)), ("model",)),
+        ("all-gather", ((0, 1, 4, 5), (2, 3, 6, 7)), ("data", "pipe")),
+        ("all-reduce", ((7, 6, 5, 4, 3, 2, 1, 0),), ("data", "model", "pipe")),
+        ("collective-permute", ((0, 1), (2, 3)), ("pipe",)),
+        ("collective-permute", ((0, 2), (6, 4)), ("model",)),
+        ("all-reduce", ((0, 1, 2), (3, 4, 5)), ()),
+    ],
+)
+def test_groups_are_told_by_axes(kind, groups, axes):
+    one = Collective(kind, ("f32",), 4, groups, 1, "", returned=False)
+    assert axes_of(one, make_mesh(MESH)) == axes
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent"),
+    [
+        ("all-reduce", 150.0),
+        ("all-gather", 75.0),
+        ("reduce-scatter", 75.0),
+        ("all-to-all", 75.0),
+        ("collective-permute", 100.0),
+    ],
+)
+def test_bytes_on_a_ring(kind, sent):
+    assert wire_bytes(kind, 100, 4) == sent
+
+
+def test_collectives_of_a_kind_over_the_same_axes_are_added_up():
+    mesh = make_mesh(MeshShape.parse("data=2,model=2"))
+
+    def local(x):
+        def over_model(total, _):
+            return jax.lax.psum(total, "model"), None
+
+        return jax.lax.psum(jax.lax.scan(over_model, x, None, length=3)[0], "data")
+
+    step = jax.jit(
+        jax.shard_map(local, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False),
+    )
+    before = live_programs()
+    step(jnp.ones((4, 4))).block_until_ready()
+    found = communication(new_programs(live_programs(), before), mesh)
+    by_axes = {tuple(row["axes"]): row for row in found}
+    assert set(by_axes) == {("data",), ("model",)}
+    model = by_axes["model",]
+    assert (model["kind"], model["members"], model["dtypes"]) == ("all-reduce", 2, ["f32"])
+    assert (model["count"], model["payload_bytes"], model["wire_bytes"]) == (3, 3 * 64, 3 * 64)
+    assert by_axes["data",]["count"] == 1
+    assert (model["times"], by_axes["data",]["times"]) == (3, 1)
+
+
+def test_the_compilers_count_is_of_all_devices_and_programs():
+    mesh = make_mesh(MeshShape.parse("data=4"))
+    sharding = jax.NamedSharding(mesh, P("data"))
+    x = jax.device_put(jnp.ones((8, 16)), sharding)
+    w = jax.device_put(jnp.ones((16, 32)), jax.NamedSharding(mesh, P()))
+    before = live_programs()
+    jax.jit(jnp.dot)(x, w).block_until_ready()
+    programs = new_programs(live_programs(), before)
+    cost = compilers_cost(programs)
+    assert cost["flops"] == pytest.approx(2 * 8 * 16 * 32, rel=0.01)
+    assert cost["accessed_bytes"] >= 4 * (8 * 16 + 8 * 32)
+    assert compilers_cost([*programs, *programs])["flops"] == 2 * cost["flops"]
+
+
+def test_a_backend_without_figures_has_no_cost():
+    def unimplemented():
+        raise jax.errors.JaxRuntimeError("UNIMPLEMENTED")
+
+    assert compilers_cost([SimpleNamespace(cost_analysis=unimplemented)]) is None
+    assert compilers_cost([]) is None
+
+
+def compiled(function, *arguments):
+    return [jax.jit(function).lower(*arguments).compile().runtime_executable()]
+
+
+def test_products_are_counted_as_often_as_they_run_and_where_they_do():
+    """Large ones: XLA:CPU makes other operations of small products."""
+    mesh = make_mesh(MeshShape.parse("data=2,model=4"))
+    w = jnp.ones((128, 128))
+    product = 2 * 256 * 128 * 128
+
+    def steps(x, w):
+        return jax.lax.scan(lambda x, _: (jnp.tanh(x @ w), None), x, None, length=5)[0]
+
+    x = jnp.ones((256, 128))
+    assert product_flops(compiled(steps, x, w)) == 5 * product
+    # Over `model` nothing is divided, so that its four devices compute the same.
+    x = jax.device_put(x, NamedSharding(mesh, P("data")))
+    assert product_flops(compiled(steps, x, jax.device_put(w, NamedSharding(mesh, P())))) == (
+        4 * 5 * product
+    )
+
+
+def test_a_convolution_is_counted_by_its_kernel():
+    image, kernel = jnp.ones((2, 16, 16, 8)), jnp.ones((3, 3, 8, 32))
+
+    def convolve(image, kernel):
+        return jax.lax.conv_general_dilated(
+            image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+
+    expected = 2 * (2 * 16 * 16 * 32) * (3 * 3 * 8)
+    assert product_flops(compiled(convolve, image, kernel)) == expected

@@ -1,0 +1,67 @@
+"""FLOPs of a traced step, against products counted by hand."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from bench.records.mesh import MeshShape
+from bench.worker.meshes import make_mesh
+from bench.worker.read.traced_flops import traced_flops
+
+X, W = jnp.ones((8, 16)), jnp.ones((16, 16))
+PRODUCT = 2 * 8 * 16 * 16
+
+
+def test_a_product_and_its_gradients():
+    assert traced_flops(jnp.dot, X, W) == PRODUCT
+    assert traced_flops(jax.grad(lambda w: (X @ w).sum()), W) == 2 * PRODUCT
+    batched = traced_flops(jax.vmap(jnp.dot), jnp.ones((3, 8, 16)), jnp.ones((3, 16, 16)))
+    assert batched == 3 * PRODUCT
+
+
+def test_loops_count_as_often_as_they_run():
+    def step(x):
+        inner = lambda x, _: (jnp.tanh(x @ W), None)  # noqa: E731
+        outer = lambda x, _: (jax.lax.scan(inner, x, None, length=3)[0], None)  # noqa: E731
+        return jax.jit(lambda x: jax.lax.scan(outer, x, None, length=5)[0])(x)
+
+    assert traced_flops(step, X) == 15 * PRODUCT
+
+
+def test_rematerialization_is_work():
+    def loss(w, remat):
+        layer = lambda w: jnp.tanh(jnp.tanh(X @ w) @ w).sum()  # noqa: E731
+        return (jax.checkpoint(layer) if remat else layer)(w)
+
+    plain, again = (traced_flops(jax.grad(lambda w, r=r: loss(w, r)), W) for r in (False, True))
+    assert (plain, again) == (5 * PRODUCT, 7 * PRODUCT)
+
+
+def test_the_largest_branch_counts():
+    def step(x):
+        return jax.lax.cond(x[0, 0] > 0, lambda x: x @ W @ W, lambda x: x @ W, x)
+
+    assert traced_flops(step, X) == 2 * PRODUCT
+
+
+def test_every_device_counts_with_what_it_computes():
+    mesh = make_mesh(MeshShape.parse("data=2,model=2"))
+    divided = jax.shard_map(jnp.dot, mesh=mesh, in_specs=(P("data"), P()), out_specs=P("data"))
+    # Over model both devices compute the same.
+    assert traced_flops(divided, X, W) == 2 * PRODUCT
+
+
+def test_a_convolution():
+    image, kernel = jnp.ones((2, 8, 8, 3)), jnp.ones((3, 3, 3, 5))
+    convolve = lambda x, k: jax.lax.conv_general_dilated(  # noqa: E731
+        x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    assert traced_flops(convolve, image, kernel) == 2 * (2 * 8 * 8 * 5) * (3 * 3 * 3)
+
+
+def test_what_is_no_jax_program_cannot_be_traced():
+    with pytest.raises(jax.errors.ConcretizationTypeError):
+        traced_flops(lambda x: x * float(x[0, 0]), X)

@@ -1,0 +1,107 @@
+"""Training: the same start and data for all, a right reference, and reasons for failures."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+
+from bench.contract import TrainStep
+from bench.contract.workloads import mlp
+from bench.records.mesh import MeshShape
+from bench.records.rows import EXACT, IN_PARTS, WHOLE_BATCH
+from bench.worker.meshes import make_mesh
+from bench.worker.phases import training
+from bench.worker.phases.training import fewest_parts, references, train, trained
+from bench.worker.prove.gate import whole_batch_steps, widened
+from implementations import jit_spmd
+
+STEPS = 5
+
+
+@pytest.fixture(scope="module")
+def problem():
+    timed = mlp.problem(mlp.SIZES["tiny"](), 8, "fp32")
+    return replace(timed, start=jax.device_get(timed.draw()))
+
+
+@pytest.fixture(scope="module")
+def found(problem):
+    with jax.enable_x64(True):
+        exact = mlp.problem(mlp.SIZES["tiny"](), 8, "fp64")
+    exact = replace(exact, start=widened(problem.start))
+    seen = []
+    curves = references(problem, exact, STEPS, lambda name, number: seen.append((name, number)))
+    assert seen == [*itertools.product((WHOLE_BATCH, IN_PARTS, EXACT), range(STEPS))]
+    return curves
+
+
+def test_the_reference_is_what_the_gate_compares_with(problem, found):
+    params, loss_fn = problem.functional()
+    batches = [problem.batch(number) for number in range(STEPS)]
+    loss_and_gradients = jax.jit(jax.value_and_grad(loss_fn))
+    right = whole_batch_steps(params, loss_and_gradients, problem.optimizer, batches)
+    assert found[WHOLE_BATCH].losses == pytest.approx(right.losses.tolist(), rel=1e-6)
+    assert found[WHOLE_BATCH].reason == ""
+
+
+def test_other_arithmetic_differs_by_rounding_alone(found):
+    for name in (IN_PARTS, EXACT):
+        assert found[name].losses == pytest.approx(found[WHOLE_BATCH].losses, rel=1e-4)
+        assert found[name].losses != found[WHOLE_BATCH].losses
+    assert found[EXACT].losses[0] != float(np.float32(found[EXACT].losses[0])), "has more digits"
+
+
+def test_an_implementation_starts_over_and_follows_the_reference(problem, found):
+    mesh = make_mesh(MeshShape.parse("data=2"))
+    build = partial(jit_spmd.build, problem, mesh)
+    once, again = (trained(build, problem.batch, STEPS, lambda _: None) for _ in range(2))
+    assert once == again
+    assert once.losses == pytest.approx(found[WHOLE_BATCH].losses, rel=1e-5)
+
+
+def stepping(values):
+    """A step whose losses are these."""
+    left = iter(values)
+    return TrainStep(
+        state=None,
+        place=lambda batch: batch,
+        step=lambda state, _: (state, jax.numpy.float32(next(left))),
+        params=lambda state: state,
+    )
+
+
+def test_a_curve_ends_where_the_loss_is_no_number():
+    curve = trained(lambda: stepping([2, 1, math.nan, 1]), lambda _: None, 4, lambda _: None)
+    assert curve == ([2.0, 1.0], "the loss of step 3 is nan")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (MemoryError("RESOURCE_EXHAUSTED: 1 EiB"), "oom: RESOURCE_EXHAUSTED: 1 EiB"),
+        (SystemExit(3), "crashed: it calls sys.exit(3)"),
+    ],
+)
+def test_what_is_raised_is_the_reason(error, reason):
+    def build():
+        raise error
+
+    curve = trained(build, lambda _: None, 4, lambda _: None)
+    assert curve.losses == []
+    assert curve.reason.startswith(reason)
+
+
+def test_what_takes_too_long_ends_early():
+    curve = trained(lambda: stepping([2, 1]), lambda _: None, 2, lambda _: None, most_s=-1)
+    assert curve == ([], f"ended after {training.ENOUGH_S:g} s")
+    assert train(stepping([2, 1]), lambda _: None, 2, lambda _: None) == [2.0, 1.0]
+
+
+def test_parts_divide_a_batch():
+    assert [fewest_parts(size) for size in (2, 3, 8, 9, 35)] == [2, 3, 2, 3, 5]

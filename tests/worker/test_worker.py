@@ -1,0 +1,371 @@
+"""The worker process as the supervisor sees it: a job in, events out."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.measure.environment import worker_environment
+from bench.records.rows import EXACT, IN_PARTS, TWIN, WHOLE_BATCH, Ceilings
+from bench.worker.trace.profiler import PASSES
+
+ROOT = Path(__file__).parent.parent
+
+JOB = {
+    "attempt": "a1",
+    "launch": 0,
+    "workload": "linear",
+    "size": "tiny",
+    "mesh": "data=2",
+    "batch": 8,
+    "options": {
+        "precision": "fp32",
+        "microbatches": 1,
+        "remat": False,
+        "clip_norm": None,
+        "variant": "",
+        "processes": 1,
+    },
+    "implementations": [
+        *("jit_spmd", "noisy", "wrong", "broken", "elsewhere", "greedy", "hasty", "lavish"),
+        *("restless", "leaves", "interrupts"),
+    ],
+    "baseline": "jit_spmd",
+    "proved": [],
+    "rounds": 4,
+    "looks": [],
+    "seconds": 0.1,
+    "ceilings": False,
+    "seed": 0,
+    "alone": False,
+    "workload_paths": [],
+}
+
+RIGHT = "from implementations.jit_spmd import *\n"
+OUTSIDE = {
+    "noisy": RIGHT + "import os\nprint('{}')\nos.system('echo not json')\n",
+    "broken": RIGHT + "def build(problem, mesh):\n    raise RuntimeError('no such luck')\n",
+    "elsewhere": RIGHT + "def why_unsupported(problem, mesh):\n    return 'only on Mars'\n",
+    "greedy": RIGHT
+    + "def build(problem, mesh):\n    raise MemoryError('RESOURCE_EXHAUSTED: 1 EiB')\n",
+}
+OUTSIDE["leaves"] = RIGHT + "def build(problem, mesh):\n    raise SystemExit('enough')\n"
+OUTSIDE["interrupts"] = RIGHT + "def why_unsupported(problem, mesh):\n    raise KeyboardInterrupt\n"
+OUTSIDE["hasty"] = """
+import dataclasses, hashlib, threading, time
+from implementations import jit_spmd
+from implementations.jit_spmd import why_unsupported
+def build(problem, mesh):
+    right = jit_spmd.build(problem, mesh)
+    until, thread = 0.0, threading.Thread()
+    def later():
+        while time.monotonic() < until:
+            hashlib.sha256(bytes(1 << 20))  # about a millisecond, without Python's lock
+    def step(state, batch):
+        nonlocal until, thread
+        until = time.monotonic() + 0.5
+        if not thread.is_alive():
+            thread = threading.Thread(target=later, daemon=True)
+            thread.start()
+        return right.step(state, batch)
+    return dataclasses.replace(right, step=step)
+"""
+OUTSIDE["lavish"] = """
+import dataclasses, jax, jax.numpy as jnp
+from jax.sharding import Mesh
+from implementations import jit_spmd
+from implementations.jit_spmd import why_unsupported
+def build(problem, mesh):
+    used, other = mesh.devices.flat
+    right = jit_spmd.build(problem, Mesh([used], "data"))
+    table = jax.device_put(jnp.full((500, 500), 1 / 500), other)
+    more = jax.jit(lambda x: jax.lax.fori_loop(0, 100, lambda _, y: y @ x, x))
+    queue = []
+    def step(state, batch):
+        # Always a whole one is left to do on the other device, which nothing waits for.
+        queue[:] = [result for result in queue if not result.is_ready()]
+        if len(queue) < 2:
+            queue.append(more(table))
+        return right.step(state, batch)
+    return dataclasses.replace(right, step=step)
+"""
+OUTSIDE["restless"] = """
+import dataclasses, itertools, jax
+from implementations import jit_spmd
+from implementations.jit_spmd import why_unsupported
+def build(problem, mesh):
+    right = jit_spmd.build(problem, mesh)
+    calls = itertools.count()
+    def step(state, batch):
+        if next(calls) % 4 == 3:  # in any four rounds, however few steps they have
+            jax.jit(lambda x: x + 1)(1.0)  # another function each time
+        return right.step(state, batch)
+    return dataclasses.replace(right, step=step)
+"""
+OUTSIDE["wrong"] = """
+import dataclasses
+from implementations import jit_spmd
+from implementations.jit_spmd import why_unsupported
+def build(problem, mesh):
+    right = jit_spmd.build(problem, mesh)
+    def step(state, batch):
+        state, loss = right.step(state, batch)
+        return state, 3 * loss
+    return dataclasses.replace(right, step=step)
+"""
+
+
+def run_worker(job, answers=""):
+    environment = worker_environment("cpu", 2)
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "bench.worker"],
+        input=json.dumps(job) + "\n" + answers,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("outside")
+    for name, source in OUTSIDE.items():
+        (folder / f"{name}.py").write_text(source)
+    profiles = folder / "profiles"
+    job = JOB | {
+        "implementation_paths": [str(folder / f"{name}.py") for name in OUTSIDE],
+        "ceilings": True,
+        "profile_dir": str(profiles),
+        "profile_run": "run",
+        "profile_steps": 2,
+        "train_steps": 4,
+    }
+    done = run_worker(job)
+    assert done.returncode == 0, done.stderr
+    assert "not json" in done.stderr, "what implementations print is kept apart"
+    return [json.loads(line) for line in done.stdout.splitlines()], profiles
+
+
+def rows(events, kind):
+    return [event["row"] for event in events[0] if event["event"] == kind]
+
+
+def test_every_cell_ends_once_with_its_reason(events):
+    ends = {row["implementation"]: (row["status"], row["reason"]) for row in rows(events, "cell")}
+    assert ends["jit_spmd"] == ends["noisy"] == ("ok", "")
+    told, right = (row for row in rows(events, "cell") if row["implementation"] == "jit_spmd")
+    assert told == {name: right[name] for name in right if name != "profile"}, "before the trace"
+    (reduced,) = right["communication"]
+    assert (reduced["kind"], reduced["axes"], reduced["count"]) == ("all-reduce", ["data"], 1)
+    assert right["cost"]["flops"] > 0
+    assert right["traced_flops"] == right["model_flops"]
+    assert ends["elsewhere"] == ("unsupported", "only on Mars")
+    assert ends["greedy"] == ("oom", "RESOURCE_EXHAUSTED: 1 EiB")
+    assert ends["broken"][0] == "crashed"
+    assert "RuntimeError: no such luck (broken.py:3)" in ends["broken"][1]
+    assert ends["leaves"] == ("crashed", "it calls sys.exit('enough') (leaves.py:3)")
+    assert ends["interrupts"] == ("crashed", "KeyboardInterrupt (interrupts.py:3)")
+    assert ends["wrong"][0] == "wrong"
+    assert "the loss is 3 times what it should be" in ends["wrong"][1]
+    for late in ("hasty", "lavish"):
+        assert ends[late][0] == "wrong"
+        assert "returns before its work is done" in ends[late][1]
+    assert ends["restless"][0] == "wrong"
+    assert re.search(r"compiled [1-9]\d* programs while it was timed", ends["restless"][1])
+    assert len(ends) + len(("jit_spmd", "noisy")) == len(rows(events, "cell")), "told twice"
+
+
+@pytest.mark.slow
+def test_a_baseline_that_compiles_late_goes_with_its_twin(tmp_path):
+    (tmp_path / "restless.py").write_text(OUTSIDE["restless"])
+    job = JOB | {
+        "implementations": ["restless", "jit_spmd"],
+        "baseline": "restless",
+        "implementation_paths": [str(tmp_path / "restless.py")],
+    }
+    done = run_worker(job)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    (samples,) = [event["rows"] for event in found if event["event"] == "samples"]
+    assert {row["arm"] for row in samples} == {"jit_spmd"}
+    (block,) = [event["row"] for event in found if event["event"] == "block"]
+    assert block["baseline"] == "jit_spmd"
+
+
+def test_only_right_cells_and_the_twin_have_samples(events):
+    (samples,) = [event["rows"] for event in events[0] if event["event"] == "samples"]
+    assert {row["arm"] for row in samples} == {"jit_spmd", "noisy", TWIN}
+    assert len(samples) == 3 * JOB["rounds"]
+    *_, block = rows(events, "block")
+    assert {row["steps"] for row in samples} == {block["steps"]}
+    assert block["baseline"] == "jit_spmd"
+    meter = block["energy"]
+    assert bool(meter["reason"]) != bool(meter["counted"]), "known or unknown, never neither"
+    assert all(("energy" in row) == (not meter["reason"]) for row in samples)
+    assert set(block["seconds"]) == {
+        *("start", "ceilings", "gate", "compile", "measure", "trace", "train"),
+    }
+
+
+def test_the_machines_ceilings_are_measured_where_they_are_asked_for(events):
+    for row in rows(events, "block"):
+        assert set(row["ceilings"]) == set(Ceilings.__annotations__)
+        assert all(figure > 0 for figure in row["ceilings"].values())
+
+
+def test_a_right_cell_says_what_was_proved_compiled_and_planned(events):
+    row = next(row for row in rows(events, "cell") if row["implementation"] == "jit_spmd")
+    assert [check["name"] for check in row["proof"]] == ["fp64 sgd", "fp64 optimizer", "as timed"]
+    assert row["compile"]["compile_s"] > 0
+    assert row["memory"]["total_bytes"] > 0
+    assert row["model_flops"] == 4 * 8 * 4 * 2
+    assert row["cell"] == "linear-tiny/data=2/b8/fp32/jit_spmd"
+
+
+def test_a_trace_is_one_named_tensorboard_run_a_cell(events):
+    folder = events[1] / "run/linear-tiny/data=2/b8/fp32/plugins/profile"
+    assert {path.name for path in folder.iterdir()} == {"jit_spmd", "noisy"}
+    assert list((folder / "jit_spmd").glob("*.xplane.pb"))
+    traced = [row["profile"] for row in rows(events, "cell") if "profile" in row]
+    assert sorted(traced) == [
+        "run/linear-tiny/data=2/b8/fp32/jit_spmd",
+        "run/linear-tiny/data=2/b8/fp32/noisy",
+    ]
+
+
+def test_a_trace_shows_where_each_step_went(events):
+    found = {row["implementation"]: row for row in rows(events, "trace")}
+    assert sorted(found) == ["jit_spmd", "noisy"]
+    row = found["jit_spmd"]
+    assert row["cell"] == "linear-tiny/data=2/b8/fp32/jit_spmd"
+    assert row["cores"] > 0
+    # Several passes of two steps on two devices; TensorBoard shows one pass.
+    assert {part["device"] for part in row["steps"]} == {0, 1}
+    assert len(row["steps"]) == 2 * 2 * PASSES
+    assert len(row["untraced_ns"]) == 2 * PASSES
+    for part in row["steps"]:
+        parts = (part[f"{name}_ns"] for name in ("dispatch", "compute", "wait", "move", "idle"))
+        assert abs(sum(parts) - part["total_ns"]) <= 5
+        assert part["compute_ns"] > 0
+    opcodes = {op["opcode"] for op in row["ops"]}
+    assert "all-reduce" in opcodes
+    assert any(op["source"].startswith("optax/") for op in row["ops"])
+    assert not any(op["source"].startswith("/") for op in row["ops"])
+
+
+def test_right_cells_train_on_the_same_data_as_the_reference(events):
+    found = {row["arm"]: row for row in rows(events, "losses")}
+    assert list(found) == [WHOLE_BATCH, IN_PARTS, EXACT, "jit_spmd", "noisy"]
+    reference = found[WHOLE_BATCH]["losses"]
+    assert len(set(reference)) == 4, "other data, and a step, each time"
+    for row in found.values():
+        assert row["losses"] == pytest.approx(reference, rel=1e-5)
+        assert row["reason"] == ""
+        assert row["tolerance"] == 2**-11.5
+    assert found[EXACT]["losses"] != reference
+
+
+def test_phases_name_the_arm_they_are_about(events):
+    phases = [(e["phase"], e["arm"]) for e in events[0] if e["event"] == "phase"]
+    assert ("gate", "broken") in phases
+    assert ("compile", "jit_spmd") in phases
+    assert ("compile", "wrong") not in phases
+    assert {phase for phase in phases if phase[0] == "trace"} == {
+        ("trace", "jit_spmd"), ("trace", "noisy"),
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_later_launches_find_programs_and_proofs_of_the_first(tmp_path):
+    job = JOB | {
+        "implementations": ["jit_spmd", "shard_map_psum"],
+        "implementation_paths": [],
+        "program_cache": str(tmp_path),
+    }
+    first = run_worker(job)
+    assert first.returncode == 0, first.stderr
+    later = run_worker(job | {"launch": 1, "proved": ["jit_spmd"]})
+    assert later.returncode == 0, later.stderr
+    cells = [
+        {
+            event["row"]["implementation"]: event["row"]
+            for event in map(json.loads, done.stdout.splitlines())
+            if event["event"] == "cell"
+        }
+        for done in (first, later)
+    ]
+    # The first compiles everything, whoever else has the same program.
+    assert [cells[0][name]["compile"]["cache_hits"] for name in job["implementations"]] == [0, 0]
+    assert all(cells[1][name]["compile"]["cache_hits"] for name in job["implementations"])
+    checks = {name: [c["name"] for c in row["proof"]] for name, row in cells[1].items()}
+    assert checks["jit_spmd"] == ["as timed"]
+    assert checks["shard_map_psum"] == ["fp64 sgd", "fp64 optimizer", "as timed"]
+
+
+def test_the_worker_asks_whether_its_rounds_are_enough(tmp_path):
+    job = JOB | {"implementations": ["jit_spmd"], "implementation_paths": []}
+    job |= {"proved": ["jit_spmd"], "program_cache": str(tmp_path)}  # quicker
+    job |= {"rounds": 8, "looks": [2, 4]}
+    for answers, rounds, looks in (
+        ("more\nenough\n", 4, [2, 4]),
+        ("", 2, [2]),  # whoever asked for it is gone
+    ):
+        done = run_worker(job, answers)
+        assert done.returncode == 0, done.stderr
+        events = [json.loads(line) for line in done.stdout.splitlines()]
+        seen = [len(event["rows"]) // 2 for event in events if event["event"] == "look"]
+        assert seen == looks
+        (samples,) = [event["rows"] for event in events if event["event"] == "samples"]
+        assert len(samples) == 2 * rounds
+        (block,) = [event["row"] for event in events if event["event"] == "block"]
+        assert block["rounds"] == rounds
+        assert block["ceilings"] is None, "not asked for"
+
+
+def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):
+    (tmp_path / "bad.py").write_text("import no_such_module\n")
+    (tmp_path / "exits.py").write_text("raise SystemExit(0)\n")
+    (tmp_path / "deadly.py").write_text("import os\nos._exit(1)\n")
+    (tmp_path / "noisy.py").write_text("import os\nos.write(1, b'{\\xff}\\n[1]\\n')\n")
+    (tmp_path / "json.py").write_text('"""Named like a library."""\n')
+    (tmp_path / "half.py").write_text('"""Half."""\ndef build(problem, mesh): ...\n')
+    request = {
+        "implementation_paths": [
+            str(tmp_path / f"{name}.py")
+            for name in ("bad", "exits", "json", "half", "deadly", "noisy")
+        ],
+        "workload_paths": [],
+        "fatal": {str(tmp_path / "deadly.py"): "it was killed"},
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.worker.answer.available"],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        cwd=ROOT,
+        check=True,
+    )
+    *imported, answer = map(json.loads, done.stdout.splitlines())
+    assert str(tmp_path / "bad.py") in imported
+    assert str(tmp_path / "deadly.py") not in imported
+    assert answer["platform"] == "cpu"
+    implementations = {entry["name"]: entry for entry in answer["implementations"]}
+    assert "no_such_module" in implementations["bad"]["error"]
+    assert "it calls sys.exit(0)" in implementations["exits"]["error"]
+    assert implementations["deadly"]["error"] == "it was killed"
+    assert implementations["noisy"]["error"] == "lacks build, why_unsupported"
+    assert implementations["json"]["summary"] == "Named like a library."
+    assert implementations["half"]["error"] == "lacks why_unsupported"
+    assert implementations["half"]["summary"] == "Half."
+    assert implementations["python_loop"]["error"] == ""
+    workloads = {entry["name"]: entry for entry in answer["workloads"]}
+    assert workloads["gpt2"]["sizes"] == ["tiny", "nano", "deep", "124m"]
+    assert workloads["gpt2"]["default"] == "nano"
