@@ -1,9 +1,12 @@
-"""Who may import whom, as ARCHITECTURE.md says."""
+"""The shape of the code: the rooms of bench/, who may import whom, and how large it may grow."""
 
 from __future__ import annotations
 
 import ast
+import statistics
+import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,25 +14,47 @@ import pytest
 
 from bench.records.paths import ROOT
 
-JAX = {"jax", "jaxlib", "flax", "optax"}
-BENCH = sorted((ROOT / "bench").rglob("*.py"))
+ROOMS = {
+    "records": set(),
+    "contract": set(),
+    "worker": {"contract", "records"},
+    "plan": {"records"},
+    "analyse": {"records"},
+    "present": {"analyse", "records"},
+    "measure": {"plan", "analyse", "records"},
+    "project": {"plan", "measure", "analyse", "present", "records"},
+    "trials": {"plan", "measure", "analyse", "present", "records", "worker", "contract"},
+    "commands": {"plan", "measure", "analyse", "present", "records", "project", "trials"},
+}
+"""Every room of bench/, and the rooms that it may import; ARCHITECTURE.md explains them."""
+
+JAX = {"jax", "jaxlib", "flax", "optax", "orbax", "grain"}
+RUNS_JAX = {"contract", "worker"}
+RUNS_JAX_TOO = ("bench/trials/selftest/jax_step.py", "bench/trials/selftest/trials.py",
+                "bench/trials/faults/planted")  # fmt: skip
+"""The only parts outside of these rooms that run in a process with jax."""
+
+MOST_LINES = 31_000
+MOST_LINES_OF_A_FILE = 400
+MEDIAN_LINES_OF_A_FILE = 120
+CODE = {".py", ".js", ".css", ".j2", ".cc"}
+"""Suffixes of the files that the budget counts."""
+
+PROTOCOL_NAMES = {"__init__.py", "__main__.py"}
+"""Names that Python prescribes, which every room may have."""
+
+BENCH = sorted(p for p in (ROOT / "bench").rglob("*.py") if "__pycache__" not in p.parts)
 IMPLEMENTATIONS = sorted(
     path for path in (ROOT / "implementations").glob("*.py") if path.stem != "__init__"
 )
-SHARED = {"contract", "placement", "clipping", "layers", "logical_axes", "pipelines"}
-"""What implementations and workloads may use."""
-JAX_SIDE = {*SHARED, "worker", "workloads"}
-"""The parts of bench that run in a worker process, where jax is."""
-JAX_SIDE_FILES = {
-    "bench/trials/selftest/jax_step.py",
-    "bench/trials/selftest/trials.py",
-    *(str(path.relative_to(ROOT)) for path in (ROOT / "bench/trials/faults/planted").glob("*.py")),
-}
-"""As above, in parts that also have another side."""
 
 
 def name_of(path: Path) -> str:
-    return str(path.relative_to(ROOT))
+    return path.relative_to(ROOT).as_posix()
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(ROOT / "bench").parts[0]
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -40,73 +65,102 @@ def imported(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name_of(path)}: relative import"
             yield node.module or ""
-            # `from bench import store` imports bench.records.store.
+            # `from bench import records` imports bench.records.
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def part(path: Path) -> str:
-    """The first name under bench: `store`, `report`, `worker` ..."""
-    return path.relative_to(ROOT / "bench").with_suffix("").parts[0]
+def rooms_imported(path: Path) -> set[str]:
+    parts = (module.split(".") for module in imported(path))
+    return {inside[1] for inside in parts if inside[0] == "bench" and len(inside) > 1}
 
 
-def test_there_is_something_to_check() -> None:
-    assert len(IMPLEMENTATIONS) > 3
-    assert {"store", "report", "worker", "plugin"} <= {part(path) for path in BENCH}
+def code_files() -> list[Path]:
+    """Files of bench/ that git tracks, or would."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "bench"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    paths = [ROOT / line for line in done.stdout.splitlines()]
+    return [path for path in paths if path.suffix in CODE and path.exists()]
+
+
+def test_the_top_of_bench_is_its_rooms() -> None:
+    entries = {p.name for p in (ROOT / "bench").iterdir() if p.name != "__pycache__"}
+    assert entries == {*ROOMS, "__init__.py", "__main__.py"}
+
+
+@pytest.mark.parametrize("path", [path for path in BENCH if room_of(path) in ROOMS], ids=name_of)
+def test_a_room_imports_only_the_rooms_below_it(path: Path) -> None:
+    room = room_of(path)
+    assert rooms_imported(path) <= {room, *ROOMS[room]}
+
+
+def test_no_rooms_import_one_another() -> None:
+    graph = {room: set[str]() for room in ROOMS}
+    for path in BENCH:
+        if room_of(path) in ROOMS:
+            graph[room_of(path)] |= rooms_imported(path) - {room_of(path)}
+    while leaves := [room for room, below in graph.items() if not below & graph.keys()]:
+        for room in leaves:
+            del graph[room]
+    assert not graph, f"these import one another in a circle: {sorted(graph)}"
 
 
 @pytest.mark.parametrize("path", IMPLEMENTATIONS, ids=name_of)
-def test_implementations_import_the_contract_and_jax_only(path: Path) -> None:
-    allowed = {*JAX, *sys.stdlib_module_names} - {"jaxlib"}
+def test_an_implementation_imports_the_contract_and_jax_alone(path: Path) -> None:
+    allowed = {*JAX, *sys.stdlib_module_names} - {"jaxlib", "orbax", "grain"}
     for module in imported(path):
         inside = module.split(".")
         if inside[0] == "bench":
-            assert not inside[1:] or inside[1] in SHARED, module
+            assert inside[1:2] in ([], ["contract"]), module
+            assert inside[2:3] != ["workloads"], module
         else:
             assert inside[0] in allowed, module
 
 
 @pytest.mark.parametrize("path", IMPLEMENTATIONS, ids=name_of)
-def test_implementations_have_no_clock_and_no_chance(path: Path) -> None:
+def test_an_implementation_has_no_clock_and_no_randomness(path: Path) -> None:
     assert not {"time", "timeit", "random", "secrets"} & set(imported(path))
 
 
 @pytest.mark.parametrize("path", IMPLEMENTATIONS, ids=name_of)
-def test_implementations_are_short_and_described(path: Path) -> None:
+def test_an_implementation_is_short_and_described(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 150
     assert ast.get_docstring(ast.parse(text))
 
 
-@pytest.mark.parametrize(
-    "path",
-    [p for p in BENCH if part(p) not in JAX_SIDE and name_of(p) not in JAX_SIDE_FILES],
-    ids=name_of,
-)
-def test_the_parent_side_imports_no_jax(path: Path) -> None:
-    for module in imported(path):
-        inside = module.split(".")
-        assert inside[0] not in {*JAX, "implementations"}, module
-        assert inside[0] != "bench" or inside[1:2] not in [[name] for name in JAX_SIDE], module
+@pytest.mark.parametrize("path", BENCH, ids=name_of)
+def test_only_worker_processes_import_jax(path: Path) -> None:
+    packages = {module.split(".")[0] for module in imported(path)}
+    assert "implementations" not in packages or room_of(path) == "worker"
+    if room_of(path) not in RUNS_JAX and not name_of(path).startswith(RUNS_JAX_TOO):
+        assert not packages & JAX
 
 
 @pytest.mark.parametrize("path", BENCH, ids=name_of)
 def test_bench_names_no_implementation_but_the_reference(path: Path) -> None:
     words = {
-        word
+        node.value
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        for word in [node.value]
     }
-    others = {other.stem for other in IMPLEMENTATIONS} - {"python_loop"}
-    assert not words & others
-    assert not any(module.startswith("implementations.") for module in imported(path))
+    assert not words & ({other.stem for other in IMPLEMENTATIONS} - {"python_loop"})
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in BENCH if part(path) in {"report", "explain"}], ids=name_of
-)
-def test_reports_and_explanations_read_stored_rows_only(path: Path) -> None:
-    measuring = {"engine", "supervisor", "catalogue", "plugin", "matrix", "protocol"}
-    for module in imported(path):
-        inside = module.split(".")
-        assert inside[0] != "bench" or not measuring & set(inside[1:2]), module
+def test_no_file_name_stands_in_two_rooms() -> None:
+    rooms = {(path.name, room_of(path)) for path in BENCH if room_of(path) in ROOMS}
+    counts = Counter(name for name, _ in rooms if name not in PROTOCOL_NAMES)
+    assert not {name: count for name, count in counts.items() if count > 1}
+
+
+def test_tests_mirror_the_rooms() -> None:
+    folders = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
+    assert folders <= set(ROOMS)
+
+
+def test_the_code_stays_within_its_budget() -> None:
+    lengths = {
+        name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in code_files()
+    }
+    assert not {name: n for name, n in lengths.items() if n > MOST_LINES_OF_A_FILE}
+    assert statistics.median(lengths.values()) < MEDIAN_LINES_OF_A_FILE
+    assert sum(lengths.values()) <= MOST_LINES

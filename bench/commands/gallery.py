@@ -41,7 +41,7 @@ def publish(
     is refused if it tells a path, user or host of this machine.
     """
     from bench.commands import publish  # noqa: PLC0415 (as above)
-    from bench.present.gallery import index as page
+    from bench.present.gallery import index as page  # noqa: PLC0415
     from bench.present.gallery.entries import EntryError  # noqa: PLC0415
 
     try:

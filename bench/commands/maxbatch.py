@@ -62,8 +62,8 @@ def maxbatch(
     from rich.console import Console  # noqa: PLC0415
 
     from bench.present import largest_batch_table  # noqa: PLC0415
-    from bench.project.maxbatch import earlier_results, largest
-    from bench.records import largest_batches
+    from bench.project.maxbatch import earlier_results, largest  # noqa: PLC0415
+    from bench.records import largest_batches  # noqa: PLC0415
 
     files, workloads = tuple(implementation_path or ()), tuple(workload_path or ())
     try:

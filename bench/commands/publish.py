@@ -58,7 +58,7 @@ def publish(run: store.Run, reports: Path) -> Path:
     """
     # Drawing libraries take seconds to load: only now, when nobody waits for an answer.
     from bench.present import predicted_curves  # noqa: PLC0415
-    from bench.present.report_files import build
+    from bench.present.report_files import build  # noqa: PLC0415
 
     if run.damaged:
         raise BadInput([f"{run.directory.as_posix()} is damaged: {run.damaged[0]}"])

@@ -484,7 +484,7 @@ import jax
 import optax
 
 from bench.contract import TrainStep
-from bench.placement import place_model_state_on_shards
+from bench.contract.placement import place_model_state_on_shards
 from steps.gradients import loss_and_gradients
 
 

@@ -14,10 +14,9 @@ from collections import defaultdict
 from pathlib import Path
 from types import ModuleType
 
-import bench.catalogue
-import bench.processes
-
 from bench.__main__ import main
+from bench.measure import catalogue
+from bench.measure.processes import group
 from bench.records import store
 
 
@@ -38,14 +37,12 @@ def append(path: Path, text: bytes, whole=store._append):
 # Shells start background jobs with it ignored, and tests may run in one.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 HERE = Path(__file__).parent
-bench.measure.catalogue.COMMAND = (sys.executable, str(HERE / "catalogue.py"))
-bench.measure.processes.group.COMMAND = (sys.executable, str(HERE / "worker.py"))
+catalogue.COMMAND = (sys.executable, str(HERE / "catalogue.py"))
+group.COMMAND = (sys.executable, str(HERE / "worker.py"))
 file, number, share = os.environ.get("FAKE_KILL", "nothing 0 0").split()
 appends = defaultdict(itertools.count)
 store._append = append
 report = ModuleType("bench.present.report_files")
 report.build = build
-# Its tables are real: the closing lines are made from them. Only drawing is left out.
-report.__path__ = [str(HERE.parents[1] / "bench" / "report")]
 sys.modules["bench.present.report_files"] = report
 main()

@@ -216,7 +216,7 @@ BLOCK = Block("mlp", "tiny", MeshShape.parse("data=2"), 8, StepOptions(processes
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Path]:
     """Makes workers behave; they write their jobs to the file that it gives."""
-    worker = Path(__file__).parent / "fakes" / "worker.py"
+    worker = Path(__file__).parents[1] / "fakes" / "worker.py"
     monkeypatch.setattr(group, "COMMAND", (sys.executable, str(worker)))
 
     def behave(**behaviour: object) -> Path:

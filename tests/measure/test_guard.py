@@ -18,7 +18,7 @@ from bench.measure.processes.guard import MARK, Guard, marked
 SLEEPER = "import time; time.sleep(300)"
 FRONT = """
 import os, subprocess, sys
-from bench.guard import Guard
+from bench.measure.processes.guard import Guard
 guard = Guard()
 words = [sys.executable, "-c", sys.argv[1]]
 worker = subprocess.Popen(words, env={**os.environ, **guard.environment}, start_new_session=True)

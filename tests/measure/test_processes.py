@@ -39,7 +39,7 @@ def run(*acts: list[list], limit_s: float = FAR_OFF) -> tuple[End, list[tuple[in
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    peer = Path(__file__).parent / "fakes" / "peer.py"
+    peer = Path(__file__).parents[1] / "fakes" / "peer.py"
     monkeypatch.setattr(processes, "COMMAND", (sys.executable, str(peer)))
 
 

@@ -30,7 +30,7 @@ class Bench:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.monkeypatch = monkeypatch
         self.folder = folder
-        worker = Path(__file__).parent / "fakes" / "worker.py"
+        worker = Path(__file__).parents[1] / "fakes" / "worker.py"
         monkeypatch.setattr(group, "COMMAND", (sys.executable, str(worker)))
 
     def run(
@@ -115,8 +115,8 @@ def test_looks_are_answered(bench: Bench) -> None:
 def test_death_by_a_signal_costs_the_arm_in_the_gate(bench: Bench) -> None:
     bench.run({"B": "segv"})
     assert bench.statuses == {"A": "ok", "B": "crashed", "C": "ok"}
-    assert "killed by SIGSEGV during gate" in bench.records.cells["B"]["reason"]
-    assert "last words of B" in bench.records.cells["B"]["reason"]
+    assert "killed by SIGSEGV during gate" in bench.cells["B"]["reason"]
+    assert "last words of B" in bench.cells["B"]["reason"]
     assert [job["implementations"] for job in bench.jobs] == [ARMS, ["A", "C"]]
     assert len({job["attempt"] for job in bench.jobs}) == 2
 
@@ -130,7 +130,7 @@ def test_the_baseline_may_be_the_one_that_dies(bench: Bench) -> None:
 def test_all_arms_may_die(bench: Bench) -> None:
     (attempt,) = bench.run({"A": "segv", "B": "segv", "C": "quit"})
     assert bench.statuses == dict.fromkeys(ARMS, "crashed")
-    assert "before its block was complete" in bench.records.cells["C"]["reason"]
+    assert "before its block was complete" in bench.cells["C"]["reason"]
     assert len(bench.jobs) == 3
     assert attempt.block["steps"] == 0
     assert attempt.block["baseline"] == ""
@@ -166,7 +166,7 @@ def test_death_that_no_arm_is_to_blame_for_ends_the_block(bench: Bench) -> None:
 def test_out_of_memory_that_no_arm_is_to_blame_for_gives_each_the_memory(bench: Bench) -> None:
     bench.run({"measure": "exhausted"})
     assert bench.statuses == dict.fromkeys(ARMS, "ok")
-    assert all(row["interleaved"] is False for row in bench.records.cells.values())
+    assert all(row["interleaved"] is False for row in bench.cells.values())
     assert [job["implementations"] for job in bench.jobs] == [ARMS, ["A"], ["B"], ["C"]]
 
 
@@ -193,14 +193,14 @@ def test_who_killed_it_is_read_from_the_kernels_counters(
     bench.monkeypatch.setattr(group, "read_counters", lambda: next(counts))
     bench.run({"B": "kill"})
     assert bench.statuses == {"A": "ok", "B": status, "C": "ok"}
-    assert "killed by SIGKILL" in bench.records.cells["B"]["reason"]
-    assert told in bench.records.cells["B"]["reason"]
+    assert "killed by SIGKILL" in bench.cells["B"]["reason"]
+    assert told in bench.cells["B"]["reason"]
 
 
 def test_who_has_the_turn_is_blamed_for_a_death_in_the_rounds(bench: Bench) -> None:
     bench.run({"turn": "B", "measure": "segv"})
     assert bench.statuses == {"A": "ok", "B": "crashed", "C": "ok"}
-    assert "SIGSEGV during measure" in bench.records.cells["B"]["reason"]
+    assert "SIGSEGV during measure" in bench.cells["B"]["reason"]
     assert [job["implementations"] for job in bench.jobs] == [ARMS, ["A", "C"]]
 
 
@@ -215,7 +215,7 @@ def test_a_late_worker_is_only_blamed_on_a_turn_longer_than_all_rounds(
 
 def test_what_a_worker_prints_is_cut_and_cleaned(bench: Bench) -> None:
     bench.run({"B": "binary"})
-    reason = bench.records.cells["B"]["reason"]
+    reason = bench.cells["B"]["reason"]
     assert "\x1b" not in reason
     assert "more characters" in reason
     assert len(reason) < 3000
@@ -225,8 +225,8 @@ def test_out_of_memory_beside_others_only(bench: Bench) -> None:
     together, alone = bench.run({"B": "oom"})
     assert bench.statuses == dict.fromkeys(ARMS, "ok")
     assert [row["implementation"] for row in alone.cells] == ["B"]
-    assert bench.records.cells["B"]["interleaved"] is False
-    assert bench.records.cells["A"]["interleaved"] is True
+    assert bench.cells["B"]["interleaved"] is False
+    assert bench.cells["A"]["interleaved"] is True
     assert together.block["attempt"] != alone.block["attempt"]
     assert [job["alone"] for job in bench.jobs] == [False, True]
 
@@ -234,7 +234,7 @@ def test_out_of_memory_beside_others_only(bench: Bench) -> None:
 def test_a_hanging_worker_is_ended_with_its_children(bench: Bench, tmp_path: Path) -> None:
     bench.run({"B": "hang"}, silence_s=3)
     assert bench.statuses == {"A": "ok", "B": "timeout", "C": "ok"}
-    assert "no progress for 3 s during gate" in bench.records.cells["B"]["reason"]
+    assert "no progress for 3 s during gate" in bench.cells["B"]["reason"]
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 2
     assert all(gone(pid) for pid in pids)
@@ -298,7 +298,7 @@ def test_only_the_first_launch_trains(bench: Bench) -> None:
 def test_a_worker_is_held_to_a_row_and_samples_for_each_cell(bench: Bench, behaviour: str) -> None:
     bench.run({"B": behaviour})
     assert bench.statuses == {"A": "ok", "B": "crashed", "C": "ok"}
-    assert "ended without" in bench.records.cells["B"]["reason"]
+    assert "ended without" in bench.cells["B"]["reason"]
 
 
 def test_a_child_that_holds_the_output_open_does_not_delay(bench: Bench) -> None:

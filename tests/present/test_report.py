@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import re
 import shutil
@@ -474,17 +473,6 @@ def test_a_run_in_which_nothing_ran_has_a_report(tmp_path: Path) -> None:
     )
     assert "Nothing could be compared." in text
     assert "7 cells: 7 unsupported." in text
-
-
-def test_the_report_imports_no_jax() -> None:
-    bench = Path(report_files.__file__).parents[1]
-    files = [*bench.glob("report/*.py"), *(bench / f"{n}.py" for n in ("store", "statistics",
-                                                                        "peaks"))]  # fmt: skip
-    for file in files:
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert not {n.partition(".")[0] for n in names} & {"jax", "flax", "optax"}, file
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ def test_an_answer_is_found_again_for_its_cell_alone(folder: Path) -> None:
 
 def test_files_are_those_that_compile_and_read() -> None:
     found = set(hashes(compile_cache.COMPILER))
-    workers = {"asked", "abstract", "discover", "failures", "first_call", "hlo", "meshes",
-               "problems", "programs"}  # fmt: skip
+    workers = {"answer/question", "answer/abstract", "discover", "prove/failures", "meshes",
+               "read/first_call", "read/hlo", "read/programs", "problems"}  # fmt: skip
     assert found >= {f"bench/worker/{name}.py" for name in workers}
     assert found >= {
         "compile_only.py",
@@ -65,7 +65,8 @@ def test_files_are_those_that_compile_and_read() -> None:
         "bench/project/collective_costs.py",
     }
     # Those that prove and measure as well: a cache that they emptied would be of little use.
-    others = {"block", "checkpoints", "energy", "inputs", "tracing", "training"}
+    others = {"block", "phases/checkpoints", "phases/input_feed", "phases/training",
+              "time/energy_counters", "trace/profiler"}  # fmt: skip
     assert not found & {f"bench/worker/{name}.py" for name in others}
 
 

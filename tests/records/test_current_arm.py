@@ -11,7 +11,7 @@ from bench.records.current_arm import Turns, TurnWriter
 
 WRITE = """
 import os, sys
-from bench.turns import TurnWriter
+from bench.records.current_arm import TurnWriter
 writer = TurnWriter()
 for name in sys.argv[1:]:
     writer.write(name)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 OWNER = """
 import pathlib, sys, time
-from bench import lock
+from bench.records import lock
 assert lock.hold(pathlib.Path(sys.argv[1])) == ""
 print("mine", flush=True)
 time.sleep(60)

@@ -111,7 +111,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import TrainStep
-from bench.placement import create_data_parallel_sharding, place_batch_on_shards
+from bench.contract.placement import create_data_parallel_sharding, place_batch_on_shards
 
 def why_unsupported(problem, mesh):
     return None

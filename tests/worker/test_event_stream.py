@@ -66,7 +66,7 @@ def test_what_is_raised_is_told_and_fails(raised: str) -> None:
 @pytest.mark.parametrize(
     ("module", "said"),
     [
-        ("catalogue", "implementations"),
+        ("available", "implementations"),
         ("compile_only", "row"),
         ("fit", "status"),
         ("inspection", "parameters"),
@@ -90,10 +90,10 @@ def test_a_file_that_writes_to_stdout_and_leaves_a_thread_spoils_no_answer(
         "elsewhere": True,
         "fatal": {},
     }
-    done = ended("-m", f"bench.worker.{module}", question=json.dumps(request))
+    done = ended("-m", f"bench.worker.answer.{module}", question=json.dumps(request))
     assert done.returncode == 0, done.stderr
     assert "below Python" in done.stderr
     *imported, answer = map(json.loads, done.stdout.splitlines())
-    assert (str(path) in imported) == (module == "catalogue")
+    assert (str(path) in imported) == (module == "available")
     assert answer[said], answer
     assert answer.get("status", "ok") == "ok", answer

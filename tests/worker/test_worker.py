@@ -14,7 +14,7 @@ from bench.measure.environment import worker_environment
 from bench.records.rows import EXACT, IN_PARTS, TWIN, WHOLE_BATCH, Ceilings
 from bench.worker.trace.profiler import PASSES
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 JOB = {
     "attempt": "a1",
