@@ -24,7 +24,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+from bench.records.collective_kinds import bus_factor
 
 Limit = Literal["latency", "inside", "between"]
 """What a collective waits for most: its steps, the links inside of domains, or those between."""
@@ -104,26 +104,6 @@ class Cost:
 
 
 FREE = Cost(0.0, "none", "latency")
-
-
-def bus_factor(kind: str, members: int) -> float:
-    """Bytes that a device has to send for each byte of payload.
-
-    nccl-tests, "Bus bandwidth": 2 (n - 1) / n for an all-reduce, (n - 1) / n for reduce-scatter,
-    all-gather and all-to-all. A collective-permute sends all.
-
-    Raises:
-      ValueError: the kind is none of KINDS.
-    """
-    share = (members - 1) / members
-    match kind:
-        case "all-reduce":
-            return 2 * share
-        case "all-gather" | "reduce-scatter" | "all-to-all":
-            return share
-        case "collective-permute":
-            return 1.0
-    raise ValueError(f"unknown collective {kind!r}; there are {', '.join(KINDS)}")
 
 
 def cost(kind: str, payload: float, route: Route) -> Cost:

@@ -26,9 +26,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from bench.project.collective_costs import bus_factor
 from bench.project.compiled_programs import MOST_DEVICES, Program
 from bench.records.cells import Cell
+from bench.records.collective_kinds import bus_factor
 from bench.records.mesh import MeshShape
 from bench.records.rows import Communication
 

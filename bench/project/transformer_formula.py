@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bench.project.collective_costs import bus_factor
 from bench.project.compiled_programs import Program
 from bench.project.step_model import FORWARD
 from bench.records.cells import StepOptions
+from bench.records.collective_kinds import bus_factor
 from bench.records.mesh import MeshShape
 from bench.records.rows import Communication
 

@@ -11,12 +11,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from bench.project.collective_costs import (
-    KINDS,
     Cost,
     Ring,
     Route,
     Switch,
-    bus_factor,
     cost,
     ring,
     torus,
@@ -24,6 +22,7 @@ from bench.project.collective_costs import (
 )
 from bench.project.hardware import hardware
 from bench.project.link_placement import place
+from bench.records.collective_kinds import KINDS, bus_factor
 from bench.records.mesh import MeshShape
 
 US = 1e-6

@@ -62,7 +62,7 @@ def test_files_are_those_that_compile_and_read() -> None:
     assert found >= {
         "compile_only.py",
         "bench/contract/__init__.py",
-        "bench/project/collective_costs.py",
+        "bench/records/collective_kinds.py",
     }
     # Those that prove and measure as well: a cache that they emptied would be of little use.
     others = {"block", "phases/checkpoints", "phases/input_feed", "phases/training",
@@ -75,7 +75,7 @@ def test_files_are_those_that_compile_and_read() -> None:
     [
         ("bench/worker/answer/question.py", True),
         ("bench/worker/meshes.py", True),
-        ("bench/project/collective_costs.py", True),
+        ("bench/records/collective_kinds.py", True),
         ("bench/records/messages.py", True),
         ("bench/worker/trace/profiler.py", False),
         ("bench/project/compile_cache.py", False),

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from bench.project.collective_costs import bus_factor
 from bench.project.compiled_programs import Program
 from bench.project.program_formulae import FormulaError, fit, grown, ladder
 from bench.records.cells import Block, Cell, StepOptions
+from bench.records.collective_kinds import bus_factor
 from bench.records.mesh import MeshShape
 
 

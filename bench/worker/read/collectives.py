@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.project.collective_costs import KINDS
+from bench.records.collective_kinds import KINDS
 from bench.worker.read import hlo, implied_reduce_scatter
 from bench.worker.read.unawaited_all_gather import returned
 

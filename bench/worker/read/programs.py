@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bench.project.collective_costs import bus_factor
+from bench.records.collective_kinds import bus_factor
 from bench.records.rows import Communication, CompilersCost
 from bench.worker.read import hlo
 from bench.worker.read.collectives import Collective, collectives

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from bench.project.collective_costs import KINDS
+from bench.records.collective_kinds import KINDS
 from bench.worker.read import hlo
 
 _WAITING = frozenset({"dot", "convolution", "custom-call", *KINDS})

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from bench.project.collective_costs import KINDS
+from bench.records.collective_kinds import KINDS
 from bench.records.rows import Category
 from bench.worker.read import hlo
 from bench.worker.read.collectives import groups_of
