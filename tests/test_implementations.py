@@ -17,7 +17,7 @@ import pytest
 from bench.contract.workloads import gpt2
 from bench.records.cells import StepOptions
 from bench.records.mesh import MeshShape
-from bench.worker.discover import implementation_files, load, workload_files
+from bench.worker.file_loader import implementation_files, load, workload_files
 from bench.worker.meshes import make_mesh
 from bench.worker.problems import with_options
 from bench.worker.prove.gate import Gate

@@ -292,7 +292,7 @@ class CellRow(BlockFields):
     memory: NotRequired[MemoryBytes | None]
     """None where the backend gives no figures."""
     high_water_bytes: NotRequired[int | None]
-    """The most that a device was seen to hold for the cell while it ran: see bench.worker.read.memory.
+    """The most that a device was seen to hold for the cell while it ran: see bench.worker.read.program_memory.
     None where the backend does not count."""
     communication: NotRequired[list[Communication] | None]
     """None where the programs could not be read."""

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TextIO, cast
 
 from bench.records.messages import MORE, Event, Job, TellEvent
-from bench.worker import event_stream, peers
+from bench.worker import event_stream, process_exchange
 from bench.worker.block import BlockRun
 
 
@@ -27,9 +27,9 @@ def main(events: TextIO) -> None:
         return cast("list[Any]", json.loads(sys.stdin.readline()))
 
     if "place" in job:
-        peers.join(job["place"], exchange)
+        process_exchange.join(job["place"], exchange)
     # Rank 0 speaks for all. The others show that they are alive, and what they fail at.
-    told = None if peers.is_main() else {"phase", "cell"}
+    told = None if process_exchange.is_main() else {"phase", "cell"}
 
     def emit(event: Event) -> None:
         if told is None or event["event"] in told:
@@ -42,7 +42,7 @@ def main(events: TextIO) -> None:
     shared = job.get("program_cache")
     with nullcontext(shared) if shared else TemporaryDirectory(prefix="lockstep-") as programs:
         BlockRun(job, emit, more, Path(programs)).run()
-    peers.leave()
+    process_exchange.leave()
 
 
 if __name__ == "__main__":

@@ -48,9 +48,9 @@ from bench.records.rows import (
     Turn,
     block_fields,
 )
-from bench.worker import peers
+from bench.worker import process_exchange
 from bench.worker.base_modules import BaseModules
-from bench.worker.discover import implementation_files, load
+from bench.worker.file_loader import implementation_files, load
 from bench.worker.meshes import make_mesh
 from bench.worker.phases.checkpoints import measure_checkpoints, no_checkpoint
 from bench.worker.phases.input_feed import FedArm, fed_arm, longest
@@ -59,10 +59,10 @@ from bench.worker.problems import load_workload, make_problem
 from bench.worker.prove.completion import check_completion
 from bench.worker.prove.divergence import diverged
 from bench.worker.prove.failures import Ended, UnsupportedError, failure
-from bench.worker.prove.gate import OWN, Gate, built
+from bench.worker.prove.gate import OWN, Gate, build_step
 from bench.worker.read.compilation import CompilationLog, remembered_programs
 from bench.worker.read.first_call import FirstCall
-from bench.worker.read.memory import high_water, largest_program
+from bench.worker.read.program_memory import high_water, largest_program
 from bench.worker.read.programs import communication, compilers_cost, live_programs, product_flops
 from bench.worker.read.traced_flops import traced_flops
 from bench.worker.time.ceilings import measure_ceilings
@@ -81,7 +81,7 @@ PROGRESS_S = 1.0
 
 def agreed(ended: Ended | None) -> Ended | None:
     """How something ended for all processes: None only if it went well in each of them."""
-    for found in peers.everyones(ended):
+    for found in process_exchange.gather(ended):
         if found is not None:
             status, reason = found
             return status, reason
@@ -266,7 +266,7 @@ class BlockRun:
 
                 phase = "compile"
                 self.phase(phase, name, number, len(self.job["implementations"]))
-                train_step = built(implementation, problem, mesh)
+                train_step = build_step(implementation, problem, mesh)
                 first_call = FirstCall(train_step.step)
                 with remembered_programs(self.programs / name):
                     timed_check, state = gate.prove_timed(replace(train_step, step=first_call))
@@ -341,7 +341,9 @@ class BlockRun:
             withdrawn.setdefault(self.baseline, withdrawn[TWIN])
         for name, programs in compiled.items():
             withdrawn[name] = f"compiled {programs} programs while it was timed"
-        withdrawn = dict(item for found in peers.everyones(withdrawn) for item in found.items())
+        withdrawn = dict(
+            item for found in process_exchange.gather(withdrawn) for item in found.items()
+        )
         for name, reason in withdrawn.items():
             if name in names:
                 self.fail(name, problem, "wrong", reason)
@@ -373,7 +375,7 @@ class BlockRun:
         if self.rounds not in self.job["looks"]:
             return True
         self.emit(LookEvent(event="look", rows=self.samples(turns)))
-        return peers.of_main(self.more() if peers.is_main() else False)
+        return process_exchange.from_main(self.more() if process_exchange.is_main() else False)
 
     def samples(self, turns: Iterable[Turn]) -> list[SampleRow]:
         """The turns as they are stored: each as long as it took the slowest process."""
@@ -386,8 +388,8 @@ class BlockRun:
             own = [
                 [own_times(row), row["host"], row.get("energy"), row.get("input")] for row in rows
             ]
-            seen = peers.everyones(own)
-            hosts = peers.everyones(host_id())
+            seen = process_exchange.gather(own)
+            hosts = process_exchange.gather(host_id())
             for row, *each in zip(rows, *seen, strict=True):
                 spans, slots, energies, waits = zip(*each, strict=True)
                 throughput, latency, wash_out = map(list, zip(*spans, strict=True))
@@ -499,7 +501,7 @@ class BlockRun:
         for name, curve in references(problem, gate.problems[OWN], steps, self.step_of).items():
             self.tell_curve(name, curve, gate)
         for name in names:
-            build = partial(built, self.implementations[name], problem, mesh)
+            build = partial(build_step, self.implementations[name], problem, mesh)
             with self.modules_of(name), remembered_programs(self.programs / name):
                 curve = trained(build, problem.batch, steps, partial(self.step_of, name))
             self.tell_curve(name, curve, gate)

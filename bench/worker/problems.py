@@ -10,7 +10,7 @@ import optax
 from bench.contract import Problem, Workload
 from bench.contract.clipping import clip_by_global_norm
 from bench.records.cells import Block, StepOptions
-from bench.worker.discover import load, workload_files
+from bench.worker.file_loader import load, workload_files
 
 
 def load_workload(block: Block, paths: list[str]) -> Workload:

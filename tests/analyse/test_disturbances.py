@@ -19,7 +19,7 @@ from bench.analyse.disturbances import (
     trend,
 )
 from bench.analyse.statistics import Rounds
-from bench.worker.time.order import balanced_orders
+from bench.worker.time.turn_order import balanced_orders
 
 ARMS = ["base", "x", "y", "z"]
 

@@ -23,7 +23,7 @@ from bench.present import gate_comment
 from bench.records import store
 from bench.records.paths import ROOT
 from bench.worker.base_modules import BaseModules
-from bench.worker.discover import load
+from bench.worker.file_loader import load
 
 SMALL = ("--workloads", "mlp", "--meshes", "data=2", "--launches", "1", "--run", "r")
 CELL = "mlp-base/data=2/b256/fp32"

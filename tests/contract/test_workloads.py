@@ -9,7 +9,7 @@ from flax import nnx
 
 from bench.contract.workloads import gpt2, linear, mlp
 from bench.records.mesh import MeshShape
-from bench.worker.discover import load, workload_files
+from bench.worker.file_loader import load, workload_files
 from bench.worker.meshes import make_mesh
 from implementations import jit_spmd
 

@@ -56,8 +56,8 @@ def test_an_answer_is_found_again_for_its_cell_alone(folder: Path) -> None:
 
 def test_files_are_those_that_compile_and_read() -> None:
     found = set(hashes(compile_cache.COMPILER))
-    workers = {"answer/question", "answer/abstract", "discover", "prove/failures", "meshes",
-               "read/first_call", "read/hlo", "read/programs", "problems"}  # fmt: skip
+    workers = {"answer/requested_cell", "answer/abstract_step", "file_loader", "prove/failures",
+               "meshes", "read/first_call", "read/hlo", "read/programs", "problems"}  # fmt: skip
     assert found >= {f"bench/worker/{name}.py" for name in workers}
     assert found >= {
         "compile_only.py",
@@ -73,7 +73,7 @@ def test_files_are_those_that_compile_and_read() -> None:
 @pytest.mark.parametrize(
     ("file", "counts"),
     [
-        ("bench/worker/answer/question.py", True),
+        ("bench/worker/answer/requested_cell.py", True),
         ("bench/worker/meshes.py", True),
         ("bench/records/collective_kinds.py", True),
         ("bench/records/messages.py", True),

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import Mesh
 
 from bench.records.mesh import MeshShape
-from bench.worker import peers
+from bench.worker import process_exchange
 from bench.worker.meshes import make_mesh
 from bench.worker.read.programs import live_programs
 from bench.worker.time import ceilings
@@ -151,12 +151,14 @@ def test_the_fastest_repetition_counts_once_no_better_one_comes(monkeypatch):
 
 
 def test_a_repetition_takes_as_long_as_its_slowest_process(monkeypatch):
-    monkeypatch.setattr(peers, "_exchange", lambda own: [own, [5.0, ""]])
+    monkeypatch.setattr(process_exchange, "_exchange", lambda own: [own, [5.0, ""]])
     assert ceilings.everywhere(lambda: "here") == ("here", 5.0)
 
 
 def test_what_fails_in_one_process_fails_in_all(monkeypatch):
-    monkeypatch.setattr(peers, "_exchange", lambda own: [own, [0.1, "no room on rank 1"]])
+    monkeypatch.setattr(
+        process_exchange, "_exchange", lambda own: [own, [0.1, "no room on rank 1"]]
+    )
     with pytest.raises(CeilingsError, match="no room on rank 1"):
         ceilings.everywhere(lambda: "here")
 
@@ -170,7 +172,7 @@ def test_sizes_are_the_same_in_all_processes(monkeypatch):
             return [own, own]
         return [own, others[str if isinstance(own, str) else list]]
 
-    monkeypatch.setattr(peers, "_exchange", exchange)
+    monkeypatch.setattr(process_exchange, "_exchange", exchange)
     own = Mesh(jax.devices()[:2], "devices")
     assert ceilings.sizes(own) == (3 << 20, 3 << 20)
     others[list] = [1 << 50, 5 << 20]

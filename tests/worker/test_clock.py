@@ -11,7 +11,7 @@ import pytest
 
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.time.clock import Arm, measure, steps_per_span
-from bench.worker.time.order import balanced_orders
+from bench.worker.time.turn_order import balanced_orders
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 9])

@@ -15,7 +15,7 @@ from bench.contract.logical_axes import path_of
 from bench.contract.placement import shapes_of_params
 from bench.contract.workloads import gpt2, mlp, vae
 from bench.records.mesh import MeshShape
-from bench.worker.discover import implementation_files, load
+from bench.worker.file_loader import implementation_files, load
 from bench.worker.meshes import make_mesh
 from bench.worker.read.collectives import collectives, parse_groups
 from bench.worker.read.programs import live_programs, new_programs

@@ -14,7 +14,7 @@ from bench.analyse import cell_table
 from bench.analyse import energy_per_step as reported
 from bench.present import report_files, text_tables
 from bench.records import store
-from bench.worker import peers
+from bench.worker import process_exchange
 from bench.worker.time import energy_counters
 from bench.worker.time.energy_counters import (
     Meter,
@@ -204,7 +204,7 @@ def test_a_package_that_two_processes_see_counts_once(clock, monkeypatch):
         [["host", [["p", "board"]], 0.1, ""], ["host", [["p", "board"], ["q", "board"]], 0.0, ""]]
     ]
     for rank in (0, 1):
-        monkeypatch.setattr(peers, "everyones", lambda _value: others[0])
+        monkeypatch.setattr(process_exchange, "gather", lambda _value: others[0])
         monkeypatch.setattr(energy_counters.jax, "process_index", lambda rank=rank: rank)
         own = [Planted("p", 10)] if rank == 0 else [Planted("p", 10), Planted("q", 5)]
         meters.append(Meter([], own))

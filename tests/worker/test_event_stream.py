@@ -26,13 +26,13 @@ threading.Thread(target=threading.Event().wait).start()
 """What a file may do that it should not; its thread never ends."""
 
 MAIN = """
-from bench.worker import process
+from bench.worker import event_stream
 
 def main(said):
     print("one", file=said)
 {rest}
 
-process.run(main)
+event_stream.run(main)
 """
 
 

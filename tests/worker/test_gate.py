@@ -28,10 +28,10 @@ from bench.worker.prove.gate import (
     SGD,
     Gate,
     WrongStepError,
-    built,
+    build_step,
     find_drift,
-    pair,
     rounding,
+    state_and_loss,
 )
 from implementations import python_loop
 
@@ -428,12 +428,12 @@ def test_what_is_built_must_be_a_step(mesh, returned):
             return returned
 
     with pytest.raises(WrongStepError, match=f"build returns a {type(returned).__name__}, not"):
-        built(Odd, linear.problem(linear.tiny(), 8, "fp32"), mesh)
+        build_step(Odd, linear.problem(linear.tiny(), 8, "fp32"), mesh)
 
 
 def test_what_a_step_returns_must_be_a_pair():
-    assert pair([1, 2]) == (1, 2)
+    assert state_and_loss([1, 2]) == (1, 2)
     with pytest.raises(WrongStepError, match="3 values, not the pair"):
-        pair((1, 2, 3))
+        state_and_loss((1, 2, 3))
     with pytest.raises(WrongStepError, match="a float, not the pair"):
-        pair(1.0)
+        state_and_loss(1.0)

@@ -23,7 +23,7 @@ from bench.records.host import usable_cores
 from bench.records.messages import Catalogue, CatalogueRequest, ImplementationEntry, WorkloadEntry
 from bench.records.printable import readable
 from bench.worker import event_stream
-from bench.worker.discover import implementation_files, load, workload_files
+from bench.worker.file_loader import implementation_files, load, workload_files
 from bench.worker.prove.failures import name_and_text
 
 

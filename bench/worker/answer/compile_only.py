@@ -18,12 +18,12 @@ from bench.contract import Implementation, Problem
 from bench.records.messages import CompiledAnswer, CompiledRow, CompileRequest, Lack
 from bench.records.printable import readable
 from bench.records.rows import Communication
-from bench.worker.answer.abstract import NotAbstractError, abstract_step, stand_in
-from bench.worker.answer.question import Asked, answer_requests, asked
+from bench.worker.answer.abstract_step import NotAbstractError, abstract_step, stand_in
+from bench.worker.answer.requested_cell import RequestedCell, answer_requests, load_cell
 from bench.worker.problems import make_problem
 from bench.worker.prove.failures import UnsupportedError, failure, name_and_text
 from bench.worker.read.first_call import FirstCall
-from bench.worker.read.memory import device_bytes, largest_program
+from bench.worker.read.program_memory import device_bytes, largest_program
 from bench.worker.read.programs import communication, compilers_cost, product_flops
 from bench.worker.read.traced_flops import flops_of, traced_flops
 
@@ -59,7 +59,7 @@ def compile_only(request: CompileRequest) -> CompiledRow:
       UnsupportedError: the implementation says that it cannot run this.
       Exception: whatever the implementation or the compiler raises.
     """
-    cell = asked(request)
+    cell = load_cell(request)
     if cell.unsupported:
         raise UnsupportedError(cell.unsupported)
     reading = sending = had(cell)
@@ -67,7 +67,7 @@ def compile_only(request: CompileRequest) -> CompiledRow:
     widened = elsewhere and cell.block.options.precision == "bf16"
     if widened and cell.mesh.size > 1:
         half: CompileRequest = {**request, "options": {**request["options"], "precision": "fp16"}}
-        twin = asked(half)
+        twin = load_cell(half)
         if twin.unsupported:
             raise NotAbstractError(
                 "what it sends in bfloat16 is read in float16, which it does not support: "
@@ -83,7 +83,7 @@ def compile_only(request: CompileRequest) -> CompiledRow:
     return read_row(reading, found, cell.problem, cell.mesh)
 
 
-def had(cell: Asked) -> Reading:
+def had(cell: RequestedCell) -> Reading:
     """Compile a step, or run it where it is small and cannot be had otherwise.
 
     Raises:

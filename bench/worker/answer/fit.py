@@ -10,9 +10,9 @@ import math
 import jax
 
 from bench.records.messages import CellRequest, Fit
-from bench.worker.answer.question import answer_requests, asked
+from bench.worker.answer.requested_cell import answer_requests, load_cell
 from bench.worker.prove.failures import UnsupportedError, failure
-from bench.worker.prove.gate import WrongStepError, built, pair
+from bench.worker.prove.gate import WrongStepError, build_step, state_and_loss
 
 STEPS = 3
 """The first may hold more than others, and the second is the first whose state is a step's own."""
@@ -29,13 +29,13 @@ def fit(request: CellRequest) -> Fit:
 
 
 def _step(request: CellRequest) -> None:
-    cell = asked(request)
+    cell = load_cell(request)
     if cell.unsupported:
         raise UnsupportedError(cell.unsupported)
-    step = built(cell.implementation, cell.problem, cell.mesh)
+    step = build_step(cell.implementation, cell.problem, cell.mesh)
     state = step.state
     for number in range(STEPS):
-        state, loss = pair(step.step(state, step.place(cell.problem.batch(number))))
+        state, loss = state_and_loss(step.step(state, step.place(cell.problem.batch(number))))
         if not math.isfinite(float(loss)):
             raise WrongStepError(f"the loss of step {number + 1} is {float(loss)}")
     jax.block_until_ready(state)

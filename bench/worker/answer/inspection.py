@@ -8,13 +8,13 @@ from jax.sharding import Mesh
 
 from bench.contract.logical_axes import path_of
 from bench.records.messages import ArrayLayout, CellRequest, Inspection
-from bench.worker.answer.question import answer_requests, asked
-from bench.worker.read.memory import device_bytes
+from bench.worker.answer.requested_cell import answer_requests, load_cell
+from bench.worker.read.program_memory import device_bytes
 
 
 def inspect(request: CellRequest) -> Inspection:
     """Build the cell's step and look at its state and a batch; nothing is run."""
-    cell = asked(request)
+    cell = load_cell(request)
     found = Inspection(
         axes=[[name, size] for name, size in cell.block.mesh.axes],
         devices=[[int(device.id) for device in row] for row in _rows(cell.mesh)],

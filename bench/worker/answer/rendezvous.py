@@ -28,7 +28,7 @@ def meet(own: dict[str, str | int]) -> Meeting:
     """
     jax.config.update("jax_platforms", "cpu")
     jax.distributed.initialize(cluster_detection_method=os.environ.get("LOCKSTEP_DETECTION"))
-    main = json.loads(of_main(json.dumps(own)))
+    main = json.loads(from_main(json.dumps(own)))
     return Meeting(
         rank=jax.process_index(),
         processes=jax.process_count(),
@@ -38,7 +38,7 @@ def meet(own: dict[str, str | int]) -> Meeting:
     )
 
 
-def of_main(text: str) -> str:
+def from_main(text: str) -> str:
     """The text that the process of rank 0 has."""
     room = np.zeros(_LONGEST, np.uint8)
     room[: len(text)] = np.frombuffer(text.encode("ascii"), np.uint8)

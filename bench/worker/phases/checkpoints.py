@@ -29,10 +29,10 @@ from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 from bench.records import numbers
 from bench.records.mesh import MeshShape
 from bench.records.rows import Checkpoint, RestoredCheckpoint, SavedCheckpoint
-from bench.worker import peers
+from bench.worker import process_exchange
 from bench.worker.prove.failures import UnsupportedError
 from bench.worker.prove.gate import WrongStepError
-from bench.worker.read.memory import device_bytes
+from bench.worker.read.program_memory import device_bytes
 from bench.worker.time.clock import Arm
 
 REPEATS = 5
@@ -122,7 +122,7 @@ def measure_checkpoints(arm: Arm, mesh: Mesh, modes: Sequence[str], folder: Path
     """
     size = sum(array.nbytes for array in arrays(arm.state).values())
     folder.mkdir(parents=True, exist_ok=True)
-    free = min(peers.everyones(shutil.disk_usage(folder).free))
+    free = min(process_exchange.gather(shutil.disk_usage(folder).free))
     if free < ROOM * size:
         there, needed = numbers.bytes_(free), numbers.bytes_(ROOM * size)
         raise UnsupportedError(f"{there} are free for its files, and {needed} may be needed")
@@ -150,7 +150,7 @@ def measure_checkpoints(arm: Arm, mesh: Mesh, modes: Sequence[str], folder: Path
         reason="",
         file_system=file_system(folder),
         state_bytes=size,
-        stored_bytes=peers.of_main(stored),
+        stored_bytes=process_exchange.from_main(stored),
         saves={mode: slowest(save) for mode, save in saves.items()},
         restores=[{**one, "seconds": slowest(one["seconds"])} for one in restores],
     )
@@ -158,7 +158,7 @@ def measure_checkpoints(arm: Arm, mesh: Mesh, modes: Sequence[str], folder: Path
 
 def slowest(figures: Any) -> Any:
     """Lists of times, each as it was in the process that took longest; trees of them."""
-    each = peers.everyones(figures)
+    each = process_exchange.gather(figures)
     return jax.tree.map(lambda *times: max(times), *each)
 
 
@@ -272,7 +272,7 @@ def repetitions() -> Iterator[bool]:
     began, number, last = time.monotonic(), 0, False
     while not last:
         late = number > 0 and time.monotonic() - began > ENOUGH_S
-        last = peers.of_main(number == REPEATS - 1 or late)
+        last = process_exchange.from_main(number == REPEATS - 1 or late)
         yield last
         number += 1
 
@@ -293,7 +293,7 @@ def train_until_complete(arm: Arm, orbax: Orbax, steps_ns: list[int]) -> float:
     waiting.start()
     for _ in range(MOST_STEPS):
         # Steps may be collectives: all processes take the same number of them.
-        if all(peers.everyones(bool(ended))):
+        if all(process_exchange.gather(bool(ended))):
             break
         steps_ns.append(arm.run(1, wait_each=True))
     waiting.join()
@@ -326,7 +326,7 @@ def measure_restores(
             held = device_bytes(restored)
         del restored
     most = 0
-    for process in peers.everyones(seen):
+    for process in process_exchange.gather(seen):
         for array, size in process.items():
             bound = bounds.get(array, largest)
             if size > bound:
@@ -338,7 +338,7 @@ def measure_restores(
     return RestoredCheckpoint(
         mesh=name,
         seconds=seconds,
-        device_bytes=max(peers.everyones(max(held.values(), default=0))),
+        device_bytes=max(process_exchange.gather(max(held.values(), default=0))),
         largest_bytes=largest,
         seen_bytes=most,
     )
@@ -437,7 +437,7 @@ def check(restored: Tree, saved: Saved) -> None:
     """
     own = [(name, index, c) for name, one in saved.pieces.items() for index, c in one.items()]
     pieces: dict[str, Pieces] = {name: {} for name in restored}
-    for process in peers.everyones(own):
+    for process in process_exchange.gather(own):
         for name, index, found in process:
             pieces[name][tuple((first, end) for first, end in index)] = found
     wrong = [
@@ -445,7 +445,7 @@ def check(restored: Tree, saved: Saved) -> None:
         for name, array in restored.items()
         if not all(same(shard, array, pieces[name]) for shard in array.addressable_shards)
     ]
-    count = max(peers.everyones(len(wrong)))
+    count = max(process_exchange.gather(len(wrong)))
     if count:
         raise WrongStepError(
             f"of {numbers.count(len(restored), 'array')}, {count} came back other than they were "
@@ -485,10 +485,10 @@ def forget(folder: Path) -> None:
 
 def clear(folder: Path) -> None:
     """Remove what was saved, once no process needs it any more."""
-    peers.everyones(None)
-    if peers.is_main():
+    process_exchange.gather(None)
+    if process_exchange.is_main():
         shutil.rmtree(folder)
-    peers.everyones(None)
+    process_exchange.gather(None)
 
 
 def file_system(folder: Path) -> str:

@@ -23,7 +23,7 @@ import optax
 from bench.contract import Batch, Problem, TrainStep
 from bench.records.rows import EXACT, IN_PARTS, WHOLE_BATCH
 from bench.worker.prove.failures import failure
-from bench.worker.prove.gate import pair, widened
+from bench.worker.prove.gate import state_and_loss, widened
 
 ENOUGH_S = 60.0
 """Most time of the curve in float64, which some devices compute slowly: it ends early then."""
@@ -66,7 +66,7 @@ def train(
         if time.monotonic() > until:
             break
         progress(number)
-        state, loss = pair(train_step.step(state, train_step.place(batch(number))))
+        state, loss = state_and_loss(train_step.step(state, train_step.place(batch(number))))
         losses.append(float(loss))
     return losses
 

@@ -7,7 +7,7 @@ import time
 import jax
 import jax.numpy as jnp
 
-from bench.worker import peers
+from bench.worker import process_exchange
 from bench.worker.prove.gate import WrongStepError
 from bench.worker.time.clock import MAX_STEPS, Arm
 
@@ -45,9 +45,9 @@ def check_completion(arm: Arm) -> None:
       WrongStepError: work goes on after the outputs are ready.
     """
     step_ns = min(arm.run(1) for _ in range(REPEATS))
-    steps = peers.of_main(max(1, min(MAX_STEPS, int(SPAN_S * 1e9 / step_ns))))
+    steps = process_exchange.from_main(max(1, min(MAX_STEPS, int(SPAN_S * 1e9 / step_ns))))
     for _ in range(REPEATS):
-        late = next(filter(None, peers.everyones(late_work(arm, steps))), "")
+        late = next(filter(None, process_exchange.gather(late_work(arm, steps))), "")
         if not late:
             return
     settle()

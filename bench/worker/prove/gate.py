@@ -37,7 +37,7 @@ from jax.sharding import Mesh
 
 from bench.contract import Batch, Implementation, Params, Problem, TrainStep
 from bench.records.rows import ProofCheck
-from bench.worker import peers
+from bench.worker import process_exchange
 from bench.worker.prove.diagnosis import FirstStep, explain
 from bench.worker.read.compilation import remembered_programs
 
@@ -110,7 +110,7 @@ def rounding(precision: str, platform: str) -> float:
     return float(2.0**-bits)
 
 
-def built(implementation: Implementation, problem: Problem, mesh: Mesh) -> TrainStep:
+def build_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> TrainStep:
     """What an implementation builds.
 
     Raises:
@@ -124,7 +124,7 @@ def built(implementation: Implementation, problem: Problem, mesh: Mesh) -> Train
     return cast("TrainStep", train_step)
 
 
-def pair(returned: Any) -> tuple[Any, Any]:
+def state_and_loss(returned: Any) -> tuple[Any, Any]:
     """The state and the loss that a step returned.
 
     Raises:
@@ -151,7 +151,7 @@ def run_steps(train_step: TrainStep, batches: list[Batch]) -> Stepped:
     snapshots = [flatten(train_step.params(state))]
     drift = ""
     for number, batch in enumerate(batches):
-        state, loss = pair(train_step.step(state, train_step.place(batch)))
+        state, loss = state_and_loss(train_step.step(state, train_step.place(batch)))
         check_waitable(state, loss)
         if loss.shape:
             raise WrongStepError(f"the loss has shape {loss.shape}; it must be one scalar")
@@ -202,7 +202,7 @@ def by_path(params: Params) -> dict[str, Any]:
 def flatten(params: Params) -> Flat:
     """A copy on the host that no later donation can delete."""
     leaves = by_path(params).items()
-    return {path: np.array(peers.on_host(leaf), np.float64) for path, leaf in leaves}
+    return {path: np.array(process_exchange.to_host(leaf), np.float64) for path, leaf in leaves}
 
 
 def all_finite(params: Flat) -> bool:
@@ -215,7 +215,7 @@ def find_drift(arrays: dict[str, Any]) -> str:
 
     All processes find the same.
     """
-    found = next(filter(None, peers.everyones(find_local_drift(arrays))), "")
+    found = next(filter(None, process_exchange.gather(find_local_drift(arrays))), "")
     return found or find_drift_of_processes(arrays)
 
 
@@ -243,7 +243,7 @@ def find_drift_of_processes(arrays: dict[str, Any]) -> str:
         for shard in array.addressable_shards
     ]
     seen: dict[tuple[str, str], tuple[int, str]] = {}
-    for rank, replicas in enumerate(peers.everyones(own)):
+    for rank, replicas in enumerate(process_exchange.gather(own)):
         for path, part, digest in replicas:
             first, theirs = seen.setdefault((path, part), (rank, digest))
             if digest != theirs:
@@ -398,7 +398,7 @@ class Gate:
         for name, problem in self.problems.items():
             truth = self.truth[name]
             with exact_arithmetic(self.programs):
-                train_step = built(implementation, problem, self.mesh)
+                train_step = build_step(implementation, problem, self.mesh)
                 ours = run_steps(train_step, self.exact_batches).trajectory
                 check = ProofCheck(
                     name=name,

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from bench.records.rows import CompileTimes
-from bench.worker.prove.gate import pair
+from bench.worker.prove.gate import state_and_loss
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.read.programs import live_programs, new_programs
 
@@ -30,7 +30,7 @@ class FirstCall:
         self._called = True
         before = live_programs()
         with CompilationLog() as log:
-            state, loss = pair(self._step(state, batch))
+            state, loss = state_and_loss(self._step(state, batch))
         self.compile = log.times()
         self.programs = new_programs(live_programs(), before)
         return state, loss

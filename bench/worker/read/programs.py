@@ -123,7 +123,7 @@ def compilers_cost(programs: Sequence[Any]) -> CompilersCost | None:
 def product_flops(programs: Sequence[Any]) -> float:
     """FLOPs of the matrix products and convolutions in compiled programs, over all devices.
 
-    Counted as by bench.worker.read.traced_flops, but of what the compiler has made of the step: where it
+    Counted as by bench.worker.read.traced_flops, but in the compiled step: where the compiler
     lets several devices compute the same, each of them counts. Products that it has made other
     operations of, as XLA:CPU does of small ones, are not seen.
     """

@@ -34,7 +34,7 @@ from jax.sharding import PartitionSpec as P
 from bench.contract import PRECISIONS
 from bench.records.host import cache_bytes, host_id
 from bench.records.rows import Ceilings
-from bench.worker import peers
+from bench.worker import process_exchange
 from bench.worker.prove.failures import name_and_text
 from bench.worker.read.programs import wire_bytes
 
@@ -117,9 +117,9 @@ def sizes(own: Mesh) -> tuple[int, int]:
         return stats.get("bytes_limit"), psutil.virtual_memory().available, array
 
     (limit, available, array), _ = everywhere(here)
-    neighbours = peers.everyones(host_id()).count(host_id())
+    neighbours = process_exchange.gather(host_id()).count(host_id())
     memory = limit if limit is not None else available // (neighbours * own.size)
-    found = peers.everyones((int(SHARE_OF_MEMORY * memory), array))
+    found = process_exchange.gather((int(SHARE_OF_MEMORY * memory), array))
     room = min(bytes_ for bytes_, _ in found)
     return room, min(room, max(bytes_ for _, bytes_ in found))
 
@@ -236,7 +236,7 @@ def everywhere(action: Callable[[], T]) -> tuple[T, float]:
         result = action()
     except Exception as error:  # noqa: BLE001 - whatever it is, it costs the ceilings alone
         failed = name_and_text(error)
-    found = peers.everyones((time.perf_counter() - start, failed))
+    found = process_exchange.gather((time.perf_counter() - start, failed))
     for _, reason in found:
         if reason:
             raise CeilingsError(reason)

@@ -13,10 +13,10 @@ from typing import Any
 import jax
 
 from bench.records.rows import Energy, InputWait, Turn
-from bench.worker import peers
+from bench.worker import process_exchange
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.time.host_slots import HostWatch
-from bench.worker.time.order import balanced_orders
+from bench.worker.time.turn_order import balanced_orders
 
 WARM_UP_STEPS = 3
 CALIBRATION_STEPS = 3
@@ -104,7 +104,7 @@ def steps_per_span(
     turn = seconds * 1e9 / rounds / sum(each)
     wash_out = 1
     steps = max(1, min(MAX_STEPS, int((turn - wash_out) / (1 + LATENCY_SHARE))))
-    return peers.of_main(steps)
+    return process_exchange.from_main(steps)
 
 
 def latency_steps(steps: int) -> int:

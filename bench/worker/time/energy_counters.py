@@ -23,7 +23,7 @@ import jax
 
 from bench.records.host import host_id
 from bench.records.rows import Energy, EnergyMeter
-from bench.worker import peers
+from bench.worker import process_exchange
 
 POWERCAP = Path("/sys/class/powercap")
 TOPOLOGY = Path("/sys/devices/system/cpu")
@@ -233,7 +233,7 @@ class Meter:
         except Exception as error:  # noqa: BLE001 - a figure beside the time, which must not cost it
             reason = why(error)
         seen = [[one.name, one.kind] for one in self._counters]
-        told: list[Any] = peers.everyones([host_id(), seen, period_s, reason])
+        told: list[Any] = process_exchange.gather([host_id(), seen, period_s, reason])
         owners: dict[tuple[str, str], int] = {}
         kinds: list[str] = []
         for rank, (host, others, _, _) in enumerate(told):

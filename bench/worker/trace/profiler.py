@@ -18,10 +18,11 @@ from jax.sharding import Mesh
 
 from bench.records.host import cores, host_id
 from bench.records.rows import BlockFields, CellRow, OpTime, StepParts, TraceRow
-from bench.worker import peers
+from bench.worker import process_exchange
 from bench.worker.time.clock import Arm
 from bench.worker.trace import xspace
-from bench.worker.trace.breakdown import (
+from bench.worker.trace.operations import Operation, Operations
+from bench.worker.trace.step_parts import (
     Arrivals,
     DeviceStep,
     OpShare,
@@ -29,7 +30,6 @@ from bench.worker.trace.breakdown import (
     known,
     middle_half,
 )
-from bench.worker.trace.operations import Operation, Operations
 
 T = TypeVar("T")
 
@@ -103,7 +103,7 @@ def trace_by_turns(
     failed: set[int] = set()
     until = time.monotonic() + ENOUGH_S
     for turn in range(PASSES):
-        if turn > 1 and peers.of_main(time.monotonic() > until):
+        if turn > 1 and process_exchange.from_main(time.monotonic() > until):
             break
         for number, subject in enumerate(subjects):
             if number in failed:
@@ -133,7 +133,7 @@ def tried(what: Callable[[], T]) -> T | None:
         found = what()
     except Exception:  # noqa: BLE001 - whatever it is
         traceback.print_exc()
-    return found if all(peers.everyones(found is not None)) else None
+    return found if all(process_exchange.gather(found is not None)) else None
 
 
 def take(subject: Subject, logdir: Path | None, steps: int) -> tuple[xspace.Recording, list[int]]:
@@ -231,7 +231,7 @@ def arrivals_everywhere(began: int, own: Arrivals) -> Arrivals:
     """
     if jax.process_count() == 1:
         return own
-    told = peers.everyones((host_id(), began, own))
+    told = process_exchange.gather((host_id(), began, own))
     if len({host for host, _, _ in told}) > 1 or not all(start for _, start, _ in told):
         return own
     latest: Arrivals = {}
@@ -248,18 +248,18 @@ def summarize(steps: Sequence[Sequence[DeviceStep]], places: Sequence[int]) -> S
       steps: on the devices of this process.
       places: of these in the mesh.
     """
-    counted = peers.of_main(middle_half([step[0].share.total for step in steps]))
+    counted = process_exchange.from_main(middle_half([step[0].share.total for step in steps]))
     own_parts = [
         _parts(number, place, device)
         for number, step in enumerate(steps)
         for place, device in zip(places, step, strict=True)
     ]
     own_ops = _ops([device for number in counted for device in steps[number]])
-    parts = [part for found in peers.everyones(own_parts) for part in found]
+    parts = [part for found in process_exchange.gather(own_parts) for part in found]
     return Shown(
         steps=sorted(parts, key=lambda part: (part["step"], part["device"])),
         counted=counted,
-        ops=_mean(peers.everyones(own_ops)),
+        ops=_mean(process_exchange.gather(own_ops)),
     )
 
 
@@ -276,14 +276,16 @@ def trace_row(fields: BlockFields, row: CellRow, traced: Traced, mesh: Mesh) -> 
         steps=shown.steps,
         counted=shown.counted,
         ops=shown.ops,
-        untraced_ns=[max(each) for each in zip(*peers.everyones(traced.untraced_ns), strict=True)],
+        untraced_ns=[
+            max(each) for each in zip(*process_exchange.gather(traced.untraced_ns), strict=True)
+        ],
         cores=cores_of_all() if on_cpu else None,
     )
 
 
 def cores_of_all() -> int:
     """Cores that the processes may use: one that several may counts once."""
-    seen = peers.everyones((host_id(), sorted(cores())))
+    seen = process_exchange.gather((host_id(), sorted(cores())))
     return len({(host, core) for host, own in seen for core in own})
 
 

@@ -15,13 +15,13 @@ from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.messages import CellRequest
 from bench.worker import event_stream
-from bench.worker.discover import implementation_files, load
+from bench.worker.file_loader import implementation_files, load
 from bench.worker.meshes import make_mesh
 from bench.worker.problems import load_workload, make_problem
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestedCell:
     """The parts of a cell."""
 
     block: Block
@@ -36,7 +36,7 @@ class Asked:
         return self.implementation.why_unsupported(self.problem, self.mesh) or ""
 
 
-def asked(request: CellRequest) -> Asked:
+def load_cell(request: CellRequest) -> RequestedCell:
     """Import and make them, on this process's devices.
 
     Raises:
@@ -49,7 +49,7 @@ def asked(request: CellRequest) -> Asked:
     workload = load_workload(block, request["workload_paths"])
     problem = make_problem(workload, block, options.precision)
     file = implementation_files(request["implementation_paths"])[request["implementation"]]
-    return Asked(block, mesh, workload, problem, cast("Implementation", load(file)))
+    return RequestedCell(block, mesh, workload, problem, cast("Implementation", load(file)))
 
 
 def answer_requests(question: Callable[[Any], Any]) -> NoReturn:

@@ -58,17 +58,17 @@ def is_main() -> bool:
     return jax.process_index() == 0
 
 
-def everyones(value: T) -> list[T]:
+def gather(value: T) -> list[T]:
     """The value of every process, by rank. It must be one that JSON can write."""
     return [value] if _exchange is None else _exchange(value)
 
 
-def of_main(value: T) -> T:
+def from_main(value: T) -> T:
     """The value that the process of rank 0 has."""
-    return everyones(value)[0]
+    return gather(value)[0]
 
 
-def on_host(array: Any) -> np.ndarray:
+def to_host(array: Any) -> np.ndarray:
     """An array as a whole, also where this process has a part of it alone: then, a collective."""
     if isinstance(array, jax.Array) and not (
         array.is_fully_addressable or array.is_fully_replicated

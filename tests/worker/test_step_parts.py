@@ -16,13 +16,12 @@ from jaxlib._hlo import hlo_module_from_text
 
 from bench.contract.workloads import mlp
 from bench.records.mesh import MeshShape
-from bench.worker.discover import implementation_files, load
+from bench.worker.file_loader import implementation_files, load
 from bench.worker.meshes import make_mesh
 from bench.worker.read.collectives import collectives
 from bench.worker.read.programs import live_programs, new_programs
 from bench.worker.time.clock import Arm
 from bench.worker.trace import xspace
-from bench.worker.trace.breakdown import device_step, known, middle_half
 from bench.worker.trace.operations import (
     Operation,
     Operations,
@@ -32,6 +31,7 @@ from bench.worker.trace.operations import (
     unknown,
 )
 from bench.worker.trace.profiler import read_steps, record, summarize
+from bench.worker.trace.step_parts import device_step, known, middle_half
 from bench.worker.trace.xspace import Event
 
 
@@ -234,7 +234,7 @@ def test_operations_are_classified_by_what_they_do():
     listed = [one for one, _ in found.values()]
     assert {"matmul", "control"} <= {one.category for one in listed}
     assert any(one.phase == "backward" and one.category == "matmul" for one in listed)
-    assert any(one.source.startswith("test_breakdown.py:") for one in listed)
+    assert any(one.source.startswith("test_step_parts.py:") for one in listed)
     assert operations.get(module.name, "no such operation").category == "unknown"
     assert operations.get("another", listed[0].name).category == "unknown"
 

@@ -97,8 +97,8 @@ def test_processes_agree_on_what_one_of_them_finds(
 
 CEILINGS = """
 import jax, os
-from bench.worker import ceilings
-from bench.workloads.linear import *
+from bench.worker.time import ceilings
+from bench.contract.workloads.linear import *
 if jax.process_index():
     real = ceilings.filled
     def filled(mesh, *array):
