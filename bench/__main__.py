@@ -26,10 +26,11 @@ from bench.commands.selftest import selftest
 from bench.commands.shared_options import Files
 from bench.commands.tensorboard import prune, traced_runs
 from bench.measure.catalogue import CatalogueError
-from bench.measure.engine import PROFILES, REPORTS, find_run
+from bench.measure.run_folder import find_run
 from bench.plan.matrix import BadInput, share
 from bench.plan.options import help_text, regress_help_text
 from bench.records import store
+from bench.records.paths import PROFILES, REPORTS
 
 app = typer.Typer(
     help="Which way of writing a distributed JAX train step is fastest here?",

@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 
 from bench.commands.exits import refuse
-from bench.measure.engine import REPORTS
 from bench.records.host import usable_cores
+from bench.records.paths import REPORTS
 from bench.records.spelling import closest
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from bench.commands.exits import refuse
-from bench.measure.engine import REPORTS, find_run
+from bench.measure.run_folder import find_run
 from bench.plan.matrix import BadInput
 from bench.records import store
+from bench.records.paths import REPORTS
 
 
 def gallery() -> None:

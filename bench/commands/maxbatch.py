@@ -11,7 +11,7 @@ import typer
 from bench.commands.exits import FAILED, refuse, warn
 from bench.commands.shared_options import Files
 from bench.measure.catalogue import CatalogueError, faults_of_files, read_catalogue
-from bench.measure.engine import find_run
+from bench.measure.run_folder import find_run
 from bench.plan.content_keys import Contents
 from bench.plan.matrix import BadInput, collected
 from bench.plan.selection import everything, selector

@@ -12,11 +12,12 @@ import typer
 from bench.commands.exits import FAILED, refuse, warned
 from bench.commands.shared_options import Files
 from bench.measure.catalogue import CatalogueError, faults_of_files, read_catalogue
-from bench.measure.engine import REPORTS, find_run
+from bench.measure.run_folder import find_run
 from bench.plan.matrix import DEFAULT_BATCHES, FALLBACK_BATCH, BadInput, collected
 from bench.records import store
 from bench.records.cells import PRECISIONS, StepOptions
 from bench.records.messages import Catalogue
+from bench.records.paths import REPORTS
 from bench.records.spelling import closest
 
 _INTERRUPTED = "interrupted: what was compiled is kept, and the same command goes on from there"

@@ -25,8 +25,9 @@ from bench.measure.catalogue import CatalogueError, faults_of_files, read_catalo
 from bench.measure.cluster.follower import TERMINATION, follow
 from bench.measure.cluster.leader import Leader
 from bench.measure.cluster.membership import ClusterError, Membership, membership
-from bench.measure.engine import REPORTS, Engine, Result, Verdicts, stored_options
+from bench.measure.engine import Engine, Result, Verdicts
 from bench.measure.hosts import Hosts, ThisHost
+from bench.measure.run_folder import stored_options
 from bench.plan.base_revisions import find_bases, gated
 from bench.plan.distributed_config import DistributedConfig, DistributedConfigError
 from bench.plan.estimate import Remaining, block_seconds, clock, read_history
@@ -39,6 +40,7 @@ from bench.records.cells import Block
 from bench.records.disk_full import NotStoredError, storing
 from bench.records.messages import Catalogue, PhaseEvent
 from bench.records.numbers import count
+from bench.records.paths import REPORTS
 from bench.records.rows import Status
 
 CELLS_FILE = Path(__file__).with_name("cells_test.py")

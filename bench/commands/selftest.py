@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench.commands.exits import FAILED, refuse
-from bench.measure.engine import REPORTS
+from bench.records.paths import REPORTS
 from bench.records.spelling import closest
 from bench.trials.selftest.kernel import KernelError
 from bench.trials.selftest.load import PATTERNS, LoadError

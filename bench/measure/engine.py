@@ -37,6 +37,7 @@ from bench.records.extras import PACKAGES
 from bench.records.host import describe_code, describe_host
 from bench.records.input_arms import opponents, owner
 from bench.records.messages import BaseFile, Catalogue, PhaseEvent
+from bench.records.paths import PROFILES, REPORTS
 from bench.records.rows import (
     SCHEMA,
     TWIN,
@@ -47,16 +48,11 @@ from bench.records.rows import (
     SampleRow,
     Status,
 )
-from bench.records.spelling import closest
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from bench.analyse.statistics import Rounds
-
-REPORTS = Path("reports")
-PROFILES = Path("profiles")
-"""Folders of the working directory."""
 
 MAX_LAUNCHES = 64
 """Of a block: an interval that so many have not made narrow enough will not become so."""
@@ -77,56 +73,6 @@ class Result:
     """Throughput time of one step, of each sample; empty unless ok."""
     extra: Mapping[str, Any]
     """Figures of the cell row that a reader of the samples wants beside them."""
-
-
-def find_run(name: str) -> Path:
-    """The folder of a stored run, given by its name or its path.
-
-    Raises:
-      BadInput: there is none.
-    """
-    folders = (REPORTS / name, Path(name))
-    for folder in folders:
-        if (folder / store.MANIFEST).is_file():
-            return folder
-    for folder in folders:
-        if folder.is_dir():
-            raise BadInput([f"{folder.as_posix()} is no run: it has no {store.MANIFEST}"])
-    known = sorted(path.parent.name for path in REPORTS.glob(f"*/{store.MANIFEST}"))
-    raise BadInput([f"there is no run {name!r} in {REPORTS}/; {closest(name, known)}"])
-
-
-def stored_options(options: Options) -> Options:
-    """With `--resume`, the options that the run was started with.
-
-    Raises:
-      BadInput: there is no such run, or options that would change it were given.
-    """
-    if options.resume is None:
-        return options
-    if options.base_revision is not None:
-        fault = "a gate is not continued: the working tree may have changed since; start it again"
-        raise BadInput([f"--resume: {fault}"])
-    directory = find_run(options.resume)
-    # Files outside the checkout may lie elsewhere now, so their paths may be given anew.
-    free = {"implementation_path", "workload_path", "checkpoint_dir", "dry_run", "distributed"}
-    given = options.to_json()
-    faults = [
-        f"--{name.replace('_', '-')}: a resumed run keeps the options it was started with"
-        for name in given
-        if name not in free
-    ]
-    if options.run is not None:
-        faults.append("--run: a resumed run keeps its name")
-    if faults:
-        raise BadInput(faults)
-    config = store.read_manifest(directory)["config"]
-    if "regress" in config:
-        fault = f"{directory.name} gates a change and is not continued; start it again"
-        raise BadInput([f"--resume: {fault}"])
-    stored = config["options"]
-    kept = {name: value for name, value in given.items() if name in free}
-    return Options.from_json({**stored, **kept, "resume": str(directory)})
 
 
 class Monitor(Protocol):

@@ -6,3 +6,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout: `bench` and `implementations` are imported from here."""
+
+REPORTS = Path("reports")
+"""Folder of stored runs, in the working directory."""
+
+PROFILES = Path("profiles")
+"""Folder of recorded traces, in the working directory."""
