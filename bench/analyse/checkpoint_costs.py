@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from bench.present.text_tables import Figure, Row, Table
+from bench.present.columns import Figure
+from bench.present.text_tables import Row, Table
 from bench.records import numbers
 from bench.records.checkpoint_kinds import MODES
 

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from bench.analyse.input_waits import Waits
-from bench.present.text_tables import Figure, Row, Table
+from bench.present.columns import Figure
+from bench.present.text_tables import Row, Table
 from bench.records import numbers
 from bench.records.input_arms import WAYS, fed
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bench.analyse.causes import attribution
-from bench.present.text_tables import Figure, Row, Table
+from bench.present.columns import Figure
+from bench.present.text_tables import Row, Table
 from bench.records import numbers
 
 if TYPE_CHECKING:

@@ -161,7 +161,7 @@ def content(
 
 def render(page: Content) -> str:
     """The whole page; plots are links into plots/."""
-    text = environment(markdown=True).get_template("template.md.j2").render(page=page)
+    text = environment(markdown=True).get_template("report.md.j2").render(page=page)
     return re.sub(r"\n{3,}", "\n\n", text)
 
 

@@ -1,13 +1,108 @@
-"""What a terminal can show. Imports no jax."""
+"""What a terminal shows: tables, counters, and stored text that cannot command it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column, Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from bench.present import columns
+
+_LINES = 10
+"""Lines that a counter prints where nothing can be drawn over."""
 
 
 def live(console: Console) -> bool:
-    """Whether it can be drawn over.
+    """Whether the console can be drawn over.
 
     FORCE_COLOR makes rich take a pipe for a terminal: good for colours, not for a display.
     """
     return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
+
+
+def plain(text: str) -> Text:
+    """Stored text with a space for every character that is not printable."""
+    return Text("".join(c if c.isprintable() else " " for c in text))
+
+
+def table(
+    *headings: str | Column,
+    rows: Iterable[Sequence[str | Text]] = (),
+    gap: int = 2,
+    header: bool = True,
+) -> Table:
+    """A table without lines; `table.add_row` takes further rows.
+
+    Args:
+      headings: names of columns: `name` for text, which is folded where there is no room,
+        `>name` for numbers, which are aligned right and never folded; or rich's own columns.
+      rows: a cell for each heading.
+      gap: spaces between columns.
+      header: whether to show the headings.
+    """
+    shown = Table(
+        *map(_column, headings), box=None, pad_edge=False, padding=(0, gap, 0, 0),
+        show_header=header,
+    )  # fmt: skip
+    for row in rows:
+        shown.add_row(*(plain(cell) if isinstance(cell, str) else cell for cell in row))
+    return shown
+
+
+def _column(heading: str | Column) -> Column:
+    if isinstance(heading, Column):
+        return heading
+    if heading.startswith(">"):
+        return Column(heading[1:], justify="right", no_wrap=True)
+    return Column(heading, overflow="fold")
+
+
+def show(console: Console, content: columns.Table) -> None:
+    """Print a table with its facts and remarks; a name that repeats is left out."""
+    first, *others = (
+        Column(each.main, justify="right" if place else "left", overflow="fold", min_width=6)
+        for place, each in enumerate(content.headings)
+    )
+    shown = table(first, *others, gap=1)
+    last = ""
+    for line in content.body:
+        name = f"{line.name}, {line.note}" if line.note else line.name
+        figures = (plain(figure.main) for figure in line.figures)
+        shown.add_row(plain("" if name == last else name), *figures)
+        last = name
+    console.print(Text(f"\n{content.title}", style="bold"))
+    console.print(shown)
+    for text in (*content.facts, *content.remarks):
+        console.print(plain(text), style="dim")
+
+
+@contextmanager
+def counter(console: Console, doing: str, done: str) -> Iterator[Callable[[int, int], None]]:
+    """Show how much of something is done: a bar on a terminal, some lines elsewhere.
+
+    Args:
+      console: where to show it.
+      doing: what goes on: `compiling steps`.
+      done: what a line says, with places for two numbers: `compiled {} of {} steps`.
+
+    Yields:
+      A function to call with how many are done, and of how many.
+    """
+    if not live(console):
+
+        def tell(count: int, of: int) -> None:
+            if count * _LINES // of > (count - 1) * _LINES // of:
+                console.print(done.format(count, of))
+
+        yield tell
+        return
+    parts = TextColumn(doing), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*parts, console=console, transient=True) as shown:
+        task = shown.add_task("", total=None, visible=False)
+        yield lambda count, of: shown.update(task, completed=count, total=of, visible=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bench.analyse import cell_table, loss_curves, peaks, statistics
 from bench.present import command_lines, sentences
 from bench.present.cause_sentences import signed
+from bench.present.columns import Figure
 from bench.records import numbers
 from bench.records.cells import StepOptions
 
@@ -25,14 +26,6 @@ if TYPE_CHECKING:
     from bench.present.cause_sentences import Reason
     from bench.records.largest_batches import MaxBatchRow
     from bench.records.rows import Manifest
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A number and what qualifies it, one below the other."""
-
-    main: str
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,6 +51,11 @@ class Table:
     """What holds for all rows, for the caption."""
     remarks: list[str] = field(default_factory=list)
     """What is to be said of single rows, below the table."""
+
+    @property
+    def body(self) -> list[Row]:
+        """The rows, by the name that bench.present.columns.Table has for them."""
+        return self.rows
 
 
 @dataclass(frozen=True)

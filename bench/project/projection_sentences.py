@@ -7,7 +7,8 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
-from bench.present.text_tables import Figure, Row, Table
+from bench.present.columns import Figure
+from bench.present.text_tables import Row, Table
 from bench.project import published_checks
 from bench.project.calibration import Calibrated
 from bench.project.hardware import Hardware

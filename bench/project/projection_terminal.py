@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from bench.present.comparison.comparison_terminal import plain
+from bench.present.terminal import plain
 from bench.project import projection_sentences
 from bench.project.curves import Chart
 from bench.project.mesh_ranking import Plan, lines, memory, remarks

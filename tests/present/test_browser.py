@@ -17,8 +17,8 @@ import pandas as pd
 import pytest
 import synthetic
 
+from bench.present import columns, rendering, report_files, text_tables
 from bench.present import page as pages
-from bench.present import rendering, report_files, text_tables
 from bench.records import largest_batches as rows
 from bench.records import numbers, store
 from bench.records.paths import ROOT
@@ -565,12 +565,12 @@ def test_every_column_can_be_scrolled_into_view(open_page, width: int) -> None:
 @pytest.mark.parametrize("width", [400, 768, 1280])
 def test_long_names_of_other_pages_fold(browser: Browser, width: int) -> None:
     text = '{% from "macros.html.j2" import head, table %}{{ head("t") }}<body>{{ table(t) }}'
-    figures = [text_tables.Figure(f"{number} bytes", "a note") for number in range(8)]
+    figures = [columns.Figure(f"{number} bytes", "a note") for number in range(8)]
     rows = [
         text_tables.Row("which width " * 12, figures),
         text_tables.Row("tensor_parallel" * 5, figures),
     ]
-    headings = [text_tables.Figure("Question"), *figures]
+    headings = [columns.Figure("Question"), *figures]
     made = rendering.environment(markdown=False).from_string(text)
     page = browser.new_page(viewport={"width": width, "height": 900})
     page.set_content(made.render(t=text_tables.Table("Worked", headings, rows, ["A fact. " * 20])))

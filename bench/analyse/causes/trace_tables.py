@@ -24,7 +24,8 @@ from bench.present.cause_sentences import (
     reason,
     signed_percent,
 )
-from bench.present.text_tables import Figure, Row, Table
+from bench.present.columns import Figure
+from bench.present.text_tables import Row, Table
 from bench.records import numbers
 
 if TYPE_CHECKING:

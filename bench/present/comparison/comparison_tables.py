@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench.analyse.statistics import floor_width
+from bench.present.columns import Figure
 from bench.present.comparison import comparison_sentences
 from bench.present.sentences import STATUS_WORDS
-from bench.present.text_tables import Figure, Row, Table
+from bench.present.text_tables import Row, Table
 from bench.records import numbers
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.present.comparison import comparison_sentences, comparison_tables
+from bench.present.terminal import plain
 from bench.present.text_tables import started
 from bench.records import numbers
 
@@ -58,11 +59,6 @@ def _list(console: Console, lines: Sequence[str]) -> None:
         console.print(plain(f"  {line}"))
     if len(lines) > SHOWN:
         console.print(f"  and in {len(lines) - SHOWN} blocks more")
-
-
-def plain(text: str) -> Text:
-    """Stored text, which cannot command the terminal: a space for what is not printable."""
-    return Text("".join(c if c.isprintable() else " " for c in text))
 
 
 def _tables(found: Compared) -> Iterator[RenderableType]:
