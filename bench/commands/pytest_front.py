@@ -30,7 +30,7 @@ from bench.measure.hosts import Hosts, ThisHost
 from bench.measure.run_folder import stored_options
 from bench.plan.base_revisions import find_bases, gated
 from bench.plan.distributed_config import DistributedConfig, DistributedConfigError
-from bench.plan.estimate import Remaining, block_seconds, clock, read_history
+from bench.plan.estimate import Remaining, block_seconds, read_history
 from bench.plan.matrix import BadInput, Plan, make_plan
 from bench.plan.options import Options, add_options, read_options
 from bench.plan.selection import keyword
@@ -39,7 +39,7 @@ from bench.records import files, store
 from bench.records.cells import Block
 from bench.records.disk_full import NotStoredError, storing
 from bench.records.messages import Catalogue, PhaseEvent
-from bench.records.numbers import count
+from bench.records.numbers import clock, count
 from bench.records.paths import REPORTS
 from bench.records.rows import Status
 

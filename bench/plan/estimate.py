@@ -16,6 +16,7 @@ from pathlib import Path
 from bench.plan.matrix import Plan
 from bench.records import store
 from bench.records.cells import Block
+from bench.records.numbers import clock
 
 WORKER_START_S = 5.0
 """Interpreter, imports, devices, the workload, the machine's ceilings and the gate's truth."""
@@ -37,7 +38,6 @@ CHECKPOINT_S = 3.0
 """Saving the state of one arm in one mode, again and again, and restoring it."""
 
 _NEWEST_RUNS = 5
-_SIXTY = 60
 
 History = dict[tuple[str, int, bool], float]
 """Seconds of a launch beside its measuring, by workload-size, number of implementations, and
@@ -132,11 +132,3 @@ class Remaining:
         if round(left) == 0:
             return "over the estimate" if self._current else "ending"
         return f"{'at least' if self._more else 'about'} {clock(left)} left"
-
-
-def clock(seconds: float) -> str:
-    """`45 s`, `3 min`, `2 h 05 min`."""
-    if round(seconds) < _SIXTY:
-        return f"{seconds:.0f} s"
-    hours, minutes = divmod(round(seconds / _SIXTY), _SIXTY)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"

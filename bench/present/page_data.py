@@ -94,7 +94,7 @@ _FIGURES = {
     "energy_ratio": "energy_ratio",
     "energy_ratio_error": "energy_ratio_error",
 }
-"""Numbers of a cell, by what the page calls them: columns of bench.analyse.cell_table.Tables.cells."""
+"""Numbers of a cell by their names on the page: columns of cell_table.Tables.cells."""
 
 Columns = dict[str, list[Any]]
 

@@ -1,4 +1,4 @@
-"""What is shown while blocks are measured: live on a terminal, a line a launch elsewhere."""
+"""The display of a running measurement: live on a terminal, one line per launch elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -17,10 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.analyse.verdicts import Claim
-from bench.plan.estimate import Remaining, clock
 from bench.present.terminal import live
 from bench.records.cells import STATUSES, Block
 from bench.records.messages import PhaseEvent
+from bench.records.numbers import clock
 
 STYLES = {
     "ok": "green",
@@ -38,22 +38,35 @@ WORDS = {"faster": "green", "same": "", "slower": "", "undecided": "yellow"}
 FAILED = tuple(status for status in STATUSES if status not in ("ok", "unsupported"))
 
 REFRESHES_PER_S = 1
-"""Drawing takes a core for a moment, which more often would be felt by what is measured."""
+"""Drawing keeps a core busy for a moment; more often would disturb the measurement."""
 
 _BAR_COLUMNS = 60
-"""A terminal that is narrower has no room for a bar."""
+"""A narrower terminal has no room for a bar."""
 
 _NAME_COLUMNS = 12
-"""What is left of a block's name at least, where a line is short."""
+"""The least that is shown of a block's name on a short line."""
+
+
+class Estimate(Protocol):
+    """An estimate of the time that is left, corrected by what launches really take."""
+
+    def begin(self, seconds: float) -> None:
+        """Note that a launch begins that should take this long."""
+
+    def end(self, took: float) -> None:
+        """Note how long the launch took."""
+
+    def words(self, now: float) -> str:
+        """Say how long is left at a moment of time.monotonic."""
 
 
 class Progress:
     """Shows how far the run is, what it does, what is decided, and about how long is left.
 
-    Renderable by rich in four lines, none of which is ever wrapped.
+    rich renders it as four lines, none of which is ever wrapped.
     """
 
-    def __init__(self, console: Console, launches: int, remaining: Remaining) -> None:
+    def __init__(self, console: Console, launches: int, remaining: Estimate) -> None:
         self._console = console
         self._live = live(console)
         self._remaining = remaining
@@ -81,20 +94,27 @@ class Progress:
         self._stack.close()
 
     def begin(self, block: Block, launch: int, seconds: float) -> None:
-        """A launch begins that was estimated to take this long."""
+        """Show that a launch begins, which is estimated to take this long."""
         self._began = time.monotonic()
         self._remaining.begin(seconds)
         self._block, self._launch, self._phase = block.name, f"launch {launch + 1}", ""
 
     def phase(self, event: PhaseEvent) -> None:
-        """Its worker has begun a phase."""
+        """Show the phase that the worker has begun."""
         of = f" {event['done']}/{event['of']}" if event["of"] else ""
         self._phase = f": {event['phase']}{of} {event['arm']}"
 
     def end(
         self, block: Block, launch: int, statuses: Iterable[str], verdicts: Mapping[str, Claim]
     ) -> None:
-        """The launch has ended: its cells' statuses, and what is known of its block by now."""
+        """Show that a launch has ended.
+
+        Args:
+          block: the block that it measured.
+          launch: its number, from 0.
+          statuses: how its cells ended.
+          verdicts: the block's claims over all launches so far.
+        """
         seconds = time.monotonic() - self._began
         counts = Counter(statuses)
         self._remaining.end(seconds)
@@ -111,16 +131,14 @@ class Progress:
             name.truncate(
                 max(self._console.width - line.cell_len, _NAME_COLUMNS), overflow="ellipsis"
             )
-            line = name + line
-            self._console.print(line, no_wrap=True, overflow="ellipsis")
+            self._console.print(name + line, no_wrap=True, overflow="ellipsis")
         else:
             self._console.print(name + line, soft_wrap=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """How far it is, the block, what its worker does, and what is decided."""
+        """Render the progress, the block, what its worker does, and what is decided."""
         now = time.monotonic()
-        # Those that a budget adds were not counted before.
-        of = max(self._to_do, self._done)
+        of = max(self._to_do, self._done)  # A budget may add launches that were not planned.
         times = f"{timedelta(seconds=int(now - self._started))}, {self._remaining.words(now)}"
         if options.max_width < _BAR_COLUMNS:
             yield _line(Text(f"{self._done}/{of}  {times}"))
@@ -151,7 +169,7 @@ def _line(text: Text) -> Text:
 
 
 def _listed(counts: Mapping[str, int], styles: Mapping[str, str]) -> Text:
-    """`3 ok, 1 wrong`: what there is of these, in their order and colours."""
+    """`3 ok, 1 wrong`: counts that are not 0, in the order and colours of the styles."""
     parts = [
         Text(f"{counts[word]} {word}", style) for word, style in styles.items() if counts[word]
     ]

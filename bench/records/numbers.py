@@ -68,6 +68,14 @@ def seconds(value: float | None) -> str:
     return f"{value:.3g}{NARROW}s" if value >= 1 else f"{value:.2f}{NARROW}s"
 
 
+def clock(seconds: float) -> str:
+    """A duration to the minute: `45 s`, `3 min`, `2 h 05 min`."""
+    if round(seconds) < 60:  # noqa: PLR2004
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
+
+
 def percent(share: float) -> str:
     """`0.1234` -> `12.3 %`; under 10 % with two digits after the point where they tell anything."""
     value = 100 * share
