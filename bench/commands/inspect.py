@@ -54,7 +54,7 @@ def inspect(
     catalogue = read_catalogue(implementation_paths, workload_paths)
     cells = make_plan(options, catalogue, faults).cells
     cell = next(c for c in cells if c.implementation == options.implementations[0])
-    request = cell_request(cell, implementation_paths, workload_paths)
+    request = cell_request(cell, catalogue)
     return _ask(request, catalogue["platform"], cell)
 
 

@@ -95,7 +95,7 @@ def maxbatch(
     known = {largest_batches.key(row) for row in found}
     left = [line for line in lines if largest_batches.key_of(line.cell) not in known]
     try:
-        for row in _searched(left, limit, catalogue, files, workloads):
+        for row in _searched(left, limit, catalogue):
             try:
                 largest_batches.write(folder, [row])
             except OSError as error:
@@ -116,8 +116,6 @@ def _searched(
     lines: Sequence[Line],
     limit: Limit,
     catalogue: Catalogue,
-    files: Sequence[str],
-    workloads: Sequence[str],
 ) -> Iterator[MaxBatchRow]:
     """Rows as they are found, mesh by mesh; what is done meanwhile is shown on stderr."""
     from rich.console import Console  # noqa: PLC0415
@@ -129,11 +127,11 @@ def _searched(
 
     def read(cells: Sequence[Cell]) -> list[Program | Unread]:
         with shown.compiling(cells):
-            return programs(cells, files, workloads, catalogue, here=True)
+            return programs(cells, catalogue, here=True)
 
     def prove(cell: Cell) -> Fit:
         with shown.proving(cell):
-            return fit_proof.prove(cell, catalogue["platform"], files, workloads)
+            return fit_proof.prove(cell, catalogue)
 
     for mesh in dict.fromkeys(line.cell.block.mesh for line in lines):
         of_mesh = [line for line in lines if line.cell.block.mesh == mesh]

@@ -95,9 +95,7 @@ def project(
         stored = warned(store.load(folder))
         catalogue = read_catalogue(*paths)
         with compile_progress.compiling(Console(stderr=True, highlight=False)) as told:
-            found = project(
-                stored, asked, lambda cells: programs(cells, *paths, catalogue, told=told)
-            )
+            found = project(stored, asked, lambda cells: programs(cells, catalogue, told=told))
         drawn = curves.draw(found)
         written = projection_page.build(
             found, drawn, wanted, folder / predicted_curves.PAGE.parent, sys.argv[2:]
@@ -173,7 +171,7 @@ def plan(
                 sheet,
                 chips,
                 chosen,
-                lambda cells: programs(cells, *paths, catalogue, told=told),
+                lambda cells: programs(cells, catalogue, told=told),
             )
         if not found.ranked:
             reasons = [reason for reason, _ in (*found.refused, *found.unsupported)]

@@ -91,7 +91,14 @@ def read_catalogue(
         answer = ask(COMMAND, json.dumps(request), child_environment(), TIMEOUT_S)
         said = _read(answer.out)
         if answer.code == 0 and said and isinstance(said[-1], dict):
-            return cast("Catalogue", said[-1])
+            return cast(
+                "Catalogue",
+                {
+                    **said[-1],
+                    "implementation_paths": request["implementation_paths"],
+                    "workload_paths": request["workload_paths"],
+                },
+            )
         file = said[-1] if said else None
         if not isinstance(file, str) or file in request["fatal"]:
             tail = "\n".join(f"  {line}" for line in answer.last_lines(10))

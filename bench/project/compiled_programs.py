@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Literal, cast
 
-from bench.measure.catalogue import read_catalogue
 from bench.plan.matrix import BadInput
 from bench.project.compile_cache import Kept
 from bench.project.compile_children import Compilers
@@ -89,9 +88,7 @@ class Unread:
 
 def programs(
     cells: Sequence[Cell],
-    implementation_paths: Sequence[str] = (),
-    workload_paths: Sequence[str] = (),
-    catalogue: Catalogue | None = None,
+    catalogue: Catalogue,
     timeout_s: float = TIMEOUT_S,
     *,
     here: bool = False,
@@ -101,20 +98,13 @@ def programs(
 
     Args:
       cells: of meshes up to 1,024 devices; they need not be measured anywhere.
-      implementation_paths: files outside implementations/.
-      workload_paths: files outside bench/contract/workloads/.
-      catalogue: what there is, if it is known already; it has to list these files too.
+      catalogue: the implementations and workloads that exist.
       timeout_s: seconds that one cell may take.
       here: compile for this machine's own devices instead of virtual ones, which stand for those of
         any kind; meshes are then of no more devices than there are.
       told: called with how many are answered, and of how many that had to be asked, whenever one
         is; in another thread.
-
-    Raises:
-      CatalogueError: nothing could be found out of what there is.
     """
-    if catalogue is None:
-        catalogue = read_catalogue(implementation_paths, workload_paths)
     platform = catalogue["platform"] if here else "cpu"
     if not here:
         virtual = {**catalogue, "platform": "cpu", "device_kind": "compile-only"}
@@ -125,7 +115,7 @@ def programs(
     done, one_by_one = itertools.count(1), Lock()
 
     def request(cell: Cell) -> str:
-        own = cell_request(cell, implementation_paths, workload_paths)
+        own = cell_request(cell, catalogue)
         return json.dumps(CompileRequest(**own, elsewhere=not here))
 
     def answered(cell: Cell, answer: CompiledAnswer) -> None:

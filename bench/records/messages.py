@@ -9,9 +9,7 @@ about to import, and then one Catalogue, each as a line of JSON.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict, cast
 
 from bench.records.cells import Cell
@@ -221,10 +219,8 @@ class CompileRequest(CellRequest):
     """Whether what is read is to stand for other devices than those that it is compiled for."""
 
 
-def cell_request(
-    cell: Cell, implementation_paths: Sequence[str] = (), workload_paths: Sequence[str] = ()
-) -> CellRequest:
-    """The request for a cell; files outside of the repository are named by paths as typed."""
+def cell_request(cell: Cell, catalogue: Catalogue) -> CellRequest:
+    """The request for a cell of a catalogue."""
     return CellRequest(
         workload=cell.block.workload,
         size=cell.block.size,
@@ -232,8 +228,8 @@ def cell_request(
         batch=cell.block.batch,
         options=cast("JobOptions", asdict(cell.block.options)),
         implementation=cell.implementation,
-        implementation_paths=[str(Path(path).resolve()) for path in implementation_paths],
-        workload_paths=[str(Path(path).resolve()) for path in workload_paths],
+        implementation_paths=catalogue.get("implementation_paths", []),
+        workload_paths=catalogue.get("workload_paths", []),
     )
 
 
@@ -363,3 +359,7 @@ class Catalogue(TypedDict):
     """Versions of those packages of bench.records.extras that are there."""
     implementations: list[ImplementationEntry]
     workloads: list[WorkloadEntry]
+    implementation_paths: NotRequired[list[str]]
+    """Absolute paths of implementation files outside implementations/; none if absent."""
+    workload_paths: NotRequired[list[str]]
+    """Absolute paths of workload files outside bench/contract/workloads/; none if absent."""

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from bench.measure.catalogue import read_catalogue
 from bench.measure.processes.ask import Answer
 from bench.project import compile_cache as kept
 from bench.project import compile_children
@@ -130,11 +131,10 @@ def children(monkeypatch):
 def test_a_step_is_compiled_by_a_child_and_kept_until_a_file_changes(tmp_path, catalogue):
     path = tmp_path / "own_step.py"
     path.write_text(OWN.format(first="pass"), "utf-8")
-    paths = [str(path)]
     entry = catalogue["implementations"][0] | {"name": "own_step", "path": str(path)}
-    listed = catalogue | {"implementations": [entry]}
+    listed = catalogue | {"implementations": [entry], "implementation_paths": [str(path)]}
     wanted = [cell("own_step"), cell("own_step", batch=16)]
-    found, refused = programs(wanted, paths, catalogue=listed)
+    found, refused = programs(wanted, catalogue=listed)
     assert isinstance(found, Program)
     assert found.cell == wanted[0]
     (sums,) = found.communication
@@ -145,9 +145,9 @@ def test_a_step_is_compiled_by_a_child_and_kept_until_a_file_changes(tmp_path, c
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compile_children, "Child", lambda *_: pytest.fail("there is no need to ask"))
-        assert programs(wanted, paths, catalogue=listed) == [found, refused]
+        assert programs(wanted, catalogue=listed) == [found, refused]
     path.write_text(OWN.format(first="os._exit(3)"), "utf-8")
-    (gone,) = programs(wanted[:1], paths, catalogue=listed)
+    (gone,) = programs(wanted[:1], catalogue=listed)
     assert isinstance(gone, Unread)
     assert gone.reason.startswith("the process that compiled it ended with exit code 3")
 
@@ -322,7 +322,7 @@ def test_a_stored_cell_without_figures_has_none(change, reason):
 @pytest.mark.slow
 def test_a_program_of_many_devices_follows_from_those_of_few():
     base = cell("jit_spmd", "data=8", "gpt2", batch=16)
-    found = programs([*ladder(base, "data", "weak")[:3]])
+    found = programs([*ladder(base, "data", "weak")[:3]], read_catalogue())
     assert [program.mesh.size for program in found] == [8, 64, 256]
     formula = fit(found, "data")
     assert max(check.error for check in formula.checks) < 1e-3

@@ -560,7 +560,7 @@ def test_without_its_file_a_cell_is_searched_and_not_kept(stored):
 
 @pytest.mark.slow
 def test_a_cell_takes_its_steps_in_a_process_of_its_own():
-    found = fit_proof.prove(cell("jit_spmd", "data=2", 8, "bf16"), "cpu")
+    found = fit_proof.prove(cell("jit_spmd", "data=2", 8, "bf16"), {"platform": "cpu"})
     assert found == {"status": "ok", "reason": "", "peak_bytes": None}
 
 
@@ -574,8 +574,10 @@ def test_how_a_step_ends_is_told(tmp_path):
         "def why_unsupported(problem, mesh): return None\n"
         "def build(problem, mesh): raise RuntimeError('RESOURCE_EXHAUSTED: no room')\n"
     )
-    full = fit_proof.prove(cell("full"), "cpu", [str(tmp_path / "full.py")])
+    files = [str(tmp_path / f"{name}.py") for name in ("full", "dies")]
+    there = {"platform": "cpu", "implementation_paths": files}
+    full = fit_proof.prove(cell("full"), there)
     assert (full["status"], full["reason"]) == ("oom", "RESOURCE_EXHAUSTED: no room")
-    dies = fit_proof.prove(cell("dies"), "cpu", [str(tmp_path / "dies.py")])
+    dies = fit_proof.prove(cell("dies"), there)
     assert dies["status"] in {"crashed", "oom"}, "oom where nobody counts the kernel's kills"
     assert "was killed by SIGKILL" in dies["reason"]

@@ -491,8 +491,8 @@ def test_files_from_outside_are_compiled_too(folder, tmp_path, monkeypatch) -> N
     heard: list[tuple[object, ...]] = []
     compiler = Compiler()
 
-    def programs(cells, *more, **_):
-        heard.append(more[:2])
+    def programs(cells, catalogue, **_):
+        heard.append((*catalogue["implementation_paths"], *catalogue["workload_paths"]))
         return compiler(cells)
 
     monkeypatch.setattr(compiling, "programs", programs)
@@ -512,7 +512,7 @@ def test_files_from_outside_are_compiled_too(folder, tmp_path, monkeypatch) -> N
     assert {cell.implementation for cell in compiler.asked} == {"my_step"}
     typed = ["project", str(folder), "--precision", "bf16", "--implementation-path", str(mine)]
     assert CliRunner().invoke(command_line.app, typed).exit_code == 0
-    assert set(heard) == {((str(mine),), ())}
+    assert set(heard) == {(str(mine),)}
     refused = CliRunner().invoke(command_line.app, ["plan", "mlp-base", "--workload-path", "no.py"])
     assert "--workload-path: there is no file no.py" in refused.output
 

@@ -4,36 +4,28 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from typing import cast
 
 from bench.measure.environment import worker_environment
 from bench.measure.processes import oom_kills
 from bench.measure.processes.ask import ask
 from bench.records.cells import Cell
-from bench.records.messages import Fit, cell_request
+from bench.records.messages import Catalogue, Fit, cell_request
 
 COMMAND = (sys.executable, "-m", "bench.worker.answer.fit")
 TIMEOUT_S = 900.0
 
 
-def prove(
-    cell: Cell,
-    platform: str,
-    implementation_paths: Sequence[str] = (),
-    workload_paths: Sequence[str] = (),
-) -> Fit:
+def prove(cell: Cell, catalogue: Catalogue) -> Fit:
     """Take some steps of a cell on its mesh, on this machine.
 
     Args:
       cell: of one process, in the usual environment.
-      platform: of the devices.
-      implementation_paths: files outside implementations/.
-      workload_paths: files outside bench/contract/workloads/.
+      catalogue: the files to run, and the platform to run them on.
     """
-    request = cell_request(cell, implementation_paths, workload_paths)
+    request = cell_request(cell, catalogue)
     before = oom_kills.read_counters()
-    environment = worker_environment(platform, cell.block.mesh.size)
+    environment = worker_environment(catalogue["platform"], cell.block.mesh.size)
     answer = ask(COMMAND, json.dumps(request), environment, TIMEOUT_S)
     if answer.code == 0:
         return cast("Fit", json.loads(answer.out))
