@@ -1,4 +1,4 @@
-"""Exit codes are those that the help of each command and README.md tell of."""
+"""Exit codes are those that the help of each command and docs/failures.md list."""
 
 from __future__ import annotations
 
@@ -89,14 +89,14 @@ def test_interrupted(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS | {"run"}))
-def test_readme_and_help_list_the_same_codes(command) -> None:
+def test_the_manual_and_help_list_the_same_codes(command) -> None:
     words = " ".join(CliRunner().invoke(command_line.app, [command, "--help"]).output.split())
     told = re.split("exit codes: ", words, flags=re.IGNORECASE)[1]
     listed = re.findall(r"(?<!\S)(\d+)(?= )", told)
-    table = README[README.index("| | `run`") :].split("\n\n")[0].splitlines()
+    table = MANUAL[MANUAL.index("| | `run`") :].split("\n\n")[0].splitlines()
     heading, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table]
     column = heading.index(f"`{command}`") if f"`{command}`" in heading else len(heading) - 1
     assert [row[0] for row in rows if row[column]] == listed
 
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+MANUAL = (ROOT / "docs/failures.md").read_text(encoding="utf-8")

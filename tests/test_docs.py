@@ -1,0 +1,91 @@
+"""The manual stays short and true: its links, sessions, options and paths exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from bench.records.paths import ROOT
+
+PAGES = sorted(
+    [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    + list((ROOT / "docs").rglob("*.md"))
+)
+LIMITS = {
+    "README.md": 1100,
+    "ARCHITECTURE.md": 1500,
+    **{
+        f"docs/{name}.md": 660
+        for name in (
+            *("accelerators", "beyond-the-step", "clusters", "explaining", "failures"),
+            *("gating-ci", "projecting", "reading-a-report", "running"),
+        )
+    },
+}
+"""The most words that a page may have."""
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def commands() -> list[tuple[str, str]]:
+    """Every nox command in a code block: the page and the line."""
+    found = []
+    for page in PAGES:
+        for block in re.findall(r"```(?:bash|sh)\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
+            found += [
+                (name_of(page), line.partition(" # ")[0].strip())
+                for line in block.splitlines()
+                if "nox " in line and "install" not in line
+            ]
+    return found
+
+
+@cache
+def help_of(command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", command, "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": "", "COLUMNS": "200", "NO_COLOR": "1"},
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("page", LIMITS)
+def test_a_page_is_short_enough_to_be_read(page: str) -> None:
+    assert len((ROOT / page).read_text(encoding="utf-8").split()) <= LIMITS[page]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_and_paths_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" not in target:
+            assert (page.parent / target.partition("#")[0]).exists(), target
+    for path in re.findall(r"`((?:bench|tests|docs|examples)/[\w./-]+)`", text):
+        assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize(("page", "line"), commands(), ids=lambda text: text[:60])
+def test_commands_name_sessions_and_options_that_exist(page: str, line: str) -> None:
+    words = shlex.split(line)
+    sessions = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    if "-s" not in words:
+        return
+    session = words[words.index("-s") + 1]
+    assert re.search(rf"\b{session}\b", sessions), session
+    given = words[words.index("--") + 1 :] if "--" in words else []
+    options = {word.partition("=")[0] for word in given if re.match(r"--?[a-z]", word)}
+    listed = help_of("run" if session == "bench" else session) if options else ""
+    for option in options - {"-k", "-x", "--collect-only", "-n"}:
+        assert option in listed, f"{session} has no {option}"
