@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from bench.analyse import cell_table
 from bench.analyse.cell_table import Comparison
 from bench.analyse.statistics import Ratio
 from bench.analyse.verdicts import compare
-from bench.plan.base_revisions import base_of
+from bench.records.cells import base_of
 from bench.records.rows import Manifest
 from bench.records.store import Run
 
@@ -19,19 +19,8 @@ REGRESSION, UNDECIDED, BROKEN = 1, 2, 3
 
 Word = Literal["broken", "slower", "undecided", "faster", "fixed", "same", "neither"]
 
-FINDINGS: dict[Word, str] = {
-    "broken": "right at the base and not now",
-    "slower": "surely so, and perhaps by more than the margin",
-    "undecided": "neither a difference nor its absence is sure",
-    "faster": "surely so, and perhaps by more than the margin",
-    "fixed": "right now and not at the base",
-    "same": "whatever difference there is, it is surely within the margin",
-    "neither": "wrong or unsupported at the base, and not right now either",
-}
-"""What may come of a comparison: what matters most comes first."""
-
-QUIET: frozenset[Word] = frozenset({"same", "neither"})
-"""What a reader need not look at."""
+WORDS: tuple[Word, ...] = get_args(Word)
+"""Outcomes of a comparison, those that matter most first."""
 
 NOT_MEASURED = "not measured"
 """Reason of a case that the run did not come to."""
@@ -114,7 +103,7 @@ def judge(run: Run, ended: str = "") -> Outcome:
     }
     blocks = {comparison.name: comparison for comparison in found.comparisons}
     names: list[str] = run.manifest["config"]["regress"]["cells"]
-    words = list(FINDINGS)
+    words = WORDS
     cases = [
         _case(name, cells, blocks.get(name.rpartition("/")[0]), 1 / len(names)) for name in names
     ]

@@ -15,9 +15,9 @@ from rich.text import Text
 
 from bench.analyse import cell_table
 from bench.analyse.causes.attribution import Attribution, attribute
-from bench.analyse.causes.cause_table import cause_rows
 from bench.plan.matrix import BadInput
 from bench.present.cause_sentences import called, only_one_transposes, reason, signed
+from bench.present.cause_table import cause_rows
 from bench.records import numbers, store
 from bench.records.paths import REPORTS
 

@@ -11,14 +11,8 @@ from typing import Any
 from bench.plan.git_revisions import Repository, RevisionError, find_repository, worktrees
 from bench.plan.matrix import BadInput, Plan, name_of
 from bench.plan.options import Options
+from bench.records.cells import base_of
 from bench.records.messages import BaseFile, Catalogue
-
-SUFFIX = "@base"
-
-
-def base_of(name: str) -> str:
-    """The base's arm of an implementation, or the base's cell of a cell."""
-    return f"{name}{SUFFIX}"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from bench.analyse import cell_table, checkpoint_costs, input_cost, loss_curves
 from bench.analyse.cell_table import Comparison
-from bench.present import sentences
+from bench.present import checkpoint_tables, input_tables, loss_sentences, sentences
 from bench.present.progress import STYLES, WORDS
 from bench.records import numbers, store
 from bench.records.cells import STATUSES
@@ -76,14 +76,12 @@ class _Row:
 def print_summary(console: Console, run: store.Run) -> None:
     """Print the table, the failures and the counts; no line is wider than the console."""
     found = cell_table.build(run)
+    saved = checkpoint_costs.find(found.comparisons, found.checkpoints)
     for part in (
         *_blocks([_row(comparison) for comparison in found.comparisons], console.width),
         *_decisions(found.cells),
-        *map(Text, input_cost.sentences(input_cost.find(found.comparisons))),
-        *map(
-            Text,
-            checkpoint_costs.sentences(checkpoint_costs.find(found.comparisons, found.checkpoints)),
-        ),
+        *map(Text, input_tables.sentences(input_cost.find(found.comparisons))),
+        *map(Text, checkpoint_tables.sentences(saved)),
         *_losses(found),
         *_failures(found.cells),
         *_counts(found.cells),
@@ -193,7 +191,7 @@ def _decisions(cells: pd.DataFrame) -> Iterator[RenderableType]:
 
 
 def _losses(found: cell_table.Tables) -> Iterator[RenderableType]:
-    text = loss_curves.sentence(loss_curves.find(found))
+    text = loss_sentences.sentence(loss_curves.find(found))
     if text:
         yield Text(text)
 

@@ -17,9 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.analyse.gate_outcome import (
-    FINDINGS,
     NOT_MEASURED,
-    QUIET,
+    WORDS,
     Case,
     Outcome,
     Word,
@@ -37,6 +36,20 @@ _SHORT = 10
 
 _MOST = 300
 """Characters of a reason that are shown."""
+
+FINDINGS: dict[Word, str] = {
+    "broken": "right at the base and not now",
+    "slower": "surely so, and perhaps by more than the margin",
+    "undecided": "neither a difference nor its absence is sure",
+    "faster": "surely so, and perhaps by more than the margin",
+    "fixed": "right now and not at the base",
+    "same": "whatever difference there is, it is surely within the margin",
+    "neither": "wrong or unsupported at the base, and not right now either",
+}
+"""What each outcome of a comparison means."""
+
+QUIET: frozenset[Word] = frozenset({"same", "neither"})
+"""Outcomes that need no attention."""
 
 _STYLES: dict[Word, str] = {
     "broken": STYLES["wrong"],
@@ -126,7 +139,7 @@ def headline(outcome: Outcome, revision: str) -> str:
 def tally(cases: Sequence[Case]) -> str:
     """How many of each kind: `1 slower, 12 same`."""
     counts = Counter(case.word for case in cases)
-    return ", ".join(f"{counts[word]} {word}" for word in FINDINGS if counts[word])
+    return ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
 
 
 def command(outcome: Outcome) -> str:
@@ -203,7 +216,7 @@ def _reading(outcome: Outcome) -> Iterator[str]:
             "Noise floor: two copies of one program, measured as head and base are, may differ by "
             f"up to {numbers.percent(floors[worst])} in {code(worst)}{rest}."
         )
-    said = [word for word in FINDINGS if outcome.of(word)]
+    said = [word for word in WORDS if outcome.of(word)]
     yield " ".join(f"*{word.capitalize()}*: {FINDINGS[word]}." for word in said)
 
 

@@ -12,14 +12,21 @@ from markupsafe import Markup
 
 from bench.analyse import (
     checkpoint_costs,
-    energy_per_step,
     input_cost,
     loss_curves,
-    stragglers,
     variant_ratios,
 )
-from bench.analyse.causes import trace_tables
-from bench.present import command_lines, sentences, text_tables
+from bench.analyse.causes import traced_differences
+from bench.present import (
+    checkpoint_tables,
+    command_lines,
+    energy_sentences,
+    input_tables,
+    process_tables,
+    sentences,
+    text_tables,
+    trace_tables,
+)
 from bench.present.print_plots import sample
 from bench.present.rendering import environment
 from bench.records import numbers
@@ -152,7 +159,7 @@ def content(
         host=drawn.host,
         caveats=caveats,
         endings=endings,
-        environment=text_tables.environment(manifest, energy_per_step.sentence(found)),
+        environment=text_tables.environment(manifest, energy_sentences.sentence(found)),
         command=command_lines.of_run(manifest),
         traced=bool(found.traces),
         projected=projected,
@@ -349,13 +356,13 @@ def _general(
 
 def _of_block(block: Comparison, found: Tables, manifest: Manifest) -> Iterator[Table]:
     """Tables of one block."""
-    reasons = trace_tables.reasons(trace_tables.differences(block, found.traces))
+    reasons = trace_tables.reasons(traced_differences.differences(block, found.traces))
     said = [*reasons.values(), *trace_tables.against_fastest(block, found.traces).values()]
     breakdown = trace_tables.breakdown(block, found.traces, said)
     yield text_tables.comparison(block, manifest, reasons if breakdown else None)
-    processes = stragglers.table(block, found.traces)
-    given = input_cost.table(input_cost.find([block]))
-    saved = checkpoint_costs.table(checkpoint_costs.find([block], found.checkpoints), block.place)
+    processes = process_tables.table(block, found.traces)
+    given = input_tables.table(input_cost.find([block]))
+    saved = checkpoint_tables.table(checkpoint_costs.find([block], found.checkpoints), block.place)
     yield from (table for table in (processes, given, saved, breakdown) if table is not None)
 
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from bench.analyse import energy_per_step
-from bench.present import page_data, sentences, text_tables, vega
+from bench.present import energy_sentences, page_data, sentences, text_tables, vega
 from bench.present.rendering import environment, stylesheet
 from bench.records import numbers
 
@@ -145,7 +144,7 @@ def make(
         ],
         caveats=sentences.caveats(found, manifest),
         machine=text_tables.machine(manifest),
-        environment=text_tables.environment(manifest, energy_per_step.sentence(found)),
+        environment=text_tables.environment(manifest, energy_sentences.sentence(found)),
         endings=text_tables.endings(cells),
         timed=not found.timeline.empty,
         traced=bool(found.traces),

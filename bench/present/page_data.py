@@ -23,9 +23,9 @@ from bench.analyse import (
     stragglers,
     variant_ratios,
 )
-from bench.analyse.causes import trace_tables
+from bench.analyse.causes import traced_differences
 from bench.analyse.cell_table import oversubscribed
-from bench.present import command_lines, text_tables
+from bench.present import command_lines, text_tables, trace_tables
 from bench.records.input_arms import owner
 
 if TYPE_CHECKING:
@@ -344,7 +344,7 @@ def _traced(found: Tables, of_cell: Mapping[str, int]) -> dict[str, dict[str, An
         if name in of_cell:
             told[str(of_cell[name])] = _trace(trace)
     for block in found.comparisons:
-        differences = trace_tables.differences(block, found.traces)
+        differences = traced_differences.differences(block, found.traces)
         for name, reason in trace_tables.reasons(differences).items():
             _explain(told[str(of_cell[f"{block.name}/{name}"])], reason)
         for one in differences:
@@ -366,7 +366,7 @@ def _explain(cell: dict[str, Any], reason: Reason) -> None:
 
 
 def _trace(trace: TraceRow) -> dict[str, Any]:
-    return {"parts": trace_tables.parts(trace), "viewer": trace_tables.trace_viewer(trace)}
+    return {"parts": traced_differences.parts(trace), "viewer": trace_tables.trace_viewer(trace)}
 
 
 def _losses(

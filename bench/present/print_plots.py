@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 
 from bench.analyse import loss_curves, scaling_curves
-from bench.analyse.causes import trace_tables
+from bench.analyse.causes import traced_differences
 from bench.present import sentences, text_tables
 from bench.present.plots import (
     breakdown,
@@ -263,7 +263,7 @@ def _breakdown(slug: str, blocks: list[Comparison], found: Tables, most: int) ->
         breakdown.Panel(
             f"{block.mesh}\nbatch {block.batch}",
             {
-                cell["implementation"]: trace_tables.parts(found.traces[cell["cell"]])
+                cell["implementation"]: traced_differences.parts(found.traces[cell["cell"]])
                 for cell in block.ranked
                 if cell["cell"] in found.traces
             },

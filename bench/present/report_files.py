@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from bench.analyse import cell_table, checkpoint_costs, input_cost, loss_curves
-from bench.analyse.causes import trace_tables
-from bench.present import markdown, page, predicted_curves, print_plots, sentences
+from bench.analyse.causes import traced_differences
+from bench.present import markdown, page, predicted_curves, print_plots, sentences, trace_tables
 from bench.records import files, store
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def build(run: Run, *, all_plots: bool = False) -> Path:
     store.export(run.blocks, run_dir, "blocks")
     if found.traces:
         rows = found.traces.values()
-        store.export(trace_tables.steps_frame(rows), run_dir, "trace_steps")
-        store.export(trace_tables.operations_frame(rows), run_dir, "trace_operations")
+        store.export(traced_differences.steps_frame(rows), run_dir, "trace_steps")
+        store.export(traced_differences.operations_frame(rows), run_dir, "trace_operations")
         store.export(trace_tables.causes_frame(found.comparisons, found.traces), run_dir, "causes")
     given = input_cost.find(found.comparisons)
     if given:

@@ -11,6 +11,7 @@ from bench.analyse import cell_table, loss_curves, peaks, statistics
 from bench.analyse.cell_table import IMPLAUSIBLE
 from bench.analyse.statistics import PROCESS_SD
 from bench.analyse.verdicts import decide
+from bench.present import loss_sentences
 from bench.records import numbers
 
 if TYPE_CHECKING:
@@ -313,8 +314,8 @@ def caveats(content: Tables, manifest: Manifest) -> list[Caveat]:
             ("Too few rounds", _few_rounds(content)),
             ("Launches that failed", _failed_launches(content)),
             ("Not traced", _untraced(content, manifest)),
-            ("Loss curves part early", loss_curves.parted(trainings)),
-            ("Unfinished loss curves", loss_curves.unfinished(trainings, manifest)),
+            ("Loss curves part early", loss_sentences.parted(trainings)),
+            ("Unfinished loss curves", loss_sentences.unfinished(trainings, manifest)),
             ("Without a checkpoint", _unsaved(content, manifest)),
             ("Implausible times", _implausible(content)),
             ("Utilization unknown", _no_peak(content, manifest)),

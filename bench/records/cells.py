@@ -112,6 +112,11 @@ class Cell:
         return f"{self.block.name}/{self.implementation}"
 
 
+def base_of(name: str) -> str:
+    """Name the arm, or the cell, of an implementation's base revision in a gate."""
+    return f"{name}@base"
+
+
 def decisive(statuses: Sequence[str]) -> int:
     """Which launch's row speaks for a cell, given the statuses of all its launches.
 

@@ -17,10 +17,10 @@ import synthetic
 from fronts import Done, Front
 
 from bench.analyse import gate_outcome
-from bench.plan.base_revisions import base_of
 from bench.plan.git_revisions import RevisionError, find_repository, worktrees
 from bench.present import gate_comment
 from bench.records import store
+from bench.records.cells import base_of
 from bench.records.paths import ROOT
 from bench.worker.base_modules import BaseModules
 from bench.worker.file_loader import load

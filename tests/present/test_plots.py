@@ -16,7 +16,7 @@ from matplotlib.colors import to_hex
 from matplotlib.path import Path as Line
 
 from bench.analyse import cell_table, scaling_curves
-from bench.analyse.causes import trace_tables
+from bench.analyse.causes import traced_differences
 from bench.present import print_plots
 from bench.present.plots import (
     breakdown,
@@ -231,7 +231,7 @@ def test_heatmap_colours_diverge_around_one() -> None:
 def test_breakdown_stacks_the_parts_of_traces(found: Tables, kept: list[Figure]) -> None:
     block = found.comparisons[0]
     bars = {
-        cell["implementation"]: trace_tables.parts(found.traces[cell["cell"]])
+        cell["implementation"]: traced_differences.parts(found.traces[cell["cell"]])
         for cell in block.ranked
     }
     whole = synthetic.base_seconds(PLAN, next(PLAN.blocks()))

@@ -14,8 +14,8 @@ import pytest
 import synthetic
 
 from bench.analyse import cell_table, scaling_curves, stragglers, variant_ratios
-from bench.analyse.causes import trace_tables
-from bench.present import page, report_files, sentences, text_tables
+from bench.analyse.causes import traced_differences
+from bench.present import page, report_files, sentences, text_tables, trace_tables
 from bench.records import numbers, store
 from bench.records.cells import StepOptions
 from bench.records.mesh import MeshShape
@@ -225,7 +225,7 @@ def test_what_only_throughput_shows_is_not_explained_by_traces(tmp_path: Path) -
     built, _ = small(tmp_path, ratios=ratios, launches=3, traced=True)
     cell = next(cell for cell in built.comparisons[0].ranked if cell["implementation"] == "slow")
     cell["latency_s"] /= 2
-    differences = trace_tables.differences(built.comparisons[0], built.traces)
+    differences = traced_differences.differences(built.comparisons[0], built.traces)
     (found,) = trace_tables.reasons(differences).values()
     assert found.main == ""
     assert "slow is slower than jit_spmd, but not where every step is waited for" in found.sentence

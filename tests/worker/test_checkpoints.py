@@ -27,7 +27,7 @@ from bench.analyse import cell_table
 from bench.analyse import checkpoint_costs as told
 from bench.plan.matrix import BadInput, make_plan
 from bench.plan.options import Options
-from bench.present import page_data, sentences
+from bench.present import checkpoint_tables, page_data, sentences
 from bench.records import store
 from bench.worker.phases import checkpoints
 from bench.worker.prove.failures import UnsupportedError
@@ -343,7 +343,7 @@ def test_a_report_tells_seconds_bytes_and_bandwidth(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert found[0].bandwidth == pytest.approx(1e8)
     assert (found[1].blocking.median, found[1].blocking.most) == (0.05, 0.06)
-    said = told.sentences(found)
+    said = checkpoint_tables.sentences(found)
     assert said[0] == (
         "Checkpoints: sync saves block training for 100\N{NARROW NO-BREAK SPACE}ms, async saves "
         "block training for 50.0\N{NARROW NO-BREAK SPACE}ms, restores take "
@@ -357,7 +357,7 @@ def test_a_report_tells_seconds_bytes_and_bandwidth(tmp_path: Path) -> None:
     ]
     assert caveat.startswith("1 cell without figures")
     assert "/pmap: no room" in caveat
-    table = told.table(found, "data=2")
+    table = checkpoint_tables.table(found, "data=2")
     assert table is not None
     assert len({len(row.figures) for row in table.rows} | {len(table.headings) - 1}) == 1
     assert len(told.frame(found)) == 5

@@ -11,8 +11,7 @@ import pytest
 import synthetic
 
 from bench.analyse import cell_table
-from bench.analyse import energy_per_step as reported
-from bench.present import report_files, text_tables
+from bench.present import energy_sentences, report_files, text_tables
 from bench.records import store
 from bench.worker import process_exchange
 from bench.worker.time import energy_counters
@@ -264,7 +263,7 @@ def test_joules_of_a_step_are_those_of_all_turns(tmp_path):
     chance, booked = 2 * (50 / 6) ** 0.5 * 1e-5, 0.00025
     expected = chance + booked / (1 - booked) * (200 - 400 / 3) / 200
     assert cells["joules_error"]["hungry"] == pytest.approx(expected * 400 / 41)
-    assert reported.sentence(found) == (
+    assert energy_sentences.sentence(found) == (
         "of 2 CPU packages, each as a whole, with idle power and other programs; counters that "
         "move every 1.00\N{NARROW NO-BREAK SPACE}ms"
     )
@@ -278,17 +277,17 @@ def test_joules_of_a_step_are_those_of_all_turns(tmp_path):
 def test_turns_that_are_too_short_for_the_counter_have_no_figure(tmp_path):
     _, found = counted(tmp_path, 2.1)
     assert found.cells["joules_per_step"].isna().all()
-    assert "unknown of 2 cells, whose turns are too short" in reported.sentence(found)
+    assert "unknown of 2 cells, whose turns are too short" in energy_sentences.sentence(found)
     assert text_tables.energy(found.comparisons) is None
 
 
 def test_where_no_counter_tells_one_line_says_why(tmp_path):
     run, found = counted(tmp_path, 0.0, reason="no counter here")
     assert found.cells["watts"].isna().all()
-    assert reported.sentence(found) == "unknown: no counter here"
+    assert energy_sentences.sentence(found) == "unknown: no counter here"
     assert text_tables.energy(found.comparisons) is None
     assert ("Energy", "unknown: no counter here") in text_tables.environment(
-        run.manifest, reported.sentence(found)
+        run.manifest, energy_sentences.sentence(found)
     )
     earlier = store.load(synthetic.write(tmp_path / "earlier", PLAN))
-    assert reported.sentence(cell_table.build(earlier)) == ""
+    assert energy_sentences.sentence(cell_table.build(earlier)) == ""

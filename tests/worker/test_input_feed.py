@@ -21,7 +21,7 @@ from bench.contract import TrainStep
 from bench.contract.workloads import gpt2, linear
 from bench.plan.matrix import BadInput, make_plan
 from bench.plan.options import Options
-from bench.present import page_data
+from bench.present import input_tables, page_data
 from bench.records import store
 from bench.records.input_arms import fed, opponents, owner
 from bench.worker.phases import input_feed as worker
@@ -260,7 +260,7 @@ def test_a_report_tells_what_input_costs_and_ranks_nobody_by_it(tmp_path: Path) 
         share = one.waits.wait_s / one.step_s
         assert share == pytest.approx(1 - 1 / expected, abs=0.01)
         assert one.waits.starved_s == pytest.approx(one.waits.wait_s / 2, rel=0.1, abs=1e-6)
-    table = input_cost.table(input_cost.find([block]))
+    table = input_tables.table(input_cost.find([block]))
     assert table is not None
     assert [row.figures[0].main for row in table.rows] == ["loaded", "prefetched"] * 2
     assert len({len(row.figures) for row in table.rows} | {len(table.headings) - 1}) == 1

@@ -1,9 +1,7 @@
-"""Where traced steps spend their time, and why one takes longer: tables from stored rows."""
+"""Tables of where traced steps spend their time, and of why one takes longer."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -11,12 +9,11 @@ import pandas as pd
 
 from bench.analyse.causes.attribution import (
     Attribution,
-    attribute,
     means,
     oversubscription,
     stragglers,
 )
-from bench.analyse.causes.cause_table import CauseRow, cause_rows
+from bench.analyse.causes.traced_differences import Difference, baseline_cell, pair_of, parts
 from bench.present.cause_sentences import (
     Reason,
     called,
@@ -24,6 +21,7 @@ from bench.present.cause_sentences import (
     reason,
     signed_percent,
 )
+from bench.present.cause_table import CauseRow, cause_rows
 from bench.present.columns import Figure
 from bench.present.text_tables import Row, Table
 from bench.records import numbers
@@ -36,11 +34,11 @@ if TYPE_CHECKING:
     from bench.records.rows import TraceRow
 
 _MOST_CAUSES = 12
+
+
 _MOST_SIZES = 3
 """Of a table of causes: largest ones, and sizes of each; causes.csv has them all."""
 
-_COMPUTING = ("matmul", "elementwise", "layout", "unknown")
-"""Categories of operations that compute."""
 
 TENSORBOARD = "http://localhost:6006"
 """Where `nox -s tensorboard` serves traces unless told otherwise."""
@@ -93,24 +91,6 @@ def breakdown(
     return Table(f"Where a step's time goes, {block.place}", headings, rows, facts, remarks)
 
 
-def parts(trace: TraceRow) -> dict[str, float]:
-    """Seconds of a step by what they are spent on, in the order of the report.
-
-    Means over devices and counted steps, of `dispatch`, `matmul`, `elementwise`, `layout` and
-    `unknown` operations, `wait` and `move` in collectives, and `idle`.
-    """
-    found = means(trace)
-    computing = {
-        category: sum(op["compute_ns"] for op in trace["ops"] if op["category"] == category) / 1e9
-        for category in _COMPUTING
-    }
-    return {
-        "dispatch": found["dispatch"],
-        **computing,
-        **{part: found[part] for part in ("wait", "move", "idle")},
-    }
-
-
 def _row(cell: Mapping[Any, Any], trace: TraceRow, *, others: bool) -> Row:
     found = means(trace)
     shown = [seconds for part, seconds in parts(trace).items() if others or part != "unknown"]
@@ -139,27 +119,6 @@ def _slowest(trace: TraceRow) -> Figure:
     place = max(seconds, key=lambda device: seconds[device])
     mean = sum(seconds.values()) / len(seconds)
     return Figure(str(place), f"+{numbers.percent(seconds[place] / mean - 1)}" if mean else "")
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A cell that is faster or slower than its block's baseline, and what traces show of both."""
-
-    cell: Mapping[Any, Any]
-    baseline: str
-    attribution: Attribution
-    timed: float
-    """Ratio of their latencies."""
-
-
-def differences(block: Comparison, traces: Mapping[str, TraceRow]) -> list[Difference]:
-    """Of every implementation that is faster or slower than the baseline, where both are traced."""
-    return [
-        Difference(cell, block.baseline, *pair)
-        for cell in block.ranked
-        if cell["verdict"] in {"faster", "slower"}
-        and (pair := pair_of(cell, _baseline(block), traces)) is not None
-    ]
 
 
 def reasons(found: Iterable[Difference]) -> dict[str, Reason]:
@@ -215,40 +174,10 @@ def _transposing(cause: Cause, a: str, b: str) -> str:
     return f"transposes in {a if side == 'a' else b} only" if side else ""
 
 
-def _baseline(block: Comparison) -> Mapping[Any, Any] | None:
-    return next((c for c in block.ranked if c["implementation"] == block.baseline), None)
-
-
-def pair_of(
-    cell: Mapping[Any, Any], other: Mapping[Any, Any] | None, traces: Mapping[str, TraceRow]
-) -> tuple[Attribution, float] | None:
-    """A cell's attribution against another's, and their timed ratio; None where either lacks."""
-    if other is None or other is cell or not {cell["cell"], other["cell"]} <= traces.keys():
-        return None
-    timed = cell["latency_s"] / other["latency_s"]
-    if not math.isfinite(timed) or timed == 1:
-        return None
-    return attribute(traces[cell["cell"]], traces[other["cell"]]), timed
-
-
 def trace_viewer(trace: TraceRow) -> str:
     """Address of a cell's trace in TensorBoard."""
     run = quote(trace["profile"], safe="")
     return f"{TENSORBOARD}/?run={run}&tag=trace_viewer@&host={quote(trace['host'])}#profile"
-
-
-def steps_frame(traces: Iterable[TraceRow]) -> pd.DataFrame:
-    """One row a traced step and device, with whether it is among the steps looked at."""
-    return pd.DataFrame(
-        {"cell": row["cell"], **step, "counted": step["step"] in row["counted"]}
-        for row in traces
-        for step in row["steps"]
-    )
-
-
-def operations_frame(traces: Iterable[TraceRow]) -> pd.DataFrame:
-    """One row an operation of a cell."""
-    return pd.DataFrame({"cell": row["cell"], **op} for row in traces for op in row["ops"])
 
 
 def causes_frame(blocks: Iterable[Comparison], traces: Mapping[str, TraceRow]) -> pd.DataFrame:
@@ -257,7 +186,7 @@ def causes_frame(blocks: Iterable[Comparison], traces: Mapping[str, TraceRow]) -
         row
         for block in blocks
         for cell in block.ranked
-        if (pair := pair_of(cell, _baseline(block), traces)) is not None
+        if (pair := pair_of(cell, baseline_cell(block), traces)) is not None
         for row in cause_rows(cell["cell"], f"{block.name}/{block.baseline}", *pair)
     ]
     return pd.DataFrame(rows, columns=list(CauseRow.__annotations__))

@@ -1,0 +1,90 @@
+"""Where traced steps spend their time, and how they differ from the baseline's."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from bench.analyse.causes.attribution import Attribution, attribute, means
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from bench.analyse.cell_table import Comparison
+    from bench.records.rows import TraceRow
+
+_COMPUTING = ("matmul", "elementwise", "layout", "unknown")
+"""Categories of operations that compute."""
+
+
+def parts(trace: TraceRow) -> dict[str, float]:
+    """Seconds of a step by what they are spent on, in the order of the report.
+
+    Means over devices and counted steps, of `dispatch`, `matmul`, `elementwise`, `layout` and
+    `unknown` operations, `wait` and `move` in collectives, and `idle`.
+    """
+    found = means(trace)
+    computing = {
+        category: sum(op["compute_ns"] for op in trace["ops"] if op["category"] == category) / 1e9
+        for category in _COMPUTING
+    }
+    return {
+        "dispatch": found["dispatch"],
+        **computing,
+        **{part: found[part] for part in ("wait", "move", "idle")},
+    }
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A cell that is faster or slower than its block's baseline, and what traces show of both."""
+
+    cell: Mapping[Any, Any]
+    baseline: str
+    attribution: Attribution
+    timed: float
+    """Ratio of their latencies."""
+
+
+def differences(block: Comparison, traces: Mapping[str, TraceRow]) -> list[Difference]:
+    """Of every implementation that is faster or slower than the baseline, where both are traced."""
+    return [
+        Difference(cell, block.baseline, *pair)
+        for cell in block.ranked
+        if cell["verdict"] in {"faster", "slower"}
+        and (pair := pair_of(cell, baseline_cell(block), traces)) is not None
+    ]
+
+
+def baseline_cell(block: Comparison) -> Mapping[Any, Any] | None:
+    """The baseline's row of the block, where it has a time."""
+    return next((c for c in block.ranked if c["implementation"] == block.baseline), None)
+
+
+def pair_of(
+    cell: Mapping[Any, Any], other: Mapping[Any, Any] | None, traces: Mapping[str, TraceRow]
+) -> tuple[Attribution, float] | None:
+    """A cell's attribution against another's, and their timed ratio; None where either lacks."""
+    if other is None or other is cell or not {cell["cell"], other["cell"]} <= traces.keys():
+        return None
+    timed = cell["latency_s"] / other["latency_s"]
+    if not math.isfinite(timed) or timed == 1:
+        return None
+    return attribute(traces[cell["cell"]], traces[other["cell"]]), timed
+
+
+def steps_frame(traces: Iterable[TraceRow]) -> pd.DataFrame:
+    """One row a traced step and device, with whether it is among the steps looked at."""
+    return pd.DataFrame(
+        {"cell": row["cell"], **step, "counted": step["step"] in row["counted"]}
+        for row in traces
+        for step in row["steps"]
+    )
+
+
+def operations_frame(traces: Iterable[TraceRow]) -> pd.DataFrame:
+    """One row an operation of a cell."""
+    return pd.DataFrame({"cell": row["cell"], **op} for row in traces for op in row["ops"])

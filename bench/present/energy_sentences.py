@@ -1,0 +1,54 @@
+"""What counted the energy of a run, or why it is unknown, in a sentence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from bench.records import numbers
+
+if TYPE_CHECKING:
+    from bench.analyse.cell_table import Tables
+
+
+def sentence(found: Tables) -> str:
+    """What was counted, or why the energy is unknown; empty where no launch looked for counters."""
+    meters = [meter for block in found.comparisons for meter in found.meters.get(block.name, ())]
+    reasons = sorted({meter["reason"] for meter in meters if meter["reason"]})
+    known = [meter for meter in meters if not meter["reason"]]
+    parts = []
+    if known:
+        longest = max(meter["period_s"] for meter in known)
+        kinds = sorted({_kinds(meter["counted"]) for meter in known})
+        parts.append(
+            f"of {' or '.join(kinds)}, each as a whole, with idle power and other programs; "
+            f"counters that move every {numbers.si(longest, 's')}"
+        )
+        unsure = _unsure(found)
+        if unsure:
+            parts.append(unsure)
+    if reasons:
+        parts.append(f"{'elsewhere ' if known else ''}unknown: {'; '.join(reasons)}")
+    return "; ".join(parts)
+
+
+def _kinds(counted: Iterable[str]) -> str:
+    counts = Counter(counted)
+    return " and ".join(numbers.count(count, kind) for kind, count in sorted(counts.items()))
+
+
+def _unsure(found: Tables) -> str:
+    """How many cells have no figure although there are counters."""
+    blocks = {
+        name for name, meters in found.meters.items() if not all(one["reason"] for one in meters)
+    }
+    cells = found.cells
+    timed = cells[(cells["status"] == "ok") & cells["block"].isin(blocks)]
+    missing = int(timed["joules_per_step"].isna().sum())
+    if not missing:
+        return ""
+    return (
+        f"unknown of {numbers.count(missing, 'cell')}, whose turns are too short for that: more "
+        "--seconds make them longer"
+    )
