@@ -11,15 +11,11 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from bench.records import store
+from bench.records.arms import EXACT, IN_PARTS, TWIN, WHOLE_BATCH, input_arm
 from bench.records.cells import Block, Cell, StepOptions
-from bench.records.input_arms import fed
 from bench.records.mesh import MeshShape
 from bench.records.rows import (
-    EXACT,
-    IN_PARTS,
     SCHEMA,
-    TWIN,
-    WHOLE_BATCH,
     BlockRow,
     Ceilings,
     CellRow,
@@ -31,11 +27,11 @@ from bench.records.rows import (
     OpTime,
     ProofCheck,
     SampleRow,
-    Status,
     StepParts,
     TraceRow,
     block_fields,
 )
+from bench.records.statuses import Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -216,7 +212,7 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
     ok = [row["implementation"] for row in cells if row["status"] == "ok"]
     baseline = BASELINE if BASELINE in ok else next(iter(ok), "")
     arms = [*ok, TWIN] if label == "all" and baseline else ok
-    arms += [fed(name, way) for name in ok for way in plan.inputs if label == "all"]
+    arms += [input_arm(name, way) for name in ok for way in plan.inputs if label == "all"]
     samples: list[SampleRow] = []
     predecessor = ""
     for number in range(plan.rounds):

@@ -26,13 +26,12 @@ from bench.analyse.disturbances import (
     orders,
 )
 from bench.analyse.statistics import Ratio, Rounds, Spread, Turns, spreads
-from bench.analyse.verdicts import MARGIN, Claim, claim, pairs
-from bench.records import input_arms, numbers
+from bench.analyse.verdicts import Claim, claim, pairs
 from bench.records import largest_batches as max_batches
-from bench.records.cells import decisive
-from bench.records.input_arms import WAYS, fed, owner
+from bench.records import numbers
+from bench.records.arms import INPUT_WAYS, TWIN, implementation_of, input_arm, input_opponents
 from bench.records.mesh import MeshShape
-from bench.records.rows import TWIN
+from bench.records.statuses import MARGIN, decisive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
     )
     from bench.records.store import Damage, Run
 
-IMPLAUSIBLE = "implausible"
 """Status the report gives an `ok` cell whose time cannot be true."""
 
 _OF_A_CLAIM = (
@@ -292,7 +290,7 @@ def _comparable(
     """
     refused = [cell["implementation"] for cell in own if cell["status"] != "ok"]
     if refused:
-        places = places[~timed["arm"].iloc[places].map(owner).isin(refused)]
+        places = places[~timed["arm"].iloc[places].map(implementation_of).isin(refused)]
     if not places.size:
         return "", places
     baselines = {row["attempt"]: row["baseline"] for row in attempts}
@@ -428,7 +426,10 @@ def _timed_samples(run: Run) -> pd.DataFrame:
     twins = run.blocks.merge(
         ok, left_on=[*key, "baseline"], right_on=[*key, "implementation"], how="inner"
     )[key].assign(implementation=TWIN)
-    given = [ok.assign(implementation=ok["implementation"].map(partial(fed, way=w))) for w in WAYS]
+    given = [
+        ok.assign(implementation=ok["implementation"].map(partial(input_arm, way=w)))
+        for w in INPUT_WAYS
+    ]
     arms = pd.concat([ok, twins, *given])
     arms = arms.rename(columns={"implementation": "arm"}).drop_duplicates()
     return run.samples.merge(arms, on=[*key, "arm"], how="inner")
@@ -451,7 +452,7 @@ def _times(
         used = peaks.mfu(cell["model_flops"], throughput.median, cell["devices"], published)
         if used > 1:
             return nothing | {
-                "status": IMPLAUSIBLE,
+                "status": "implausible",
                 "reason": f"the time would mean {numbers.percent(used)} of the published peak of "
                 f"{device_kind}, {numbers.si(published.flops, 'FLOP/s')}; nothing can be that "
                 "fast, so it is not shown",
@@ -487,7 +488,7 @@ def _comparison(
     looks = [look for row in sorted(attempts, key=itemgetter("launch")) for look in row["looks"]]
     alpha = float(looks[-1]["alpha"]) if looks else 0.0
     opponents = {arm: baseline for arm in arms if arm != baseline}
-    given = input_arms.opponents(rounds.arms)
+    given = input_opponents(rounds.arms)
     ratios = statistics.ratios(rounds, opponents | given | {TWIN: baseline})
     floor, each = ratios.pop(TWIN, None), alpha / pairs(len(arms), len(given))
     found = {arm: claim(ratio, each, margin) for arm, ratio in ratios.items()}

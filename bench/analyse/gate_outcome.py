@@ -25,7 +25,7 @@ WORDS: tuple[Word, ...] = get_args(Word)
 NOT_MEASURED = "not measured"
 """Reason of a case that the run did not come to."""
 
-_NO_STEP = ("wrong", cell_table.IMPLAUSIBLE, "unsupported")
+_NO_STEP = ("wrong", "implausible", "unsupported")
 """Statuses that say of a base that there is nothing to be compared with. Others are accidents."""
 
 

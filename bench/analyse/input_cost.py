@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from bench.analyse.input_waits import Waits
-from bench.records.input_arms import WAYS, fed
+from bench.records.arms import INPUT_WAYS, input_arm
 
 if TYPE_CHECKING:
     from bench.analyse.cell_table import Comparison
@@ -42,8 +42,8 @@ def find(comparisons: Sequence[Comparison]) -> list[Fed]:
 def _of_block(block: Comparison) -> Iterator[Fed]:
     for cell in block.ranked:
         asked = cell["inputs"] if isinstance(cell["inputs"], dict) else {}
-        for way in [way for way in WAYS if asked.get(way) is not None]:
-            arm = fed(cell["implementation"], way)
+        for way in [way for way in INPUT_WAYS if asked.get(way) is not None]:
+            arm = input_arm(cell["implementation"], way)
             seconds = float("nan")
             if arm in block.rounds.arms:
                 seconds = float(np.nanmedian(block.rounds.seconds(arm, "throughput")))

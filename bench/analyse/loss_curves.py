@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from bench.records.rows import EXACT, IN_PARTS, WHOLE_BATCH
+from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

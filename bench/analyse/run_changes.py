@@ -15,8 +15,9 @@ from bench.analyse import cell_table, statistics
 from bench.analyse.cell_table import Comparison
 from bench.analyse.run_settings import Difference, contents, differences
 from bench.analyse.statistics import Ratio
-from bench.analyse.verdicts import ALPHA, MARGIN, Verdict, decide
+from bench.analyse.verdicts import ALPHA, Verdict, decide
 from bench.records.rows import Manifest
+from bench.records.statuses import MARGIN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

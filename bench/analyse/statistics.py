@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from bench.records.rows import TWIN
+from bench.records.arms import TWIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -13,16 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from bench.records.rows import Look
+from bench.records.statuses import MARGIN, VerdictWord
 
 if TYPE_CHECKING:
     from bench.analyse.statistics import Ratio, Rounds
 
 ALPHA = 0.01
-MARGIN = 0.02
-"""Relative difference of step times that is too small to matter, if none is asked for."""
 
 FIRST_LOOK = 16
 
@@ -32,14 +31,12 @@ RESERVE = 0.2
 _NOTHING = 1e-9 * ALPHA
 """What sums of floats may leave of a share that is spent."""
 
-Word = Literal["faster", "slower", "same", "undecided"]
-
 
 @dataclass(frozen=True)
 class Verdict:
     """What may be said of a ratio."""
 
-    word: Word
+    word: VerdictWord
     low: float
     high: float
     """Interval of the ratio that the word rests on: stricter than its 95 % interval. 0 and
@@ -61,7 +58,7 @@ def decide(ratio: Ratio, alpha: float, margin: float = MARGIN) -> Verdict:
     if interval is None:
         return Verdict("undecided", 0.0, math.inf)
     low, high = interval
-    word: Word = "undecided"
+    word: VerdictWord = "undecided"
     if 1 / (1 + margin) <= low and high <= 1 + margin:
         word = "same"
     elif high < 1:

@@ -13,7 +13,8 @@ from bench.commands.exits import FAILED, refuse, warned
 from bench.commands.shared_options import Files
 from bench.measure.catalogue import CatalogueError, faults_of_files, read_catalogue
 from bench.measure.run_folder import find_run
-from bench.plan.matrix import DEFAULT_BATCHES, FALLBACK_BATCH, BadInput, collected
+from bench.plan.matrix import BadInput, collected
+from bench.plan.presets import DEFAULT_BATCHES, FALLBACK_BATCH
 from bench.records import store
 from bench.records.cells import PRECISIONS, StepOptions
 from bench.records.messages import Catalogue

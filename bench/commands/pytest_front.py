@@ -37,11 +37,11 @@ from bench.plan.selection import keyword
 from bench.present.progress import Progress
 from bench.records import files, store
 from bench.records.cells import Block
-from bench.records.disk_full import NotStoredError, storing
+from bench.records.files import NotStoredError, storing
 from bench.records.messages import Catalogue, PhaseEvent
 from bench.records.numbers import clock, count
 from bench.records.paths import REPORTS
-from bench.records.rows import Status
+from bench.records.statuses import Status
 
 CELLS_FILE = Path(__file__).with_name("cells_test.py")
 BENCHMARK_JSON = "benchmark.json"
@@ -425,7 +425,10 @@ class Front:
         each = f"{plan.launches} launches of" if plan.launches > 1 else "1 launch of"
         time = f"about {clock(total)}"
         if plan.budget_s is not None:
-            each, time = "launches as the budget allows, of", f"{clock(max(total, plan.budget_s))}"
+            each, time = (
+                "launches as the budget allows, of",
+                f"{clock(max(total, plan.budget_s))}",
+            )
         training = ""
         if plan.train_steps:
             steps = count(plan.train_steps, "step")

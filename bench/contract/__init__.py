@@ -232,7 +232,7 @@ class TrainStep:
     state: Any
     """Parameters and optimizer state, placed on the mesh."""
     place: Callable[[Batch], Any]
-    """Puts a host batch onto the mesh. Timed only where input is measured: see bench.records.input_arms."""
+    """Puts a host batch onto the mesh. Timed only where input is measured: see bench.records.arms."""
     step: Callable[[Any, Any], tuple[Any, jax.Array]]
     """`step(state, placed_batch)` gives the next state and the mean loss over the global batch.
     This is what is timed: it returns while the devices still work, and may donate the state."""

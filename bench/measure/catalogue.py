@@ -11,10 +11,10 @@ from typing import Any, cast
 
 from bench.measure.environment import child_environment
 from bench.measure.processes.ask import ask
+from bench.records.arms import TWIN
 from bench.records.messages import Catalogue, CatalogueRequest
 from bench.records.paths import ROOT
 from bench.records.printable import readable
-from bench.records.rows import TWIN
 
 COMMAND = (sys.executable, "-m", "bench.worker.answer.available")
 TIMEOUT_S = 300.0

@@ -30,24 +30,16 @@ from bench.plan.base_revisions import Bases
 from bench.plan.content_keys import Contents, changed
 from bench.plan.matrix import BadInput, Plan
 from bench.plan.options import Options
-from bench.records import lock, store
-from bench.records.cells import Block, Cell, decisive
-from bench.records.disk_full import storing
-from bench.records.extras import PACKAGES
+from bench.records import files, store
+from bench.records.arms import TWIN, implementation_of, input_opponents
+from bench.records.cells import Block, Cell
+from bench.records.files import storing
 from bench.records.host import describe_code, describe_host
-from bench.records.input_arms import opponents, owner
 from bench.records.messages import BaseFile, Catalogue, PhaseEvent
+from bench.records.optional_packages import PACKAGES
 from bench.records.paths import PROFILES, REPORTS
-from bench.records.rows import (
-    SCHEMA,
-    TWIN,
-    BlockRow,
-    CellRow,
-    Look,
-    Manifest,
-    SampleRow,
-    Status,
-)
+from bench.records.rows import SCHEMA, BlockRow, CellRow, Look, Manifest, SampleRow
+from bench.records.statuses import Status, decisive
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -266,8 +258,8 @@ class Engine:
     def _own(self, directory: Path) -> None:
         """See to it that no other process measures this run."""
         try:
-            unlocked = lock.hold(directory / store.MANIFEST)
-        except lock.TakenError as error:
+            unlocked = files.lock(directory / store.MANIFEST)
+        except files.LockedError as error:
             fault = f"{directory} is being measured by another process; wait until it has ended"
             raise BadInput([fault]) from error
         if unlocked:
@@ -322,12 +314,14 @@ class Engine:
         failed = {
             name for name, ended in self._blocks[block.name].ended.items() if set(ended) != {"ok"}
         }
-        arms = {row["arm"] for row in samples if owner(row["arm"]) not in failed} - {TWIN}
+        arms = {row["arm"] for row in samples if implementation_of(row["arm"]) not in failed} - {
+            TWIN
+        }
         if self.bases is not None:
             rounds, each = _arranged(samples), alpha / len(self._compared)
             return compare(rounds, self.bases.opponents(arms), each, self.plan.margin)
         named = [name for name in self.plan.implementations if name in arms]
-        fed = opponents(arms)
+        fed = input_opponents(arms)
         if not named:
             return {}
         baseline = self.plan.baseline if self.plan.baseline in named else named[0]
@@ -579,7 +573,7 @@ def _results(
         if status == "ok" and published is not None:
             used = peaks.mfu(first["model_flops"], median(measured), first["devices"], published)
             if used > 1:
-                status = "wrong"
+                status = "implausible"
                 reason = f"its time would mean {used:.0%} of the device's published peak"
         results[cell] = Result(status, reason, tuple(measured) if status == "ok" else (), extra)
     return results

@@ -23,6 +23,7 @@ from bench.analyse.verdicts import look_rounds
 from bench.measure.hosts import Hosts, Order, ThisHost
 from bench.measure.processes.ask import signal_name
 from bench.measure.processes.group import Group
+from bench.plan.presets import SILENCE_S
 from bench.records.cells import Block, Cell
 from bench.records.host import load_average
 from bench.records.messages import (
@@ -34,19 +35,9 @@ from bench.records.messages import (
     PhaseEvent,
 )
 from bench.records.printable import readable
-from bench.records.rows import (
-    BlockRow,
-    CellRow,
-    LossRow,
-    SampleRow,
-    Status,
-    TraceRow,
-    block_fields,
-)
+from bench.records.rows import BlockRow, CellRow, LossRow, SampleRow, TraceRow, block_fields
+from bench.records.statuses import Status
 from bench.records.variants import Variant
-
-SILENCE_S = 600.0
-"""A worker that reports nothing for this long is taken to hang. Compiling is not reported on."""
 
 _PEER_S = 30.0
 """If one process fails at an implementation, the others that do have so long to say so."""

@@ -13,16 +13,25 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from bench.analyse.verdicts import MARGIN
-from bench.measure.supervisor import SILENCE_S
-from bench.plan.options import PRESETS, Options
+from bench.plan.options import Options
+from bench.plan.presets import (
+    CPU_DEVICES,
+    DEFAULT_BATCHES,
+    FALLBACK_BATCH,
+    PRESET_TABLE,
+    PRESETS,
+    PROFILE_STEPS,
+    REGRESS,
+    SILENCE_S,
+    Preset,
+)
+from bench.records.arms import CHECKPOINT_MODES, INPUT_WAYS
 from bench.records.cells import PRECISIONS, Block, Cell, StepOptions
-from bench.records.checkpoint_kinds import MODES
-from bench.records.extras import why_missing
-from bench.records.input_arms import WAYS
 from bench.records.mesh import AXES, MeshShape
 from bench.records.messages import Catalogue, WorkloadEntry
+from bench.records.optional_packages import why_missing
 from bench.records.spelling import closest
+from bench.records.statuses import MARGIN
 from bench.records.variants import Variant
 
 T = TypeVar("T")
@@ -30,77 +39,7 @@ T = TypeVar("T")
 REFERENCE = "python_loop"
 """The one implementation that bench names: the default baseline."""
 
-CPU_DEVICES = 8
-"""Largest default mesh without an accelerator, where devices are virtual."""
-
 SCALINGS = ("strong", "weak", "both")
-
-DEFAULT_BATCHES = {"linear-base": 1024, "mlp-base": 256, "gpt2-nano": 16, "gpt2-124m": 8}
-"""Global batch at strong scaling, by workload and size: large enough that a step on one CPU core
-takes milliseconds, small enough that `quick` stays quick."""
-
-FALLBACK_BATCH = 64
-
-REGRESS = "regress"
-"""The preset of a regress run where none is asked for."""
-
-PROFILE_STEPS = 5
-
-
-@dataclass(frozen=True)
-class Preset:
-    """How much to measure where the options do not say."""
-
-    workloads: tuple[str, ...]
-    """Empty: every workload at its default size."""
-    batch_factors: tuple[int, ...]
-    """Batches, as multiples of the workload's default batch."""
-    precisions: tuple[str, ...]
-    scaling: str
-    launches: int
-    rounds: int
-    seconds: float
-    past_cores: bool
-    """Whether default meshes of virtual devices have more of them than there are cores."""
-
-
-PRESET_TABLE = {
-    "quick": Preset(
-        workloads=("linear", "mlp"),
-        batch_factors=(1,),
-        precisions=("fp32",),
-        scaling="strong",
-        launches=1,
-        rounds=32,
-        seconds=8.0,
-        past_cores=False,
-    ),
-    "standard": Preset(
-        workloads=("linear", "mlp", "gpt2-nano"),
-        batch_factors=(1, 4),
-        precisions=("fp32",),
-        scaling="both",
-        launches=3,
-        rounds=64,
-        seconds=8.0,
-        past_cores=True,
-    ),
-    "full": Preset(
-        workloads=(),
-        batch_factors=(1, 4),
-        # Not fp16: without a scaled loss, not every batch has gradients that it can hold.
-        precisions=("fp32", "bf16"),
-        scaling="both",
-        launches=5,
-        rounds=128,
-        seconds=30.0,
-        past_cores=True,
-    ),
-}
-
-
-# More rounds than quick: a gate that is left undecided is of no use, and looks end it early.
-PRESET_TABLE[REGRESS] = replace(PRESET_TABLE["quick"], launches=3, rounds=64, seconds=10.0)
 
 
 class BadInput(Exception):  # noqa: N818 (it is the user's error, not the program's)
@@ -165,9 +104,9 @@ class Plan:
     target_ci: float | None
     """Half-width of a 95 % interval that is narrow enough; None where deciding is enough."""
     inputs: tuple[str, ...]
-    """Ways in which every implementation is also given its input: see bench.records.input_arms."""
+    """Ways in which every implementation is also given its input: see bench.records.arms."""
     checkpoints: tuple[str, ...]
-    """Modes in which every implementation's state is saved: see bench.records.checkpoint_kinds."""
+    """Modes in which every implementation's state is saved: see bench.records.arms."""
     profile_steps: int
     """Steps of a trace; 0 where none is recorded."""
     train_steps: int
@@ -184,7 +123,7 @@ class Plan:
 
     @property
     def extras(self) -> tuple[str, ...]:
-        """Options that need packages of bench.records.extras."""
+        """Options that need packages of bench.records.optional_packages."""
         asked = {"input": self.inputs, "checkpoint": self.checkpoints}
         return tuple(option for option, values in asked.items() if values)
 
@@ -359,7 +298,7 @@ class _Reader:
             self._installed("input")
         if asked and self.options.base_revision is not None:
             self.faults.append("--input: a gate compares steps on a resident batch alone")
-        return tuple(_unique(self._choice("--input", text, tuple(WAYS)) for text in asked))
+        return tuple(_unique(self._choice("--input", text, tuple(INPUT_WAYS)) for text in asked))
 
     def _checkpoints(self) -> tuple[str, ...]:
         asked, folder = self.options.checkpoint, self.options.checkpoint_dir
@@ -369,7 +308,9 @@ class _Reader:
             self.faults.append("--checkpoint-dir: has an effect with --checkpoint only")
         elif folder is not None and not Path(folder).is_dir():
             self.faults.append(f"--checkpoint-dir: there is no folder {folder}")
-        return tuple(_unique(self._choice("--checkpoint", text, tuple(MODES)) for text in asked))
+        return tuple(
+            _unique(self._choice("--checkpoint", text, tuple(CHECKPOINT_MODES)) for text in asked)
+        )
 
     def _installed(self, option: str) -> None:
         missing = why_missing(option, self.catalogue)

@@ -11,11 +11,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, TypedDict
 
+from bench.plan.presets import PRESETS
+from bench.records.arms import CHECKPOINT_MODES, INPUT_WAYS
 from bench.records.cells import PRECISIONS
-from bench.records.checkpoint_kinds import MODES
-from bench.records.input_arms import WAYS
-
-PRESETS = ("quick", "standard", "full")
 
 EXAMPLES = """\
 examples:
@@ -248,14 +246,14 @@ _OPTIONS: dict[str, _Argument] = {
         "nargs": "+",
         "help": "also run every implementation with a batch of a Grain pipeline in each step, "
         "beside its usual arm, which trains on one resident batch: "
-        + "; ".join(f"{way}: {meaning}" for way, meaning in WAYS.items()),
+        + "; ".join(f"{way}: {meaning}" for way, meaning in INPUT_WAYS.items()),
     },
     "checkpoint": {
         "metavar": "MODE",
         "nargs": "+",
         "help": "after its rounds, also save every implementation's state with Orbax, and restore "
         "it on its own mesh and on another: "
-        + "; ".join(f"{mode}: {meaning}" for mode, meaning in MODES.items()),
+        + "; ".join(f"{mode}: {meaning}" for mode, meaning in CHECKPOINT_MODES.items()),
     },
     "checkpoint_dir": {
         "metavar": "DIR",

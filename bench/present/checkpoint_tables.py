@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bench.present.columns import Figure
 from bench.present.text_tables import Row, Table
 from bench.records import numbers
-from bench.records.checkpoint_kinds import MODES
+from bench.records.arms import CHECKPOINT_MODES
 
 if TYPE_CHECKING:
     from bench.analyse.checkpoint_costs import Operation, Spread
@@ -67,7 +67,7 @@ def _figures(one: Operation) -> list[Figure]:
 def sentences(found: Sequence[Operation]) -> list[str]:
     """What it takes over all cells, in a sentence; and for how many there are no figures."""
     parts = []
-    for mode in MODES:
+    for mode in CHECKPOINT_MODES:
         saves = [one for one in found if one.what == f"save, {mode}"]
         if saves:
             blocking = _between([one.blocking.median for one in saves])

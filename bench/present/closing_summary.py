@@ -17,11 +17,8 @@ from rich.text import Text
 from bench.analyse import cell_table, checkpoint_costs, input_cost, loss_curves
 from bench.analyse.cell_table import Comparison
 from bench.present import checkpoint_tables, input_tables, loss_sentences, sentences
-from bench.present.progress import STYLES, WORDS
 from bench.records import numbers, store
-from bench.records.cells import STATUSES
-
-FAILED = ("wrong", cell_table.IMPLAUSIBLE, "oom", "timeout", "crashed")
+from bench.records.statuses import FAILURES, STATUSES, VERDICT_STYLES
 
 MOST_BLOCKS = 40
 """Rows that are shown; of more blocks, each subject's first."""
@@ -148,7 +145,7 @@ def _blocks(rows: Sequence[_Row], width: int) -> Iterator[RenderableType]:
             texts = {heading: Text(text) for heading, text in figures.items()}
             texts["fastest"].stylize("bold")
             if "verdict" in texts:
-                texts["verdict"].stylize(WORDS.get(row.verdict, ""))
+                texts["verdict"].stylize(VERDICT_STYLES.get(row.verdict, ""))
             table.add_row(*texts.values())
         yield table
         if len(subjects[number]) > most:
@@ -200,11 +197,11 @@ def _failures(cells: pd.DataFrame) -> Iterator[RenderableType]:
     """Every reason once, with the cells that it is of."""
     if cells.empty:
         return
-    failed = cells[cells["status"].isin(FAILED)]
+    failed = cells[cells["status"].isin(FAILURES)]
     groups = list(failed.groupby(["status", "reason"], sort=False))
     for (status, reason), rows in groups[:MOST_FAILURES]:
         first, *others = rows["cell"]
-        line = Text("\n").append(str(status), STYLES.get(str(status), STYLES["wrong"]))
+        line = Text("\n").append(str(status), STATUSES[str(status)].style)
         line.append(f"  {first}")
         if others:
             line.append(f" and {numbers.count(len(others), 'cell')} more")
@@ -216,9 +213,5 @@ def _failures(cells: pd.DataFrame) -> Iterator[RenderableType]:
 
 def _counts(cells: pd.DataFrame) -> Iterator[RenderableType]:
     counts = Counter(cells["status"]) if len(cells) else Counter()
-    parts = [
-        f"{counts[status]} {status}"
-        for status in (*STATUSES, cell_table.IMPLAUSIBLE)
-        if counts[status]
-    ]
+    parts = [f"{counts[status]} {status}" for status in STATUSES if counts[status]]
     yield Text(f"\n{numbers.count(len(cells), 'cell')}: {', '.join(parts) or 'none'}")

@@ -26,8 +26,8 @@ from bench.analyse.gate_outcome import (
 from bench.analyse.statistics import floor_width
 from bench.analyse.verdicts import ALPHA
 from bench.present import sentences
-from bench.present.progress import STYLES
 from bench.records import files, numbers
+from bench.records.statuses import CHANGE_STYLES
 
 FILE = "regress.md"
 
@@ -50,14 +50,6 @@ FINDINGS: dict[Word, str] = {
 
 QUIET: frozenset[Word] = frozenset({"same", "neither"})
 """Outcomes that need no attention."""
-
-_STYLES: dict[Word, str] = {
-    "broken": STYLES["wrong"],
-    "slower": "red",
-    "undecided": "yellow",
-    "faster": "green",
-    "fixed": "green",
-}
 
 _HEADINGS = ("Cell", "Base, ms", "Head, ms", "Ratio (95 % interval)", "Verdict")
 
@@ -98,7 +90,7 @@ def show(outcome: Outcome, console: Console) -> None:
     for case in outcome.cases:
         if case.word in QUIET:
             continue
-        verdict = Text(case.word, style=_STYLES[case.word])
+        verdict = Text(case.word, style=CHANGE_STYLES[case.word])
         table.add_row(Text(_plain(case.cell)), *_figures(case), verdict)
         note = _brief(case.reason) or (_to_decide(case) if case.word == "undecided" else "")
         if note:
@@ -189,7 +181,10 @@ def _figures(case: Case) -> list[str]:
     ]
     if case.ratio is None:
         return [*times, numbers.MISSING]
-    value, interval = numbers.ratio(case.ratio.value), numbers.interval(case.ratio)
+    value, interval = (
+        numbers.ratio(case.ratio.value),
+        numbers.interval(case.ratio.low, case.ratio.high),
+    )
     return [*times, value if interval == numbers.MISSING else f"{value} ({interval})"]
 
 

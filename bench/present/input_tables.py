@@ -11,13 +11,11 @@ import numpy as np
 from bench.present.columns import Figure
 from bench.present.text_tables import Row, Table
 from bench.records import numbers
-from bench.records.input_arms import WAYS
+from bench.records.arms import INPUT_WAYS
+from bench.records.statuses import VERDICT_STYLES
 
 if TYPE_CHECKING:
     from bench.analyse.input_cost import Fed
-    from bench.analyse.verdicts import Word
-
-WORDS: tuple[Word, ...] = ("faster", "same", "slower", "undecided")
 
 
 def table(found: Sequence[Fed]) -> Table | None:
@@ -47,7 +45,7 @@ FACT = (
 
 def _meanings(found: Sequence[Fed]) -> list[str]:
     ways = dict.fromkeys(one.way for one in found)
-    return [f"{way.capitalize()}: {WAYS[way]}." for way in ways]
+    return [f"{way.capitalize()}: {INPUT_WAYS[way]}." for way in ways]
 
 
 def _figures(one: Fed) -> list[Figure]:
@@ -59,7 +57,7 @@ def _figures(one: Fed) -> list[Figure]:
     return [
         Figure(one.way),
         Figure(numbers.si(one.step_s, "s"), resident),
-        Figure(numbers.ratio(ratio.value), numbers.interval(ratio)),
+        Figure(numbers.ratio(ratio.value), numbers.interval(ratio.low, ratio.high)),
         Figure(one.claim.verdict.word),
         Figure(numbers.si(one.waits.wait_s, "s")),
         Figure(numbers.si(one.waits.starved_s, "s")),
@@ -70,14 +68,14 @@ def _figures(one: Fed) -> list[Figure]:
 def sentences(found: Sequence[Fed]) -> list[str]:
     """What input costs over all cells, a sentence for each way."""
     said = []
-    for way in WAYS:
+    for way in INPUT_WAYS:
         own = [(one.claim, one.waits) for one in found if one.way == way]
         known = [(claim, waited) for claim, waited in own if claim and waited]
         if not known:
             continue
         ratios = [claim.ratio.value for claim, _ in known]
-        counts = Counter(claim.verdict.word for claim, _ in known)
-        verdicts = ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
+        counts = Counter[str](claim.verdict.word for claim, _ in known)
+        verdicts = ", ".join(f"{counts[word]} {word}" for word in VERDICT_STYLES if counts[word])
         span = " to ".join(dict.fromkeys(map(numbers.ratio, (min(ratios), max(ratios)))))
         wait = numbers.si(float(np.median([waited.wait_s for _, waited in known])), "s")
         said.append(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from bench.analyse.loss_curves import EARLY
 from bench.records import numbers
-from bench.records.rows import EXACT, IN_PARTS
+from bench.records.arms import EXACT, IN_PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

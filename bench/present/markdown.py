@@ -30,6 +30,7 @@ from bench.present import (
 from bench.present.print_plots import sample
 from bench.present.rendering import environment
 from bench.records import numbers
+from bench.records.statuses import STATUSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -187,7 +188,7 @@ def _summary(
 ) -> Summary:
     timed = [block for block in found.comparisons if block.ranked]
     shown = sample(timed, LINES)
-    failed = [one for one in endings if one.status != sentences.STATUS_WORDS["unsupported"]]
+    failed = [one for one in endings if one.status != STATUSES["unsupported"].label]
     named = [
         one
         for status in dict.fromkeys(one.status for one in failed)
@@ -235,7 +236,8 @@ def _ratio(cell: Mapping[Any, Any], block: Comparison) -> str:
     claim = block.claims.get(cell["implementation"])
     if claim is None:
         return numbers.MISSING
-    return f"{numbers.ratio(claim.ratio.value)} ({numbers.interval(claim.ratio)})"
+    interval = numbers.interval(claim.ratio.low, claim.ratio.high)
+    return f"{numbers.ratio(claim.ratio.value)} ({interval})"
 
 
 def _some(names: Sequence[str]) -> str:

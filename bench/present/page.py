@@ -14,6 +14,7 @@ from markupsafe import Markup
 from bench.present import energy_sentences, page_data, sentences, text_tables, vega
 from bench.present.rendering import environment, stylesheet
 from bench.records import numbers
+from bench.records.statuses import STATUSES, VERDICT_STYLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,9 +27,8 @@ WEB = Path(__file__).with_name("web")
 
 SCRIPTS = (
     *("format.js", "dom.js", "table.js", "data.js", "state.js", "selection.js"),
-    *("chart_style.js", "chart_figure.js", "focused_cell.js", "chart_groups.js"),
-    *sorted(path.relative_to(WEB).as_posix() for path in (WEB / "charts").glob("*.js")),
-    *("cell.js", "lists.js", "training.js", "controls.js", "app.js"),
+    *("looks.js", "charts.js", "pointer.js", "figures.js", "groups.js", "cell.js", "lists.js"),
+    *("training.js", "controls.js", "app.js"),
 )
 """In the order of their definitions; together they are one script."""
 
@@ -136,12 +136,12 @@ def make(
         tally=sentences.tally(cells),
         started=text_tables.started(manifest),
         subjects=[Subject(name, rows) for name, rows in of_subject.items()],
-        verdicts=[(word, verdicts[word]) for word in sentences.WORDS if verdicts[word]],
+        verdicts=[(word, verdicts[word]) for word in VERDICT_STYLES if verdicts[word]],
         price=sentences.price(cells),
         failures=[
-            (ended[status], word)
-            for status, word in sentences.STATUS_WORDS.items()
-            if ended[status] and status not in ("ok", "unsupported")
+            (ended[name], status.label)
+            for name, status in STATUSES.items()
+            if ended[name] and status.failure
         ],
         caveats=sentences.caveats(found, manifest),
         machine=text_tables.machine(manifest),
@@ -171,7 +171,11 @@ def _fastest(summary: sentences.Summary) -> Fastest:
         ratio, interval = "1", "the baseline"
     elif claim:
         ratio = numbers.ratio(claim.ratio.value)
-        interval = numbers.interval(claim.ratio) if claim.ratio.low else "no interval"
+        interval = (
+            numbers.interval(claim.ratio.low, claim.ratio.high)
+            if claim.ratio.low
+            else "no interval"
+        )
     return Fastest(
         place=block.place,
         leaders=summary.leaders,

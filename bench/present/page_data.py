@@ -26,7 +26,7 @@ from bench.analyse import (
 from bench.analyse.causes import traced_differences
 from bench.analyse.cell_table import oversubscribed
 from bench.present import command_lines, text_tables, trace_tables
-from bench.records.input_arms import owner
+from bench.records.arms import implementation_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -179,7 +179,7 @@ def _blocks(
             "samples": {
                 str(place[arm]) if arm in place else "twin": _samples(block, arm, rounds)
                 for arm in block.rounds.arms
-                if owner(arm) == arm
+                if implementation_of(arm) == arm
             },
             "slow": _slow(block, place),
         }

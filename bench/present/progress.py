@@ -18,24 +18,13 @@ from rich.text import Text
 
 from bench.analyse.verdicts import Claim
 from bench.present.terminal import live
-from bench.records.cells import STATUSES, Block
+from bench.records.cells import Block
 from bench.records.messages import PhaseEvent
 from bench.records.numbers import clock
+from bench.records.statuses import FAILURES, STATUSES, VERDICT_STYLES
 
-STYLES = {
-    "ok": "green",
-    "wrong": "bold red",
-    "unsupported": "yellow",
-    "oom": "red",
-    "timeout": "red",
-    "crashed": "red",
-}
-"""Colours of the statuses."""
-
-WORDS = {"faster": "green", "same": "", "slower": "", "undecided": "yellow"}
-"""The verdicts' words, in the order in which they are listed, and their colours."""
-
-FAILED = tuple(status for status in STATUSES if status not in ("ok", "unsupported"))
+STYLES = {name: status.style for name, status in STATUSES.items()}
+"""Colours of the statuses, in the order in which they are listed."""
 
 REFRESHES_PER_S = 1
 """Drawing keeps a core busy for a moment; more often would disturb the measurement."""
@@ -122,7 +111,7 @@ class Progress:
         self._ended += counts
         self._done += 1
         name = Text(f"{block.name} launch {launch + 1}" if launch else block.name)
-        line = Text("  ").append_text(_listed(counts, dict.fromkeys(STATUSES, "") | STYLES))
+        line = Text("  ").append_text(_listed(counts, STYLES))
         if verdicts:
             decided = sum(claim.verdict.decided for claim in verdicts.values())
             line.append(f", {decided} of {len(verdicts)} decided")
@@ -158,8 +147,12 @@ class Progress:
         words: Counter[str] = Counter(
             claim.verdict.word for claims in self._verdicts.values() for claim in claims.values()
         )
-        text = _listed(words, WORDS) if words else Text("nothing is compared yet", style="dim")
-        failed = _listed(self._ended, {status: STYLES[status] for status in FAILED})
+        text = (
+            _listed(words, VERDICT_STYLES)
+            if words
+            else Text("nothing is compared yet", style="dim")
+        )
+        failed = _listed(self._ended, {status: STYLES[status] for status in FAILURES})
         return text.append("; ").append_text(failed) if failed else text
 
 

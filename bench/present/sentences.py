@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench.analyse import cell_table, loss_curves, peaks, statistics
-from bench.analyse.cell_table import IMPLAUSIBLE
 from bench.analyse.statistics import PROCESS_SD
 from bench.analyse.verdicts import decide
 from bench.present import loss_sentences
 from bench.records import numbers
+from bench.records.statuses import STATUSES, VERDICT_STYLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,20 +24,6 @@ if TYPE_CHECKING:
     from bench.analyse.verdicts import Claim
     from bench.records.rows import Manifest
     from bench.records.store import Damage
-
-STATUS_WORDS = {
-    "ok": "ok",
-    "wrong": "wrong",
-    "unsupported": "unsupported",
-    "oom": "out of memory",
-    "timeout": "timed out",
-    "crashed": "crashed",
-    IMPLAUSIBLE: "implausible",
-}
-
-
-WORDS = ("faster", "same", "slower", "undecided")
-
 
 LONG_S = 86400.0
 """Beyond a day of measuring, how long exactly is of no use."""
@@ -113,7 +99,7 @@ def _rank(
         return f"{time}; nothing to compare it with.", "nothing to compare it with", [], False
     every = comparison.claims_of(first)
     found = {name: every[name] for name in others}
-    said = {word: [n for n in others if found[n].verdict.word == word] for word in WORDS}
+    said = {word: [n for n in others if found[n].verdict.word == word] for word in VERDICT_STYLES}
     beaten, tied = said["faster"], [*said["same"], *said["undecided"], *said["slower"]]
     named = dict.fromkeys([*beaten[:1], *(n for n in beaten if n == comparison.baseline)])
     within = numbers.percent(comparison.margin)
@@ -197,7 +183,7 @@ def decisions(cells: pd.DataFrame) -> str:
     if compared.empty:
         return ""
     counts = Counter(compared["verdict"])
-    parts = [f"{counts[word]} {word}" for word in WORDS if counts[word]]
+    parts = [f"{counts[word]} {word}" for word in VERDICT_STYLES if counts[word]]
     return " ".join(filter(None, (f"Against the baselines: {', '.join(parts)}.", price(cells))))
 
 
@@ -292,7 +278,7 @@ def tally(cells: pd.DataFrame) -> str:
     if cells.empty:
         return "No cell has ended yet."
     ended = Counter(cells["status"])
-    parts = [f"{ended[status]} {word}" for status, word in STATUS_WORDS.items() if ended[status]]
+    parts = [f"{ended[name]} {status.label}" for name, status in STATUSES.items() if ended[name]]
     return f"{numbers.count(len(cells), 'cell')}: {', '.join(parts)}."
 
 
@@ -475,7 +461,7 @@ def _failed_launches(content: Tables) -> str:
 
 
 def _implausible(content: Tables) -> str:
-    refused = 0 if content.cells.empty else int((content.cells["status"] == IMPLAUSIBLE).sum())
+    refused = 0 if content.cells.empty else int((content.cells["status"] == "implausible").sum())
     if not refused:
         return ""
     return f"{numbers.count(refused, 'cell')} would exceed the device's peak and shows no time."

@@ -13,6 +13,7 @@ from bench.present.cause_sentences import signed
 from bench.present.columns import Figure
 from bench.records import numbers
 from bench.records.cells import StepOptions
+from bench.records.statuses import STATUSES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -246,7 +247,8 @@ def _floor(block: Comparison) -> str:
     if block.floor.low is None:
         return f"{text}, no interval."
     width = numbers.percent(statistics.floor_width(block.floor))
-    return f"{text}, 95 % interval {numbers.interval(block.floor)}, so up to {width}."
+    interval = numbers.interval(block.floor.low, block.floor.high)
+    return f"{text}, 95 % interval {interval}, so up to {width}."
 
 
 def communication(blocks: list[Comparison]) -> Table | None:
@@ -323,7 +325,7 @@ def _changed(effect: Effect | None) -> Figure:
         return Figure(numbers.MISSING)
     if effect.ratio.low is None:
         return Figure(numbers.ratio(effect.ratio.value), "no interval")
-    interval = numbers.interval(effect.ratio)
+    interval = numbers.interval(effect.ratio.low, effect.ratio.high)
     return Figure(numbers.ratio(effect.ratio.value), f"{interval}, {effect.verdict.word}")
 
 
@@ -474,15 +476,14 @@ def endings(cells: pd.DataFrame) -> list[Ending]:
     if cells.empty:
         return []
     without = cells[cells["status"] != "ok"]
-    order = ["wrong", cell_table.IMPLAUSIBLE, "crashed", "timeout", "oom", "unsupported"]
     return [
         Ending(
-            status=sentences.STATUS_WORDS[str(status)],
+            status=display.label,
             reason=str(reason),
             implementations=", ".join(sorted(rows["implementation"].unique())),
             cells=list(rows["cell"]),
         )
-        for status in order
+        for status, display in STATUSES.items()
         for reason, rows in without[without["status"] == status].groupby("reason", sort=True)
     ]
 

@@ -7,7 +7,6 @@ one global batch and one set of options. Implementations are compared within a b
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +14,6 @@ from bench.records.mesh import MeshShape
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 """What the matrix offers. The gate also builds every problem in `fp64`."""
-
-STATUSES = ("ok", "wrong", "unsupported", "oom", "timeout", "crashed")
-"""How a cell ends. Only an `ok` cell has a time; every other one has a reason."""
 
 
 @dataclass(frozen=True)
@@ -115,15 +111,3 @@ class Cell:
 def base_of(name: str) -> str:
     """Name the arm, or the cell, of an implementation's base revision in a gate."""
     return f"{name}@base"
-
-
-def decisive(statuses: Sequence[str]) -> int:
-    """Which launch's row speaks for a cell, given the statuses of all its launches.
-
-    One proof of wrongness outweighs any number of times; otherwise the first that is ok counts, and
-    of failures the first.
-    """
-    for status in ("wrong", "ok"):
-        if status in statuses:
-            return list(statuses).index(status)
-    return 0

@@ -1,4 +1,4 @@
-"""The kinds of collective operations, and how much each one sends."""
+"""The kinds of collectives, as HLO names them, and what each sends."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective
 
 
 def bus_factor(kind: str, members: int) -> float:
-    """Bytes that a device has to send per byte of payload.
+    """Bytes that a device has to send for each byte of payload.
 
-    Source: nccl-tests, "Bus bandwidth"
+    nccl-tests, "Bus bandwidth"
     (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md): 2 (n - 1) / n for an
-    all-reduce; (n - 1) / n for a reduce-scatter, an all-gather and an all-to-all. A
-    collective-permute sends its whole payload.
+    all-reduce, (n - 1) / n for a reduce-scatter, all-gather or all-to-all. A collective-permute
+    sends the whole payload.
 
     Raises:
-      ValueError: `kind` is not in KINDS.
+      ValueError: the kind is not one of KINDS.
     """
     share = (members - 1) / members
     match kind:
         case "all-reduce":
             return 2 * share
-        case "all-gather" | "reduce-scatter" | "all-to-all":
+        case "reduce-scatter" | "all-gather" | "all-to-all":
             return share
         case "collective-permute":
             return 1.0
-    raise ValueError(f"unknown collective {kind!r}; there are {', '.join(KINDS)}")
+    raise ValueError(f"unknown collective {kind!r}; choose from: {', '.join(KINDS)}")

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict, cast
 
 from bench.records import files
 from bench.records.cells import Cell
-from bench.records.rows import Status
+from bench.records.statuses import Status
 from bench.records.store import Damage
 
 FILE = "max_batch.jsonl"

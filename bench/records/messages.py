@@ -13,15 +13,8 @@ from dataclasses import asdict
 from typing import Any, Literal, NotRequired, TypedDict, cast
 
 from bench.records.cells import Cell
-from bench.records.rows import (
-    BlockRow,
-    CellRow,
-    Communication,
-    LossRow,
-    SampleRow,
-    Status,
-    TraceRow,
-)
+from bench.records.rows import BlockRow, CellRow, Communication, LossRow, SampleRow, TraceRow
+from bench.records.statuses import Status
 
 MORE = "more"
 ENOUGH = "enough"
@@ -88,7 +81,7 @@ class Job(TypedDict):
     """Arm that ratios are taken against; if it ends other than ok, the worker takes the first
     implementation that is ok instead."""
     inputs: NotRequired[list[str]]
-    """Ways of bench.records.input_arms in which each implementation is also given its input; none if absent."""
+    """Ways of bench.records.arms in which each implementation is also given its input; none if absent."""
     proved: list[str]
     """Implementations whose float64 proof an earlier launch of this run has stored."""
     rounds: int
@@ -113,7 +106,7 @@ class Job(TypedDict):
     program_cache: NotRequired[str]
     """Folder of compiled programs that the launches of a run share; one of its own if absent."""
     checkpoints: NotRequired[list[str]]
-    """Modes of bench.records.checkpoint_kinds in which states are saved; none if absent."""
+    """Modes of bench.records.arms in which states are saved; none if absent."""
     checkpoint_dir: NotRequired[str]
     """Folder for their files, which is removed afterwards."""
     profile_dir: NotRequired[str]
@@ -356,7 +349,7 @@ class Catalogue(TypedDict):
     """Processes that the run has been given; 1 where it starts as many as it is asked for."""
     versions: dict[str, str]
     optional: dict[str, str]
-    """Versions of those packages of bench.records.extras that are there."""
+    """Versions of those packages of bench.records.optional_packages that are there."""
     implementations: list[ImplementationEntry]
     workloads: list[WorkloadEntry]
     implementation_paths: NotRequired[list[str]]

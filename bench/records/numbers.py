@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from bench.analyse.statistics import Ratio
 
 MISSING = "\N{EN DASH}"
 NARROW = "\N{NARROW NO-BREAK SPACE}"
@@ -102,11 +98,11 @@ def ratio(value: float) -> str:
     return f"{value:.3f}" if value < 10 else significant(value)  # noqa: PLR2004
 
 
-def interval(estimate: Ratio) -> str:
-    """`1.241 - 1.266` with an en dash; a dash where the rounds allow none."""
-    if estimate.low is None or estimate.high is None:
+def interval(low: float | None, high: float | None) -> str:
+    """`1.241 - 1.266` with an en dash; a dash where there is no interval."""
+    if low is None or high is None:
         return MISSING
-    return f"{ratio(estimate.low)}\N{EN DASH}{ratio(estimate.high)}"
+    return f"{ratio(low)}\N{EN DASH}{ratio(high)}"
 
 
 def count(number: int, noun: str, plural: str = "") -> str:

@@ -13,22 +13,12 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
+from bench.records.statuses import Status
 
 SCHEMA = 5
-TWIN = "twin"
-"""Arm name of the second copy of a block's baseline (the A/A twin)."""
-
-WHOLE_BATCH = "whole batch"
-"""Arm name of the reference of loss curves: the whole batch on one device, in the timed dtypes."""
-IN_PARTS = "whole batch in parts"
-"""The same with its batch in as few parts as divide it, whose gradients are averaged."""
-EXACT = "whole batch in float64"
-
 Category = Literal["matmul", "elementwise", "layout", "collective", "control", "unknown"]
 """What an operation is for: `layout` only arranges data, `control` runs other operations, and
 `unknown` is of a program that could not be found."""
-
-Status = Literal["ok", "wrong", "unsupported", "oom", "timeout", "crashed"]
 
 
 class HostSlot(TypedDict):
@@ -79,7 +69,7 @@ class Turn(TypedDict):
 
     arm: str
     """Implementation name, TWIN, or an implementation's arm that takes its input: see
-    bench.records.input_arms."""
+    bench.records.arms."""
     round: int
     position: int
     """Place in its round's order, from 0."""
@@ -226,7 +216,7 @@ class ProofCheck(TypedDict):
 
 
 class SavedCheckpoint(TypedDict):
-    """Saving a state in one mode of bench.records.checkpoint_kinds, an element a repetition."""
+    """Saving a state in one mode of bench.records.arms, an element a repetition."""
 
     blocking_s: list[float]
     """Until training may go on."""
@@ -313,7 +303,7 @@ class CellRow(BlockFields):
     bubble: NotRequired[float]
     """Share of a step in which a device has nothing to do, as a pipeline's schedule has it."""
     inputs: NotRequired[dict[str, str]]
-    """Why there are no samples of it with input in a way of bench.records.input_arms; empty where there are."""
+    """Why there are no samples of it with input in a way of bench.records.arms; empty where there are."""
     checkpoint: NotRequired[Checkpoint]
     """Of the first launch."""
     profile: NotRequired[str]

@@ -18,7 +18,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from bench.records import files
-from bench.records.cells import decisive
 from bench.records.rows import (
     SCHEMA,
     BlockRow,
@@ -30,6 +29,7 @@ from bench.records.rows import (
     SampleRow,
     TraceRow,
 )
+from bench.records.statuses import decisive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

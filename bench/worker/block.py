@@ -19,10 +19,10 @@ import jax
 from jax.sharding import Mesh
 
 from bench.contract import Implementation, Problem, TrainStep, Workload
+from bench.records.arms import TWIN, implementation_of
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.current_arm import TurnWriter
 from bench.records.host import host_id
-from bench.records.input_arms import owner
 from bench.records.mesh import MeshShape
 from bench.records.messages import (
     BlockEvent,
@@ -37,17 +37,16 @@ from bench.records.messages import (
     TraceEvent,
 )
 from bench.records.rows import (
-    TWIN,
     BlockRow,
     Ceilings,
     CellRow,
     Communication,
     LossRow,
     SampleRow,
-    Status,
     Turn,
     block_fields,
 )
+from bench.records.statuses import Status
 from bench.worker import process_exchange
 from bench.worker.base_modules import BaseModules
 from bench.worker.file_loader import implementation_files, load
@@ -330,7 +329,9 @@ class BlockRun:
             raise
         self.stopwatch.lap("measure")
         gone = self.withdraw(compiled, first_loss, names, problem)
-        return self.samples(turn for turn in turns if not {turn["arm"], owner(turn["arm"])} & gone)
+        return self.samples(
+            turn for turn in turns if not {turn["arm"], implementation_of(turn["arm"])} & gone
+        )
 
     def withdraw(
         self, compiled: dict[str, int], first_loss: float, names: Sequence[str], problem: Problem
@@ -349,7 +350,7 @@ class BlockRun:
                 self.fail(name, problem, "wrong", reason)
         for arm in self.fed:
             arm.feed.close()
-            self.inputs[owner(arm.name)][arm.way] = withdrawn.get(arm.name, "")
+            self.inputs[implementation_of(arm.name)][arm.way] = withdrawn.get(arm.name, "")
         for name, inputs in self.inputs.items():
             self.rows[name]["inputs"] = inputs
         if self.baseline in withdrawn:
@@ -360,7 +361,7 @@ class BlockRun:
 
     def turn_of(self, arm: str) -> None:
         """Note whose turn begins, for whoever asks why the worker has ended."""
-        self.turn = self.baseline if arm == TWIN else owner(arm)
+        self.turn = self.baseline if arm == TWIN else implementation_of(arm)
         self.turns.write(self.turn)
 
     def after_round(self, turns: list[Turn]) -> bool:

@@ -17,7 +17,7 @@ from bench.present import loss_sentences, page_data, report_files, sentences, te
 from bench.present.plots import losses as losses_plot
 from bench.present.plots import style
 from bench.records import store
-from bench.records.rows import EXACT, IN_PARTS, WHOLE_BATCH
+from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
 
 if TYPE_CHECKING:
     from pathlib import Path

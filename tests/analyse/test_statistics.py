@@ -11,7 +11,7 @@ import pytest
 
 from bench.analyse import statistics
 from bench.analyse.statistics import Ratio, Rounds
-from bench.records.rows import TWIN
+from bench.records.arms import TWIN
 
 
 def simulate(

@@ -139,7 +139,7 @@ def test_worker_failures_are_named(front: Front) -> None:
         *("run", *SMALL, "--run", "r", "-k", "data=1")
     )
     assert done.code == 1
-    assert "3 cells: 1 ok, 1 oom, 1 crashed" in done.out
+    assert "3 cells: 1 ok, 1 crashed, 1 oom" in done.out
     assert "SIGSEGV" in done.out
     assert "RESOURCE_EXHAUSTED" in done.out
     assert list(front.benchmarks("r")) == ["mlp-base/data=1/b256/fp32/python_loop"]

@@ -5,15 +5,15 @@ import argparse
 import pytest
 
 from bench.measure.catalogue import path_faults
-from bench.plan.matrix import PRESET_TABLE, REGRESS, BadInput, Plan, make_plan
+from bench.plan.matrix import BadInput, Plan, make_plan
 from bench.plan.options import (
-    PRESETS,
     Options,
     add_options,
     help_text,
     read_options,
     regress_help_text,
 )
+from bench.plan.presets import PRESET_TABLE, PRESETS, REGRESS
 from bench.records.cells import StepOptions
 from bench.records.paths import ROOT
 from tests.fakes.catalogue import catalogue

@@ -10,16 +10,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from bench.project.collective_costs import (
-    Cost,
-    Ring,
-    Route,
-    Switch,
-    cost,
-    ring,
-    torus,
-    tree,
-)
+from bench.project.collective_costs import Cost, Ring, Route, Switch, cost, ring, torus, tree
 from bench.project.hardware import hardware
 from bench.project.link_placement import place
 from bench.records.collective_kinds import KINDS, bus_factor
@@ -66,7 +57,9 @@ def test_bus_bandwidth_has_the_factors_of_nccl_tests(kind: str, factor: float) -
 
 
 def test_an_unknown_kind_is_an_error_that_lists_the_known() -> None:
-    with pytest.raises(ValueError, match="unknown collective 'broadcast'; there are all-reduce, "):
+    with pytest.raises(
+        ValueError, match="unknown collective 'broadcast'; choose from: all-reduce, "
+    ):
         cost("broadcast", 1, NODE)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.records.disk_full import NotStoredError, storing
+from bench.records.files import NotStoredError, storing
 
 
 def test_a_full_disk_names_the_folder_and_the_way_out() -> None:

@@ -23,7 +23,7 @@ from bench.plan.matrix import BadInput, make_plan
 from bench.plan.options import Options
 from bench.present import input_tables, page_data
 from bench.records import store
-from bench.records.input_arms import fed, opponents, owner
+from bench.records.arms import implementation_of, input_arm, input_opponents
 from bench.worker.phases import input_feed as worker
 
 needs_grain = pytest.mark.skipif(
@@ -35,9 +35,9 @@ PROBLEM = gpt2.problem(CONFIG, 4, "fp32")
 
 
 def test_arms_are_named_after_what_they_are_compared_with() -> None:
-    arm = fed("pmap", "loaded")
-    assert (owner(arm), owner("pmap@base")) == ("pmap", "pmap@base")
-    assert opponents(["pmap", arm, fed("other", "loaded"), "twin"]) == {arm: "pmap"}
+    arm = input_arm("pmap", "loaded")
+    assert (implementation_of(arm), implementation_of("pmap@base")) == ("pmap", "pmap@base")
+    assert input_opponents(["pmap", arm, input_arm("other", "loaded"), "twin"]) == {arm: "pmap"}
 
 
 @pytest.mark.parametrize("way", worker.FEEDS)

@@ -13,8 +13,8 @@ import pytest
 
 from bench.contract import TrainStep
 from bench.contract.workloads import mlp
+from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
 from bench.records.mesh import MeshShape
-from bench.records.rows import EXACT, IN_PARTS, WHOLE_BATCH
 from bench.worker.meshes import make_mesh
 from bench.worker.phases import training
 from bench.worker.phases.training import fewest_parts, references, train, trained

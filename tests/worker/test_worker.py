@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from bench.measure.environment import worker_environment
-from bench.records.rows import EXACT, IN_PARTS, TWIN, WHOLE_BATCH, Ceilings
+from bench.records.arms import EXACT, IN_PARTS, TWIN, WHOLE_BATCH
+from bench.records.rows import Ceilings
 from bench.worker.trace.profiler import PASSES
 
 ROOT = Path(__file__).parents[2]

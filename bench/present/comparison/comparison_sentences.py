@@ -6,8 +6,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from bench.analyse.statistics import UNPAIRED_SD
-from bench.present.sentences import WORDS, Caveat, damage, listing
+from bench.present.sentences import Caveat, damage, listing
 from bench.records import numbers
+from bench.records.statuses import VERDICT_STYLES
 
 if TYPE_CHECKING:
     from bench.analyse.run_changes import Change, Compared
@@ -56,7 +57,7 @@ def setting(found: Compared) -> str:
 def tally(found: Compared) -> str:
     """How many cells are faster, slower, the same and undecided, and which have no counterpart."""
     counts = Counter[str](change.verdict.word for change in found.changes)
-    parts = [f"{counts[word]} {word}" for word in WORDS if counts[word]]
+    parts = [f"{counts[word]} {word}" for word in VERDICT_STYLES if counts[word]]
     compared = numbers.count(len(found.changes), "cell")
     sentences = [
         f"B against A, {compared}: {', '.join(parts)}."

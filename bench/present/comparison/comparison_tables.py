@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from bench.analyse.statistics import floor_width
 from bench.present.columns import Figure
 from bench.present.comparison import comparison_sentences
-from bench.present.sentences import STATUS_WORDS
 from bench.present.text_tables import Row, Table
 from bench.records import numbers
+from bench.records.statuses import STATUSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -123,7 +123,7 @@ def _memory(change: Change) -> Figure:
 
 
 def _ratio(ratio: Ratio) -> Figure:
-    note = "no interval" if ratio.low is None else numbers.interval(ratio)
+    note = "no interval" if ratio.low is None else numbers.interval(ratio.low, ratio.high)
     return Figure(numbers.ratio(ratio.value), note)
 
 
@@ -153,7 +153,8 @@ def missing(found: Compared) -> list[Missing]:
 
 def _way(status: str, reason: str) -> str:
     """How a cell ended, and why."""
-    return f"{STATUS_WORDS[status]}: {reason}" if reason else STATUS_WORDS[status]
+    label = STATUSES[status].label
+    return f"{label}: {reason}" if reason else label
 
 
 def _lines(cells: Iterable[tuple[str, str]]) -> list[str]:

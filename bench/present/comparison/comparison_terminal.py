@@ -11,6 +11,7 @@ from bench.present.comparison import comparison_sentences, comparison_tables
 from bench.present.terminal import plain
 from bench.present.text_tables import started
 from bench.records import numbers
+from bench.records.statuses import CHANGE_STYLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from bench.analyse.run_changes import Change, Compared
     from bench.analyse.statistics import Ratio
 
-STYLES = {"faster": "green", "slower": "bold red", "same": "dim", "undecided": "yellow"}
 
 WIDTH = 80
 """Columns of the terminal that are used."""
@@ -100,7 +100,7 @@ def _row(change: Change, columns: Iterable[str]) -> list[Text]:
     cells = {
         "step time": Text(_ratio(change.step, 2)),
         "to baseline": Text("-" if against is None else _ratio(against, 3)),
-        "verdict": Text(f"{word}{mark}", style=STYLES[word]),
+        "verdict": Text(f"{word}{mark}", style=CHANGE_STYLES[word]),
         "compile": Text("" if change.compile is None else _number(change.compile, 2)),
         "memory": Text("" if change.memory is None else _number(change.memory, 2)),
     }

@@ -18,9 +18,9 @@ from typing import TextIO, cast
 
 import jax
 
-from bench.records.extras import PACKAGES
 from bench.records.host import usable_cores
 from bench.records.messages import Catalogue, CatalogueRequest, ImplementationEntry, WorkloadEntry
+from bench.records.optional_packages import PACKAGES
 from bench.records.printable import readable
 from bench.worker import event_stream
 from bench.worker.file_loader import implementation_files, load, workload_files

@@ -84,7 +84,7 @@ class Orbax:
         self._number = 0
 
     def save(self, tree: Tree, mode: str = "sync") -> Path:
-        """Save a tree in a mode of bench.records.checkpoint_kinds."""
+        """Save a tree in a mode of bench.records.arms."""
         self._number += 1
         path = self._folder / str(self._number)
         saver = self._async if mode == "async" else self._sync
@@ -112,7 +112,7 @@ def measure_checkpoints(arm: Arm, mesh: Mesh, modes: Sequence[str], folder: Path
     Args:
       arm: at rest; it runs steps while it is saved asynchronously.
       mesh: that it runs on.
-      modes: of bench.records.checkpoint_kinds.
+      modes: of bench.records.arms.
       folder: where files may lie meanwhile; of several processes, the same for all.
 
     Raises:

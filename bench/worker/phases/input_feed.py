@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from bench.contract import Batch, Problem, TrainStep
-from bench.records.input_arms import fed
+from bench.records.arms import input_arm
 from bench.records.rows import InputWait
 from bench.worker.prove.failures import UnsupportedError
 from bench.worker.time.clock import Arm
@@ -121,7 +121,7 @@ class Prefetched:
 
 
 FEEDS: dict[str, Callable[[MakeBatch], Feed]] = {"loaded": Loaded, "prefetched": Prefetched}
-"""By the ways of bench.records.input_arms."""
+"""By the ways of bench.records.arms."""
 
 
 @dataclass
@@ -180,7 +180,7 @@ def fed_arm(name: str, way: str, train_step: TrainStep, problem: Problem) -> Fed
     place, rows = placing(train_step, host)
     read = pipeline(problem, rows)
     feed = FEEDS[way](lambda number: place(read(number)))
-    return FedArm(fed(name, way), train_step.step, train_step.state, None, way=way, feed=feed)
+    return FedArm(input_arm(name, way), train_step.step, train_step.state, None, way=way, feed=feed)
 
 
 def longest(waits: Iterable[InputWait]) -> InputWait:

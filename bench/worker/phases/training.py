@@ -21,7 +21,7 @@ import jax
 import optax
 
 from bench.contract import Batch, Problem, TrainStep
-from bench.records.rows import EXACT, IN_PARTS, WHOLE_BATCH
+from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
 from bench.worker.prove.failures import failure
 from bench.worker.prove.gate import state_and_loss, widened
 

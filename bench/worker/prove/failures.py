@@ -6,7 +6,7 @@ import traceback
 from pathlib import Path
 
 from bench.records.printable import readable
-from bench.records.rows import Status
+from bench.records.statuses import Status
 from bench.worker.prove.gate import WrongStepError
 
 Ended = tuple[Status, str]

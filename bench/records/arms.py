@@ -1,0 +1,47 @@
+"""Names of the arms of a block beside its implementations, and what a run may measure of each.
+
+An arm that takes its input in every step is the same implementation in the same block and rounds as
+the arm that trains on one resident batch. The cost of input is therefore a ratio like any other:
+its step time over that of the implementation's own arm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+TWIN = "twin"
+"""The second copy of a block's baseline (the A/A twin)."""
+
+WHOLE_BATCH = "whole batch"
+"""The reference of loss curves: the whole batch on one device, in the timed dtypes."""
+IN_PARTS = "whole batch in parts"
+"""The same, with its batch in the fewest parts that divide it and their gradients averaged."""
+EXACT = "whole batch in float64"
+
+INPUT_WAYS = {
+    "loaded": "each batch is made on the host and placed when its step asks for it",
+    "prefetched": "batches are made and placed ahead of the steps, a bounded number of them",
+}
+"""How a step may get its batch, and what that means."""
+
+CHECKPOINT_MODES = {
+    "sync": "training goes on when the checkpoint is complete",
+    "async": "training goes on once the state is copied, while its files are written",
+}
+"""How a state may be saved, and what that means."""
+
+
+def input_arm(implementation: str, way: str) -> str:
+    """Name the arm of an implementation that takes its input in a way: `jit_spmd+loaded`."""
+    return f"{implementation}+{way}"
+
+
+def implementation_of(arm: str) -> str:
+    """The implementation that an arm belongs to."""
+    return arm.partition("+")[0]
+
+
+def input_opponents(arms: Collection[str]) -> dict[str, str]:
+    """Map each arm that takes input to its implementation's own arm, if both are among `arms`."""
+    own = {arm: implementation_of(arm) for arm in arms}
+    return {arm: name for arm, name in own.items() if arm != name and name in arms}

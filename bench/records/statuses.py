@@ -1,0 +1,75 @@
+"""How a cell can end and what a verdict can say: each word with its label, colour and order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Status = Literal["ok", "wrong", "implausible", "crashed", "timeout", "oom", "unsupported"]
+
+VerdictWord = Literal["faster", "same", "slower", "undecided"]
+
+MARGIN = 0.02
+"""Default of the relative difference of step times that is too small to matter."""
+
+
+@dataclass(frozen=True)
+class StatusDisplay:
+    """How a status is shown."""
+
+    label: str
+    style: str
+    """As rich writes it."""
+    short: str
+    """Fits a field of a heatmap."""
+    failure: bool = True
+    """Whether the exit code of a run says so."""
+
+
+STATUSES: dict[str, StatusDisplay] = {
+    "ok": StatusDisplay("ok", "green", "\N{EN DASH}", failure=False),
+    "wrong": StatusDisplay("wrong", "bold red", "wrong"),
+    "implausible": StatusDisplay("implausible", "bold red", "?"),
+    "crashed": StatusDisplay("crashed", "red", "crashed"),
+    "timeout": StatusDisplay("timed out", "red", "timeout"),
+    "oom": StatusDisplay("out of memory", "red", "oom"),
+    "unsupported": StatusDisplay("unsupported", "yellow", "n/a", failure=False),
+}
+"""In the order in which they are listed, failures before what is unsupported.
+
+Only an `ok` cell has a time; every other one has a reason. A cell is stored as `ok` and becomes
+`implausible` when it is read, if its time would mean more than the device's peak."""
+
+FAILURES = tuple(status for status, display in STATUSES.items() if display.failure)
+
+VERDICT_STYLES = {
+    "faster": "green",
+    "same": "",
+    "slower": "",
+    "undecided": "yellow",
+}
+"""Colours of the verdicts on implementations of one run, in the order in which they are listed."""
+
+CHANGE_STYLES = {
+    "broken": "bold red",
+    "slower": "bold red",
+    "undecided": "yellow",
+    "faster": "green",
+    "fixed": "green",
+    "same": "dim",
+    "neither": "dim",
+}
+"""Colours of the verdicts on a change of an implementation: there, `slower` is bad news."""
+
+
+def decisive(statuses: Sequence[str]) -> int:
+    """Return the index of the launch that speaks for a cell, given the statuses of its launches.
+
+    One proof of wrongness outweighs any number of times; otherwise the first launch that is ok
+    counts, and among failures the first.
+    """
+    for status in ("wrong", "ok"):
+        if status in statuses:
+            return list(statuses).index(status)
+    return 0

@@ -1,0 +1,20 @@
+"""Raises KeyboardInterrupt in its first step."""
+
+from __future__ import annotations
+
+from jax.sharding import Mesh
+
+from bench.contract import Problem, TrainStep
+from bench.trials.faults.planted import moment
+from bench.trials.faults.planted.good import why_unsupported
+
+__all__ = ["build", "why_unsupported"]
+
+
+def build(problem: Problem, mesh: Mesh) -> TrainStep:
+    """The right step, but for that."""
+
+    def go_wrong() -> None:
+        raise KeyboardInterrupt
+
+    return moment.in_step(problem, mesh, go_wrong)

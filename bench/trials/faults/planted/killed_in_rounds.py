@@ -1,0 +1,24 @@
+"""Kills its own process by SIGKILL in the timed rounds."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from jax.sharding import Mesh
+
+from bench.contract import Problem, TrainStep
+from bench.trials.faults.planted import moment
+from bench.trials.faults.planted.good import why_unsupported
+
+__all__ = ["build", "why_unsupported"]
+
+
+def build(problem: Problem, mesh: Mesh) -> TrainStep:
+    """The right step, until it is timed."""
+
+    def kill() -> None:
+        moment.injected()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return moment.in_rounds(problem, mesh, kill)

@@ -1,0 +1,20 @@
+"""Reads from address 0 while it is built."""
+
+from __future__ import annotations
+
+import ctypes
+
+from jax.sharding import Mesh
+
+from bench.contract import Problem, TrainStep
+from bench.trials.faults.planted import good, moment
+from bench.trials.faults.planted.good import why_unsupported
+
+__all__ = ["build", "why_unsupported"]
+
+
+def build(problem: Problem, mesh: Mesh) -> TrainStep:
+    """Does not come back."""
+    moment.injected()
+    ctypes.string_at(0)
+    return good.build(problem, mesh)
