@@ -1,1 +1,1 @@
-"""Ways to write the train step: one file each, found by its name."""
+"""Implementations of the train step: one file each, found by its name."""

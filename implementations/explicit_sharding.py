@@ -1,11 +1,10 @@
-"""jax.jit with explicit axes: shardings are part of the arrays' types, checked while tracing.
+"""jax.jit with explicit axes: shardings are part of array types and are checked while tracing.
 
-What jit_spmd leaves to XLA's partitioner is decided by JAX's own rules here: every operation's
-result has a sharding that follows from its inputs', and one that does not follow is an error
-instead of a guess. The batch is split over `data`, the state replicated; the gradients of
-replicated parameters sum over the split batch, which takes an all-reduce of them (4 bytes a
-parameter, and the loss), with microbatches one for each, and on CPU one for each use of a
-parameter.
+JAX's own rules decide here what jit_spmd leaves to XLA's partitioner: the sharding of every result
+follows from the shardings of the inputs, and an ambiguous one is an error rather than a guess. The
+batch is split over `data` and the state is replicated. The gradients of replicated parameters are
+sums over the split batch, which takes an all-reduce (4 bytes per parameter, plus the loss) for
+every microbatch, and on CPU for every use of a parameter.
 """
 
 from __future__ import annotations

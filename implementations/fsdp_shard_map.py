@@ -1,12 +1,12 @@
-"""FSDP by hand: shards are all-gathered for use, gradients reduce-scattered, under jax.shard_map.
+"""FSDP by hand: jax.shard_map all-gathers parameters for use and reduce-scatters gradients.
 
-Every parameter and what the optimizer keeps of it is divided along its largest dimension over
-`fsdp` (over `data`, where a mesh has no `fsdp`); the batch is split over `data` and `fsdp`. Each
-parameter is all-gathered where the loss uses it (4 bytes of each), and again where the backward
-pass does: a policy of jax.checkpoint lets no whole parameter be kept in between (the XLA of jax
-0.10 keeps it on CPU all the same). The transpose of all_gather is psum_scatter: its gradient comes
-out reduce-scattered, for every microbatch. Arrays that do not divide are replicated, and their
-gradients all-reduced; so are those of shards over `data`, where a mesh has it beside `fsdp`.
+Each parameter and its optimizer state are sharded along the largest dimension over `fsdp` (over
+`data` if the mesh has no `fsdp`); the batch is split over `data` and `fsdp`. Each parameter is
+all-gathered where the loss uses it (4 bytes per element), and again in the backward pass, because a
+jax.checkpoint policy forbids saving whole parameters (XLA:CPU of jax 0.10 saves them anyway). The
+transpose of all_gather is psum_scatter, so gradients come out reduce-scattered, for every
+microbatch. Arrays that do not divide evenly are replicated and their gradients all-reduced; so are
+the gradients of shards over `data` if the mesh has it beside `fsdp`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bench.contract.placement import (
 )
 
 NOT_KEPT = {"all_gather", "convert_element_type", "transpose", "reshape"}
-"""What makes a parameter whole, and other forms of a whole one."""
+"""Primitives whose results are whole parameters, which must not be saved for the backward pass."""
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
@@ -59,11 +59,11 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
 
     @partial(jax.checkpoint, policy=keep)
     def share_of_loss(shards: Params, batch: Batch) -> jax.Array:
-        """This device's part of the mean over all devices: the parts' gradients add up."""
+        """Return this device's part of the mean loss; gradients of the parts add up."""
         return loss_fn(jax.tree.map(gather, shards, specs), batch) / shards_of_batch
 
     def left(spec: P) -> tuple[str, ...]:
-        """The axes over which gradients still have to be summed."""
+        """Return the axes over which gradients must still be summed."""
         return tuple(name for name in axes if name not in spec)
 
     @partial(jax.jit, donate_argnums=0)

@@ -1,12 +1,11 @@
-"""FSDP by annotation: state sharded, parameters gathered for use, by the compiler.
+"""FSDP by annotation: the state is sharded, and the compiler gathers parameters for use.
 
-Every parameter and what the optimizer keeps of it is divided along its largest dimension over
-`fsdp` (over `data`, where a mesh has no `fsdp`); the batch is split over `data` and `fsdp`. A
-constraint inside the loss asks for whole parameters, for which XLA's partitioner inserts an
-all-gather of each; by the output's sharding, each device keeps its shard of the gradients and
-updates its shard of the state. Where the backend has the pass for it (GPU, TPU), gradients are
-reduce-scattered; XLA:CPU all-reduces them, for every microbatch and every use of a parameter (tied
-embeddings have two), and each device takes its part.
+Each parameter and its optimizer state are sharded along the largest dimension over `fsdp` (over
+`data` if the mesh has no `fsdp`); the batch is split over `data` and `fsdp`. A constraint inside
+the loss asks for whole parameters, so XLA's partitioner inserts an all-gather of each. The output
+sharding makes each device keep its shard of the gradients and update its shard of the state. On GPU
+and TPU, gradients are reduce-scattered; XLA:CPU all-reduces them, for every microbatch and every
+use of a parameter (tied embeddings have two), and each device keeps its part.
 """
 
 from __future__ import annotations

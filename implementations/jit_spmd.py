@@ -1,11 +1,10 @@
-"""jax.jit over sharded inputs: the step of one device, and the compiler inserts the collectives.
+"""jax.jit over sharded inputs: a single-device step, for which the compiler inserts collectives.
 
 The batch is split over `data`, parameters and optimizer state are replicated, and the function is
-written as if for one device. XLA's partitioner sees that the gradients of replicated parameters
-sum over the split batch, and inserts an all-reduce of them (4 bytes a parameter, and the loss);
-with microbatches one for each, since it does not move it out of the scan. It reduces the gradient
-of each use of a parameter: XLA:CPU does not add those of tied embeddings first, so that the table
-is all-reduced twice.
+written as if for one device. XLA's partitioner recognizes that the gradients of replicated
+parameters are sums over the split batch, and inserts an all-reduce (4 bytes per parameter, plus the
+loss) for every microbatch, because it does not move the reduction out of the scan. XLA:CPU also
+reduces the gradient of each use of a parameter, so a tied embedding table is all-reduced twice.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""nnx.jit with nnx.Optimizer: Flax's own way; the compiler inserts the collectives.
+"""nnx.jit with nnx.Optimizer: idiomatic Flax, for which the compiler inserts collectives.
 
-Model and optimizer are objects that the step changes in place. The batch is split over `data`,
-their variables are replicated, and XLA's partitioner inserts the all-reduce of the gradients
-(4 bytes a parameter, and the loss; with microbatches for each, and on CPU for each use of a
-parameter), as for jax.jit. What differs is dispatch: nnx.jit walks both objects in Python at every
-call, to hand their variables to jax.jit and to write them back.
+The model and the optimizer are objects that the step updates in place. The batch is split over
+`data` and their variables are replicated. As for jax.jit, XLA's partitioner inserts the all-reduce
+of the gradients (4 bytes per parameter, plus the loss; for every microbatch, and on CPU for every
+use of a parameter). The difference is dispatch: at every call, nnx.jit walks both objects in Python
+to pass their variables to jax.jit and to write them back.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""nnx.jit with nnx.cached_partial: as nnx_jit, but the objects are walked once, not every step.
+"""nnx.jit with nnx.cached_partial: like nnx_jit, but the objects are walked only once.
 
-`nnx.cached_partial` binds model and optimizer to the compiled function and remembers their
-structure, so that a call hands over their variables without walking the objects again. What is
-computed and communicated is nnx_jit's: one all-reduce of the gradients (4 bytes a parameter, and
-the loss), inserted by XLA's partitioner, for every microbatch, and on CPU every use of a parameter.
+`nnx.cached_partial` binds the model and the optimizer to the compiled function and caches their
+structure, so a call passes their variables without walking the objects again. The computation and
+communication are those of nnx_jit: XLA's partitioner inserts an all-reduce of the gradients (4
+bytes per parameter, plus the loss) for every microbatch, and on CPU for every use of a parameter.
 """
 
 from __future__ import annotations

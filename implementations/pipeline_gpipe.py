@@ -1,14 +1,15 @@
-"""GPipe: runs of blocks on the stages of `pipe`, microbatches handed on by ppermute.
+"""GPipe: each stage of `pipe` holds a run of blocks and passes microbatches on by ppermute.
 
-Every device of `pipe` holds an equal run of the model's blocks. A scan over ticks lets each stage
-work on the microbatch that the one before has finished, and hand it on (ppermute of its
-activations); with S stages and M microbatches it takes M + S - 1 ticks, in S - 1 of which a stage
-has nothing to do: the bubble is (S - 1) / (M + S - 1). jax.grad runs the same schedule backwards
-(Huang et al. 2019, https://arxiv.org/abs/1811.06965). What leaves the last stage is scattered over
-all of them (psum_scatter), so that each computes the loss of its share of the microbatches.
+Every device along `pipe` holds an equal run of the model's blocks. In each tick of a scan, a stage
+processes the microbatch that the previous stage has finished and passes its activations on by
+ppermute. With S stages and M microbatches this takes M + S - 1 ticks; each stage is idle in S - 1
+of them, so the bubble is (S - 1) / (M + S - 1). jax.grad runs the same schedule backwards (Huang et
+al. 2019, https://arxiv.org/abs/1811.06965). A psum_scatter distributes the last stage's outputs, so
+that every stage computes the loss of its share of the microbatches.
 
-The batch is split over `data` as well, and blocks over `model` as by tensor_parallel_shard_map.
-Gradients are all-reduced over `data`, and those of parameters beside the blocks over `pipe` too.
+The batch is also split over `data`, and blocks are sharded over `model` as in
+tensor_parallel_shard_map. Gradients are all-reduced over `data`; those of parameters outside the
+blocks are all-reduced over `pipe` as well.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     state_specs = jax.tree.map(lambda x: x.sharding.spec, state)
 
     def share_of_loss(params: tuple[Params, Params], batch: Batch) -> jax.Array:
-        """This device's part of the mean over all devices."""
+        """Return this device's part of the mean loss."""
         ends, blocks = params
         blocks = jax.tree.map(lambda x: x[0, 0], blocks)
         stage = jax.lax.axis_index("pipe")
@@ -78,7 +79,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     )
     def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
         params, opt_state = state
-        # Parameters become each device's own over the axes that their gradients are summed over.
+        # Mark parameters as varying over the axes over which their gradients are summed below.
         own_ends = jax.lax.pcast(params[0], ("data", "pipe"), to="varying")
         own_blocks = jax.lax.pcast(params[1], "data", to="varying")
         loss, grads = jax.value_and_grad(share_of_loss)((own_ends, own_blocks), batch)

@@ -1,13 +1,13 @@
 """Interleaved pipeline: every stage holds several short runs of blocks, for a smaller bubble.
 
-As pipeline_gpipe, but a microbatch goes round the stages of `pipe` CHUNKS times, through another
-run of blocks each time (Narayanan et al. 2021, https://arxiv.org/abs/2104.04473): what the last
-stage hands on, the first takes up again. Ticks are CHUNKS times as short, and as before S - 1 of
-them find a stage with nothing to do: the bubble is (S - 1) / (CHUNKS M + S - 1) of M microbatches.
-The price is CHUNKS times as many ppermutes of activations.
+This is pipeline_gpipe, except that a microbatch travels around the stages of `pipe` CHUNKS times,
+through another run of blocks each time (Narayanan et al. 2021, https://arxiv.org/abs/2104.04473).
+Ticks are 1 / CHUNKS as long, and a stage is still idle in S - 1 of them, so with M microbatches the
+bubble is (S - 1) / (CHUNKS M + S - 1). The price is CHUNKS times as many ppermutes of activations.
 
-The batch is split over `data` as well, and blocks over `model` as by tensor_parallel_shard_map.
-Gradients are all-reduced over `data`, and those of parameters beside the blocks over `pipe` too.
+The batch is also split over `data`, and blocks are sharded over `model` as in
+tensor_parallel_shard_map. Gradients are all-reduced over `data`; those of parameters outside the
+blocks are all-reduced over `pipe` as well.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     state_specs = jax.tree.map(lambda x: x.sharding.spec, state)
 
     def share_of_loss(params: tuple[Params, Params], batch: Batch) -> jax.Array:
-        """This device's part of the mean over all devices."""
+        """Return this device's part of the mean loss."""
         ends, blocks = params
         stage = jax.lax.axis_index("pipe")
         parts = into_microbatches(batch, count)
         entering = jax.vmap(partial(chain.first, ends))(parts)
 
         def tick(x: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
-            # A stage's turns: groups of as many microbatches as stages go round CHUNKS times each.
+            # Microbatches travel in groups of one per stage; each group goes around CHUNKS times.
             turn = number - stage
             chunk = turn % (CHUNKS * stages) // stages
             part = turn // (CHUNKS * stages) * stages + turn % stages
@@ -87,7 +87,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     )
     def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
         params, opt_state = state
-        # Parameters become each device's own over the axes that their gradients are summed over.
+        # Mark parameters as varying over the axes over which their gradients are summed below.
         own_ends = jax.lax.pcast(params[0], ("data", "pipe"), to="varying")
         own_blocks = jax.lax.pcast(params[1], "data", to="varying")
         loss, grads = jax.value_and_grad(share_of_loss)((own_ends, own_blocks), batch)

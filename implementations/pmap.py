@@ -1,8 +1,8 @@
-"""jax.pmap with pmean: the oldest way; state and batch carry a leading device dimension.
+"""jax.pmap with pmean: the oldest API, in which state and batch have a leading device dimension.
 
-Every array has one slice a device, and the function sees its slice. One `pmean` of the loss and
-all gradients is the step's only communication (4 bytes a parameter, and the loss); each device
-then makes the same update to its own slice.
+Every array has one slice per device, and the function sees its own slice. One `pmean` of the loss
+and all gradients is the step's only communication (4 bytes per parameter, plus the loss). Each
+device then applies the same update to its own slice.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         return place_batch_on_shards(slices, one_slice_a_device)
 
     def as_replicas(stacked: jax.Array) -> jax.Array:
-        """The same buffers as one replicated array: each device's slice is its replica."""
+        """View the same buffers as one replicated array: each device's slice is its replica."""
         slices = [shard.data[0] for shard in stacked.addressable_shards]
         sharding = NamedSharding(mesh, P())
         return jax.make_array_from_single_device_arrays(slices[0].shape, sharding, slices)

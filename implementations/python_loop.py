@@ -1,9 +1,9 @@
-"""Reference: a Python loop over the shards, gradients summed, divided, and applied once.
+"""Reference: a Python loop over the shards whose gradients are summed, divided and applied once.
 
-Every device gets a copy of the parameters and its shard of the batch, and computes the shard's
-loss and gradients. The first device collects them, sums and divides, and makes the one update; it
-alone keeps the state. A step therefore moves the parameters out to every device and one set of
-gradients back from each, through separate programs that Python starts one by one.
+Every device gets a copy of the parameters and its shard of the batch, and computes the shard's loss
+and gradients. The first device collects them, sums and divides them, and makes the single update;
+it alone keeps the state. A step therefore copies the parameters to every device and one set of
+gradients back from each, through separate programs that Python launches one after the other.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
 
 
 def split_batch(batch: Batch, shards: int) -> list[Batch]:
-    """Equal parts of a host batch along its leading dimension, in order.
+    """Split a host batch into equal parts along its leading dimension, in order.
 
     Raises:
-      ValueError: the leading dimension does not divide by the shards.
+      ValueError: the rows do not divide evenly into the shards.
     """
     rows = {leaf.shape[0] for leaf in jax.tree.leaves(batch)}
     if any(n % shards for n in rows):
-        raise ValueError(f"a batch of {sorted(rows)} rows does not divide into {shards} shards")
+        raise ValueError(f"a batch of {sorted(rows)} rows does not divide evenly into {shards} shards")
     return [
         jax.tree.map(lambda leaf, i=i: leaf.reshape(shards, -1, *leaf.shape[1:])[i], batch)
         for i in range(shards)
@@ -76,24 +76,24 @@ def split_batch(batch: Batch, shards: int) -> list[Batch]:
 def distributed_train_step(
     seed: int, x_batch: jax.Array, y_batch: jax.Array, num_devices: int, lr: float
 ) -> jax.Array:
-    """One data-parallel step of linear regression by `nnx.Linear` and `optax.sgd`.
+    """Run one data-parallel step of linear regression with `nnx.Linear` and `optax.sgd`.
 
-    The whole of data parallelism in one function: shard the batch, differentiate each shard's
-    mean squared error, sum the gradients and divide them, update once.
+    This is all of data parallelism in one function: split the batch, differentiate each shard's mean
+    squared error, sum and divide the gradients, update once.
 
     Args:
       seed: of the layer's initial parameters.
       x_batch: inputs, float (batch, features in).
       y_batch: targets, float (batch, features out).
-      num_devices: shards to compute; the batch must divide by it. All are computed on the default
-        device, since where they are computed does not change the result.
+      num_devices: number of shards, which must divide the batch evenly. All are computed on the
+        default device, because the place of computation does not change the result.
       lr: learning rate.
 
     Returns:
-      `jnp.array([mean loss over the shards])`, shape (1,): the loss that the step descended from.
+      The mean loss over the shards before the update, shape (1,).
 
     Raises:
-      ValueError: the batch does not divide into `num_devices` shards, or there are none.
+      ValueError: `num_devices` does not divide the batch evenly, or is below 1.
     """
     if num_devices < 1:
         raise ValueError(f"num_devices is {num_devices}; a step needs at least 1")

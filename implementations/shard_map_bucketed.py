@@ -1,12 +1,11 @@
 """jax.shard_map with bucketed all-reduces: gradients are reduced in parts, last layers first.
 
-One all-reduce of all gradients can begin only when the last of them is made. Here they are reduced
-in buckets of up to BUCKET_BYTES, in the order in which the backward pass makes them, so that most
-of the communication may go on beside it, as in PyTorch's DDP (Li et al. 2020,
-https://arxiv.org/abs/2006.15704). As much is communicated (4 bytes a parameter, and the loss).
-Barriers keep XLA from combining the buckets again (that of jax 0.10 drops them on CPU). Of several
-microbatches all gradients are ready together, when the last is done, and nothing is left beside
-which to reduce them.
+A single all-reduce of all gradients can begin only when the last gradient is ready. This step
+reduces them in buckets of up to BUCKET_BYTES, in the order in which the backward pass produces
+them, so that most communication can overlap with it, as in PyTorch's DDP (Li et al. 2020,
+https://arxiv.org/abs/2006.15704). The amount is the same (4 bytes per parameter, plus the loss).
+Barriers keep XLA from combining the buckets again (XLA:CPU of jax 0.10 drops them). With several
+microbatches, all gradients become ready together at the end, and nothing is left to overlap with.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
 
 
 def backward_order(loss_fn: LossFn, params: Params, batch: Batch) -> list[int]:
-    """Indices of the parameters' leaves, those first whose gradients are traced first."""
+    """Return indices of the parameters' leaves in the order in which their gradients are traced."""
     traced = jax.make_jaxpr(jax.grad(loss_fn))(params, batch).jaxpr
     made = {id(out): number for number, step in enumerate(traced.eqns) for out in step.outvars}
     return sorted(
@@ -67,7 +66,7 @@ def backward_order(loss_fn: LossFn, params: Params, batch: Batch) -> list[int]:
 
 
 def mean_in_buckets(gradients: Params, order: list[int]) -> Params:
-    """The mean over `data`, a bucket after the other: each waits for the one before."""
+    """Average over `data`, bucket by bucket; each bucket waits for the one before."""
     leaves, structure = jax.tree.flatten(gradients)
     reduced: dict[int, jax.Array] = {}
     last = None
@@ -82,7 +81,7 @@ def mean_in_buckets(gradients: Params, order: list[int]) -> Params:
 
 
 def buckets(order: list[int], sizes: list[int]) -> list[list[int]]:
-    """Parts of the order, each of arrays of up to BUCKET_BYTES together."""
+    """Split the order into buckets of up to BUCKET_BYTES."""
     parts: list[list[int]] = []
     filled = BUCKET_BYTES
     for index in order:

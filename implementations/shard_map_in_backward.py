@@ -1,13 +1,12 @@
-"""jax.shard_map, gradients reduced inside the backward pass, one parameter after the other.
+"""jax.shard_map with gradients reduced inside the backward pass, one parameter at a time.
 
-The parameters are known to be the same on all devices (jax.shard_map checks it), so the transpose
-of using them on every device's own data is a sum over the devices: jax.grad inserts a psum for
-each parameter where its gradient is made, beside which the rest of the backward pass may go on.
-What is left to do is to divide by the number of devices. As much is communicated as by one
-all-reduce of everything (4 bytes a parameter, and the loss), in as many all-reduces as there are
-parameters; XLA may combine them again, as it does on CPU. Of several microbatches each has a
-backward pass, so that each is reduced, and as often more is communicated. A parameter that is used
-twice (tied embeddings) has two gradients, each of which is reduced.
+jax.shard_map knows that the parameters are replicated, so the transpose of their use on every
+device's own data is a sum over devices: jax.grad inserts a psum where each gradient is produced,
+and the rest of the backward pass can overlap with it. The step only divides by the number of
+devices. It communicates as much as one all-reduce of everything (4 bytes per parameter, plus the
+loss), in one all-reduce per parameter; XLA may combine them again, as it does on CPU. Each
+microbatch has its own backward pass and is reduced separately, which multiplies the communication.
+A parameter that is used twice (tied embeddings) has two gradients, and both are reduced.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""jax.shard_map with pmean: every device computes on its shard, then gradients are averaged.
+"""jax.shard_map with pmean: every device differentiates its shard's loss; gradients are averaged.
 
 The function sees one device's shard of the batch and a full copy of the state. One `pmean` of the
-loss and all gradients is the step's only communication (4 bytes a parameter, and the loss); each
-device then makes the same update to its own copy.
+loss and all gradients is the step's only communication (4 bytes per parameter, plus the loss). Each
+device then applies the same update to its own copy.
 
-`pcast` marks the parameters as this device's own before differentiating. Without it, shard_map
-knows that they are replicated and already sums their gradients over `data`, and the `pmean` would
-average equal values: gradients as many times too large as there are devices.
+`pcast` marks the parameters as this device's own before differentiation. Without it, shard_map
+knows that they are replicated and already sums their gradients over `data`; `pmean` would then
+average equal values, and the gradients would be too large by the number of devices.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Tensor parallelism by hand: each device runs its part of every layer, under jax.shard_map.
+"""Tensor parallelism by hand: under jax.shard_map, each device runs its shard of every layer.
 
-Each parameter's dimensions have names (`embed`, `mlp`, `heads`, `vocab`), and a table of rules says
-which go over `model`: of two layers in a row, the columns of the first and the rows of the second,
-as Megatron divides them (Shoeybi et al. 2019). The batch is split over `data`.
-The model's code is that of one device's part, with Megatron's all-reduces where partial sums are
-added up: two a block forward, and backward two where a divided layer's input gradient is (4 bytes
-a value). The table of tokens is divided too, where it divides: an all-reduce for its lookup, and
-three of a number a token for the loss. Over `data`, one all-reduce of each device's gradients.
+Parameter dimensions have logical names (`embed`, `mlp`, `heads`, `vocab`), and a table of rules
+maps them to `model`: the columns of one layer and the rows of the next, as in Megatron (Shoeybi et
+al. 2019). The batch is split over `data`. The model's code is that of one device's shard, with
+Megatron's all-reduces where partial sums meet: two per block in the forward pass, and two in the
+backward pass for the input gradients of sharded layers (4 bytes per value). The token table is
+sharded if it divides evenly, with one all-reduce for its lookup and three of one number per token
+for the loss. Over `data`, each device's gradients are all-reduced once.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     )
     def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
         params, opt_state = state
-        # The parameters become this shard's own over `data`, whose gradients are summed below; over
-        # `model` it is known what devices share, and gradients are summed where they have to be.
+        # Mark parameters as varying over `data`, over which their gradients are summed below. Over
+        # `model`, shard_map tracks what devices share and sums gradients where needed.
         own_params = jax.lax.pcast(params, "data", to="varying")
         value_and_grad = problem.over_microbatches(jax.value_and_grad(share_of_loss))
         loss, grads = jax.lax.psum(value_and_grad(own_params, batch), "data")

@@ -1,11 +1,11 @@
-"""Tensor parallelism by annotation: a table of rules divides parameters, the compiler the work.
+"""Tensor parallelism by annotation: rules shard the parameters, and the compiler does the rest.
 
-Each parameter's dimensions have names (`embed`, `mlp`, `heads`, `vocab`), and a table of rules says
-which go over `model`: of two layers in a row, the columns of the first and the rows of the second,
-as Megatron divides them (Shoeybi et al. 2019). The batch is split over `data`. From this
-XLA's partitioner derives how activations are divided, and where all-reduces are needed: over
-`model` for activations, about two a block forward and two backward (4 bytes a value), and over
-`data` for the gradients of each device's shard of the parameters.
+Parameter dimensions have logical names (`embed`, `mlp`, `heads`, `vocab`), and a table of rules
+maps them to `model`: the columns of one layer and the rows of the next, as in Megatron (Shoeybi et
+al. 2019). The batch is split over `data`. From this, XLA's partitioner derives the shardings of
+activations and the all-reduces: over `model` for activations, about two per block in the forward
+and two in the backward pass (4 bytes per value), and over `data` for the gradients of each device's
+shard of the parameters.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Tensor parallelism by annotation, of activations too: nothing is left to derive.
+"""Tensor parallelism by annotation of parameters and activations: nothing is left to derive.
 
-Each parameter's dimensions have names (`embed`, `mlp`, `heads`, `vocab`), and a table of rules says
-which go over `model`: of two layers in a row, the columns of the first and the rows of the second,
-as Megatron divides them (Shoeybi et al. 2019). The batch is split over `data`. After each such
-pair, `with_sharding_constraint` holds activations to be split over `data` and whole along `embed`,
-where the partitioner might choose otherwise (for these models, that of XLA:CPU does not: what is
-communicated is tensor_parallel_spmd's). It inserts the all-reduces over `model` for activations,
-two a block forward and two backward (4 bytes a value), and over `data` for the gradients of each
-device's shard of the parameters.
+Parameter dimensions have logical names (`embed`, `mlp`, `heads`, `vocab`), and a table of rules
+maps them to `model`: the columns of one layer and the rows of the next, as in Megatron (Shoeybi et
+al. 2019). The batch is split over `data`. After each pair of layers, `with_sharding_constraint`
+keeps activations split over `data` and whole along `embed`, where the partitioner might choose
+otherwise (XLA:CPU's does not for these models, and communicates the same as tensor_parallel_spmd).
+It inserts the all-reduces over `model` for activations, two per block in the forward and two in the
+backward pass (4 bytes per value), and over `data` for the gradients of each device's shard.
 """
 
 from __future__ import annotations

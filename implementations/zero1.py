@@ -1,10 +1,10 @@
-"""ZeRO-1: optimizer state sharded, parameters replicated; reduce-scatter and all-gather.
+"""ZeRO-1: optimizer state is sharded, parameters are replicated; reduce-scatter and all-gather.
 
-Where an all-reduce would leave every device with all gradients and the whole update to make, each
-device gets the sum of its share of them by a reduce-scatter (psum_scatter), makes that share of
-the update with its share of the optimizer's state, and the new parameters are all-gathered: half
-of an all-reduce each (4 bytes a parameter), and an Nth of the optimizer's memory and time. Arrays
-of which no dimension divides by the devices are updated by all, after an all-reduce.
+An all-reduce would give every device all gradients and the whole update to compute. Here a
+reduce-scatter (psum_scatter) gives each device the sum of its share of the gradients, the device
+updates that share with its share of the optimizer state, and the new parameters are all-gathered.
+Each collective is half of an all-reduce (4 bytes per parameter); optimizer memory and time shrink
+to 1/N. Arrays without a dimension that divides evenly are all-reduced and updated by every device.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     @partial(jax.jit, donate_argnums=0)
     def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
         param_shards, opt_state, loss = update_shards(*state, batch)
-        # What asks for whole parameters makes the partitioner all-gather them.
+        # The constraint makes the partitioner all-gather the whole parameters.
         params = jax.lax.with_sharding_constraint(param_shards, replicated)
         return (params, opt_state), loss
 

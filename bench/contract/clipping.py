@@ -1,4 +1,4 @@
-"""Clipping by the global norm, of gradients that may be shards."""
+"""Clipping by the global norm of gradients that may be shards."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from bench.contract import varying_axes
 
 
 def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
-    """As optax.clip_by_global_norm, and right within jax.shard_map, where gradients are shards.
+    """Clip like optax.clip_by_global_norm, but correctly inside jax.shard_map.
 
-    optax would take the norm of what this device holds. Here squares are summed over the axes that
-    a gradient varies over, which jax.shard_map knows while it checks them (`check_vma`, the
-    default): every shard counts, and what all devices hold alike counts once. Outside of
-    jax.shard_map arrays are global and both are the same.
+    There, optax would use the norm of this device's shards alone. This sums squares over the axes
+    that each gradient varies over, which jax.shard_map tracks with `check_vma` (the default): every
+    shard counts, and replicated gradients count once. Outside jax.shard_map the two are the same.
     """
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
@@ -30,9 +29,9 @@ def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
 
 
 def squared_norm(tree: Any) -> jax.Array:
-    """Sum of squares of all elements, over all devices that hold shards of them.
+    """Return the sum of squares of all elements over all devices that hold shards of them.
 
-    Shards of the same axes share one all-reduce of a number.
+    Arrays that vary over the same axes share one scalar all-reduce.
     """
     by_axes: dict[tuple[str, ...], list[jax.Array]] = {}
     for leaf in jax.tree.leaves(tree):

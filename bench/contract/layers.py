@@ -1,4 +1,4 @@
-"""Layers that a model may divide over devices. On one device they are what they always are."""
+"""Layers that can be sharded over a mesh axis; on one device they are ordinary layers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from bench.contract import WHOLE, ModelAxis, Precision
 from bench.contract.logical_axes import constrain
 
 LECUN_NORMAL = nnx.initializers.lecun_normal()
-"""What nnx.Linear starts from."""
+"""The default initializer of nnx.Linear."""
 
 
 class RowLinear(nnx.Module):
-    """A linear layer whose inputs are divided, and so the rows of its kernel.
+    """A linear layer whose inputs, and so the rows of its kernel, are sharded.
 
-    Each device multiplies its share of the inputs; the products are added up by one all-reduce, and
-    the bias is added once, to the sum.
+    Each device multiplies its shard of the inputs, one all-reduce sums the products, and the bias
+    is added to the sum.
     """
 
     def __init__(
@@ -49,16 +49,16 @@ class RowLinear(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(outputs, dtypes.params))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """This device's share of the inputs (..., *inputs) to all outputs (..., outputs)."""
+        """Map this device's shard of the inputs (..., *inputs) to all outputs (..., outputs)."""
         total = self.model_axis.total(self.product(x))
         y = total + self.bias[...].astype(total.dtype)
         return constrain(y, ("batch", *(None,) * (y.ndim - 2), "embed"))
 
 
 def lookup(table: nnx.Embed, rows: jax.Array) -> jax.Array:
-    """Embeddings (..., width) of rows (...).
+    """Return embeddings (..., width) of rows (...).
 
-    With explicit axes JAX wants to be told how a lookup's result is divided: as the rows are.
+    With explicit axes, JAX needs the sharding of a lookup's result: that of the rows.
     """
     if AxisType.Explicit not in jax.sharding.get_abstract_mesh().axis_types:
         return table(rows)
@@ -67,10 +67,10 @@ def lookup(table: nnx.Embed, rows: jax.Array) -> jax.Array:
 
 
 class Vocabulary(nnx.Module):
-    """Token embedding and output layer with one table, whose rows may be divided.
+    """Token embedding and output layer that share one table, whose rows may be sharded.
 
     Args:
-      size: tokens there are. Where the axis does not divide them evenly they are not divided.
+      size: number of tokens. Rows that the axis does not divide evenly are replicated.
       width: of a token's embedding.
     """
 
@@ -96,17 +96,17 @@ class Vocabulary(nnx.Module):
         )
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Embeddings (..., width) of tokens (...): a device looks up its rows, one all-reduce."""
+        """Return embeddings (..., width) of tokens (...); one all-reduce adds the shards."""
         if self.model_axis is WHOLE:
             return lookup(self.table, tokens)
         row, own = self._own(tokens)
         return self.model_axis.total(jnp.where(own[..., None], self.table(row), 0))
 
     def cross_entropy(self, x: jax.Array, labels: jax.Array) -> jax.Array:
-        """Cross-entropy (...) of labels (...) under the logits of activations (..., width).
+        """Return the cross-entropy (...) of labels (...) for activations (..., width).
 
-        A device has its share of the logits, float32 at least; three all-reduces of a number a
-        label put the softmax together.
+        Each device computes its shard of the logits in float32 or better; three all-reduces of one
+        number per label combine the softmax.
         """
         logits = self.table.attend(x)
         logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
@@ -119,7 +119,7 @@ class Vocabulary(nnx.Module):
         return jnp.log(total(jnp.exp(logits).sum(-1))) - total(jnp.where(own, of_label, 0))
 
     def _own(self, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Rows of this device's share of the table, and whether they are the tokens'."""
+        """Return row numbers in this device's shard of the table, and which tokens lie in it."""
         rows = self.model_axis.part(self.size)
         row = tokens - self.model_axis.first(self.size)
         return jnp.clip(row, 0, rows - 1), (row >= 0) & (row < rows)

@@ -1,4 +1,4 @@
-"""From names of dimensions to shardings: one table of rules says what goes over which mesh axis."""
+"""Logical axis names: a table of rules turns names of dimensions into shardings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from bench.contract import AxisNames, Params, Problem
 
 Rules = tuple[tuple[str, str | None], ...]
-"""Pairs of a logical axis and the mesh axis it is divided over, None for not at all."""
+"""Pairs of a logical axis and the mesh axis that shards it; None means replicated."""
 
 TENSOR_PARALLEL: Rules = (
     ("batch", "data"),
@@ -23,20 +23,20 @@ TENSOR_PARALLEL: Rules = (
     ("heads", "model"),
     ("vocab", "model"),
 )
-"""Of two layers in a row the columns of the first and the rows of the second, as Megatron divides
-them (Shoeybi et al. 2019, https://arxiv.org/abs/1909.08053)."""
+"""Shards the columns of one layer and the rows of the next, as Megatron does (Shoeybi et al. 2019,
+https://arxiv.org/abs/1909.08053)."""
 
 
 def path_of(path: Any) -> str:
-    """A leaf's path as text: `blocks/0/up/kernel`."""
+    """Return a leaf's path as text, such as `blocks/0/up/kernel`."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def axis_names(problem: Problem, params: Params) -> Params:
-    """What each parameter's dimensions are, in a tree like the parameters.
+    """Return the logical axis names of each parameter, in a tree like the parameters.
 
     Raises:
-      ValueError: names are given for no parameter, or not one for each dimension of it.
+      ValueError: names match no parameter, or their number is not its number of dimensions.
     """
     used = set()
 
@@ -58,16 +58,16 @@ def axis_names(problem: Problem, params: Params) -> Params:
 
 
 def partition_specs(problem: Problem, params: Params, rules: Rules, mesh: Mesh) -> Params:
-    """How each parameter is divided by the rules, in a tree like the parameters.
+    """Return each parameter's PartitionSpec by the rules, in a tree like the parameters.
 
-    A dimension that its rule's mesh axis does not divide evenly, such as GPT-2's vocabulary of
-    50,257, is not divided.
+    A dimension that its mesh axis does not divide evenly, such as GPT-2's vocabulary of 50,257, is
+    replicated; so are names without a rule.
 
     Args:
       problem: names the dimensions.
       params: the parameters, or their shapes.
-      rules: which mesh axis each name goes over. Names without a rule are not divided.
-      mesh: its axes may be fewer than the rules name.
+      rules: the mesh axis of each name.
+      mesh: may lack axes that the rules name.
     """
     axis_of = {name: axis for name, axis in rules if axis in mesh.shape}
 
@@ -85,14 +85,14 @@ def partition_specs(problem: Problem, params: Params, rules: Rules, mesh: Mesh) 
 
 
 def undivided(problem: Problem, params: Params, rules: Rules, mesh: Mesh, *must: str) -> str | None:
-    """Why parameters cannot be divided by the rules as far as they must be; None if they can.
+    """Return why the rules cannot shard the parameters as required; None if they can.
 
     Args:
       problem: names the dimensions.
       params: the parameters, or their shapes.
-      rules: which mesh axis each name goes over.
-      mesh: where they are to be divided.
-      must: names of which there has to be one at least, and that have to be divided evenly.
+      rules: the mesh axis of each name.
+      mesh: the target.
+      must: names of which at least one must occur, and all must divide evenly.
     """
     axis_of: Mapping[str, str | None] = dict(rules)
     names = jax.tree.leaves(axis_names(problem, params), is_leaf=lambda x: isinstance(x, tuple))
@@ -103,12 +103,12 @@ def undivided(problem: Problem, params: Params, rules: Rules, mesh: Mesh, *must:
         if name in must
     ]
     if not found:
-        return f"the model has no dimension that is {' or '.join(must)}, so none can be divided"
+        return f"the model has no dimension named {' or '.join(must)}, so none can be sharded"
     for name, size in found:
         axis = axis_of[name]
         parts = mesh.shape.get(axis, 1)
         if size % parts:
-            return f"{size} {name} do not divide by {axis}={parts}"
+            return f"{size} {name} do not divide evenly by {axis}={parts}"
     return None
 
 
@@ -118,16 +118,16 @@ _constraint: ContextVar[Callable[[jax.Array, AxisNames], jax.Array]] = ContextVa
 
 
 def constrain(x: jax.Array, names: AxisNames) -> jax.Array:
-    """Where a strategy asks for it, hold activations to how their dimensions are divided.
+    """Constrain activations to the sharding of their logical axes, if a strategy asked for it.
 
-    Models call this; what it does is up to who traces them: see `constrained_activations`.
+    Models call this; it does nothing outside `constrained_activations`.
     """
     return _constraint.get()(x, names)
 
 
 @contextmanager
 def constrained_activations(rules: Rules, mesh: Mesh) -> Iterator[None]:
-    """While a model is traced in here, its activations are divided by the rules."""
+    """Shard the activations of models that are traced within this context by the rules."""
     axis_of = {name: axis for name, axis in rules if axis in mesh.shape}
 
     def by_rules(x: jax.Array, names: AxisNames) -> jax.Array:

@@ -1,4 +1,4 @@
-"""What pipelines share: which devices hold which blocks, and what comes around a schedule."""
+"""Helpers that pipelines share: stacking blocks by stage, and what surrounds a schedule."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from bench.contract.logical_axes import TENSOR_PARALLEL, partition_specs, undivi
 from bench.contract.placement import shapes_of_params, unknown_axes
 
 BLOCKS = "blocks"
-"""Where a chain's parameters hold those of its blocks, by number."""
+"""The key under which a chain's parameters hold those of its blocks, by number."""
 
 
 def why_no_pipeline(problem: Problem, mesh: Mesh, chunks: int = 1) -> str | None:
-    """Why a pipeline cannot be made over `pipe`, beside `data` and maybe `model`; None if it can.
+    """Return why no pipeline can run over `pipe`, `data` and perhaps `model`; None if one can.
 
     Args:
-      problem: what is to be computed.
-      mesh: where.
-      chunks: runs of blocks that a device holds.
+      problem: what to compute.
+      mesh: the target.
+      chunks: number of separate runs of blocks on each device.
     """
     reason = unknown_axes(mesh, "data", "pipe", *(["model"] if "model" in mesh.shape else []))
     if reason is not None:
@@ -49,26 +49,26 @@ def _why_not_even(problem: Problem, mesh: Mesh, blocks: int, chunks: int) -> str
     stages, count = mesh.shape["pipe"], problem.microbatches
     if blocks % (stages * chunks):
         runs = f"{stages} stages" + (f" of {chunks} runs of blocks each" if chunks > 1 else "")
-        return f"{blocks} blocks do not divide into {runs}"
+        return f"{blocks} blocks do not divide evenly into {runs}"
     if count < stages:
         return (
             f"{stages} stages need at least {stages} microbatches to be busy, and there are {count}"
         )
     if count % stages:
-        return f"{count} microbatches do not divide by {stages} stages"
+        return f"{count} microbatches do not divide evenly by {stages} stages"
     shard = problem.batch_size // mesh.shape["data"]
     if shard % count:
-        return f"a device's batch of {shard} does not divide into {count} microbatches"
+        return f"a device's batch of {shard} does not divide evenly into {count} microbatches"
     return None
 
 
 def to_stages(params: Params, stages: int, chunks: int = 1) -> tuple[Params, Params]:
-    """The model's parameters as a pipeline holds them.
+    """Arrange a model's parameters for a pipeline.
 
     Block i belongs to run i // length, and run j to stage j % stages.
 
     Returns:
-      Those beside the blocks, and those of the blocks, stacked: (stages, chunks, length, ...).
+      The parameters outside the blocks, and those of the blocks as (stages, chunks, length, ...).
     """
     ends = {name: own for name, own in params.items() if name != BLOCKS}
     blocks = [params[BLOCKS][number] for number in sorted(params[BLOCKS])]
@@ -82,7 +82,7 @@ def to_stages(params: Params, stages: int, chunks: int = 1) -> tuple[Params, Par
 
 
 def from_stages(ends: Params, stacked: Params) -> Params:
-    """The inverse of `to_stages`."""
+    """Invert `to_stages`."""
 
     def flat(leaf: jax.Array) -> jax.Array:
         return jnp.swapaxes(leaf, 0, 1).reshape(-1, *leaf.shape[3:])
@@ -93,7 +93,7 @@ def from_stages(ends: Params, stacked: Params) -> Params:
 
 
 def stage_specs(problem: Problem, mesh: Mesh) -> tuple[Params, Params]:
-    """How what `to_stages` returns is divided: blocks over `pipe`, and all over `model`."""
+    """Return PartitionSpecs of what `to_stages` returns: blocks over `pipe`, all over `model`."""
     specs = partition_specs(problem, shapes_of_params(problem), TENSOR_PARALLEL, mesh)
     ends = {name: own for name, own in specs.items() if name != BLOCKS}
     first = next(iter(specs[BLOCKS].values()))
@@ -101,32 +101,32 @@ def stage_specs(problem: Problem, mesh: Mesh) -> tuple[Params, Params]:
 
 
 def chain_on(problem: Problem, mesh: Mesh) -> Stages:
-    """The model as a chain, its blocks divided over `model` where the mesh has it."""
+    """Return the model as a chain, its blocks sharded over `model` if the mesh has that axis."""
     axis = ModelAxis("model", mesh.shape["model"]) if "model" in mesh.shape else WHOLE
     return problem.stages(axis)
 
 
 def run_blocks(chain: Stages, blocks: Params, x: jax.Array) -> jax.Array:
-    """A run of blocks, whose parameters are stacked: (length, ...)."""
+    """Apply a run of blocks, whose parameters are stacked as (length, ...)."""
     x, _ = jax.lax.scan(lambda x, block: (chain.block(block, x), None), x, blocks)
     return x
 
 
 def into_microbatches(batch: Batch, count: int) -> Batch:
-    """A device's batch (size, ...) as (count, size / count, ...)."""
+    """Reshape a device's batch (size, ...) to (count, size / count, ...)."""
     return jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), batch)
 
 
 def losses_over_stages(chain: Stages, ends: Params, left: jax.Array, parts: Batch) -> jax.Array:
-    """The sum of the losses of this stage's share of the microbatches.
+    """Return the summed losses of this stage's share of the microbatches.
 
-    What has left the last stage is scattered over all of them (psum_scatter over `pipe`).
+    A psum_scatter over `pipe` distributes the last stage's outputs over all stages.
 
     Args:
       chain: the model.
-      ends: its parameters beside the blocks.
-      left: what leaves the last block, (microbatches, ...); on other stages, anything.
-      parts: the batch, as `into_microbatches` makes it.
+      ends: its parameters outside the blocks.
+      left: outputs of the last block, (microbatches, ...); ignored on other stages.
+      parts: the batch, as `into_microbatches` returns it.
     """
     stage = jax.lax.axis_index("pipe")
     finished = jnp.where(stage == jax.lax.axis_size("pipe") - 1, left, 0)

@@ -1,4 +1,4 @@
-"""Placing batches and state on a mesh, and reducing gradients: what implementations share."""
+"""Helpers that implementations share: placing batches and state on a mesh, reducing gradients."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ ReduceType = Literal["mean", "sum"]
 
 
 def unknown_axes(mesh: Mesh, *known: str) -> str | None:
-    """Why an implementation that distributes over the `known` axes alone cannot use this mesh.
+    """Return why an implementation that uses only the `known` axes cannot use this mesh.
 
     Returns:
-      A reason that names axes which the mesh lacks, or has beside these with a size above 1; None
-      if there are none.
+      A reason that names missing axes, or other axes of a size above 1; None if there are none.
     """
     missing = [name for name in known if name not in mesh.shape]
     if missing:
@@ -37,14 +36,14 @@ def unknown_axes(mesh: Mesh, *known: str) -> str | None:
 
 
 def batch_axes(mesh: Mesh) -> tuple[str, ...]:
-    """The axes that a batch is split over, where the mesh has them: `data` and `fsdp`."""
+    """Return the mesh's axes that split a batch: `data` and `fsdp`, as far as it has them."""
     return tuple(name for name in ("data", "fsdp") if name in mesh.shape)
 
 
 def create_data_parallel_sharding(
     mesh: Mesh, data_axis: str | tuple[str, ...] = "data"
 ) -> NamedSharding:
-    """Sharding that splits an array's leading dimension over one axis, or several, and no other.
+    """Return a sharding that splits only the leading dimension, over one axis or several.
 
     Raises:
       ValueError: the mesh has no such axis.
@@ -57,14 +56,14 @@ def create_data_parallel_sharding(
 
 
 def place_batch_on_shards(batch: Any, sharding: NamedSharding) -> Any:
-    """Put a host batch onto the mesh, each leaf's leading dimension split as `sharding` says.
+    """Place a host batch on the mesh, with each leaf's leading dimension split by `sharding`.
 
     Args:
       batch: pytree of NumPy arrays of shape (global batch, ...).
-      sharding: as `create_data_parallel_sharding` makes it.
+      sharding: the result of `create_data_parallel_sharding`.
 
     Raises:
-      ValueError: a leaf is a scalar, or its leading dimension does not divide by the shards.
+      ValueError: a leaf is a scalar, or its rows do not divide evenly into the shards.
     """
     axes = sharding.spec[0] if sharding.spec else None
     names = (axes,) if isinstance(axes, str) else tuple(axes or ())
@@ -85,22 +84,20 @@ def place_batch_on_shards(batch: Any, sharding: NamedSharding) -> Any:
 def place_model_state_on_shards(
     state: Any, mesh: Mesh, param_sharding: Literal["replicate"] | Mapping[str, P] = "replicate"
 ) -> Any:
-    """A copy of a pytree of arrays on the mesh.
+    """Copy a pytree of arrays onto the mesh.
 
-    The copy is made by a compiled program on purpose: `jax.device_put` may keep using its
-    source's buffer for one of the replicas, and a step that donates the replica would then
-    delete the source.
+    A compiled program makes the copy, because `jax.device_put` may reuse its source's buffer for
+    one of the replicas; a step that donates the replica would then delete the source.
 
     Args:
       state: parameters, optimizer state, or both.
-      mesh: where to.
-      param_sharding: `"replicate"`, for a copy on every device; or how arrays are divided whose
-        path, such as `blocks/0/up/kernel`, holds a regular expression. The first that is found
-        counts; arrays in which none is found are replicated.
+      mesh: the target.
+      param_sharding: `"replicate"`, or PartitionSpecs by regular expression. The first expression
+        found in an array's path, such as `blocks/0/up/kernel`, applies; arrays that match none are
+        replicated.
 
     Raises:
-      ValueError: `param_sharding` is another word, or an expression divides nothing: it is in no
-        path, or earlier ones are in all of its paths.
+      ValueError: `param_sharding` is another string, or an expression applies to no array.
     """
     if isinstance(param_sharding, str):
         if param_sharding != "replicate":
@@ -127,9 +124,9 @@ def place_model_state_on_shards(
         taken = [name for name in unused if any(re.search(name, path) for path in paths)]
         if taken:
             raise ValueError(
-                f"earlier expressions hold for every path that {', '.join(taken)} is in"
+                f"earlier expressions match every path that {', '.join(taken)} matches"
             )
-        raise ValueError(f"no path holds {', '.join(unused)}; there are: {', '.join(paths)}")
+        raise ValueError(f"no path matches {', '.join(unused)}; the paths are: {', '.join(paths)}")
     copy = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree), out_shardings=shardings)
     return copy(state)
 
@@ -137,18 +134,17 @@ def place_model_state_on_shards(
 def place_nnx_state_on_shards(
     state: nnx.State, mesh: Mesh, filter_sharding: Sequence[tuple[Any, P]]
 ) -> nnx.State:
-    """A copy of an `nnx.State` on the mesh, divided by kinds of variables.
+    """Copy an `nnx.State` onto the mesh, sharded by nnx filters.
 
     Args:
-      state: of a model or an optimizer.
-      mesh: where to.
+      state: the state of a model or an optimizer.
+      mesh: the target.
       filter_sharding: pairs of an nnx filter (`nnx.Param`, `nnx.PathContains("bias")`, `...` for
-        all) and how what it lets through is divided. The first that does counts; what none lets
-        through is replicated.
+        all) and a PartitionSpec. The first filter that matches a variable applies; variables that
+        match none are replicated.
 
     Raises:
-      ValueError: a filter divides nothing: it lets nothing through, or nothing that earlier ones
-        do not.
+      ValueError: a filter applies to no variable.
     """
     filters = [(nnx.filterlib.to_predicate(kind), spec) for kind, spec in filter_sharding]
     used = set()
@@ -165,8 +161,8 @@ def place_nnx_state_on_shards(
     for number, (kind, _) in enumerate(filter_sharding):
         if number not in used:
             if any(filters[number][0](path, variable) for path, variable in flat):
-                raise ValueError(f"earlier filters let through all that {kind!r} does")
-            raise ValueError(f"the filter {kind!r} lets no variable of the state through")
+                raise ValueError(f"earlier filters match every variable that {kind!r} matches")
+            raise ValueError(f"the filter {kind!r} matches no variable of the state")
     arrays, structure = jax.tree.flatten(state)
     copy = jax.jit(lambda leaves: [jnp.copy(leaf) for leaf in leaves], out_shardings=shardings)
     return jax.tree.unflatten(structure, copy(arrays))
@@ -178,18 +174,17 @@ def create_sharded_state(
     specs: Params,
     arrange: Callable[[Params], Params] = lambda params: params,
 ) -> tuple[Params, Any]:
-    """Initial parameters and optimizer state, made where they are to be.
+    """Create initial parameters and optimizer state directly as shards.
 
-    One compiled program draws the parameters and makes the optimizer state from them, each device
-    its shards alone, so that a model may be larger than a device.
+    In one compiled program, each device draws only its own shards of the parameters and of the
+    optimizer state, so that a model may be larger than a device.
 
     Args:
-      problem: draws its parameters in the program; where it has others to start from, each device
-        gets its shards of those.
-      mesh: where to.
-      specs: a PartitionSpec for each parameter, in a tree like them.
-      arrange: makes the tree that the state holds, and `specs` are of, from the model's parameters:
-        arrays of jax or of NumPy.
+      problem: draws the parameters; if it has a `start`, each device gets its shards of that.
+      mesh: the target.
+      specs: a tree with a PartitionSpec for each parameter.
+      arrange: rearranges the model's parameters (jax or NumPy arrays) into the tree that the state
+        holds, which `specs` matches.
     """
     shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
 
@@ -207,14 +202,10 @@ def create_sharded_state(
 
 
 def optimizer_specs(problem: Problem, opt_state: Any, specs: Params) -> Any:
-    """How an optimizer's state is divided.
+    """Return PartitionSpecs of an optimizer's state, arrays or shapes.
 
-    What it keeps of a parameter is as the parameter, the rest, such as a count of steps, not.
-
-    Args:
-      problem: whose optimizer it is.
-      opt_state: the state, or its shapes.
-      specs: a PartitionSpec for each parameter.
+    What it keeps for a parameter is sharded like the parameter; the rest, such as a step count, is
+    replicated.
     """
     return optax.tree_utils.tree_map_params(
         problem.optimizer,
@@ -226,19 +217,19 @@ def optimizer_specs(problem: Problem, opt_state: Any, specs: Params) -> Any:
 
 
 def shapes_of_params(problem: Problem) -> Params:
-    """The parameters as shapes and dtypes, none of which is computed."""
+    """Return the parameters' shapes and dtypes without computing any."""
     return jax.eval_shape(problem.draw)
 
 
 def shard_axis(mesh: Mesh) -> str:
-    """The axis that FSDP divides parameters over: `fsdp`, or `data` where `fsdp` has no devices."""
+    """Return the axis over which FSDP shards parameters: `fsdp`, or `data` if `fsdp` has size 1."""
     return "fsdp" if mesh.shape.get("fsdp", 1) > 1 or "data" not in mesh.shape else "data"
 
 
 def fsdp_specs(problem: Problem, mesh: Mesh, axis: str) -> Params:
-    """How each parameter is divided over an axis: along its largest dimension that divides evenly.
+    """Return PartitionSpecs that shard each parameter along its largest divisible dimension.
 
-    A parameter of which no dimension does is not divided.
+    A parameter without such a dimension is replicated.
     """
 
     def spec(leaf: jax.ShapeDtypeStruct) -> P:
@@ -251,9 +242,7 @@ def fsdp_specs(problem: Problem, mesh: Mesh, axis: str) -> Params:
 
 
 def reduce_gradient_tree(tree: Any, reduce_type: ReduceType, axis_name: str) -> Any:
-    """Sum or mean, over the devices of an axis, of trees that each device has one of.
-
-    One psum or pmean of the whole tree, so that the compiler may make one all-reduce of it.
+    """Reduce a tree over the devices of an axis, by one psum or pmean that XLA can combine.
 
     Raises:
       ValueError: `reduce_type` is neither "mean" nor "sum".
@@ -267,20 +256,20 @@ def reduce_gradient_tree(tree: Any, reduce_type: ReduceType, axis_name: str) -> 
 def reduce_gradients_across_devices(
     gradients: Any, reduce_type: ReduceType = "mean", axis_name: str = "data"
 ) -> Any:
-    """Sum or mean, over the devices of an axis, of the gradients of their own losses.
+    """Reduce the gradients of each device's own loss over the devices of an axis.
 
-    Within jax.shard_map, gradients by parameters that all devices hold alike come out of
-    jax.grad already summed over them if varying axes are checked (`check_vma=True`, the default),
-    and as each device's own if not. Both are handled: what still varies over the axis is reduced,
-    what does not is a sum, which only a mean divides.
+    Inside jax.shard_map with `check_vma=True` (the default), jax.grad returns gradients of
+    replicated parameters already summed over the axis; with `check_vma=False` it returns each
+    device's own. Both are handled: gradients that still vary over the axis are reduced, and sums
+    are only divided, for a mean.
 
     Args:
-      gradients: pytree, of the mean loss over this device's shard of the batch.
+      gradients: pytree of gradients of the mean loss over this device's shard of the batch.
       reduce_type: "mean" or "sum".
       axis_name: an axis of the enclosing jax.shard_map or jax.pmap.
 
     Raises:
-      ValueError: `reduce_type` is neither.
+      ValueError: `reduce_type` is neither "mean" nor "sum".
     """
     checked = axis_name in varying_axes(jax.lax.axis_index(axis_name))
     leaves, structure = jax.tree.flatten(gradients)

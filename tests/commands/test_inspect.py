@@ -72,7 +72,7 @@ def test_it_is_drawn(found):
 
 def test_what_is_unsupported_says_why():
     text = shown(inspect.inspect("linear-tiny/data=2,model=2/b8/fp32/tensor_parallel_spmd"))
-    assert "unsupported: the model has no dimension that is mlp or heads" in text
+    assert "unsupported: the model has no dimension named mlp or heads" in text
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,8 @@ def test_names_must_fit_the_parameters():
 @pytest.mark.parametrize(
     ("problem", "reason"),
     [
-        (gpt2.problem(gpt2.tiny(), 8, "fp32"), "2 heads do not divide by model=8"),
-        (linear.problem(linear.tiny(), 8, "fp32"), "no dimension that is mlp or heads"),
+        (gpt2.problem(gpt2.tiny(), 8, "fp32"), "2 heads do not divide evenly by model=8"),
+        (linear.problem(linear.tiny(), 8, "fp32"), "no dimension named mlp or heads"),
         (mlp.problem(mlp.tiny(), 8, "fp32"), None),
     ],
 )

@@ -1,1 +1,1 @@
-"""What is trained: one file a workload, found by its name."""
+"""Workloads: one file each, found by its name."""

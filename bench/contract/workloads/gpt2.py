@@ -1,11 +1,11 @@
 """GPT-2 on byte tokens of Python's own documentation, with clipped AdamW.
 
-The block is the published one: LayerNorm, causal multi-head attention and a 4x wide MLP with
-tanh GELU, each added to the residual stream; the output layer shares the token embedding. At
-size `124m` the parameter count is the published 124,439,808. There is no dropout.
+The block is the published one: LayerNorm, causal multi-head attention, and an MLP of four times the
+width with tanh GELU, each added to the residual stream. The output layer shares the token
+embedding. At size `124m` the model has the published 124,439,808 parameters. There is no dropout.
 
-The text is `pydoc_data.topics`, which every Python ships, so that it needs no download. A byte is
-a token; `124m` keeps GPT-2's 50,257-row vocabulary for its cost and uses the first 256 rows.
+The text is `pydoc_data.topics`, which ships with Python, so nothing is downloaded. Each byte is a
+token; `124m` keeps GPT-2's vocabulary of 50,257 rows for its cost and uses the first 256.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ DEFAULT_SIZE = "nano"
 
 
 class Attention(nnx.Module):
-    """Causal multi-head attention: (batch, context, width) to the same. Heads may be divided."""
+    """Causal multi-head attention, (batch, context, width) to the same; heads may be sharded."""
 
     def __init__(self, config: Config, dtypes: Precision, rngs: nnx.Rngs, axis: ModelAxis) -> None:
         shape = (axis.part(config.heads), config.width // config.heads)
@@ -93,10 +93,10 @@ class Attention(nnx.Module):
 
 
 def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-    """Causal attention of heads, all (batch, context, heads, width of a head).
+    """Compute causal attention; all arrays are (batch, context, heads, head width).
 
-    As jax.nn.dot_product_attention, whose softmax is always of float32: a proof in float64 would
-    have its rounding. Here it is of float32 or better.
+    jax.nn.dot_product_attention always computes its softmax in float32, whose rounding would enter
+    a proof in float64. Here the softmax is float32 or better.
     """
     context, width = query.shape[-3], query.shape[-1]
     scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) / width**0.5
@@ -107,7 +107,7 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
 
 
 class Block(nnx.Module):
-    """Attention, then an MLP, each on the normalized residual stream."""
+    """Attention and then an MLP, each on the normalized residual stream."""
 
     def __init__(self, config: Config, dtypes: Precision, rngs: nnx.Rngs, axis: ModelAxis) -> None:
         wide = axis.part(4 * config.width)
@@ -130,7 +130,7 @@ class Block(nnx.Module):
 
 
 class GPT2(nnx.Module):
-    """Tokens (batch, context) to activations before the output layer (batch, context, width)."""
+    """Maps tokens (batch, context) to the output layer's input (batch, context, width)."""
 
     def __init__(
         self,
@@ -153,12 +153,12 @@ class GPT2(nnx.Module):
         self.norm = nnx.LayerNorm(config.width, epsilon=1e-5, **common)
 
     def embed(self, tokens: jax.Array) -> jax.Array:
-        """What enters the first block."""
+        """Return the first block's input."""
         x = self.tokens(tokens) + self.positions(jnp.arange(tokens.shape[-1]))
         return constrain(x, ACTIVATIONS)
 
     def loss(self, x: jax.Array, labels: jax.Array) -> jax.Array:
-        """Mean cross-entropy of the labels, from what leaves the last block."""
+        """Return the labels' mean cross-entropy from the last block's output."""
         return self.tokens.cross_entropy(self.norm(x), labels).mean()
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
@@ -183,17 +183,17 @@ AXIS_NAMES = {
 
 
 def residual_init(config: Config) -> nnx.Initializer:
-    """GPT-2's smaller start for the layers that write to the residual stream."""
+    """Return GPT-2's smaller initializer of layers that write to the residual stream."""
     return nnx.initializers.normal(0.02 / np.sqrt(2 * config.layers))
 
 
 def next_token_loss(model: Any, tokens: jax.Array) -> jax.Array:
-    """Mean cross-entropy of each next token; `tokens` is (batch, context + 1)."""
+    """Return the mean cross-entropy of next tokens; `tokens` is (batch, context + 1)."""
     return model.loss(model(tokens[:, :-1]), tokens[:, 1:])
 
 
 def stages(config: Config, dtypes: Precision, axis: ModelAxis, *, remat: bool) -> Stages:
-    """The model, or a device's part of it, as a chain."""
+    """Return the model, or one device's shard of it, as a chain."""
 
     def make_ends() -> GPT2:
         return GPT2(replace(config, layers=0), dtypes, nnx.Rngs(0), axis=axis)
@@ -213,16 +213,16 @@ def stages(config: Config, dtypes: Precision, axis: ModelAxis, *, remat: bool) -
 
 @cache
 def text() -> np.ndarray:
-    """Python's documentation topics as bytes, (about 700,000,)."""
+    """Return Python's documentation topics as bytes, about 700,000 of them."""
     return np.frombuffer("\n\n".join(topics.values()).encode(), np.uint8)
 
 
 @dataclass(frozen=True)
 class Windows:
-    """All of the text as samples, one after the other: int32 (context + 1,) each.
+    """The text as consecutive samples, int32 (context + 1,) each.
 
-    The last token of one is the first of the next, so that every token but the text's first is
-    predicted once.
+    The last token of a sample is the first of the next, so every token but the first of the text is
+    predicted exactly once.
     """
 
     context: int
@@ -236,7 +236,7 @@ class Windows:
 
 
 def problem(config: Config, batch_size: int, precision: str, remat: bool = False) -> Problem:
-    """Batches are windows of text at random places, int32 (batch, context + 1)."""
+    """Return a problem whose batches are random windows of text, int32 (batch, context + 1)."""
     dtypes = PRECISIONS[precision]
 
     def batch(index: int) -> np.ndarray:
@@ -260,8 +260,8 @@ def problem(config: Config, batch_size: int, precision: str, remat: bool = False
         batch=batch,
         batch_size=batch_size,
         records=Windows(config.context),
-        # PaLM's count (Chowdhery et al. 2022, appendix B): 6 a matrix parameter and token, and 12
-        # a layer, width and position of attention, with no discount for the causal mask.
+        # PaLM's count (Chowdhery et al. 2022, appendix B): 6 per matrix parameter and token, plus
+        # 12 per layer, width and position for attention, with no discount for the causal mask.
         model_flops=float(tokens * (6 * matrices + attention)),
         units_per_step=tokens,
         unit="tokens",

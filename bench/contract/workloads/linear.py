@@ -1,4 +1,4 @@
-"""Linear regression with SGD: microseconds of work, so that what is left is dispatch.
+"""Linear regression with SGD: microseconds of work, so that dispatch dominates.
 
 One `nnx.Linear` fits a planted linear map under mean squared error.
 """
@@ -40,15 +40,15 @@ DEFAULT_SIZE = "base"
 
 
 def squared_error(model: Any, batch: Any) -> jax.Array:
-    """Mean over the batch and the outputs."""
+    """Return the mean over the batch and the outputs."""
     inputs, targets = batch
     return jnp.mean((model(inputs) - targets) ** 2)
 
 
 def problem(config: Config, batch_size: int, precision: str, remat: bool = False) -> Problem:
-    """Inputs (batch, features_in), targets (batch, features_out).
+    """Return a problem with inputs (batch, features_in) and targets (batch, features_out).
 
-    One layer has nothing to compute again: `remat` changes nothing.
+    A single layer has nothing to recompute, so `remat` changes nothing.
     """
     del remat
     dtypes = PRECISIONS[precision]
@@ -73,7 +73,7 @@ def problem(config: Config, batch_size: int, precision: str, remat: bool = False
         optimizer=optax.sgd(0.05),
         batch=batch,
         batch_size=batch_size,
-        # Two products of 2mnk FLOPs: forward, and the kernel's gradient. Inputs need none.
+        # Two products of 2mnk FLOPs: forward, and the kernel's gradient. Inputs need no gradient.
         model_flops=4.0 * batch_size * config.features_in * config.features_out,
         units_per_step=batch_size,
     )

@@ -50,8 +50,8 @@ DEFAULT_SIZE = "base"
 class MLP(nnx.Module):
     """Linear layers with ReLU between them: (batch, widths[0]) to (batch, widths[-1]).
 
-    Widths between two layers are divided in pairs: the first, third ... layer has the columns, the
-    one after it the rows. A last layer without a partner is not divided.
+    Layers are sharded in pairs: the columns of the first, third ... layer, and the rows of the
+    layer after it. A last layer without a partner is replicated.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ def _layer_and_relu(layer: Any, x: jax.Array) -> jax.Array:
 
 
 def axis_names(widths: tuple[int, ...]) -> dict[str, AxisNames]:
-    """As MLP divides its layers."""
+    """Return the logical axis names that match how MLP shards its layers."""
     names: dict[str, AxisNames] = {}
     for number in range(len(widths) - 1):
         if number % 2:
@@ -102,13 +102,13 @@ def axis_names(widths: tuple[int, ...]) -> dict[str, AxisNames]:
 
 
 def squared_error(model: Any, batch: Any) -> jax.Array:
-    """Mean over the batch and the outputs, in the parameters' dtype."""
+    """Return the mean over the batch and the outputs, in the parameters' dtype."""
     inputs, targets = batch
     return jnp.mean((model(inputs).astype(targets.dtype) - targets) ** 2)
 
 
 def problem(config: Config, batch_size: int, precision: str, remat: bool = False) -> Problem:
-    """Inputs (batch, widths[0]), targets (batch, widths[-1])."""
+    """Return a problem with inputs (batch, widths[0]) and targets (batch, widths[-1])."""
     dtypes = PRECISIONS[precision]
     widths = config.widths
     planted = np.random.default_rng(0).normal(size=(widths[0], widths[-1])) / np.sqrt(widths[0])
@@ -126,8 +126,8 @@ def problem(config: Config, batch_size: int, precision: str, remat: bool = False
         optimizer=optax.adamw(1e-3),
         batch=batch,
         batch_size=batch_size,
-        # Three products of 2mnk FLOPs a layer: forward, and the gradients of its kernel and of
-        # its inputs, which the first layer does not need.
+        # Three products of 2mnk FLOPs per layer: forward, the kernel's gradient and the inputs'
+        # gradient, which the first layer does not need.
         model_flops=batch_size * (6.0 * sum(products) - 2.0 * products[0]),
         units_per_step=batch_size,
     )

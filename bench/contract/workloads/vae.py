@@ -1,12 +1,11 @@
 """A variational autoencoder of images, 784-512-512 to a latent of 32 and back, with Adam.
 
-The encoder branches into a mean and a log-variance; a sample of that normal distribution is
-decoded, and the negative evidence lower bound is minimized (Kingma and Welling,
-https://arxiv.org/abs/1312.6114). The sample's noise belongs to the image: it is drawn from the
-image's own number in the data, so that it is the same wherever and beside whatever the image is
-computed.
+The encoder returns a mean and a log-variance; a sample of that normal distribution is decoded, and
+the negative evidence lower bound is minimized (Kingma and Welling,
+https://arxiv.org/abs/1312.6114). Each image's noise is seeded by the image's number in the data, so
+that it does not depend on how the batch is sharded.
 
-The images are drawn, not downloaded: bright strokes of random place and slope on 28 x 28 pixels.
+The images are generated: bright strokes of random position and slope on 28 x 28 pixels.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ DEFAULT_SIZE = "base"
 
 
 class VAE(nnx.Module):
-    """Images (batch, pixels) in 0 .. 1 to mean, log-variance (batch, latent) and back."""
+    """Maps images (batch, pixels) in 0 .. 1 to mean and log-variance (batch, latent), and back."""
 
     def __init__(
         self,
@@ -72,16 +71,16 @@ class VAE(nnx.Module):
         self.decode_2 = RowLinear((width,), pixels, **divided)
 
     def encode(self, images: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Mean and log-variance of the latent's distribution."""
+        """Return mean and log-variance of the latent distribution, (batch, latent) each."""
         x = nnx.relu(self.encode_2(nnx.relu(self.encode_1(images))))
         return self.mean(x), self.log_variance(x)
 
     def decode(self, latent: jax.Array) -> jax.Array:
-        """Logits of the pixels."""
+        """Return the logits of the pixels."""
         return self.decode_2(nnx.relu(self.decode_1(latent)))
 
     def __call__(self, images: jax.Array, noise: jax.Array) -> tuple[jax.Array, ...]:
-        """Mean, log-variance, and the logits of the sample that the noise makes."""
+        """Return mean, log-variance and the logits of the sample that `noise` selects."""
         encode = nnx.remat(VAE.encode) if self.remat else VAE.encode
         decode = nnx.remat(VAE.decode) if self.remat else VAE.decode
         mean, log_variance = encode(self, images)
@@ -99,16 +98,16 @@ AXIS_NAMES = {
 
 
 def noise_of(numbers: jax.Array, latent: int) -> jax.Array:
-    """Standard normal noise (batch, latent) of the images with these numbers, always the same.
+    """Return standard normal noise (batch, latent), seeded by the images' numbers (batch,).
 
-    Drawn in float32 whatever the precision, so that a proof in float64 has the same noise.
+    It is float32 at every precision, so that a proof in float64 sees the same noise.
     """
     keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), numbers)
     return jax.vmap(lambda key: jax.random.normal(key, (latent,), jnp.float32))(keys)
 
 
 def negative_elbo(model: Any, batch: Any) -> jax.Array:
-    """Mean over the images of reconstruction error and divergence, in nats."""
+    """Return the mean over images of reconstruction error plus divergence, in nats."""
     images, numbers = batch
     noise = noise_of(numbers, model.mean.out_features).astype(images.dtype)
     mean, log_variance, logits = (x.astype(images.dtype) for x in model(images, noise))
@@ -118,7 +117,7 @@ def negative_elbo(model: Any, batch: Any) -> jax.Array:
 
 
 def strokes(rng: np.random.Generator, count: int, side: int) -> np.ndarray:
-    """Images (count, side * side) in 0 .. 1: a bright line each, soft at its edges."""
+    """Return images (count, side * side) in 0 .. 1, each a bright line with soft edges."""
     middle = rng.uniform(0.3, 0.7, (count, 2, 1, 1))
     slope, width = rng.uniform(0, np.pi, (count, 1, 1)), rng.uniform(0.05, 0.12, (count, 1, 1))
     y, x = np.mgrid[0:side, 0:side] / (side - 1)
@@ -129,7 +128,7 @@ def strokes(rng: np.random.Generator, count: int, side: int) -> np.ndarray:
 
 
 def problem(config: Config, batch_size: int, precision: str, remat: bool = False) -> Problem:
-    """A batch is images (batch, pixels) and their numbers in the data, int32 (batch,)."""
+    """Return a problem with images (batch, pixels) and their numbers, int32 (batch,)."""
     dtypes = PRECISIONS[precision]
     pixels = config.side**2
 
@@ -148,8 +147,8 @@ def problem(config: Config, batch_size: int, precision: str, remat: bool = False
         optimizer=optax.adam(1e-3),
         batch=batch,
         batch_size=batch_size,
-        # Three products of 2mnk FLOPs a layer: forward, and the gradients of its kernel and of
-        # its inputs, which the first layer does not need.
+        # Three products of 2mnk FLOPs per layer: forward, the kernel's gradient and the inputs'
+        # gradient, which the first layer does not need.
         model_flops=batch_size * (6.0 * (inputs + others) - 2.0 * inputs),
         units_per_step=batch_size,
     )

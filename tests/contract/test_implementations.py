@@ -6,7 +6,6 @@ import ast
 import inspect
 import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,6 +16,7 @@ import pytest
 from bench.contract.workloads import gpt2
 from bench.records.cells import StepOptions
 from bench.records.mesh import MeshShape
+from bench.records.paths import ROOT
 from bench.worker.file_loader import implementation_files, load, workload_files
 from bench.worker.meshes import make_mesh
 from bench.worker.problems import with_options
@@ -252,7 +252,7 @@ def test_a_mesh_without_its_axis_is_unsupported_not_a_crash(name):
 
 
 def test_the_readmes_example_passes_the_gate(gates, tmp_path):
-    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     (tmp_path / "my_step.py").write_text(example)
     problem, mesh, gate = gates(Case("mlp", "data=2", StepOptions("bf16")))
@@ -279,7 +279,7 @@ def test_reference_function_computes_the_squared_error():
     np.testing.assert_allclose(distributed_train_step(0, x, y, 2, 0.1), [5.0])
 
 
-@pytest.mark.parametrize(("shards", "message"), [(3, "does not divide into 3"), (0, "at least 1")])
+@pytest.mark.parametrize(("shards", "message"), [(3, "does not divide evenly into 3"), (0, "at least 1")])
 def test_reference_function_rejects_bad_shards(shards, message):
     x, y = np.zeros((4, 3), "f"), np.zeros((4, 1), "f")
     with pytest.raises(ValueError, match=message):
