@@ -66,7 +66,9 @@ def split_batch(batch: Batch, shards: int) -> list[Batch]:
     """
     rows = {leaf.shape[0] for leaf in jax.tree.leaves(batch)}
     if any(n % shards for n in rows):
-        raise ValueError(f"a batch of {sorted(rows)} rows does not divide evenly into {shards} shards")
+        raise ValueError(
+            f"a batch of {sorted(rows)} rows does not divide evenly into {shards} shards"
+        )
     return [
         jax.tree.map(lambda leaf, i=i: leaf.reshape(shards, -1, *leaf.shape[1:])[i], batch)
         for i in range(shards)
@@ -78,8 +80,8 @@ def distributed_train_step(
 ) -> jax.Array:
     """Run one data-parallel step of linear regression with `nnx.Linear` and `optax.sgd`.
 
-    This is all of data parallelism in one function: split the batch, differentiate each shard's mean
-    squared error, sum and divide the gradients, update once.
+    This is all of data parallelism in one function: split the batch, differentiate each shard's
+    mean squared error, sum and divide the gradients, update once.
 
     Args:
       seed: of the layer's initial parameters.

@@ -279,7 +279,9 @@ def test_reference_function_computes_the_squared_error():
     np.testing.assert_allclose(distributed_train_step(0, x, y, 2, 0.1), [5.0])
 
 
-@pytest.mark.parametrize(("shards", "message"), [(3, "does not divide evenly into 3"), (0, "at least 1")])
+@pytest.mark.parametrize(
+    ("shards", "message"), [(3, "does not divide evenly into 3"), (0, "at least 1")]
+)
 def test_reference_function_rejects_bad_shards(shards, message):
     x, y = np.zeros((4, 3), "f"), np.zeros((4, 1), "f")
     with pytest.raises(ValueError, match=message):

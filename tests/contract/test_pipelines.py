@@ -40,7 +40,13 @@ def test_stages_hold_all_blocks_and_give_them_back(stages, chunks):
         ("data=2", 2, 8, 1, "needs the axis pipe, which this mesh lacks"),
         ("data=1,fsdp=2,pipe=2", 2, 8, 1, "and this mesh has fsdp"),
         ("data=1,pipe=8", 8, 8, 1, "4 blocks do not divide evenly into 8 stages"),
-        ("data=1,pipe=4", 4, 8, 2, "4 blocks do not divide evenly into 4 stages of 2 runs of blocks each"),
+        (
+            "data=1,pipe=4",
+            4,
+            8,
+            2,
+            "4 blocks do not divide evenly into 4 stages of 2 runs of blocks each",
+        ),
         (
             "data=1,pipe=4",
             2,
@@ -49,7 +55,13 @@ def test_stages_hold_all_blocks_and_give_them_back(stages, chunks):
             "4 stages need at least 4 microbatches to be busy, and there are 2",
         ),
         ("data=1,pipe=2", 3, 9, 1, "3 microbatches do not divide evenly by 2 stages"),
-        ("data=2,pipe=2", 8, 8, 1, "a device's batch of 4 does not divide evenly into 8 microbatches"),
+        (
+            "data=2,pipe=2",
+            8,
+            8,
+            1,
+            "a device's batch of 4 does not divide evenly into 8 microbatches",
+        ),
         ("data=1,model=4,pipe=2", 2, 8, 1, "2 heads do not divide evenly by model=4"),
     ],
 )
