@@ -30,7 +30,7 @@ ROOMS = {
 
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax", "grain"}
 RUNS_JAX = {"contract", "worker"}
-RUNS_JAX_TOO = ("bench/trials/selftest/jax_step.py", "bench/trials/selftest/trials.py",
+RUNS_JAX_TOO = ("bench/trials/selftest/planted_step.py", "bench/trials/selftest/own_trials.py",
                 "bench/trials/faults/planted")  # fmt: skip
 """The only parts outside of these rooms that run in a process with jax."""
 

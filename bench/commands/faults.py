@@ -13,10 +13,11 @@ from bench.commands.exits import refuse
 from bench.records.host import usable_cores
 from bench.records.paths import REPORTS
 from bench.records.spelling import closest
+from bench.records.trial_results import as_expected, summarize_faults
 
 if TYPE_CHECKING:
-    from bench.trials.faults.outcome import Outcome
-    from bench.trials.faults.table import Fault
+    from bench.trials.faults.fault_outcome import Outcome
+    from bench.trials.faults.fault_table import Fault
 
 JOBS = min(usable_cores() + 1, 8)
 """One more than there are cores: many wait for a deadline."""
@@ -38,8 +39,8 @@ def faults(
     What cannot be injected here is skipped, and said to be.
     """
     # Other commands need not wait for these.
-    from bench.trials.faults import page, session  # noqa: PLC0415
-    from bench.trials.faults.table import FAULTS  # noqa: PLC0415
+    from bench.trials.faults import fault_page, fault_session  # noqa: PLC0415
+    from bench.trials.faults.fault_table import FAULTS  # noqa: PLC0415
 
     console = Console(highlight=False)
     if list_:
@@ -57,15 +58,15 @@ def faults(
         refuse("\n".join(unknown))
 
     def done(fault: Fault, outcome: Outcome) -> None:
-        word = f"{page.word(outcome):7}"
+        word = f"{fault_page.verdict(outcome):7}"
         console.print(f"{word}  {fault.name}  {outcome.seconds:.0f} s", soft_wrap=True)
         for deviation in outcome.deviations:
             console.print(f"  {deviation}", soft_wrap=True, markup=False)
 
-    results = session.run([known[one] for one in names or known], jobs, done)
-    session.write(REPORTS / name, results)
-    path = page.build(REPORTS / name, results)
-    console.print(page.table(results))
-    console.print(page.summary(results))
+    results = fault_session.run([known[one] for one in names or known], jobs, done)
+    fault_session.write(REPORTS / name, results)
+    path = fault_page.build(REPORTS / name, results)
+    console.print(fault_page.table(results))
+    console.print(summarize_faults(results))
     typer.echo(f"faults: {path.as_posix()}")
-    raise typer.Exit(0 if all(page.as_expected(row) for row in results["rows"]) else DEVIATED)
+    raise typer.Exit(0 if all(as_expected(row) for row in results["rows"]) else DEVIATED)

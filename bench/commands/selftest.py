@@ -15,10 +15,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench.commands.exits import FAILED, refuse
 from bench.records.paths import REPORTS
 from bench.records.spelling import closest
-from bench.trials.selftest.kernel import KernelError
-from bench.trials.selftest.load import PATTERNS, LoadError
-from bench.trials.selftest.peers import peer_names
-from bench.trials.selftest.settings import LAUNCHES, MANIFEST, Settings
+from bench.records.trial_results import SELFTEST_MANIFEST
+from bench.trials.selftest.background_load import PATTERNS, LoadError
+from bench.trials.selftest.peer_tools import peer_names
+from bench.trials.selftest.planted_kernel import KernelError
+from bench.trials.selftest.selftest_settings import LAUNCHES, Settings
 
 DEFAULTS = Settings()
 
@@ -53,11 +54,11 @@ def selftest(
     Takes about half an hour with all peers. Nothing else should run on the machine.
     """
     # Other commands need not wait for it.
-    from bench.trials.selftest.session import DamagedError, Session  # noqa: PLC0415
+    from bench.trials.selftest.selftest_session import DamagedError, Session  # noqa: PLC0415
 
     if again:
         folder = REPORTS / again if (REPORTS / again).exists() else Path(again)
-        if not (folder / MANIFEST).is_file():
+        if not (folder / SELFTEST_MANIFEST).is_file():
             refuse(f"{again} is not a self-test in {REPORTS}/, or did not end")
         try:
             _build(folder)
@@ -120,7 +121,7 @@ def _faults(
 
 def _build(folder: Path) -> None:
     # Drawing libraries take seconds to load: only now, when nobody waits for an answer.
-    from bench.trials.selftest.page import build  # noqa: PLC0415
+    from bench.trials.selftest.selftest_page import build  # noqa: PLC0415
 
     page, figures = build(folder)
     for target in figures.targets:

@@ -27,8 +27,9 @@ WEB = Path(__file__).with_name("web")
 
 SCRIPTS = (
     *("format.js", "dom.js", "table.js", "data.js", "state.js", "selection.js"),
-    *("looks.js", "charts.js", "pointer.js", "figures.js", "groups.js", "cell.js", "lists.js"),
-    *("training.js", "controls.js", "app.js"),
+    *("chart_style.js", "chart_figure.js", "focused_cell.js", "chart_groups.js"),
+    *sorted(path.relative_to(WEB).as_posix() for path in (WEB / "charts").glob("*.js")),
+    *("cell.js", "lists.js", "training.js", "controls.js", "app.js"),
 )
 """In the order of their definitions; together they are one script."""
 

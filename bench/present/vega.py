@@ -12,7 +12,7 @@ from platformdirs import user_cache_path
 from bench.records import files
 
 VERSION = "6.1"
-"""Of Vega-Lite. vl-convert holds several; bench/present/web/charts.js is written for this one."""
+"""Of Vega-Lite. vl-convert holds several; bench/present/web/charts/ is written for it."""
 
 LICENCE = (
     "Charts by Vega, Vega-Lite and Vega-Embed of the University of Washington Interactive Data Lab "

@@ -260,7 +260,7 @@ TICKS = [
 def test_logarithmic_axes_have_few_round_ticks(
     open_page, domain: tuple[float, float], expected: list[float]
 ) -> None:
-    script = f"domain => {{ {_read('looks.js')} return logTicks(domain); }}"
+    script = f"domain => {{ {_read('chart_style.js')} return logTicks(domain); }}"
     assert open_page().page.evaluate(script, list(domain)) == pytest.approx(expected, rel=1e-9)
 
 

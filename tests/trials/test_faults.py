@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import runpy
 import threading
 from pathlib import Path
 
@@ -11,19 +12,11 @@ import pytest
 import typer
 
 from bench.commands import faults
-from bench.trials.faults import page, session, table
-from bench.trials.faults.lab import (
-    PLANTED,
-    Cell,
-    Ended,
-    Lab,
-    LabError,
-    UnavailableError,
-)
-from bench.trials.faults.outcome import Outcome
-from bench.trials.faults.table import FAULTS, Fault
-
-HELPERS = {"__init__", "good", "moment", "peers"}
+from bench.records import trial_results
+from bench.trials.faults import fault_session, fault_table, run_scenarios
+from bench.trials.faults.fault_outcome import Outcome
+from bench.trials.faults.fault_table import FAULTS, Fault
+from bench.trials.faults.observed_run import GOOD, Cell, Ended, Lab, LabError, UnavailableError
 
 
 def fault(trial, name: str = "planted") -> Fault:
@@ -44,30 +37,46 @@ def test_faults_have_names_of_their_own() -> None:
 
 
 def test_every_planted_file_is_used() -> None:
-    sources = [PLANTED.parent / f"{name}.py" for name in ("table", "scenarios")]
+    from bench.trials.faults import planted  # noqa: PLC0415 (imports jax)
+
+    sources = [Path(str(module.__file__)) for module in (fault_table, run_scenarios)]
     words = {
         node.value
         for source in sources
         for node in ast.walk(ast.parse(source.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
-    files = {path.stem for path in PLANTED.glob("*.py")} - HELPERS
-    assert files <= words
+    workloads = {name for name in vars(planted) if name.endswith("_workload")}
+    assert len(workloads) == 2
+    assert {*planted.PLANTED, *workloads} - set(GOOD) <= words
+
+
+@pytest.mark.parametrize(
+    ("name", "needed"),
+    [
+        ("waits_later", {"build", "why_unsupported"}),
+        ("nan_workload", {"problem", "SIZES", "DEFAULT_SIZE"}),
+    ],
+)
+def test_a_planted_file_defines_what_a_run_needs(
+    tmp_path: Path, name: str, needed: set[str]
+) -> None:
+    assert needed <= set(runpy.run_path(Lab(tmp_path).write_planted(name)))
 
 
 def test_what_is_not_as_it_must_be_is_a_deviation() -> None:
     outcome = Outcome()
-    outcome.see_end(Ended(1, "", 2.0, 0.5, []), 1)
-    outcome.see_cell(Cell("crashed", "killed by SIGSEGV during gate"), "crashed", "SIGSEGV")
+    outcome.check_end(Ended(1, "", 2.0, 0.5, []), 1)
+    outcome.check_cell(Cell("crashed", "killed by SIGSEGV during gate"), "crashed", "SIGSEGV")
     assert outcome.passed
     assert outcome.cell == "crashed: killed by SIGSEGV during gate"
-    outcome.see_end(Ended(0, "said this", 2.0, None, ["sleep 300"]), 1)
-    outcome.see_cell(Cell("oom", "killed"), "crashed", "SIGSEGV")
-    outcome.see_cell(None, "crashed", "")
+    outcome.check_end(Ended(0, "said this", 2.0, None, ["sleep 300"]), 1)
+    outcome.check_cell(Cell("oom", "killed"), "crashed", "SIGSEGV")
+    outcome.check_cell(None, "crashed", "")
     assert not outcome.passed
-    told = " ".join(outcome.deviations)
+    noted = " ".join(outcome.deviations)
     for words in ("exit code 0, not 1", "said this", "sleep 300", "oom, not crashed", "no row"):
-        assert words in told
+        assert words in noted
     assert outcome.cut_s == 0.5
 
 
@@ -85,7 +94,7 @@ def test_files_that_are_not_whole_are_found(tmp_path: Path) -> None:
         (lab.run / name).write_text(text)
     assert lab.half_written() == []
     assert lab.report("python_loop") == ""
-    assert lab.report("other") == "report.html says nothing of other"
+    assert lab.report("other") == "report.html does not mention other"
     for name, text in {
         "cells.jsonl": "{}\n{",
         "manifest.json": "{",
@@ -97,7 +106,7 @@ def test_files_that_are_not_whole_are_found(tmp_path: Path) -> None:
     assert lab.half_written() == [
         *("cells.jsonl", "manifest.json", "report.html", "report.md.1.part", "samples.parquet")
     ]
-    assert lab.report() == "report.html is cut off"
+    assert lab.report() == "report.html is truncated"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +119,7 @@ def test_files_that_are_not_whole_are_found(tmp_path: Path) -> None:
     ],
 )
 def test_one_fault(trial, passed: bool, skipped: str) -> None:
-    outcome = session.inject(fault(trial), threading.Event())
+    outcome = fault_session.inject(fault(trial), threading.Event())
     assert (outcome.passed, outcome.skipped) == (passed, skipped)
 
 
@@ -131,18 +140,18 @@ def test_the_table_and_the_exit_code(
     words: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(table, "FAULTS", (fault(trial, "mine"),))
+    monkeypatch.setattr(fault_table, "FAULTS", (fault(trial, "mine"),))
     with pytest.raises(typer.Exit) as ended:
         faults.faults(["mine"], list_=False, jobs=1, run="r")
     assert ended.value.exit_code == code
-    assert words in (tmp_path / "reports/r" / page.MARKDOWN).read_text()
-    html = (tmp_path / "reports/r" / page.PAGE).read_text()
+    assert words in (tmp_path / "reports/r" / trial_results.FAULTS_MARKDOWN).read_text()
+    html = (tmp_path / "reports/r" / trial_results.FAULTS_PAGE).read_text()
     assert words.replace("\\", "") in html
     assert html.rstrip().endswith("</html>")
     shown = capsys.readouterr().out
     assert "mine" in shown
     assert "1 fault: " in shown
-    (row,) = json.loads((tmp_path / "reports/r" / session.RESULTS).read_text())["rows"]
+    (row,) = json.loads((tmp_path / "reports/r" / trial_results.FAULTS).read_text())["rows"]
     assert row["name"] == "mine"
     assert row["passed"] == (code == 0 and not row["outcome"]["skipped"])
 

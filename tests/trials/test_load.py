@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from bench.measure.environment import child_environment
-from bench.trials.selftest import load as module
-from bench.trials.selftest.load import PATTERNS, LoadError, load, segments
+from bench.trials.selftest import background_load as module
+from bench.trials.selftest.background_load import PATTERNS, LoadError, load, segments
 
-COMMAND = (sys.executable, "-m", "bench.trials.selftest.load")
+COMMAND = (sys.executable, "-m", "bench.trials.selftest.background_load")
 
 
 @pytest.fixture

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from bench.trials.selftest import kernel as kernels
-from bench.trials.selftest import peer as contract
-from bench.trials.selftest import peers
-from bench.trials.selftest.kernel import SEED, Kernel, KernelError, build, build_ffi
-from bench.trials.selftest.peer import PeerError, PeerTrial, run_tool
-from bench.trials.selftest.peers import (
+from bench.trials.selftest import peer_protocol as contract
+from bench.trials.selftest import peer_tools as peers
+from bench.trials.selftest import planted_kernel as kernels
+from bench.trials.selftest.peer_protocol import PeerError, PeerTrial, run_tool
+from bench.trials.selftest.peer_tools import (
     find_peers,
     google_benchmark,
     hyperfine,
     pyperf,
     pytest_benchmark,
 )
+from bench.trials.selftest.planted_kernel import SEED, Kernel, KernelError, build, build_ffi
 
 NAMES = sorted(find_peers())
 
@@ -65,7 +65,7 @@ def test_a_call_takes_time(kernel: Kernel) -> None:
 
 
 def test_a_jitted_step_runs_the_kernel(kernel: Kernel, tmp_path: Path) -> None:
-    from bench.trials.selftest.jax_step import planted_step  # noqa: PLC0415 (starts jax)
+    from bench.trials.selftest.planted_step import planted_step  # noqa: PLC0415 (starts jax)
 
     library = build_ffi(tmp_path)
     for iterations in (1000, 2000):

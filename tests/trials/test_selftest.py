@@ -13,10 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.__main__ import app
+from bench.records import trial_results
 from bench.records.arms import TWIN
 from bench.records.paths import ROOT
-from bench.trials.selftest import figures, kernel, session
-from bench.trials.selftest.figures import (
+from bench.trials.selftest import detector_figures as figures
+from bench.trials.selftest import planted_kernel as kernel
+from bench.trials.selftest import selftest_session as session
+from bench.trials.selftest.detector_figures import (
     ALL,
     LAUNCHES,
     LOCKSTEP,
@@ -24,8 +27,8 @@ from bench.trials.selftest.figures import (
     compute,
     replay,
 )
-from bench.trials.selftest.page import build
-from bench.trials.selftest.session import (
+from bench.trials.selftest.selftest_page import build
+from bench.trials.selftest.selftest_session import (
     ROUNDS,
     SLOWDOWNS,
     OverheadRow,
@@ -178,7 +181,7 @@ def test_pages_are_made_of_stored_rows(tmp_path: Path) -> None:
     stored = json.loads((folder / "figures.json").read_text())
     assert len(stored["detectors"]) == len(found.detectors)
     assert (folder / "detectors.svg").exists()
-    for file in (session.TRIALS, session.MANIFEST):
+    for file in (session.TRIALS, trial_results.SELFTEST_MANIFEST):
         path = folder / file
         path.write_bytes(path.read_bytes()[:-1])
         with pytest.raises(session.DamagedError, match=file):

@@ -12,11 +12,7 @@ from typing import Any
 
 from bench.analyse import cell_table
 from bench.present import sentences, text_tables
-from bench.records import numbers, store
-from bench.trials.faults import page as faults_page
-from bench.trials.faults import session as faults_session
-from bench.trials.selftest.page import FIGURES
-from bench.trials.selftest.settings import MANIFEST as SELFTEST
+from bench.records import numbers, store, trial_results
 
 RUNS, SELFTESTS, FAULTS = "Runs", "Self-tests", "Injected faults"
 KINDS = {
@@ -82,8 +78,8 @@ def _published(reports: Path) -> Sequence[str]:
 def _entries(folder: Path) -> Iterator[Entry]:
     readers = {
         store.MANIFEST: _run,
-        SELFTEST: _selftest,
-        faults_session.RESULTS: _faults,
+        trial_results.SELFTEST_MANIFEST: _selftest,
+        trial_results.FAULTS: _faults,
     }
     for name, read in readers.items():
         if (folder / name).is_file():
@@ -122,8 +118,8 @@ def _run(folder: Path) -> Entry:
 
 
 def _selftest(folder: Path) -> Entry:
-    manifest, figures = _json(folder / SELFTEST), _json(folder / FIGURES)
-    targets = figures["targets"]
+    manifest = _json(folder / trial_results.SELFTEST_MANIFEST)
+    targets = _json(folder / trial_results.SELFTEST_FIGURES)["targets"]
     missed = [target for target in targets if not target["met"]]
     headline = f"{len(targets) - len(missed)} of {numbers.count(len(targets), 'target')} met."
     facts = [("Met" if t["met"] else "Missed", f"{t['promise']}: {t['measured']}") for t in targets]
@@ -139,15 +135,15 @@ def _selftest(folder: Path) -> Entry:
 
 
 def _faults(folder: Path) -> Entry:
-    results = faults_session.read(folder)
+    results = trial_results.read_faults(folder)
     return Entry(
         kind=FAULTS,
         folder=folder.name,
         started=datetime.fromisoformat(results["started_at"]),
-        headline=f"{faults_page.summary(results)}.",
+        headline=f"{trial_results.summarize_faults(results)}.",
         facts=_made(results),
-        page=faults_page.PAGE,
-        markdown=faults_page.MARKDOWN,
+        page=trial_results.FAULTS_PAGE,
+        markdown=trial_results.FAULTS_MARKDOWN,
     )
 
 

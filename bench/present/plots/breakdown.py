@@ -39,7 +39,7 @@ class Panel:
 
     title: str
     bars: Mapping[str, Mapping[str, float]]
-    """Seconds of a step by part, as bench.analyse.causes.traced_differences.parts gives them, by implementation."""
+    """Seconds of a step by part, by implementation: see bench.analyse.causes.traced_differences."""
 
 
 def draw(slug: str, blocks: Sequence[Panel]) -> Plot:

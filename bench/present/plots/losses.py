@@ -27,7 +27,7 @@ POINTS = 400
 EQUAL = "equal"
 """Where an axis shows differences of 0, for which a logarithmic one has no place."""
 
-# As on the page: see bench/present/web/looks.js.
+# As on the page: see bench/present/web/chart_style.js.
 _YARDSTICKS: dict[str, Dashes] = {IN_PARTS: (0, (1, 1.5)), EXACT: (0, (6, 2))}
 _BENEATH: dict[str, Any] = {"color": MUTED, "alpha": 0.35, "linewidth": 4}
 """How the reference is drawn, so that curves on it are seen to be."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.trials.selftest.kernel import SEED, spin_function
+from bench.trials.selftest.planted_kernel import SEED, spin_function
 
 LIBRARY = "LOCKSTEP_PLANTED_LIBRARY"
 ITERATIONS = "LOCKSTEP_PLANTED_ITERATIONS"

@@ -1,0 +1,73 @@
+// What the groups of charts share: which panels are drawn, how wide, and tables behind them.
+
+const MOST_PANELS = 12;
+
+const unique = (values) => [...new Set(values)];
+
+const ascending = (values) => unique(values).sort((a, b) => a - b);
+
+const choices = (...selectors) => element("div", { class: "choices" }, ...selectors);
+
+const nothing = (text) => element("p", { class: "note" }, text);
+
+const inSeconds = (value) => si(value, "s");
+
+const inPlain = (value) => si(value, "");
+
+const significantOrMissing = (value) => (known(value) ? significant(value) : MISSING);
+
+/* Columns of the tables behind charts, whose rows refer to cells by their place. A cell's whole name
+   would leave a narrow screen no room for its figures. */
+const CELL = {
+  key: "cell",
+  title: "Implementation",
+  filter: (row) => CELLS[row.cell].name,
+  value: (row) => CELLS[row.cell].full,
+  node: (row) => cellLink(CELLS[row.cell], CELLS[row.cell].name),
+  detail: (row) => whereOf(CELLS[row.cell]),
+};
+
+const whereOf = (cell) =>
+  [DATA.subjects.length > 1 ? cell.of.subjectName : "", cell.of.place].filter(Boolean).join(", ");
+
+const NAME = { key: "name", title: "Implementation", filter: true, align: "long" };
+
+const VERDICT = { key: "verdict", title: "Verdict", filter: true };
+
+const number = (key, title, text, note) => ({ key, title, text, note, align: "right" });
+
+/* The cells of at most so many panels, a panel a `key`, and what is said of the others. */
+function panelled(cells, group, what, key) {
+  const panels = unique(cells.map(key));
+  if (chosen("all") === group || panels.length <= MOST_PANELS) return [cells, ""];
+  const shown = new Set(panels.slice(0, MOST_PANELS));
+  const button = element("button", { type: "button" }, "Draw all");
+  button.addEventListener("click", () => {
+    choose({ all: group });
+    redraw([group]);
+  });
+  const left = `Not drawn: ${panels.length - MOST_PANELS} of ${panels.length} ${what}. `;
+  return [
+    cells.filter((cell) => shown.has(key(cell))),
+    element("p", { class: "note" }, left, button),
+  ];
+}
+
+const blockOf = (cell) => cell.block;
+
+/* Panels side by side: only the first has labels, which take so much room. */
+const LABELS = 210;
+
+const columnsFor = (target, each, panels, labels) =>
+  Math.max(1, Math.min(4, unique(panels).length, Math.floor((widthOf(target) - labels) / each)));
+
+const panelWidth = (target, columns, labels, most) =>
+  Math.min(most, Math.max(110, (widthOf(target) - labels) / columns - 24));
+
+/* A panel for each place, in the order of the rows. */
+const panelsByPlace = (rows) => ({
+  field: "place",
+  type: "nominal",
+  title: null,
+  sort: [...new Set(rows.map((row) => row.place))],
+});

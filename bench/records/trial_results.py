@@ -1,0 +1,63 @@
+"""The files of a stored self-test, and the stored results of injected faults."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, TypedDict, cast
+
+from bench.records import numbers
+
+SELFTEST_MANIFEST = "selftest.json"
+"""Written when all trials of a self-test are stored."""
+SELFTEST_FIGURES = "figures.json"
+
+FAULTS = "faults.json"
+FAULTS_PAGE = "faults.html"
+FAULTS_MARKDOWN = "faults.md"
+
+
+class FaultRow(TypedDict):
+    """One injected fault and its outcome."""
+
+    name: str
+    kind: str
+    how: str
+    passed: bool
+    outcome: dict[str, Any]
+    """The fields of bench.trials.faults.fault_outcome.Outcome."""
+
+
+class FaultResults(TypedDict):
+    """The contents of FAULTS."""
+
+    started_at: str
+    seconds: float
+    host: dict[str, Any]
+    git: dict[str, Any]
+    rows: list[FaultRow]
+
+
+def read_faults(folder: Path) -> FaultResults:
+    """Read the results of injected faults from their folder.
+
+    Raises:
+      FileNotFoundError: the folder has no such results.
+    """
+    return cast("FaultResults", json.loads((folder / FAULTS).read_text(encoding="utf-8")))
+
+
+def as_expected(row: FaultRow) -> bool:
+    """Whether nothing was lost; a fault that was skipped has lost nothing."""
+    return row["passed"] or bool(row["outcome"]["skipped"])
+
+
+def summarize_faults(results: FaultResults) -> str:
+    """`44 faults: 43 ended as expected, 1 skipped; in 9.5 min`."""
+    rows = results["rows"]
+    skipped = sum(bool(row["outcome"]["skipped"]) for row in rows)
+    failed = sum(not as_expected(row) for row in rows)
+    parts = [f"{len(rows) - skipped - failed} ended as expected"]
+    parts += [f"{failed} did not"] * bool(failed) + [f"{skipped} skipped"] * bool(skipped)
+    took = numbers.seconds(results["seconds"])
+    return f"{numbers.count(len(rows), 'fault')}: {', '.join(parts)}; in {took}"

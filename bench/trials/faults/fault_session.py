@@ -1,0 +1,81 @@
+"""Injects faults into runs, several at once, and stores the outcomes."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench.records import files
+from bench.records.host import describe_code, describe_host
+from bench.records.trial_results import FAULTS, FaultResults, FaultRow
+from bench.trials.faults.fault_outcome import Outcome
+from bench.trials.faults.fault_table import Fault
+from bench.trials.faults.observed_run import Lab, LabError, UnavailableError
+
+
+def run(faults: Sequence[Fault], jobs: int, done: Callable[[Fault, Outcome], None]) -> FaultResults:
+    """Inject faults, `jobs` at a time; `done` is called with the outcome of each."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell ignores SIGINT in background jobs, and the runs started here would inherit that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    started, began = datetime.now(UTC), time.monotonic()
+    stop = threading.Event()
+
+    def inject_one(fault: Fault) -> FaultRow:
+        outcome = inject(fault, stop)
+        if not stop.is_set():
+            done(fault, outcome)
+        return FaultRow(
+            name=fault.name,
+            kind=fault.kind,
+            how=fault.how,
+            passed=outcome.passed,
+            outcome=asdict(outcome),
+        )
+
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            # Faults that wait for a deadline are neighbours in the table and leave the cores idle.
+            # In a shuffled order, other faults use the cores meanwhile.
+            order = random.Random(0).sample(range(len(faults)), len(faults))
+            rows = dict(zip(order, pool.map(inject_one, (faults[i] for i in order)), strict=True))
+        except BaseException:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return FaultResults(
+        started_at=started.isoformat(timespec="seconds"),
+        seconds=time.monotonic() - began,
+        host=describe_host(),
+        git=describe_code(),
+        rows=[rows[number] for number in range(len(faults))],
+    )
+
+
+def inject(fault: Fault, stop: threading.Event) -> Outcome:
+    """Inject one fault into runs in a temporary folder; setting `stop` ends it early."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="lockstep-fault-") as folder:
+        try:
+            outcome = fault.trial(Lab(Path(folder), stop=stop))
+        except UnavailableError as error:
+            outcome = Outcome(skipped=str(error))
+        except LabError as error:
+            outcome = Outcome(deviations=[str(error)])
+    outcome.seconds = time.monotonic() - began
+    return outcome
+
+
+def write(folder: Path, results: FaultResults) -> None:
+    """Store the results in a folder, which is created."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files.write(folder / FAULTS, json.dumps(results, indent=2) + "\n")

@@ -1,5 +1,0 @@
-"""Calls sys.exit when it is imported."""
-
-import sys
-
-sys.exit("planted")

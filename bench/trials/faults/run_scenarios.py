@@ -1,0 +1,251 @@
+"""Trials of faults: planted files, and runs that are killed, out of space or damaged on disk."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bench.trials.faults.fault_outcome import Outcome
+from bench.trials.faults.full_disk import fill, small_disk
+from bench.trials.faults.observed_run import GOOD, RUN, Ended, Front, Lab
+
+Trial = Callable[[Lab], Outcome]
+
+LATER = "waits_later"
+"""The planted implementation of runs that are disturbed in their second block."""
+BATCHES = (8, 16)
+TWO_BLOCKS = ("--batch-sizes", *map(str, BATCHES))
+ALL = (*GOOD, LATER)
+
+
+def planted(
+    file: str,
+    status: str,
+    reason: str,
+    *words: str,
+    code: int = 1,
+    says: str = "",
+    beside: Sequence[str] = GOOD,
+) -> Trial:
+    """Measure a planted implementation beside good ones, which must be ok.
+
+    Args:
+      file: name of the planted implementation.
+      status: expected status of its cell.
+      reason: pattern that the reason of its cell must match.
+      words: options of the run.
+      code: expected exit code of the run.
+      says: pattern that the run's output must match.
+      beside: the good implementations.
+    """
+
+    def trial(lab: Lab) -> Outcome:
+        outcome = Outcome()
+        ended = lab.measure(file, words=words).wait()
+        outcome.check_end(ended, code)
+        outcome.check_cell(lab.cells().get(f"8/{file}"), status, reason)
+        outcome.check_others(lab, (8,), beside)
+        outcome.check_files(lab, file)
+        outcome.expect(ended.says(says), f"the output does not match {says!r}")
+        return outcome
+
+    return trial
+
+
+def of_two(file: str, status: str, reason: str) -> Trial:
+    """Measure a planted implementation that goes wrong in one of two processes."""
+    words = ("--meshes", "data=2", "--processes", "2", "--silence", "20")
+    # The other good implementation is for one process only.
+    return planted(file, status, reason, *words, beside=GOOD[1:])
+
+
+def bad_workload(file: str, reason: str) -> Trial:
+    """Measure a planted workload, of which no cell can be right."""
+
+    def trial(lab: Lab) -> Outcome:
+        outcome = Outcome()
+        outcome.check_end(lab.measure(workload=file).wait(), 1)
+        for name in GOOD:
+            outcome.check_cell(lab.cells().get(f"8/{name}"), "wrong", reason)
+        outcome.others = "none can be ok"
+        outcome.check_files(lab, *GOOD)
+        return outcome
+
+    return trial
+
+
+def front_killed(lab: Lab) -> Outcome:
+    """Kill the supervisor by SIGKILL in its second block, then resume the run."""
+    outcome = Outcome()
+    front = _second_block(lab)
+    before = lab.attempts()
+    outcome.expect(bool(before), "nothing of the first block is stored")
+    front.send(signal.SIGKILL)
+    ended = front.wait()
+    outcome.check_end(ended, -signal.SIGKILL)
+    _resume(lab, outcome, before)
+    outcome.code = ended.code
+    outcome.cell = f"killed, then resumed: {outcome.cell}"
+    return outcome
+
+
+def interrupted(number: signal.Signals) -> Trial:
+    """Send the supervisor a signal in its second block, on which it must end in good order."""
+
+    def trial(lab: Lab) -> Outcome:
+        outcome = Outcome()
+        front = _second_block(lab)
+        front.send(number)
+        ended = front.wait()
+        outcome.check_end(ended, 2)
+        message = re.search(r"interrupted[^\n!]*", ended.out)
+        outcome.cell = message[0].strip() if message else ""
+        outcome.expect(message is not None, "the output does not say that it was interrupted")
+        _check_first_block(lab, outcome)
+        outcome.check_files(lab, *ALL)
+        return outcome
+
+    return trial
+
+
+def full_disk(lab: Lab) -> Outcome:
+    """Fill the file system of reports/ to its last byte while the second block is measured."""
+    outcome = Outcome()
+    reports = lab.folder / "reports"
+    reports.mkdir()
+    with small_disk(reports, "32m") as (prefix, root):
+        small = replace(lab, prefix=prefix, root=root)
+        front = _second_block(small)
+        before = small.attempts()
+        filler = fill(small.run.parent)
+        (lab.folder / "go").touch()
+        ended = front.wait()
+        outcome.check_end(ended, 3)
+        message = re.search(r"cannot write into (\S+): [^\n]*", ended.out)
+        outcome.expect(
+            message is not None and RUN in message[1], "the output does not name the run's folder"
+        )
+        outcome.expect(ended.says(f"--resume {RUN}"), "the output does not say how to resume")
+        _check_first_block(small, outcome)
+        # The last line of the rows may be truncated. It is not a row, and resuming removes it.
+        drafts = [name for name in small.half_written() if not name.endswith(".jsonl")]
+        outcome.expect(not drafts, f"incomplete files: {', '.join(drafts)}")
+        filler.unlink()
+        _resume(small, outcome, before)
+        outcome.code, outcome.cut_s = ended.code, None  # no process had to end
+        outcome.cell = f"{message[0] if message else ''}; then resumed: {outcome.cell}"
+    return outcome
+
+
+def full_temporary_folder(lab: Lab) -> Outcome:
+    """Fill the temporary folder but for two pages: it looks usable and is not."""
+    outcome = Outcome()
+    temporary = lab.folder / "tmp"
+    temporary.mkdir()
+    with small_disk(temporary, "64k") as (prefix, root):
+        filler = fill(root / temporary.relative_to("/"))
+        os.truncate(filler, filler.stat().st_size - 2 * resource.getpagesize())
+        small = replace(lab, prefix=prefix, root=root, environment={"TMPDIR": str(temporary)})
+        outcome.check_end(small.measure(words=("--profile",)).wait(), 0)
+        outcome.check_others(small, (8,))
+        outcome.check_files(small, *GOOD)
+        outcome.cell = "all cells are measured as usual"
+    return outcome
+
+
+def same_name(lab: Lab) -> Outcome:
+    """Start two runs of the same name at once."""
+    outcome = Outcome()
+    fronts = [lab.measure() for _ in range(2)]
+    ends = sorted((front.wait() for front in fronts), key=lambda ended: ended.code)
+    for ended, code in zip(ends, (0, 4), strict=True):
+        outcome.check_end(ended, code)
+    refusal = _last_line(ends[1])
+    outcome.cell = f"one is measured, the other is refused: {refusal}"
+    outcome.expect("exists" in refusal, f"the output does not say that it exists: {refusal}")
+    outcome.check_others(lab, (8,))
+    outcome.check_files(lab, *GOOD)
+    return outcome
+
+
+def resumed_while_measured(lab: Lab) -> Outcome:
+    """Resume a run in a second process while the first one still measures it."""
+    outcome = Outcome()
+    front = _second_block(lab)
+    second = lab.measure(LATER, resume=True).wait()
+    (lab.folder / "go").touch()
+    outcome.check_end(front.wait(), 0)
+    outcome.cut_s = None
+    outcome.check_end(second, 4)
+    outcome.cell = f"refused: {_last_line(second)}"
+    outcome.check_others(lab, BATCHES, ALL)
+    outcome.check_files(lab, *ALL)
+    return outcome
+
+
+def damaged(file: str, damage: Callable[[Path], None]) -> Trial:
+    """Damage a file of a stored run, then rebuild its report and resume the run."""
+
+    def trial(lab: Lab) -> Outcome:
+        outcome = Outcome()
+        outcome.check_end(lab.measure(words=TWO_BLOCKS).wait(), 0)
+        damage(lab.run / file)
+        rebuilt = lab.start("report", RUN).wait()
+        outcome.check_end(rebuilt, 0)
+        warning = re.search(rf"[^\n]*{re.escape(file)}[^\n]*", rebuilt.out)
+        outcome.expect(warning is not None, f"the report does not name {file}")
+        resumed = lab.measure(resume=True).wait()
+        outcome.check_end(resumed, 0)
+        outcome.expect(file in resumed.out, f"resuming does not name {file}")
+        outcome.cell = f"set aside and measured again: {warning[0].strip() if warning else ''}"
+        outcome.check_others(lab, BATCHES)
+        outcome.check_files(lab, *GOOD, except_for=file)  # the damaged bytes are kept
+        return outcome
+
+    return trial
+
+
+def change_a_byte(path: Path) -> None:
+    """Change a byte in the middle, which a reader that checks only line ends would not notice."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut_off(path: Path) -> None:
+    """Cut off the last tenth of a file."""
+    os.truncate(path, path.stat().st_size * 9 // 10)
+
+
+def _last_line(ended: Ended) -> str:
+    return (ended.out.strip().splitlines() or [""])[-1]
+
+
+def _second_block(lab: Lab) -> Front:
+    """Start a run of two blocks and wait until it measures the second one."""
+    front = lab.measure(LATER, words=TWO_BLOCKS)
+    front.until_injected()
+    return front
+
+
+def _check_first_block(lab: Lab, outcome: Outcome) -> None:
+    """Expect that the first block alone is stored, and all its cells ok."""
+    batches = sorted(set(lab.stored().blocks["batch"]))
+    outcome.expect(len(batches) == 1, f"{len(batches)} blocks are stored, not only the first")
+    outcome.check_others(lab, batches, ALL)
+
+
+def _resume(lab: Lab, outcome: Outcome, before: list[str]) -> None:
+    """Resume a run: everything stored before remains, and the missing blocks are measured."""
+    outcome.check_end(lab.measure(LATER, resume=True).wait(), 0)
+    after = lab.attempts()
+    remain = after[: len(before)] == before and len(after) > len(before)
+    outcome.expect(remain, f"stored before: {before}, after resuming: {after}")
+    outcome.check_others(lab, BATCHES, ALL)
+    outcome.check_files(lab, *ALL)
+    outcome.cell = f"{len(before)} of {len(after)} blocks kept, the others measured"

@@ -1,0 +1,21 @@
+"""Other tools that tell whether two programs are equally fast: one file a tool, its name."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import cast
+
+from bench.trials.selftest.peer_protocol import Peer
+
+
+def peer_names() -> list[str]:
+    """Names of all tools. Imports none of them: some load large libraries."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def find_peers() -> dict[str, Peer]:
+    """All tools by name, whether they can be used here or not."""
+    return {
+        name: cast("Peer", importlib.import_module(f"{__name__}.{name}")) for name in peer_names()
+    }

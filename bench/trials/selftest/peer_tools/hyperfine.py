@@ -1,0 +1,65 @@
+"""hyperfine: whole processes are timed, and judged as its scripts/welch_ttest.py does, at 5 %."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import shutil
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from scipy import stats
+
+from bench.trials.selftest.peer_protocol import ALPHA, PeerTrial, run_tool
+from bench.trials.selftest.planted_kernel import Kernel
+
+REPEATS = 20
+"""Calls in one process: enough that its start, which is timed too, is a small part."""
+
+_START_S = 0.001
+"""What the start of a process takes, about."""
+_LEAST_RUNS = 2
+
+
+def why_unavailable() -> str | None:
+    """Why it cannot be used here, and what to install; None if it can."""
+    if shutil.which("hyperfine") is None:
+        return "no hyperfine: apt install hyperfine, brew install hyperfine, or cargo install it"
+    return None
+
+
+def trial(kernel: Kernel, base: int, other: int, seconds: float, directory: Path) -> PeerTrial:
+    """Time one program after the other in one invocation."""
+    directory = directory.resolve()  # the tools run in it
+    started = time.perf_counter()
+    run_s = REPEATS * kernel.seconds_for(base) + _START_S
+    runs = max(_LEAST_RUNS, round(seconds / 2 / run_s))
+    output = directory / "hyperfine.json"
+    command = [
+        *("hyperfine", "--shell=none", "--style=none", "--warmup=1", f"--runs={runs}"),
+        f"--export-json={output}",
+        # It takes these apart as a shell would.
+        *(shlex.join([str(kernel.executable), str(n), str(REPEATS)]) for n in (base, other)),
+    ]
+    run_tool(command, directory, seconds)
+    results = json.loads(output.read_text(encoding="utf-8"))["results"]
+    times = [result["times"] for result in results]
+    slower = verdict(*times)
+    return PeerTrial(
+        different=slower is not None,
+        slower=slower,
+        ratio=statistics.fmean(times[1]) / statistics.fmean(times[0]),
+        measured_s=sum(map(sum, times)),
+        wall_s=time.perf_counter() - started,
+    )
+
+
+def verdict(base: Sequence[float], other: Sequence[float]) -> bool | None:
+    """Whether the other is slower, by Welch's t test of the times; None if it is not rejected."""
+    p = float(stats.ttest_ind(base, other, equal_var=False).pvalue)
+    if math.isnan(p) or p >= ALPHA:
+        return None
+    return statistics.fmean(other) > statistics.fmean(base)

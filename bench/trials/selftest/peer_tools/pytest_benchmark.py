@@ -1,0 +1,88 @@
+"""pytest-benchmark: the other's run fails if its fastest call is over 2 % above the base's.
+
+That is a threshold, not a test, and in one direction: what is no regression to it, is the same.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.trials.selftest.peer_protocol import PeerTrial, failure, run_tool
+from bench.trials.selftest.planted_kernel import Kernel
+from bench.trials.selftest.programs import spin_pytest
+
+THRESHOLD = "min:2%"
+"""As much as Lockstep's own margin; the tool takes whole percents."""
+
+_PROGRAM = f"{spin_pytest.__file__}::{spin_pytest.test_spin.__name__}"
+_REGRESSED = "Performance has regressed"
+
+
+def why_unavailable() -> str | None:
+    """Why it cannot be used here, and what to install; None if it can."""
+    if importlib.util.find_spec("pytest_benchmark") is None:
+        return "no pytest-benchmark: pip install pytest-benchmark"
+    return None
+
+
+def trial(kernel: Kernel, base: int, other: int, seconds: float, directory: Path) -> PeerTrial:
+    """Save a run of the base, and compare a run of the other with it."""
+    directory = directory.resolve()  # the tools run in it
+    started = time.perf_counter()
+    # A configuration of our own, or it would take the one of a folder above.
+    (directory / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    _run(kernel, base, seconds / 2, directory, "--benchmark-save=base")
+    compare = ("--benchmark-compare=0001", f"--benchmark-compare-fail={THRESHOLD}")
+    done = _run(kernel, other, seconds / 2, directory, "--benchmark-save=other", *compare)
+    regressed = has_regressed(done)
+    stats = [_stats(directory, name) for name in ("0001_base", "0002_other")]
+    return PeerTrial(
+        different=regressed,
+        slower=True if regressed else None,
+        ratio=stats[1]["min"] / stats[0]["min"],
+        measured_s=sum(each["total"] * each["iterations"] for each in stats),
+        wall_s=time.perf_counter() - started,
+    )
+
+
+def has_regressed(done: subprocess.CompletedProcess[str]) -> bool:
+    """Its verdict.
+
+    Raises:
+      PeerError: it failed for another reason than a regression.
+    """
+    regressed = _REGRESSED in done.stderr
+    if bool(done.returncode) != regressed:
+        raise failure(done)
+    return regressed
+
+
+def _run(
+    kernel: Kernel, iterations: int, seconds: float, directory: Path, *options: str
+) -> subprocess.CompletedProcess[str]:
+    command = [
+        *(sys.executable, "-m", "pytest", _PROGRAM),
+        *("-c", str(directory / "pytest.ini"), f"--rootdir={directory}", "-p", "no:cacheprovider"),
+        f"--benchmark-storage={(directory / 'storage').as_uri()}",
+        f"--benchmark-max-time={seconds:.6f}",
+        *options,
+    ]
+    told = {
+        spin_pytest.LIBRARY: str(kernel.library),
+        spin_pytest.ITERATIONS: str(iterations),
+        "PYTEST_ADDOPTS": "",
+    }
+    # The code of a failed test is that of a regression, too.
+    return run_tool(command, directory, seconds, told, codes=(0, 1))
+
+
+def _stats(directory: Path, name: str) -> dict[str, Any]:
+    (path,) = (directory / "storage").glob(f"*/{name}.json")
+    (benchmark,) = json.loads(path.read_text(encoding="utf-8"))["benchmarks"]
+    return dict(benchmark["stats"])

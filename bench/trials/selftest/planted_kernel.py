@@ -1,0 +1,163 @@
+"""The planted workload, compiled: `spin(n)` takes as long as n says. Imports no jax.
+
+A slowdown is planted by a larger n, and nothing else: both programs run the same machine code.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("planted_kernel.cc")
+SEED = 0.5
+"""What the chain starts with; every tool passes it, so that all compute the same."""
+
+_COMPILERS = ("c++", "g++", "clang++")
+# Multiply and add stay two roundings, as in Python: where they are fused, results differ.
+_FLAGS = ("-O2", "-std=c++17", "-fPIC", "-ffp-contract=off")
+_TIMEOUT_S = 300.0
+_TAIL_LINES = 10
+_CALLS = 9
+"""Timed calls whose median is taken."""
+_FIRST = 1_000
+_INCLUDE = "import jax; print(jax.ffi.include_dir())"
+
+
+class KernelError(Exception):
+    """The kernel cannot be built; the message says what is missing."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The planted workload as a library and as a program, both in `folder`."""
+
+    folder: Path
+    library: Path
+    """Exports `double lockstep_spin(int64_t n, double seed)`."""
+    executable: Path
+    """`planted N_ITERATIONS REPEATS` spins N_ITERATIONS, REPEATS times over."""
+
+    def spin(self, iterations: int, seed: float = SEED) -> float:
+        """Run the chain in this process, without Python's lock; returns its last value."""
+        return spin_function(self.library)(iterations, seed)
+
+    def seconds_for(self, iterations: int) -> float:
+        """Seconds that one call of `spin(iterations)` takes now: median of a few calls."""
+        times = []
+        for _ in range(_CALLS):
+            started = time.perf_counter()
+            self.spin(iterations)
+            times.append(time.perf_counter() - started)
+        return statistics.median(times)
+
+    def iterations_for(self, seconds: float) -> int:
+        """Iterations with which one call takes about so many seconds now; at least 1."""
+        iterations = _FIRST
+        # Short calls are mostly the cost of calling: the last estimate is from a long enough one.
+        while (taken := self.seconds_for(iterations)) < seconds / 2:
+            iterations *= 2
+        return max(1, round(iterations * seconds / taken))
+
+
+def why_unavailable() -> str | None:
+    """Why nothing can be compiled here, and what to install; None if it can."""
+    named = os.environ.get("CXX")
+    if named and shutil.which(shlex.split(named)[0]) is None:
+        return f"CXX names {named}, which is not on the path"
+    if not named and not any(shutil.which(name) for name in _COMPILERS):
+        return (
+            f"no C++ compiler: none of {', '.join(_COMPILERS)} is on the path; install one "
+            "(Debian, Ubuntu: apt install g++; macOS: xcode-select --install), or name it in CXX"
+        )
+    return None
+
+
+def build(directory: Path) -> Kernel:
+    """Compile the planted workload into a folder, which is made if it is not there.
+
+    Raises:
+      KernelError: there is no compiler, or it failed.
+    """
+    directory = directory.resolve()
+    library = compile_cpp([SOURCE], directory / "libplanted.so", "-shared")
+    executable = compile_cpp([SOURCE], directory / "planted", "-DLOCKSTEP_MAIN")
+    return Kernel(directory, library, executable)
+
+
+def build_ffi(directory: Path) -> Path:
+    """Compile the workload as an XLA FFI handler, with the headers of the installed jaxlib.
+
+    Returns:
+      A shared library that exports `lockstep_spin_ffi`, for `bench.trials.selftest.planted_step`.
+
+    Raises:
+      KernelError: there is no compiler or no jax, or the compiler failed.
+    """
+    include = _run([sys.executable, "-c", _INCLUDE], "jax cannot be imported").strip()
+    output = directory.resolve() / "libplanted_ffi.so"
+    return compile_cpp([SOURCE], output, "-shared", "-DLOCKSTEP_FFI", f"-I{include}")
+
+
+def compile_cpp(sources: Sequence[Path], output: Path, *flags: str) -> Path:
+    """Compile C++ sources as the kernel is compiled; `flags` stand behind the sources.
+
+    Raises:
+      KernelError: there is no compiler, or it failed.
+    """
+    reason = why_unavailable()
+    if reason:
+        raise KernelError(reason)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    command = [*_compiler(), *_FLAGS, *map(str, sources), "-o", str(output), *flags]
+    _run(command, f"{output.name} cannot be compiled")
+    return output
+
+
+@functools.cache
+def spin_function(library: Path) -> Callable[[int, float], float]:
+    """`lockstep_spin` of a built library, which a process loads once: spin(iterations, seed)."""
+    spin = ctypes.CDLL(str(library)).lockstep_spin
+    spin.argtypes = [ctypes.c_int64, ctypes.c_double]
+    spin.restype = ctypes.c_double
+    return spin
+
+
+def has_header(name: str) -> bool:
+    """Whether the compiler finds a header such as `benchmark/benchmark.h`; False without one."""
+    if why_unavailable():
+        return False
+    command = [*_compiler(), *_FLAGS, "-fsyntax-only", "-x", "c++", "-"]
+    try:
+        _run(command, name, f'#if !__has_include("{name}")\n#error\n#endif\n')
+    except KernelError:
+        return False
+    return True
+
+
+def _compiler() -> list[str]:
+    named = os.environ.get("CXX")
+    return shlex.split(named) if named else [next(filter(shutil.which, _COMPILERS))]
+
+
+def _run(command: Sequence[str], fault: str, text: str = "") -> str:
+    try:
+        done = subprocess.run(  # noqa: S603 (our own command)
+            command, input=text, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+    except OSError as error:
+        raise KernelError(f"{fault}: {error}") from error
+    except subprocess.TimeoutExpired as error:
+        raise KernelError(f"{fault} within {_TIMEOUT_S:g} s") from error
+    if done.returncode:
+        raise KernelError("\n".join([f"{fault}:", *done.stderr.splitlines()[-_TAIL_LINES:]]))
+    return done.stdout
