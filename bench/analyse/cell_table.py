@@ -1,6 +1,6 @@
 """The stored rows as one tidy table, a row a cell, and as comparisons, one a block.
 
-Every number of the report is computed here or in bench.analyse.statistics, from stored rows alone.
+Every number of the report is computed here or in bench.analyse.ratio_intervals, from stored rows alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pandas as pd
 
-from bench.analyse import energy_per_step, peaks, pipeline_bubbles, rooflines, statistics
+from bench.analyse import energy_per_step, peaks, pipeline_bubbles, rooflines
 from bench.analyse import input_waits as waits
 from bench.analyse.disturbances import (
     HOST,
@@ -23,9 +23,10 @@ from bench.analyse.disturbances import (
     Effect,
     conditions,
     drifts,
-    orders,
+    order_effects,
 )
-from bench.analyse.statistics import Ratio, Rounds, Spread, Turns, spreads
+from bench.analyse.ratio_intervals import Ratio, ratios
+from bench.analyse.sample_rounds import Rounds, Spread, Turns, spreads
 from bench.analyse.verdicts import Claim, claim, pairs
 from bench.records import largest_batches as max_batches
 from bench.records import numbers
@@ -118,9 +119,9 @@ class Comparison:
 
     def claims_of(self, arm: str) -> dict[str, Claim]:
         """What is said of an arm against each other one, by the other."""
-        ratios = statistics.ratios(self.rounds, {o: arm for o in self.arms if o != arm})
+        found = ratios(self.rounds, {o: arm for o in self.arms if o != arm})
         alpha = self.alpha / pairs(len(self.arms), len(self.input_claims))
-        return {other: claim(ratio.inverse, alpha, self.margin) for other, ratio in ratios.items()}
+        return {other: claim(ratio.inverse, alpha, self.margin) for other, ratio in found.items()}
 
     def seconds_to_decide(self, claim: Claim) -> float:
         """How much more measuring would probably decide a claim; 0 if it is decided."""
@@ -489,9 +490,9 @@ def _comparison(
     alpha = float(looks[-1]["alpha"]) if looks else 0.0
     opponents = {arm: baseline for arm in arms if arm != baseline}
     given = input_opponents(rounds.arms)
-    ratios = statistics.ratios(rounds, opponents | given | {TWIN: baseline})
-    floor, each = ratios.pop(TWIN, None), alpha / pairs(len(arms), len(given))
-    found = {arm: claim(ratio, each, margin) for arm, ratio in ratios.items()}
+    known = ratios(rounds, opponents | given | {TWIN: baseline})
+    floor, each = known.pop(TWIN, None), alpha / pairs(len(arms), len(given))
+    found = {arm: claim(ratio, each, margin) for arm, ratio in known.items()}
     return Comparison(
         name=name,
         workload=first["workload"],
@@ -517,7 +518,7 @@ def _comparison(
         claims={arm: one for arm, one in found.items() if arm not in given},
         ranked=[],
         drifts=drifts(rounds.paired(opponents)),
-        order=orders(rounds),
+        order=order_effects(rounds),
         input_claims={arm: one for arm, one in found.items() if arm in given},
         waits=waited,
         process_times=process_times,

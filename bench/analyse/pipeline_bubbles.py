@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from bench.analyse import statistics
+from bench.analyse.ratio_intervals import apart
 from bench.records.cells import StepOptions
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def measure(comparisons: Sequence[Comparison]) -> dict[tuple[str, str], Idle]:
 def _idle(arm: str, few: int, many: int, blocks: dict[int, Comparison]) -> Idle | None:
     if arm not in blocks[many].arms:
         return None
-    ratio = statistics.apart(*(blocks[count].rounds.log_seconds(arm) for count in (many, few)))
+    ratio = apart(*(blocks[count].rounds.log_seconds(arm) for count in (many, few)))
     if ratio is None:
         return None
     value, low, high = (

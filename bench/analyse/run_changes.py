@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pandas as pd
 
-from bench.analyse import cell_table, statistics
+from bench.analyse import cell_table
 from bench.analyse.cell_table import Comparison
+from bench.analyse.ratio_intervals import Ratio, quotient, ratios, unpaired
 from bench.analyse.run_settings import Difference, contents, differences
-from bench.analyse.statistics import Ratio
 from bench.analyse.verdicts import ALPHA, Verdict, decide
 from bench.records.rows import Manifest
 from bench.records.statuses import MARGIN
@@ -195,7 +195,7 @@ def _change(
 ) -> Change:
     arm = a["implementation"]
     series = [block.rounds.log_seconds(arm) for block in (block_b, block_a)]
-    step = statistics.unpaired(*series)
+    step = unpaired(*series)
     if step is None:
         raise ValueError(f"{a['cell']} is ok and has no samples")
     ratio_a, ratio_b = (_to_baseline(arm, block) for block in (block_a, block_b))
@@ -216,14 +216,14 @@ def _change(
 
 
 def _to_baseline(arm: str, block: Comparison) -> Ratio | None:
-    return statistics.ratio(block.rounds, arm, block.baseline)
+    return ratios(block.rounds, {arm: block.baseline}).get(arm)
 
 
 def _against_baseline(a: Ratio | None, b: Ratio | None) -> Ratio | None:
     """One run's ratio to the baseline over the other's, if both are paired and have an error."""
     if a is None or b is None:
         return None
-    found = statistics.quotient(b, a)
+    found = quotient(b, a)
     return found if found.paired and found.error is not None else None
 
 

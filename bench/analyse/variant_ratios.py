@@ -1,7 +1,7 @@
 """Blocks in another environment, or in several processes, against the same blocks otherwise.
 
 They are not measured side by side, as they are processes of their own. But launches of all blocks
-take turns in random order, so that their means may be compared: `statistics.apart`.
+take turns in random order, so that their means may be compared: `ratio_intervals.apart`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from bench.analyse import statistics
+from bench.analyse.ratio_intervals import apart
 from bench.analyse.verdicts import ALPHA, Verdict, decide
 from bench.records.cells import StepOptions
 
 if TYPE_CHECKING:
     from bench.analyse.cell_table import Comparison
-    from bench.analyse.statistics import Ratio
+    from bench.analyse.ratio_intervals import Ratio
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def _ratios(comparisons: Sequence[Comparison]) -> Iterator[tuple[Comparison, str
         for arm in block.arms:
             if arm in usual.arms:
                 series = (one.rounds.log_seconds(arm) for one in (block, usual))
-                ratio = statistics.apart(*series)
+                ratio = apart(*series)
                 if ratio is not None:
                     yield block, arm, ratio
 

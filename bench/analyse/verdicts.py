@@ -19,7 +19,8 @@ from bench.records.rows import Look
 from bench.records.statuses import MARGIN, VerdictWord
 
 if TYPE_CHECKING:
-    from bench.analyse.statistics import Ratio, Rounds
+    from bench.analyse.ratio_intervals import Ratio
+    from bench.analyse.sample_rounds import Rounds
 
 ALPHA = 0.01
 
@@ -115,10 +116,10 @@ def compare(
     Returns:
       Claims by arm, of those that have samples and whose opponents have.
     """
-    from bench.analyse import statistics  # noqa: PLC0415 (whoever only plans looks need not load scipy)
+    from bench.analyse.ratio_intervals import ratios  # noqa: PLC0415 (planning looks needs no scipy)
 
-    ratios = statistics.ratios(rounds, opponents)
-    return {arm: claim(ratio, alpha, margin) for arm, ratio in ratios.items()}
+    found = ratios(rounds, opponents)
+    return {arm: claim(ratio, alpha, margin) for arm, ratio in found.items()}
 
 
 def claim(ratio: Ratio, alpha: float, margin: float) -> Claim:

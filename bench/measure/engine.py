@@ -44,7 +44,7 @@ from bench.records.statuses import Status, decisive
 if TYPE_CHECKING:
     import pandas as pd
 
-    from bench.analyse.statistics import Rounds
+    from bench.analyse.sample_rounds import Rounds
 
 MAX_LAUNCHES = 64
 """Of a block: an interval that so many have not made narrow enough will not become so."""
@@ -215,7 +215,7 @@ class Engine:
         """
         self._tell(monitor)
         # What looks at samples takes a second to load: now, while no worker waits for the answer.
-        import_module("bench.analyse.statistics")
+        import_module("bench.analyse.ratio_intervals")
         started = time.monotonic()
         with TemporaryDirectory(prefix="lockstep-") as programs, self._checked_out(selected):
             for block, arms in selected.items():
@@ -589,7 +589,7 @@ def _arranged(samples: Sequence[SampleRow]) -> Rounds:
     """A block's samples by round and arm."""
     import pandas as pd  # noqa: PLC0415 (a run that is only planned need not wait for these)
 
-    from bench.analyse.statistics import Rounds  # noqa: PLC0415
+    from bench.analyse.sample_rounds import Rounds  # noqa: PLC0415
 
     return Rounds.of(pd.DataFrame(samples))
 

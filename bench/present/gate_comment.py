@@ -23,7 +23,7 @@ from bench.analyse.gate_outcome import (
     Outcome,
     Word,
 )
-from bench.analyse.statistics import floor_width
+from bench.analyse.ratio_intervals import floor_width
 from bench.analyse.verdicts import ALPHA
 from bench.present import sentences
 from bench.records import files, numbers

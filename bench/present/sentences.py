@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.analyse import cell_table, loss_curves, peaks, statistics
-from bench.analyse.statistics import PROCESS_SD
+from bench.analyse import cell_table, loss_curves, peaks
+from bench.analyse.ratio_intervals import PROCESS_SD, floor_width
 from bench.analyse.verdicts import decide
 from bench.present import loss_sentences
 from bench.records import numbers
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from bench.analyse.cell_table import Comparison, Tables
-    from bench.analyse.statistics import Ratio
+    from bench.analyse.ratio_intervals import Ratio
     from bench.analyse.verdicts import Claim
     from bench.records.rows import Manifest
     from bench.records.store import Damage
@@ -78,7 +78,7 @@ def summary(comparison: Comparison) -> Summary:
     floor = comparison.floor
     width = numbers.MISSING
     if floor is not None and floor.low is not None:
-        width = numbers.percent(statistics.floor_width(floor))
+        width = numbers.percent(floor_width(floor))
     return Summary(comparison, leaders, undecided, text, short, width)
 
 
@@ -334,7 +334,7 @@ def _oversubscribed(content: Tables, manifest: Manifest) -> str:
 
 
 def _wide_floor(content: Tables) -> str:
-    wide = [(statistics.floor_width(c.floor), c) for c in content.comparisons if c.floor]
+    wide = [(floor_width(c.floor), c) for c in content.comparisons if c.floor]
     wide = [(width, c) for width, c in wide if width > c.margin]
     if not wide:
         return ""

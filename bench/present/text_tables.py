@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from bench.analyse import cell_table, loss_curves, peaks, statistics
+from bench.analyse import cell_table, loss_curves, peaks
+from bench.analyse.ratio_intervals import floor_width
 from bench.present import command_lines, sentences
 from bench.present.cause_sentences import signed
 from bench.present.columns import Figure
@@ -246,7 +247,7 @@ def _floor(block: Comparison) -> str:
     text = f"Noise floor (A/A twin): ratio {numbers.ratio(block.floor.value)}"
     if block.floor.low is None:
         return f"{text}, no interval."
-    width = numbers.percent(statistics.floor_width(block.floor))
+    width = numbers.percent(floor_width(block.floor))
     interval = numbers.interval(block.floor.low, block.floor.high)
     return f"{text}, 95 % interval {interval}, so up to {width}."
 

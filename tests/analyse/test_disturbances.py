@@ -11,14 +11,14 @@ from scipy.stats import kendalltau, kruskal, theilslopes
 from bench.analyse import disturbances as effects
 from bench.analyse.disturbances import (
     SURE,
+    Effect,
     conditions,
-    drift,
     drifts,
     kruskal_wallis,
-    order,
+    order_effects,
     trend,
 )
-from bench.analyse.statistics import Rounds
+from bench.analyse.sample_rounds import Rounds
 from bench.worker.time.turn_order import balanced_orders
 
 ARMS = ["base", "x", "y", "z"]
@@ -50,6 +50,10 @@ def simulate(
     return Rounds.of(pd.DataFrame(rows))
 
 
+def drift(rounds: Rounds, arm: str, other: str) -> Effect | None:
+    return drifts(rounds.paired({arm: other})).get(arm)
+
+
 def test_a_planted_drift_is_found_with_its_size() -> None:
     found = drift(simulate(1, drifts=0.05), "x", "base")
     assert found is not None
@@ -62,10 +66,8 @@ def test_a_planted_drift_is_found_with_its_size() -> None:
 
 @pytest.mark.parametrize("effect", ["place", "after"])
 def test_a_planted_effect_of_the_order_is_found_with_its_size(effect: str) -> None:
-    rounds = simulate(2, **{effect: 0.04})
-    by = {"place": rounds.position, "after": rounds.predecessor}
-    found = order(rounds, by[effect])
-    assert found is not None
+    name = {"place": "position", "after": "predecessor"}[effect]
+    found = order_effects(simulate(2, **{effect: 0.04}))[name]
     assert found.sure
     assert found.size == pytest.approx(0.04, abs=0.015)
 
@@ -121,7 +123,7 @@ def test_chance_is_not_taken_for_an_effect() -> None:
     sure = 0
     for seed in range(60):
         rounds = simulate(seed, launches=1)
-        effects = [drift(rounds, "x", "base"), order(rounds, rounds.position)]
+        effects = [drift(rounds, "x", "base"), order_effects(rounds).get("position")]
         sure += sum(effect is not None and effect.sure for effect in effects)
     assert sure <= 1
 
@@ -134,7 +136,7 @@ def test_too_little_shows_nothing() -> None:
     assert drift(few, "x", "base") is None
     assert drift(one, "x", "absent") is None
     assert drift(one, "x", "x") is None, "no ratio moves"
-    assert order(few, few.position) is None
+    assert not order_effects(few)
 
 
 def test_the_hosts_slots_are_summed_up() -> None:

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from bench.analyse import statistics
-from bench.analyse.statistics import Ratio, Rounds
+from bench.analyse.ratio_intervals import PROCESS_SD, Ratio, estimate
+from bench.analyse.sample_rounds import Rounds
 from bench.analyse.verdicts import (
     ALPHA,
     AlphaSpending,
@@ -117,13 +117,13 @@ def measure(rng: np.random.Generator, effect: float, launches: int, noise: float
     series: list[np.ndarray] = []
     words = []
     for launch in range(launches):
-        process = effect + statistics.PROCESS_SD * rng.standard_normal()
+        process = effect + PROCESS_SD * rng.standard_normal()
         whole = process + noise * rng.standard_t(4, 64)
         for rounds in (16, 32, 64):
             seen = [*series, whole[:rounds]]
             last = launch == launches - 1 and rounds == 64
             total = sum(map(len, seen))
-            verdict = decide(statistics.estimate(seen), spending.look(total, last_planned=last))
+            verdict = decide(estimate(seen), spending.look(total, last_planned=last))
             if verdict.decided:
                 break
         series.append(whole[:rounds])

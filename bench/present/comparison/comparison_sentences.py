@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from bench.analyse.statistics import UNPAIRED_SD
+from bench.analyse.ratio_intervals import UNPAIRED_SD
 from bench.present.sentences import Caveat, damage, listing
 from bench.records import numbers
 from bench.records.statuses import VERDICT_STYLES

@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.analyse.statistics import floor_width
+from bench.analyse.ratio_intervals import floor_width
 from bench.present.columns import Figure
 from bench.present.comparison import comparison_sentences
 from bench.present.text_tables import Row, Table
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from bench.analyse.cell_table import Comparison
+    from bench.analyse.ratio_intervals import Ratio
     from bench.analyse.run_changes import Change, Compared
-    from bench.analyse.statistics import Ratio
 
 
 @dataclass(frozen=True)

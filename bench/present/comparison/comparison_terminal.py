@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
+    from bench.analyse.ratio_intervals import Ratio
     from bench.analyse.run_changes import Change, Compared
-    from bench.analyse.statistics import Ratio
 
 
 WIDTH = 80

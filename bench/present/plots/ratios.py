@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from bench.analyse import statistics
+from bench.analyse.ratio_intervals import floor_width
 from bench.present.plots import style
 from bench.present.plots.style import INK, LINE, MUTED, Grid, Mark
 from bench.records import numbers
@@ -80,7 +80,7 @@ def _guides(axes: Axes, comparison: Comparison) -> None:
     for end in (1 / (1 + comparison.margin), 1 + comparison.margin):
         axes.axvline(end, color=MUTED, linewidth=0.6, linestyle=style.GUIDE)
     if comparison.floor:
-        width = statistics.floor_width(comparison.floor)
+        width = floor_width(comparison.floor)
         axes.axvspan(np.exp(-width), np.exp(width), color=LINE, zorder=0.5, linewidth=0)
 
 

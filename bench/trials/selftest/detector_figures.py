@@ -12,8 +12,7 @@ from typing import TypeVar
 import numpy as np
 from scipy.stats import binomtest
 
-from bench.analyse import statistics
-from bench.analyse.statistics import Ratio
+from bench.analyse.ratio_intervals import PROCESS_SD, Ratio, estimate
 from bench.analyse.verdicts import AlphaSpending, decide, look_rounds
 from bench.records.arms import TWIN
 from bench.records.statuses import MARGIN, VerdictWord
@@ -209,7 +208,7 @@ def trials(rows: Iterable[OwnRow], launches: int) -> dict[str, list[Outcome]]:
 def process_effect(row: OwnRow) -> float:
     """A known difference of the row's process: the same for all of its rounds."""
     seed = zlib.crc32(f"{row['pattern']}/{row['process']}/{row['number']}".encode())
-    return float(statistics.PROCESS_SD * np.random.default_rng(seed).standard_normal())
+    return float(PROCESS_SD * np.random.default_rng(seed).standard_normal())
 
 
 def merged(parts: Iterable[dict[str, list[Outcome]]]) -> dict[str, list[Outcome]]:
@@ -231,15 +230,15 @@ def replay(launches: Sequence[np.ndarray]) -> Outcome:
         for rounds in (*look_rounds(len(series)), len(series)):
             now = [*seen, series[:rounds]]
             alpha = spending.look(sum(map(len, now)), last_planned=last and rounds == len(series))
-            word = decide(statistics.estimate(now), alpha).word
+            word = decide(estimate(now), alpha).word
             if word != "undecided":
                 break
         seen = now
     return Outcome(
         word,
         sum(map(len, seen)),
-        statistics.estimate(seen),
-        statistics.estimate(launches),
+        estimate(seen),
+        estimate(launches),
     )
 
 

@@ -21,7 +21,7 @@ from typing import Any, Literal, NotRequired, TypedDict, cast
 import numpy as np
 import pandas as pd
 
-from bench.analyse.statistics import Rounds
+from bench.analyse.sample_rounds import Rounds
 from bench.measure.environment import child_environment, worker_environment
 from bench.records import files
 from bench.records.arms import TWIN

@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bench.analyse import statistics
-from bench.analyse.statistics import Ratio, Rounds
+from bench.analyse import median_intervals, ratio_intervals
+from bench.analyse.median_intervals import median_variance
+from bench.analyse.ratio_intervals import UNPAIRED_SD, Ratio, estimate, quotient
+from bench.analyse.sample_rounds import Rounds, Spread, spreads
 from bench.records.arms import TWIN
 
 
@@ -40,9 +42,7 @@ def simulate(
 
 
 def ratio_of(samples: pd.DataFrame, arm: str, other: str) -> Ratio:
-    found = statistics.ratio(Rounds.of(samples), arm, other)
-    assert found is not None
-    return found
+    return ratio_intervals.ratios(Rounds.of(samples), {arm: other})[arm]
 
 
 def ends(ratio: Ratio, alpha: float = 0.05) -> tuple[float, float]:
@@ -87,8 +87,7 @@ def test_the_paired_ratio_sees_through_shared_noise() -> None:
     assert low < 1.25 < high
     # What all rounds of each arm spread by is far wider.
     assert high / low < 1.04
-    raw = statistics.spread(Rounds.of(simulate(1, {"x": 1.25})), "x", "throughput")
-    assert raw is not None
+    raw = spreads(Rounds.of(simulate(1, {"x": 1.25})), "throughput")["x"]
     assert raw.upper_quartile / raw.lower_quartile > 1.1
 
 
@@ -114,7 +113,7 @@ class World:
         return processes + self.noise * noise
 
 
-SD = statistics.PROCESS_SD
+SD = ratio_intervals.PROCESS_SD
 WORLDS = {
     "quiet": World(SD, SD, 0.0, 30),
     "noisy": World(SD, 5 * SD, 0.0, 30),
@@ -132,7 +131,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_says(world: str, launches:
     trials = 800
     covered = 0
     for series in WORLDS[world].launches(rng, trials, launches, rounds=32):
-        low, high = ends(statistics.estimate(list(series)))
+        low, high = ends(estimate(list(series)))
         covered += low <= 1 <= high
     # Nominally 0.95. Dependence is not quite made up for; one process has to allow for what others
     # may differ by, and is too careful where they do not.
@@ -150,7 +149,7 @@ def test_more_launches_learn_that_processes_differ_more_than_thought() -> None:
         for launches in (1, 3, 12):
             covered = 0
             for series in world.launches(rng, trials, launches, rounds=16):
-                low, high = ends(statistics.estimate(list(series)))
+                low, high = ends(estimate(list(series)))
                 covered += low <= 1 <= high
             found.append(covered / trials)
         assert found == sorted(found)
@@ -172,12 +171,10 @@ def test_unpaired_intervals_cover_a_drift_between_runs(launches: int, others: in
     """Also where the launches of each run agree: they cannot know of the other run's hour."""
     rng = np.random.default_rng(launches)
     trials = 300
-    above, below = (
-        drifted(rng, statistics.UNPAIRED_SD, AGREEING, trials, n) for n in (launches, others)
-    )
+    above, below = (drifted(rng, UNPAIRED_SD, AGREEING, trials, n) for n in (launches, others))
     covered = wrong = 0
     for one, other in zip(above, below, strict=True):
-        found = statistics.unpaired(list(one), list(other))
+        found = ratio_intervals.unpaired(list(one), list(other))
         assert found is not None
         assert not found.paired
         low, high = ends(found)
@@ -190,10 +187,10 @@ def test_unpaired_intervals_cover_a_drift_between_runs(launches: int, others: in
 
 def test_unpaired_verdicts_bear_a_host_that_drifts_three_times_as_much() -> None:
     rng = np.random.default_rng(2)
-    above, below = (drifted(rng, 3 * statistics.UNPAIRED_SD, AGREEING, 300, 3) for _ in range(2))
+    above, below = (drifted(rng, 3 * UNPAIRED_SD, AGREEING, 300, 3) for _ in range(2))
     wrong = 0
     for one, other in zip(above, below, strict=True):
-        found = statistics.unpaired(list(one), list(other))
+        found = ratio_intervals.unpaired(list(one), list(other))
         assert found is not None
         low, high = ends(found, 0.01 / 30)
         wrong += not low <= 1 <= high
@@ -206,10 +203,10 @@ def test_launches_make_an_unpaired_interval_wider_and_never_narrower() -> None:
     for name, world in (("agree", AGREEING), ("disagree", World(0.3, 0.01, 0.0, 30))):
         for launches in (1, 12):
             (one,), (other,) = (drifted(rng, 0.0, world, 1, launches) for _ in range(2))
-            found = statistics.unpaired(list(one), list(other))
+            found = ratio_intervals.unpaired(list(one), list(other))
             assert found is not None
             errors[name, launches] = found.error
-    least = math.sqrt(2) * statistics.UNPAIRED_SD
+    least = math.sqrt(2) * UNPAIRED_SD
     assert errors["agree", 1] == pytest.approx(least, rel=0.02)
     assert errors["agree", 12] == pytest.approx(least)
     assert errors["disagree", 12] > 3 * least
@@ -217,8 +214,8 @@ def test_launches_make_an_unpaired_interval_wider_and_never_narrower() -> None:
 
 def test_a_large_unpaired_difference_is_found() -> None:
     rng = np.random.default_rng(8)
-    (one,), (other,) = (drifted(rng, statistics.UNPAIRED_SD, AGREEING, 1, 3) for _ in range(2))
-    found = statistics.unpaired([series + math.log(3) for series in one], list(other))
+    (one,), (other,) = (drifted(rng, UNPAIRED_SD, AGREEING, 1, 3) for _ in range(2))
+    found = ratio_intervals.unpaired([series + math.log(3) for series in one], list(other))
     assert found is not None
     assert ends(found, 0.01 / 30)[0] > 1
     assert found.value == pytest.approx(3, rel=0.2)
@@ -229,12 +226,12 @@ def test_a_large_unpaired_difference_is_found() -> None:
 def test_blocks_of_one_run_are_compared_by_their_launches(launches: int, drift: float) -> None:
     """Processes of both are of one hour: what each differs by is its own."""
     rng = np.random.default_rng(launches)
-    each = World(drift * statistics.UNPAIRED_SD, 0.01, 0.0, 30)
+    each = World(drift * UNPAIRED_SD, 0.01, 0.0, 30)
     trials, covered, widths = 300, 0, []
     for _ in range(trials):
         (one,), (other,) = (drifted(rng, 0.0, each, 1, launches) for _ in range(2))
-        found = statistics.apart(list(one), list(other))
-        between_runs = statistics.unpaired(list(one), list(other))
+        found = ratio_intervals.apart(list(one), list(other))
+        between_runs = ratio_intervals.unpaired(list(one), list(other))
         assert found is not None
         assert between_runs is not None
         assert not found.paired
@@ -244,32 +241,32 @@ def test_blocks_of_one_run_are_compared_by_their_launches(launches: int, drift: 
         widths.append(math.log(high / low) / 2)
     # The assumption gives way to what is seen, but not at once.
     assert covered / trials > (0.93 if drift <= 1 else 0.88)
-    assert np.median(widths) < 4 * statistics.UNPAIRED_SD * max(1, drift) / math.sqrt(launches)
+    assert np.median(widths) < 4 * UNPAIRED_SD * max(1, drift) / math.sqrt(launches)
 
 
 def test_what_has_no_samples_or_few_is_unpaired_without_an_interval() -> None:
     series = [np.zeros(16)]
-    assert statistics.unpaired(series, []) is None
-    assert statistics.unpaired([], series) is None
-    found = statistics.unpaired([np.full(5, math.log(2))], series)
+    assert ratio_intervals.unpaired(series, []) is None
+    assert ratio_intervals.unpaired([], series) is None
+    found = ratio_intervals.unpaired([np.full(5, math.log(2))], series)
     assert found is not None
     assert (found.value, found.interval()) == (pytest.approx(2), None)
 
 
 def test_a_quotient_of_ratios_has_both_errors() -> None:
-    shared = statistics.PROCESS_FREEDOM
+    shared = ratio_intervals.PROCESS_FREEDOM
     one, other = (
         Ratio(v, e, shared, 32, n, paired=True) for v, e, n in ((1.2, 3e-3, 1), (1, 4e-3, 3))
     )
-    found = statistics.quotient(one, other)
+    found = quotient(one, other)
     assert (found.value, found.error) == (pytest.approx(1.2), pytest.approx(5e-3))
     assert (found.rounds, found.launches, found.paired) == (32, 1, True)
     # All that either knows of its error is one and the same constant.
     assert found.freedom == pytest.approx(shared)
     # Welch's, for errors that know nothing of each other.
     welch = 25**2 / (9**2 / shared + 16**2 / shared)
-    assert statistics.quotient(one, other, shared=0).freedom == pytest.approx(welch)
-    assert statistics.quotient(replace(one, error=None), other).interval() is None
+    assert quotient(one, other, shared=0).freedom == pytest.approx(welch)
+    assert quotient(replace(one, error=None), other).interval() is None
 
 
 @pytest.mark.parametrize("world", ["quiet", "dependent, heavy tails"])
@@ -279,7 +276,7 @@ def test_quotients_of_equal_ratios_cover_one(world: str) -> None:
     covered = 0
     runs = (WORLDS[world].launches(rng, trials, n, rounds=32) for n in (1, 3))
     for one, other in zip(*runs, strict=True):
-        low, high = ends(statistics.quotient(*(statistics.estimate(list(s)) for s in (one, other))))
+        low, high = ends(quotient(*(estimate(list(s)) for s in (one, other))))
         covered += low <= 1 <= high
     assert covered / trials > 0.94 - 4 * math.sqrt(0.94 * 0.06 / trials)
 
@@ -289,7 +286,7 @@ def test_rounds_of_one_process_cannot_make_it_sure() -> None:
     world = World(0.0, SD, 0.0, 30)
     (one,) = world.launches(rng, 1, 1, rounds=1024)
     (eight,) = world.launches(rng, 1, 8, rounds=128)
-    alone, together = (statistics.estimate(list(series)) for series in (one, eight))
+    alone, together = (estimate(list(series)) for series in (one, eight))
     assert alone.error == pytest.approx(SD, rel=0.05)
     assert together.error is not None
     assert together.error < SD / 2
@@ -302,16 +299,16 @@ def test_arms_are_estimated_together_as_each_by_itself() -> None:
     rng = np.random.default_rng(6)
     lengths = [(16,), (5,), (16, 32, 5), (32, 32), (3, 4), (16, 16, 16, 40)]
     many = [[0.01 * rng.standard_normal(n) for n in of_arm] for of_arm in lengths]
-    for together, series in zip(statistics.estimates(many), many, strict=True):
-        alone = statistics.estimate(series)
+    for together, series in zip(ratio_intervals.estimates(many), many, strict=True):
+        alone = estimate(series)
         assert together.value == pytest.approx(alone.value)
         assert together.error == pytest.approx(alone.error)
         assert together.freedom == pytest.approx(alone.freedom)
         assert (together.rounds, together.launches) == (sum(map(len, series)), len(series))
-    assert [found.error is None for found in statistics.estimates(many)] == [
+    assert [found.error is None for found in ratio_intervals.estimates(many)] == [
         max(of_arm) < 6 for of_arm in lengths
     ]
-    assert statistics.estimates([]) == []
+    assert ratio_intervals.estimates([]) == []
 
 
 def test_gaps_cost_an_arm_its_own_rounds_only() -> None:
@@ -325,8 +322,8 @@ def test_gaps_cost_an_arm_its_own_rounds_only() -> None:
     kept = [number for number in range(20) if number not in (0, 7, 19)]
     whole = Rounds.of(samples)
     np.testing.assert_array_equal(series["x"][0], whole.log_ratios("x", "base")[0][kept])
-    found = statistics.spreads(rounds, "throughput")
-    assert found["y"] == statistics.spreads(whole, "throughput")["y"]
+    found = spreads(rounds, "throughput")
+    assert found["y"] == spreads(whole, "throughput")["y"]
     quartiles = np.quantile(whole.seconds("x", "throughput")[kept], [0.25, 0.5, 0.75])
     spread = found["x"]
     assert spread.rounds == 17
@@ -337,19 +334,19 @@ def test_dependent_rounds_count_for_less() -> None:
     rng = np.random.default_rng(3)
     ((free,),) = World(0, 1, 0.0, 30).launches(rng, 1, 1, 4096)
     ((bound,),) = World(0, 1, 0.5, 30).launches(rng, 1, 1, 4096)
-    assert statistics.inflation(free) == pytest.approx(1, abs=0.2)
+    assert median_intervals.inflation(free) == pytest.approx(1, abs=0.2)
     # The signs of such a series have autocorrelations asin(0.5^k) 2 / pi.
     truth = 1 + 2 * sum(2 / math.pi * math.asin(0.5**k) for k in range(1, 30))
-    assert statistics.inflation(bound) == pytest.approx(truth, rel=0.2)
-    assert statistics.inflation(np.ones(20)) == 1
-    assert statistics.inflation(np.tile([1.0, -1.0], 20)) == 1, "never below"
+    assert median_intervals.inflation(bound) == pytest.approx(truth, rel=0.2)
+    assert median_intervals.inflation(np.ones(20)) == 1
+    assert median_intervals.inflation(np.tile([1.0, -1.0], 20)) == 1, "never below"
 
 
 @pytest.mark.parametrize(("count", "lowest"), [(6, 0), (8, 0), (9, 1), (12, 2), (20, 5), (100, 39)])
 def test_the_order_statistics_are_the_tabled_ones(count: int, lowest: int) -> None:
     # Conover, Practical Nonparametric Statistics: sign test intervals for the median.
     values = np.random.default_rng(0).permutation(np.arange(count, dtype=float))
-    found = statistics.median_interval(values)
+    found = median_intervals.median_interval(values)
     assert found is not None
     low, high, confidence = found
     assert (low, high) == (lowest, count - 1 - lowest)
@@ -360,14 +357,14 @@ def test_the_order_statistics_are_the_tabled_ones(count: int, lowest: int) -> No
 def test_how_well_the_variance_of_a_median_is_known(rounds: int) -> None:
     """The degrees of freedom that `estimate` gives it are those of a chi-squared that varies so."""
     rng = np.random.default_rng(13)
-    found = np.array([statistics.median_variance(rng.standard_normal(rounds)) for _ in range(2000)])
+    found = np.array([median_variance(rng.standard_normal(rounds)) for _ in range(2000)])
     freedom = 2 * found.mean() ** 2 / found.var()
-    assert statistics._FREEDOM_OF_ROUNDS * math.cbrt(rounds) == pytest.approx(freedom, rel=0.3)
+    assert ratio_intervals.FREEDOM_OF_ROUNDS * math.cbrt(rounds) == pytest.approx(freedom, rel=0.3)
 
 
 def test_the_variance_of_a_median() -> None:
     rng = np.random.default_rng(11)
-    found = [statistics.median_variance(rng.standard_normal(64)) for _ in range(400)]
+    found = [median_variance(rng.standard_normal(64)) for _ in range(400)]
     # pi / 2 times the mean's; the inflation, which is at least 1, leaves it somewhat above.
     assert np.mean([variance for variance in found if variance]) == pytest.approx(
         math.pi / 2 / 64, rel=0.2
@@ -376,7 +373,7 @@ def test_the_variance_of_a_median() -> None:
 
 @pytest.mark.parametrize("count", range(6))
 def test_too_few_rounds_have_no_interval(count: int) -> None:
-    assert statistics.median_interval(np.arange(count, dtype=float)) is None
+    assert median_intervals.median_interval(np.arange(count, dtype=float)) is None
 
 
 def test_few_rounds_still_have_a_value() -> None:
@@ -408,11 +405,10 @@ def test_rounds_pair_within_an_attempt_only() -> None:
 
 def test_the_twin_measures_the_noise_floor() -> None:
     rounds = Rounds.of(simulate(8, {"base": 1.0, TWIN: 1.0}, rounds=30))
-    floor = statistics.noise_floor(rounds, "base")
-    assert floor is not None
+    floor = ratio_intervals.ratios(rounds, {TWIN: "base"})[TWIN]
     low, high = ends(floor)
     assert low < 1 < high
-    assert 0 < statistics.floor_width(floor) < 0.02
+    assert 0 < ratio_intervals.floor_width(floor) < 0.02
 
 
 def test_intervals_are_students() -> None:
@@ -429,8 +425,7 @@ def test_intervals_are_students() -> None:
 @pytest.mark.parametrize("count", [1, 2, 7, 16])
 def test_quartiles_are_those_of_numpy(count: int) -> None:
     rounds = Rounds.of(simulate(9, {"x": 1.0}, rounds=count))
-    found = statistics.spread(rounds, "x", "throughput")
-    assert found is not None
+    found = spreads(rounds, "throughput")["x"]
     quartiles = np.quantile(rounds.seconds("x", "throughput"), [0.25, 0.5, 0.75])
     assert (found.lower_quartile, found.median, found.upper_quartile) == pytest.approx(quartiles)
 
@@ -445,10 +440,6 @@ def test_the_spread_is_a_step_not_a_span() -> None:
         }
     )  # fmt: skip
     rounds = Rounds.of(samples)
-    found = statistics.spread(rounds, "x", "throughput")
-    assert found == statistics.Spread(3e-6, 2e-6, 4e-6, rounds=5)
-    assert statistics.spread(rounds, "x", "latency") == statistics.Spread(
-        1e-5, 1e-5, 1e-5, rounds=5
-    )
-    assert statistics.spread(rounds, "y", "latency") is None
-    assert statistics.ratio(rounds, "x", "y") is None
+    assert spreads(rounds, "throughput") == {"x": Spread(3e-6, 2e-6, 4e-6, rounds=5)}
+    assert spreads(rounds, "latency") == {"x": Spread(1e-5, 1e-5, 1e-5, rounds=5)}
+    assert ratio_intervals.ratios(rounds, {"x": "y"}) == {}

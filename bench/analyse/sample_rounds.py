@@ -1,0 +1,169 @@
+"""Samples arranged by round and arm, and how each arm's step times spread.
+
+Arms take turns within a round, so whatever slows the host slows all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pandas as pd
+
+from bench.analyse.median_intervals import nan_quantiles
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+Figure = Literal["throughput", "latency"]
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Samples of one block or of many, as arrays with one element a sample."""
+
+    names: NDArray[np.str_]
+    """Arms, in order of appearance."""
+    arm: NDArray[np.intp]
+    """Index in `names`."""
+    predecessor: NDArray[np.intp]
+    """Index in `names` of the arm that ran just before; -1 where it is none of them."""
+    attempt: NDArray[np.intp]
+    """Number of the worker process, in order of appearance."""
+    round: NDArray[np.int64]
+    position: NDArray[np.int64]
+    throughput: NDArray[np.float64]
+    """Seconds a step."""
+    latency: NDArray[np.float64]
+    """Seconds a step."""
+
+    @classmethod
+    def of(cls, samples: pd.DataFrame) -> Turns:
+        """Convert a frame with the columns of bench.records.rows.SampleRow."""
+        arm, names = pd.factorize(samples["arm"])
+
+        def seconds(span: str, steps: str) -> NDArray[np.float64]:
+            per_step: NDArray[np.float64] = (
+                samples[span].to_numpy(float) / samples[steps].to_numpy()
+            )
+            return per_step / 1e9
+
+        return cls(
+            names=np.asarray(names, np.str_),
+            arm=arm,
+            predecessor=pd.Index(names).get_indexer(samples["predecessor"]),
+            attempt=pd.factorize(samples["attempt"])[0],
+            round=samples["round"].to_numpy(np.int64),
+            position=samples["position"].to_numpy(np.int64),
+            throughput=seconds("throughput_ns", "steps"),
+            latency=seconds("latency_ns", "latency_steps"),
+        )
+
+    def at(self, places: NDArray[np.intp]) -> Turns:
+        """Select the samples at these indices."""
+        columns = (getattr(self, own.name)[places] for own in fields(self) if own.name != "names")
+        return Turns(self.names, *columns)
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """A block's samples as tables of rounds by arms."""
+
+    arms: tuple[str, ...]
+    attempt: NDArray[np.int64]
+    """(rounds,): the worker process of each round; those of one process are contiguous."""
+    throughput: NDArray[np.float64]
+    """(rounds, arms): seconds a step, in order of time; NaN where an arm had no turn."""
+    latency: NDArray[np.float64]
+    """Like `throughput`, with a wait for the devices after every step."""
+    position: NDArray[np.float64]
+    """(rounds, arms): place of the turn in its round, from 0."""
+    predecessor: NDArray[np.float64]
+    """(rounds, arms): index in `arms` of the arm that ran just before. NaN for the first turn of a
+    round, which follows the harness's own work."""
+
+    @classmethod
+    def of(cls, samples: pd.DataFrame) -> Rounds:
+        """Arrange one block's samples: a frame with the columns of bench.records.rows.SampleRow."""
+        return cls.arranged(Turns.of(samples))
+
+    @classmethod
+    def arranged(cls, turns: Turns) -> Rounds:
+        """Arrange the turns of one block."""
+        codes, first, column = np.unique(turns.arm, return_index=True, return_inverse=True)
+        order = np.argsort(first)  # of appearance
+        names, column = codes[order], np.argsort(order)[column]
+        longest = int(turns.round.max(initial=0)) + 1
+        keys, row = np.unique(turns.attempt * longest + turns.round, return_inverse=True)
+
+        def table(values: NDArray[np.generic]) -> NDArray[np.float64]:
+            filled = np.full((len(keys), len(names)), np.nan)
+            filled[row, column] = values
+            return filled
+
+        # Column of each arm; index -1, no arm, finds the NaN at the end.
+        columns = np.full(len(turns.names) + 1, np.nan)
+        columns[names] = np.arange(len(names))
+        return cls(
+            arms=tuple(turns.names[names].tolist()),
+            attempt=np.unique(keys // longest, return_inverse=True)[1],
+            throughput=table(turns.throughput),
+            latency=table(turns.latency),
+            position=table(turns.position),
+            predecessor=table(np.where(turns.position == 0, np.nan, columns[turns.predecessor])),
+        )
+
+    def seconds(self, arm: str, figure: Figure) -> NDArray[np.float64]:
+        """Return the arm's seconds a step, (rounds,); NaN where it had no turn."""
+        if arm not in self.arms:
+            return np.full(len(self.attempt), np.nan)
+        table: NDArray[np.float64] = getattr(self, figure)
+        return table[:, self.arms.index(arm)]
+
+    def log_ratios(self, arm: str, other: str) -> list[NDArray[np.float64]]:
+        """Return log(time(arm) / time(other)) of every shared round, an array a worker process."""
+        return self.paired({arm: other}).get(arm, [])
+
+    def paired(self, opponents: Mapping[str, str]) -> dict[str, list[NDArray[np.float64]]]:
+        """Return `log_ratios` of each arm to its opponent, for those that shared any round."""
+        known = {a: b for a, b in opponents.items() if {a, b} <= set(self.arms)}
+        arms, others = (list(map(self.arms.index, names)) for names in (known, known.values()))
+        series = self._series(np.log(self.throughput[:, arms] / self.throughput[:, others]))
+        return {arm: own for arm, own in zip(known, series, strict=True) if own}
+
+    def log_seconds(self, arm: str) -> list[NDArray[np.float64]]:
+        """Return log(seconds a step) of every round with the arm, an array a worker process."""
+        return self._series(np.log(self.seconds(arm, "throughput"))[:, np.newaxis])[0]
+
+    def _series(self, values: NDArray[np.float64]) -> list[list[NDArray[np.float64]]]:
+        """Return each column of (rounds, columns) without its NaNs, an array a worker process."""
+        present = ~np.isnan(values)
+        ends = [0, *(np.flatnonzero(np.diff(self.attempt)) + 1).tolist(), len(values)]
+        processes = [slice(start, end) for start, end in pairwise(ends)]
+        return [
+            [series for own in processes if (series := column[own][known[own]]).size]
+            for column, known in zip(values.T, present.T, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Seconds a step over an arm's rounds."""
+
+    median: float
+    lower_quartile: float
+    upper_quartile: float
+    rounds: int
+
+
+def spreads(rounds: Rounds, figure: Figure) -> dict[str, Spread]:
+    """Return the median and quartiles of every arm that has samples."""
+    seconds = getattr(rounds, figure).T
+    quantiles = nan_quantiles(seconds, [0.5, 0.25, 0.75])
+    counts = (~np.isnan(seconds)).sum(axis=1)
+    each = zip(rounds.arms, *quantiles.T.tolist(), counts.tolist(), strict=True)
+    return {arm: Spread(*values) for arm, *values in each if values[-1]}
