@@ -1,4 +1,4 @@
-"""What a compiled program communicates, from its HLO: kind, bytes, groups, and how often."""
+"""The collectives of a compiled program: kind, bytes, device groups and count."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ _BYTES = {
 
 @dataclass(frozen=True)
 class Collective:
-    """One instruction that communicates, or the part of one that is counted apart."""
+    """One collective instruction, or the part of one that counts as another kind."""
 
     kind: str
     """One of KINDS."""
     dtypes: tuple[str, ...]
-    """Of what it moves, as HLO names them (`f32`, `bf16`), each once."""
+    """Distinct dtypes of its operands, in HLO's names (`f32`, `bf16`)."""
     bytes: int
-    """On one device: of what goes in, and of what comes out of an all-gather."""
+    """Bytes on one device: of the operands, but of the result of an all-gather."""
     groups: tuple[tuple[int, ...], ...]
-    """Places in the mesh, in the order of `mesh.devices.flat`, that communicate with one another;
-    pairs of source and target for a collective-permute."""
+    """Groups of communicating devices, as indices into `mesh.devices.flat`; for a
+    collective-permute, pairs of source and target."""
     count: int
-    """How often a step runs it, loops included. A branch counts as if it were always taken, and a
-    loop whose length the compiler does not know as one of length 1."""
+    """Executions per step, loops included. Every branch counts as taken; a loop of unknown length
+    counts once."""
     origin: str
-    """Where in the traced program it is from: HLO's `op_name`."""
+    """Its place in the traced program: HLO's `op_name`."""
     returned: bool
-    """Of an all-gather: whether the step returns what it gives, and computes nothing with it."""
+    """For an all-gather: whether the step only returns its result, without computing with it."""
 
 
 def collectives(executable: Any, devices: int, *, scatter: bool = False) -> list[Collective]:
-    """What a compiled program communicates, in its order.
+    """List the collectives of a compiled program in program order.
 
     Args:
-      executable: as `compiled.runtime_executable()` and `client.live_executables()` give it.
-      devices: of the mesh that it runs on.
-      scatter: what is reduced for slices of it alone counts as a reduce-scatter, as compilers for
-        accelerators have it: see bench.worker.read.implied_reduce_scatter.
+      executable: from `compiled.runtime_executable()` or `client.live_executables()`.
+      devices: number of devices of its mesh.
+      scatter: count an all-reduce of which only slices are used as a reduce-scatter, as compilers
+        for accelerators do; see bench.worker.read.implied_reduce_scatter.
 
     Raises:
-      ValueError: groups or dtypes are written in a way that is not known.
+      ValueError: device groups or dtypes have an unknown form.
     """
     found: list[Collective] = []
     for module in executable.hlo_modules():
@@ -68,13 +68,13 @@ def collectives(executable: Any, devices: int, *, scatter: bool = False) -> list
 
 
 def _kind(instruction: Any) -> str | None:
-    """Its kind, if it communicates; of an asynchronous pair only the start does."""
+    """Return a collective's kind, None for others; of an asynchronous pair the start counts."""
     opcode = hlo.opcode(instruction).removesuffix("-start")
     return opcode if opcode in KINDS else None
 
 
 class _Reader:
-    """Reads instructions of one module that communicate."""
+    """Reads the collectives of one module."""
 
     def __init__(self, module: Any, devices: int, scatter: bool) -> None:
         self._devices = devices
@@ -87,7 +87,7 @@ class _Reader:
         return {instruction.name for instruction in hlo.entry(self._module)}
 
     def read(self, instruction: Any, count: int) -> Iterator[Collective]:
-        """An instruction, and apart from it what it scatters, if that is looked for."""
+        """Yield a collective, with its implied reduce-scatter as a separate one if requested."""
         kind = _kind(instruction) or ""
         groups = groups_of(instruction, self._devices)
         operands = instruction.operands()
@@ -117,10 +117,10 @@ class _Reader:
 
 
 def groups_of(instruction: Any, devices: int) -> tuple[tuple[int, ...], ...]:
-    """An instruction's groups of devices; a collective-permute's pairs of source and target.
+    """Return a collective's device groups, or a collective-permute's source and target pairs.
 
     Raises:
-      ValueError: they are written in a way that is not known.
+      ValueError: they have an unknown form.
     """
     found = re.search(
         r"\b(?:replica_groups|source_target_pairs)=(.*?)(?:, (?!device_ids)[a-z_]+=|$)",
@@ -130,11 +130,11 @@ def groups_of(instruction: Any, devices: int) -> tuple[tuple[int, ...], ...]:
 
 
 def parse_groups(text: str, devices: int) -> tuple[tuple[int, ...], ...]:
-    """Read groups of devices in any of the forms in which HLO writes them.
+    """Parse device groups in any of HLO's forms.
 
-    `{{0,1},{2,3}}` lists them, and `{}` means all; `[4,2]<=[2,4]T(1,0)` is 0, 1 ... in the shape
-    (2, 4), transposed and arranged as 4 groups of 2; `mesh['a'=4,'b'=2] {'a'}` are the groups along
-    the axis a of a mesh, whose devices may be in another order: `, device_ids=([2,4]T(1,0))`.
+    `{{0,1},{2,3}}` lists the groups, and `{}` means all devices. `[4,2]<=[2,4]T(1,0)` is 0, 1 ...
+    in shape (2, 4), transposed and reshaped to 4 groups of 2. `mesh['a'=4,'b'=2] {'a'}` are the
+    groups along axis a of a mesh, whose device order `, device_ids=([2,4]T(1,0))` may change.
 
     Raises:
       ValueError: it is none of these.
@@ -163,7 +163,7 @@ def parse_groups(text: str, devices: int) -> tuple[tuple[int, ...], ...]:
             ids = ids.reshape(list(sizes.values()))
             ids = ids.transpose([names.index(name) for name in (*across, *along)])
             return _rows(ids.reshape(-1, math.prod(sizes[name] for name in along)))
-    raise ValueError(f"replica groups {text!r} are written in a way that is not known")
+    raise ValueError(f"replica groups {text!r} have an unknown form")
 
 
 def _rows(ids: Any) -> tuple[tuple[int, ...], ...]:

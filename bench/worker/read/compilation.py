@@ -1,4 +1,4 @@
-"""Compilation: how long it took, whether any happened at all, and when to spare it."""
+"""Compilation: a log of its events, and the persistent cache of compiled programs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ CACHE_HIT = "/jax/compilation_cache/cache_hits"
 
 @contextmanager
 def remembered_programs(folder: Path) -> Iterator[None]:
-    """Let programs compiled in here be found again, in this process or a later one.
+    """Use a folder as the persistent compilation cache within this context, and none outside it.
 
-    Outside of it nothing is remembered. Arms have a folder each: those that happen to lower to
-    the same program would otherwise be charged for compiling it once.
+    Each arm has a folder of its own. Otherwise, of two arms that lower to the same program, only
+    the first would be charged for compiling it.
     """
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
@@ -37,10 +37,10 @@ def remembered_programs(folder: Path) -> Iterator[None]:
 
 
 class CompilationLog:
-    """Counts jax.monitoring's events while it is open.
+    """A log of jax.monitoring's compilation events while it is open.
 
-    Unlike timing `.lower()` and `.compile()`, this needs nothing of an implementation: it sees
-    every program that a step runs, whoever compiles it.
+    Unlike timing `.lower()` and `.compile()`, it needs no cooperation from an implementation: it
+    sees every program, whoever compiles it.
     """
 
     def __init__(self) -> None:
@@ -65,11 +65,11 @@ class CompilationLog:
 
     @property
     def programs(self) -> int:
-        """Programs compiled, or taken from the persistent cache, so far."""
+        """Number of programs compiled or taken from the persistent cache so far."""
         return self._counts[COMPILE]
 
     def times(self) -> CompileTimes:
-        """Totals so far."""
+        """Return the totals so far."""
         return CompileTimes(
             trace_s=self._seconds[TRACE],
             lower_s=self._seconds[LOWER],

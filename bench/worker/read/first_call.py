@@ -1,4 +1,4 @@
-"""What the first call of a step compiles."""
+"""A step that records the compilation of its first call."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from bench.worker.read.programs import live_programs, new_programs
 
 
 class FirstCall:
-    """A step that records what its first call compiled."""
+    """A step that records what its first call compiles."""
 
     def __init__(self, step: Callable[[Any, Any], tuple[Any, jax.Array]]) -> None:
         self._step = step
         self._called = False
         self.compile: CompileTimes
         self.programs: list[Any]
-        """What came alive."""
+        """Executables that the first call created."""
 
     def __call__(self, state: Any, batch: Any) -> tuple[Any, jax.Array]:
-        """The step, observed the first time."""
+        """Run the step; the first time, record its compilation."""
         if self._called:
             return self._step(state, batch)
         self._called = True

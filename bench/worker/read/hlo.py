@@ -1,8 +1,8 @@
-"""How to read a compiled program's HLO: instructions, what they call, what they make, and whence.
+"""A reader of compiled HLO: instructions, calls, loop counts, shapes and source lines.
 
-Computations, opcodes and operands come from the structured API of the module; what that does not
-show (shapes, called computations, trip counts, metadata) from the text of the one instruction it
-belongs to, and source lines from the tables at the head of the module's text.
+Computations, opcodes and operands come from the module's structured API. Shapes, called
+computations, trip counts and metadata come from the instruction's text, because not every version
+of jaxlib offers them otherwise; source lines come from tables at the head of the module's text.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _ARRAY = re.compile(r"\b([a-z]+\d+\w*|pred)\[([\d,]*)\]")
 
 
 def opcode(instruction: Any) -> str:
-    """`all-reduce-start`; of what another operation was made asynchronous by, that one's opcode.
+    """Return an opcode such as `all-reduce-start`.
 
-    A reduce-scatter, for instance, has no asynchronous form of its own: it is in a computation that
-    an `async-start` calls, which prints as `reduce-scatter-start`.
+    Operations without an asynchronous form of their own, such as a reduce-scatter, are wrapped in a
+    computation that an `async-start` calls; that start is `reduce-scatter-start`.
     """
     own = _spelled(instruction)
     wrapped = instruction.async_wrapped_root()
@@ -34,26 +34,25 @@ def opcode(instruction: Any) -> str:
 
 
 def _spelled(instruction: Any) -> str:
-    """`kAllReduceStart` -> `all-reduce-start`."""
+    """Turn `kAllReduceStart` into `all-reduce-start`."""
     return re.sub(r"(?<!^)([A-Z])", r"-\1", instruction.opcode.name.removeprefix("k")).lower()
 
 
 def integers(text: str) -> list[int]:
-    """`4,2` -> 4 and 2; nothing of an empty text."""
+    """Parse `4,2`; an empty text has no integers."""
     return [int(word) for word in text.split(",")] if text else []
 
 
 def op_name(instruction: Any) -> str:
-    """Where in the traced program it is from; empty if nothing is known."""
+    """Return the instruction's place in the traced program; empty if unknown."""
     found = re.search(r'op_name="([^"]*)"', instruction.to_string())
     return found[1] if found else ""
 
 
 def arrays(instruction: Any) -> Iterator[tuple[str, list[int]]]:
-    """Dtype and shape of what an instruction makes, of each part of a tuple.
+    """Yield dtype and shape of an instruction's result, or of each element of a tuple.
 
-    From its text, `%name = (f32[4,2]{1,0}, s32[]) opcode(...)`: not every version of jaxlib shows
-    shapes otherwise.
+    They are parsed from its text, `%name = (f32[4,2]{1,0}, s32[]) opcode(...)`.
     """
     made = instruction.to_string().partition(" = ")[2].partition(f" {opcode(instruction)}(")[0]
     for dtype, shape in _ARRAY.findall(made):
@@ -61,10 +60,9 @@ def arrays(instruction: Any) -> Iterator[tuple[str, list[int]]]:
 
 
 def called(instruction: Any) -> Iterator[tuple[str, int]]:
-    """Names of the computations that an instruction calls, and how often it does.
+    """Yield the names of the computations that an instruction calls, and how often.
 
-    A branch counts as if it were always taken, and a loop whose length the compiler does not know
-    as one of length 1.
+    Every branch counts as taken; a loop of unknown length counts once.
     """
     text = instruction.to_string()
     trips = _TRIPS.search(text)
@@ -77,9 +75,9 @@ def called(instruction: Any) -> Iterator[tuple[str, int]]:
 
 
 def instructions(module: Any) -> Iterator[tuple[Any, int]]:
-    """Every instruction of a module, with how often a run of it runs the instruction.
+    """Yield every instruction of a module with the number of its executions per run.
 
-    What an asynchronous start wraps is counted with the start, and not again.
+    An operation wrapped by an asynchronous start counts once, with the start.
     """
     computations = {computation.name: computation for computation in module.computations()}
     calls = _calls(computations)
@@ -96,14 +94,14 @@ def instructions(module: Any) -> Iterator[tuple[Any, int]]:
 
 
 def entry(module: Any) -> list[Any]:
-    """The instructions that are in no computation which others call, as in a loop or a fusion."""
+    """Return the instructions outside called computations such as loops and fusions."""
     computations = {computation.name: computation for computation in module.computations()}
     names = _entries(computations, _calls(computations))
     return [instruction for name in names for instruction in computations[name].instructions()]
 
 
 def _calls(computations: Mapping[str, Any]) -> dict[str, list[tuple[str, int]]]:
-    """What each computation calls, and how often."""
+    """Map each computation to the computations that it calls, and how often."""
     return {
         name: [call for instruction in own.instructions() for call in called(instruction)]
         for name, own in computations.items()
@@ -113,13 +111,13 @@ def _calls(computations: Mapping[str, Any]) -> dict[str, list[tuple[str, int]]]:
 def _entries(
     computations: Mapping[str, Any], calls: Mapping[str, list[tuple[str, int]]]
 ) -> set[str]:
-    """Computations that no other one calls."""
+    """Return the computations that no other one calls."""
     inner = {name for own in calls.values() for name, _ in own}
     return computations.keys() - inner - _wrapped(computations)
 
 
 def _wrapped(computations: Mapping[str, Any]) -> set[str]:
-    """Computations of single operations that were made asynchronous."""
+    """Return the computations that wrap a single asynchronous operation."""
     listed = {name: list(own.instructions()) for name, own in computations.items()}
     roots = {
         wrapped.name
@@ -131,9 +129,9 @@ def _wrapped(computations: Mapping[str, Any]) -> set[str]:
 
 
 def moves_elements(instruction: Any) -> bool:
-    """Whether a copy or transpose puts elements into another order in memory.
+    """Whether a copy or transpose reorders elements in memory.
 
-    Layouts are written minor to major: `f32[256,1024]{1,0}`. Dimensions of size 1 do not matter.
+    Layouts list dimensions from minor to major: `f32[256,1024]{1,0}`. Size 1 does not matter.
     """
     kind = opcode(instruction)
     if kind not in {"copy", "transpose"}:
@@ -145,13 +143,13 @@ def moves_elements(instruction: Any) -> bool:
     permutation = list(range(len(sizes)))
     if kind == "transpose" and (found := _DIMENSIONS.search(instruction.to_string())):
         permutation = integers(found[1])
-    # Both as dimensions of what is made.
+    # Express the source layout in dimensions of the result.
     moved = [permutation.index(dimension) for dimension in source]
     return [d for d in order if sizes[d] > 1] != [d for d in moved if sizes[d] > 1]
 
 
 def _layout(instruction: Any) -> tuple[list[int], list[int]] | None:
-    """Sizes and layout of an array that an instruction makes; None of a tuple."""
+    """Return sizes and layout of an instruction's result; None for a tuple."""
     found = _LAYOUT.match(instruction.to_string().partition(" = ")[2])
     if not found:
         return None
@@ -161,16 +159,16 @@ def _layout(instruction: Any) -> tuple[list[int], list[int]] | None:
 class Sources:
     """Source lines of a module's instructions.
 
-    XLA prints them as tables at the head of a module (`FileNames`, `FunctionNames`,
-    `FileLocations`, `StackFrames`), to which an instruction's `stack_frame_id` points; older
-    versions print `source_file` and `source_line` with the instruction.
+    XLA prints tables at the head of a module (`FileNames`, `FileLocations`, `StackFrames`), to
+    which an instruction's `stack_frame_id` refers. Older versions print `source_file` and
+    `source_line`.
     """
 
     def __init__(self, module: Any) -> None:
         self._text = module.to_string()
 
     def of(self, instruction: Any) -> str:
-        """`optax/_src/transform.py:283`: the innermost line that it is from; empty if unknown."""
+        """Return the innermost line, as `optax/_src/transform.py:283`; empty if unknown."""
         text = instruction.to_string()
         if frame := re.search(r"stack_frame_id=(\d+)", text):
             return self._frames.get(int(frame[1]), "")
@@ -190,13 +188,13 @@ class Sources:
         return {int(number): locations.get(location, "") for number, location in frames}
 
     def _table(self, title: str, form: str) -> list[Any]:
-        """A table's lines, up to an empty one: each line's number and what the form captures."""
+        """Return a table's lines: each line's number and the groups of `form`."""
         lines = re.search(rf"^{title}\n((?:.+\n)+)", self._text, re.MULTILINE)
         return re.findall(rf"^(\d+) {form}$", lines[1], re.MULTILINE) if lines else []
 
 
 def short_path(path: str) -> str:
-    """A source file's path from its package or from the repository on; else its name alone."""
+    """Shorten a path to start at its package or repository folder; otherwise to its name."""
     for marker in ("site-packages/", "dist-packages/"):
         if marker in path:
             return path.rpartition(marker)[2]

@@ -1,7 +1,7 @@
-"""Which all-reduces are reduce-scatters but for the compiler: devices use slices of them alone.
+"""Detection of all-reduces of which every device uses only its own slice.
 
-SPMD partitioning reduces a gradient over all devices and then takes each device's own slice. The
-compilers for GPU and TPU make a reduce-scatter of both, which moves half as much
+SPMD partitioning all-reduces a gradient and then takes each device's slice. Compilers for GPU and
+TPU turn both into a reduce-scatter, which moves half as much
 (https://github.com/openxla/xla/blob/main/xla/service/reduce_scatter_creator.h); XLA:CPU does not.
 """
 
@@ -16,18 +16,18 @@ from typing import Any
 from bench.worker.read import hlo
 
 _SAME = frozenset({"all-reduce-done", "bitcast", "convert", "copy", "reshape", "transpose"})
-"""Operations whose results have the same elements as their operand."""
+"""Operations whose result has the same elements as the operand."""
 
 
 def sliced(instruction: Any, computations: Mapping[str, Any], members: int) -> list[bool]:
-    """Of an all-reduce, for each of its arrays: whether all that is used is a part of `members`.
+    """Return, for each array of an all-reduce, whether only 1 / `members` of it is used.
 
-    Whose part it is, is not looked at.
+    Which device uses which slice is not checked.
 
     Args:
-      instruction: an all-reduce, or the start of one.
-      computations: of its module, by name.
-      members: that reduce with one another.
+      instruction: an all-reduce or its start.
+      computations: the module's computations by name.
+      members: size of a group.
     """
     reader = _Reader(computations, members)
     count = len(instruction.operands())
@@ -36,14 +36,14 @@ def sliced(instruction: Any, computations: Mapping[str, Any], members: int) -> l
     taken: list[list[bool]] = [[] for _ in range(count)]
     for user in _made(instruction):
         index = re.search(r"\bindex=(\d+)", user.to_string())
-        if hlo.opcode(user) != "get-tuple-element" or not index:  # it has all of them
+        if hlo.opcode(user) != "get-tuple-element" or not index:  # it uses the whole tuple
             return [False] * count
         taken[int(index[1])].append(reader.sliced(user))
     return [bool(uses) and all(uses) for uses in taken]
 
 
 def _made(instruction: Any) -> list[Any]:
-    """Users of a tuple; of what is started, those of what is done."""
+    """Return the users of a tuple; for an asynchronous start, the users of its done."""
     users = list(instruction.users())
     done = [user for user in users if hlo.opcode(user) == "all-reduce-done"]
     return [other for user in done for other in user.users()] or users
@@ -51,20 +51,20 @@ def _made(instruction: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Follows arrays to where they are used, into fusions and out of them."""
+    """Follows arrays to their uses, into and out of fusions."""
 
     computations: Mapping[str, Any]
     members: int
 
     def sliced(self, value: Any, callers: tuple[Any, ...] = ()) -> bool:
-        """Whether all uses of an array are of a part of it.
+        """Whether every use of an array is a slice of it.
 
         Args:
-          value: what makes it.
-          callers: of the computation that this is in, the innermost last.
+          value: the instruction whose result it is.
+          callers: the callers of its computation, innermost last.
         """
         users = list(value.users())
-        if not users:  # the result of the computation
+        if not users:  # it is the computation's result
             return bool(callers) and self.sliced(callers[-1], callers[:-1])
         return all(self._slices(user, value, callers) for user in users)
 

@@ -1,4 +1,4 @@
-"""The programs that a step compiled, read without running them: communication, FLOPs, bytes."""
+"""Communication, FLOPs and bytes of compiled programs, read without running them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from bench.worker.read.collectives import Collective, collectives
 
 
 def live_programs() -> list[Any]:
-    """The executables now alive in this process."""
+    """Return the executables that are alive in this process."""
     return list(jax.devices()[0].client.live_executables())
 
 
 def new_programs(programs: Sequence[Any], known: Sequence[Any]) -> list[Any]:
-    """Those that are not among the known."""
+    """Return the programs that are not among `known`, by identity."""
     old = {id(program) for program in known}
     return [program for program in programs if id(program) not in old]
 
@@ -32,15 +32,15 @@ def new_programs(programs: Sequence[Any], known: Sequence[Any]) -> list[Any]:
 def communication(
     programs: Sequence[Any], mesh: Mesh, *, scatter: bool = False
 ) -> list[Communication]:
-    """What a step's programs communicate, those of a kind over the same axes together.
+    """Sum the collectives of a step's compiled programs by kind, axes and dtypes.
 
     Args:
-      programs: compiled.
-      mesh: that they run on.
-      scatter: as of `collectives`.
+      programs: the executables.
+      mesh: the mesh that they run on.
+      scatter: as for `collectives`.
 
     Raises:
-      ValueError: a program's groups are written in a way that is not known.
+      ValueError: a program's device groups have an unknown form.
     """
     found: dict[tuple[Any, ...], Communication] = {}
     for program in programs:
@@ -70,7 +70,7 @@ def communication(
 
 
 def wire_bytes(kind: str, payload: int, members: int) -> float:
-    """Bytes that a device sends, with a ring algorithm.
+    """Return the bytes that a device sends with a ring algorithm.
 
     An all-reduce is a reduce-scatter and an all-gather, in each of which a device sends n - 1 of n
     parts (Patarasuk and Yuan, Journal of Parallel and Distributed Computing 69 (2009), 117).
@@ -79,9 +79,9 @@ def wire_bytes(kind: str, payload: int, members: int) -> float:
 
 
 def axes_of(collective: Collective, mesh: Mesh) -> tuple[str, ...]:
-    """Axes of the mesh along which it communicates; empty if its groups are of another form.
+    """Return the mesh axes along which it communicates; empty if its groups match none.
 
-    A collective-permute is along an axis if each of its pairs is.
+    A collective-permute runs along axes if each of its pairs lies in one group of those axes.
     """
     places = np.arange(mesh.size).reshape(tuple(mesh.shape.values()))
     names = list(mesh.shape)
@@ -103,9 +103,9 @@ def axes_of(collective: Collective, mesh: Mesh) -> tuple[str, ...]:
 
 
 def compilers_cost(programs: Sequence[Any]) -> CompilersCost | None:
-    """XLA's own count of a step's work over all devices; None where the backend gives none.
+    """Return XLA's count of a step's work over all devices; None if the backend has none.
 
-    It counts the body of a loop once, however often it runs.
+    XLA counts the body of a loop once.
     """
     flops = moved = 0.0
     for program in programs:
@@ -113,7 +113,7 @@ def compilers_cost(programs: Sequence[Any]) -> CompilersCost | None:
             cost = program.cost_analysis()
         except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError):
             return None
-        # Every process has compiled the same program, and knows its own devices.
+        # Every process compiles the same program and knows only its own devices.
         devices = len(program.local_devices()) * jax.process_count()
         flops += devices * max(0.0, cost.get("flops", 0.0))
         moved += devices * max(0.0, cost.get("bytes accessed", 0.0))
@@ -121,14 +121,13 @@ def compilers_cost(programs: Sequence[Any]) -> CompilersCost | None:
 
 
 def product_flops(programs: Sequence[Any]) -> float:
-    """FLOPs of the matrix products and convolutions in compiled programs, over all devices.
+    """Return the FLOPs of products and convolutions in compiled programs, over all devices.
 
-    Counted as by bench.worker.read.traced_flops, but in the compiled step: where the compiler
-    lets several devices compute the same, each of them counts. Products that it has made other
-    operations of, as XLA:CPU does of small ones, are not seen.
+    Unlike bench.worker.read.traced_flops, this counts work that the compiler duplicates on several
+    devices. It misses products that became other operations, as small ones do on XLA:CPU.
     """
     return math.fsum(
-        # Every process has compiled the same program, and knows its own devices.
+        # Every process compiles the same program and knows only its own devices.
         len(program.local_devices()) * jax.process_count() * count * _flops(instruction)
         for program in programs
         for module in program.hlo_modules()
@@ -147,7 +146,7 @@ def _flops(instruction: Any) -> float:
         contracted = re.search(r"\blhs_contracting_dims=\{([\d,]*)\}", text)
         made_of = math.prod(left[d] for d in hlo.integers(contracted[1] if contracted else ""))
     else:
-        # As b01f_01io->b01f: of the kernel's dimensions, o is that of what comes out.
+        # Labels such as b01f_01io->b01f: o is the kernel's output dimension.
         labels = re.search(r"\bdim_labels=\w+_(\w+)->", text)
         out = labels[1].index("o") if labels else 0
         made_of = math.prod(right) // right[out]

@@ -1,4 +1,4 @@
-"""FLOPs of a step as it was traced: of its matrix products and convolutions, with their loops."""
+"""FLOPs of the matrix products and convolutions of a traced step, with their loops."""
 
 from __future__ import annotations
 
@@ -11,23 +11,21 @@ from jax.extend import core
 
 
 def traced_flops(step: Callable[..., Any], *arguments: Any) -> float:
-    """FLOPs of one call over all devices, recomputation and every device's own work included.
+    """Return the FLOPs of one call over all devices, including recomputation and duplicates.
 
-    A product of (m, k) and (k, n) matrices has 2 m k n; of a convolution, every output element has
-    2 for each element of the kernel that it is made of. Additions and functions of single elements
-    are not counted. Of a branch, the largest side counts, as if it were always taken: in a
-    pipeline's idle ticks too, where nothing is computed. A loop whose length is unknown while it is
-    traced counts once.
+    A product of (m, k) and (k, n) matrices counts 2 m k n; a convolution counts 2 per output
+    element and kernel element that contributes to it. Elementwise operations do not count. The
+    largest branch of a conditional counts as always taken, even in a pipeline's idle ticks. A loop
+    of unknown length counts once.
 
     Raises:
-      Exception: whatever the step raises when it is traced. One that is no JAX program as a whole,
-        such as a loop over devices, cannot be.
+      Exception: whatever tracing the step raises; a Python loop over devices cannot be traced.
     """
     return flops_of(jax.make_jaxpr(step)(*arguments))
 
 
 def flops_of(jaxpr: Any) -> float:
-    """As `traced_flops`, of a jaxpr, closed or not."""
+    """Return the FLOPs of a jaxpr, closed or not, as `traced_flops` counts them."""
     return math.fsum(map(_of_equation, getattr(jaxpr, "jaxpr", jaxpr).eqns))
 
 
@@ -55,7 +53,7 @@ def _of_equation(equation: Any) -> float:
 
 def _jaxprs(values: Any) -> Iterator[core.Jaxpr]:
     for value in values:
-        inner = getattr(value, "jaxpr", value)  # of a closed one
+        inner = getattr(value, "jaxpr", value)  # a closed jaxpr's own
         if isinstance(inner, core.Jaxpr):
             yield inner
         elif isinstance(value, list | tuple):

@@ -1,7 +1,6 @@
-"""Which all-gathers are of what a step returns: nothing in the step waits for them.
+"""Detection of all-gathers whose result the step only returns, so that nothing waits for them.
 
-ZeRO-1 gathers parameters that each device has updated a part of. FSDP gathers parameters for the
-products that follow.
+ZeRO-1 gathers parameters after the update; FSDP gathers them for the products that follow.
 """
 
 from __future__ import annotations
@@ -14,19 +13,18 @@ from bench.records.collective_kinds import KINDS
 from bench.worker.read import hlo
 
 _WAITING = frozenset({"dot", "convolution", "custom-call", *KINDS})
-"""What else a step spends time in. Backends have products of their own, as custom calls."""
+"""Operations that take time. Backends implement some products as custom calls."""
 
 
 def returned(instruction: Any, entry: AbstractSet[str], computations: Mapping[str, Any]) -> bool:
-    """Whether no product and no collective waits for what an instruction gives.
+    """Whether no product and no collective depends on an instruction's result.
 
-    It is taken that one does where the instruction is in a computation that others call, as in a
-    loop.
+    Within a called computation, such as a loop, a dependency is assumed.
 
     Args:
-      instruction: of any kind.
-      entry: names of the instructions that are in no such computation.
-      computations: of its module, by name.
+      instruction: any instruction.
+      entry: names of the instructions outside called computations.
+      computations: the module's computations by name.
     """
     if instruction.name not in entry:
         return False
@@ -44,7 +42,7 @@ def returned(instruction: Any, entry: AbstractSet[str], computations: Mapping[st
 
 
 def _waits(instruction: Any, computations: Mapping[str, Any]) -> bool:
-    """Whether it is a product or a collective, or calls one."""
+    """Whether an instruction is a product or a collective, or calls one."""
     return hlo.opcode(instruction).removesuffix("-start") in _WAITING or any(
         _waits(inner, computations)
         for name, _ in hlo.called(instruction)
