@@ -11,7 +11,7 @@ from typing import Any, TextIO, cast
 
 from bench.records.messages import MORE, Event, Job, TellEvent
 from bench.worker import event_stream, process_exchange
-from bench.worker.block import BlockRun
+from bench.worker.block import run_job
 
 
 def main(events: TextIO) -> None:
@@ -41,7 +41,7 @@ def main(events: TextIO) -> None:
     # A worker that is killed leaves no folder behind: where launches share one, it makes none.
     shared = job.get("program_cache")
     with nullcontext(shared) if shared else TemporaryDirectory(prefix="lockstep-") as programs:
-        BlockRun(job, emit, more, Path(programs)).run()
+        run_job(job, emit, more, Path(programs))
     process_exchange.leave()
 
 

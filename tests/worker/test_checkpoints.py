@@ -29,9 +29,8 @@ from bench.plan.matrix import BadInput, make_plan
 from bench.plan.options import Options
 from bench.present import checkpoint_tables, page_data, sentences
 from bench.records import store
-from bench.worker.phases import checkpoints
-from bench.worker.prove.failures import UnsupportedError
-from bench.worker.prove.gate import WrongStepError
+from bench.worker.phases import checkpoints, saved_state
+from bench.worker.prove.failures import UnsupportedError, WrongStepError
 from bench.worker.time.clock import Arm
 
 needs_orbax = pytest.mark.skipif(
@@ -96,12 +95,12 @@ def test_a_divided_state_comes_back_as_it_was_on_two_meshes(quick: None, tmp_pat
     assert not list((tmp_path / "files").iterdir())
 
 
-def saved_of(tree: checkpoints.Tree, path: Path = Path()) -> checkpoints.Saved:
-    pieces = {name: checkpoints.pieces_of(array) for name, array in tree.items()}
-    return checkpoints.Saved(path, checkpoints.shapes_of(tree), pieces)
+def saved_of(tree: saved_state.Tree, path: Path = Path()) -> saved_state.SavedState:
+    pieces = {name: saved_state.pieces_of(array) for name, array in tree.items()}
+    return saved_state.SavedState(path, saved_state.shapes_of(tree), pieces)
 
 
-def shardings_of(saved: checkpoints.Saved) -> dict[str, Any]:
+def shardings_of(saved: saved_state.SavedState) -> dict[str, Any]:
     return {name: shape.sharding for name, shape in saved.shapes.items()}
 
 
@@ -156,11 +155,11 @@ def test_files_are_read_from_where_they_lie(
     monkeypatch.setattr(os, "POSIX_FADV_DONTNEED", 4, raising=False)
     monkeypatch.setattr(os, "posix_fadvise", note("drop"), raising=False)
     monkeypatch.setattr(os, "fsync", note("write"))
-    tree = checkpoints.arrays(state_on(mesh_of(data=2), P("data")))
+    tree = saved_state.arrays(state_on(mesh_of(data=2), P("data")))
     saved = saved_of(tree, tmp_path)
     reads: list[list[tuple[str, str]]] = []
 
-    def restore(path: Path, _: checkpoints.Shapes) -> checkpoints.Tree:
+    def restore(path: Path, _: saved_state.Shapes) -> saved_state.Tree:
         assert path == tmp_path
         reads.append([*events])
         events.clear()
@@ -173,26 +172,28 @@ def test_files_are_read_from_where_they_lie(
 
 
 def test_a_layout_does_not_matter_and_one_bit_does() -> None:
-    tree = checkpoints.arrays(state_on(mesh_of(data=4), P("data")))
+    tree = saved_state.arrays(state_on(mesh_of(data=4), P("data")))
     saved = saved_of(tree)
     for spec, axes in ((P("data"), {"data": 2}), (P(), {"data": 2}), (P("data"), {"data": 1})):
-        other = checkpoints.arrays(state_on(mesh_of(**axes), spec))
-        checkpoints.check(other, saved)
+        other = saved_state.arrays(state_on(mesh_of(**axes), spec))
+        saved_state.check_equal(other, saved)
     name = next(name for name, array in tree.items() if array.ndim)
     changed = np.asarray(tree[name]).copy()
     changed[-1, -1] = np.nextafter(changed[-1, -1], np.inf)
     wrong = {**tree, name: jax.device_put(changed, tree[name].sharding)}
-    with pytest.raises(WrongStepError, match="of 2 arrays, 1 came back other than they were saved"):
-        checkpoints.check(wrong, saved)
+    with pytest.raises(
+        WrongStepError, match="1 of 2 arrays came back different from what was saved"
+    ):
+        saved_state.check_equal(wrong, saved)
 
 
 def test_a_part_that_nobody_saved_is_not_right() -> None:
-    tree = checkpoints.arrays(state_on(mesh_of(data=4), P("data")))
+    tree = saved_state.arrays(state_on(mesh_of(data=4), P("data")))
     saved = saved_of(tree)
     name = next(name for name, array in tree.items() if array.ndim)
     saved.pieces[name].popitem()
     with pytest.raises(WrongStepError):
-        checkpoints.check(tree, saved)
+        saved_state.check_equal(tree, saved)
 
 
 def test_copies_that_differ_are_not_saved_as_one() -> None:
@@ -200,17 +201,17 @@ def test_copies_that_differ_are_not_saved_as_one() -> None:
     copies = [jax.device_put(np.float32(n), device) for n, device in enumerate(mesh.devices)]
     array = jax.make_array_from_single_device_arrays((), NamedSharding(mesh, P()), copies)
     with pytest.raises(WrongStepError, match="different copies"):
-        checkpoints.pieces_of(array)
+        saved_state.pieces_of(array)
 
 
 def test_what_is_gathered_on_a_device_is_seen() -> None:
     mesh = mesh_of(data=4)
     array = state_on(mesh, P("data"))["kernel"]
     seen: dict[str, int] = {}
-    with checkpoints.watched(seen):
+    with saved_state.watched(seen):
         again = jax.device_put(np.asarray(array), NamedSharding(mesh, P("data")))
     assert seen["float32[8, 4]"] == array.nbytes // 4
-    with checkpoints.watched(seen):
+    with saved_state.watched(seen):
         whole = jax.device_put(np.asarray(array), jax.devices()[0])
         other = jax.device_put(np.int8(0), jax.devices()[0])
     assert (seen["float32[8, 4]"], seen["int8[]"]) == (array.nbytes, 1)
@@ -231,7 +232,7 @@ def test_an_array_is_held_to_its_own_sharding_beside_a_larger_one(
 ) -> None:
     mesh = mesh_of(data=4)
     divided = NamedSharding(mesh, P("data"))
-    tree = checkpoints.arrays(
+    tree = saved_state.arrays(
         {
             **state_on(mesh, P("data")),
             "table": jax.device_put(np.zeros((64, 4), np.float32), divided),
@@ -241,7 +242,7 @@ def test_an_array_is_held_to_its_own_sharding_beside_a_larger_one(
     saved = saved_of(tree)
     besides: list[jax.Array] = []
 
-    def restore(_path: Path, _shapes: checkpoints.Shapes) -> checkpoints.Tree:
+    def restore(_path: Path, _shapes: saved_state.Shapes) -> saved_state.Tree:
         besides.append(jax.device_put(np.zeros(shape, dtype), jax.devices()[0]))
         return {name: jax.device_put(np.asarray(x), x.sharding) for name, x in tree.items()}
 
@@ -263,7 +264,7 @@ def test_a_restore_that_gathers_is_refused(
     mesh = mesh_of(data=4)
     usual = checkpoints.Orbax.restore
 
-    def gathering(self: Any, path: Path, shapes: checkpoints.Shapes) -> checkpoints.Tree:
+    def gathering(self: Any, path: Path, shapes: saved_state.Shapes) -> saved_state.Tree:
         whole = {name: jax.device_put(np.zeros(s.shape, s.dtype)) for name, s in shapes.items()}
         jax.block_until_ready(whole)
         found = usual(self, path, shapes)
@@ -290,8 +291,8 @@ def test_another_mesh_divides_the_state_in_another_way(
     axes: dict[str, int], spec: P, expected: str | None
 ) -> None:
     mesh = mesh_of(**axes)
-    shapes = checkpoints.shapes_of(checkpoints.arrays(state_on(mesh, spec)))
-    layouts = dict(checkpoints.other_layouts(mesh, shapes))
+    shapes = saved_state.shapes_of(saved_state.arrays(state_on(mesh, spec)))
+    layouts = dict(saved_state.other_layouts(mesh, shapes))
     assert [*layouts] == ([expected] if expected else [])
     for shardings in layouts.values():
         for name, sharding in shardings.items():
@@ -301,15 +302,15 @@ def test_another_mesh_divides_the_state_in_another_way(
 
 def test_objects_of_nnx_are_saved_and_other_things_are_not() -> None:
     model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
-    assert sorted(array.shape for array in checkpoints.arrays(model).values()) == [(2, 3), (3,)]
-    with pytest.raises(UnsupportedError, match="its state holds int, which is no array"):
-        checkpoints.arrays({"step": 1})
+    assert sorted(array.shape for array in saved_state.arrays(model).values()) == [(2, 3), (3,)]
+    with pytest.raises(UnsupportedError, match=r"its state holds int values, not only jax.Arrays"):
+        saved_state.arrays({"step": 1})
 
 
 def test_a_disk_without_room_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
     mesh = mesh_of(data=2)
-    with pytest.raises(UnsupportedError, match=r"10\sB are free for its files, and 396\sB may"):
+    with pytest.raises(UnsupportedError, match=r"its files may need 396\sB, and 10\sB are free"):
         checkpoints.measure_checkpoints(training(mesh, P()), mesh, ["sync"], tmp_path)
 
 

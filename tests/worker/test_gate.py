@@ -23,16 +23,10 @@ from bench.contract.placement import (
 from bench.contract.workloads import linear, mlp
 from bench.records.mesh import MeshShape
 from bench.worker.meshes import make_mesh
-from bench.worker.prove.gate import (
-    OWN,
-    SGD,
-    Gate,
-    WrongStepError,
-    build_step,
-    find_drift,
-    rounding,
-    state_and_loss,
-)
+from bench.worker.prove.failures import WrongStepError, why_unsupported
+from bench.worker.prove.gate import OWN, SGD, Gate, rounding
+from bench.worker.prove.replica_drift import find_drift
+from bench.worker.prove.trajectory import build_step, state_and_loss
 from implementations import python_loop
 
 DEVICES = 4
@@ -146,23 +140,29 @@ def test_right_step_passes_all_three_trajectories(gate, mesh):
     [
         (
             data_parallel(reduced_by(mean, total), check_vma=False),
-            f"gradients are {DEVICES} times too large: summed over the shards and not divided",
+            (
+                f"the gradients are {DEVICES} times what they should be: "
+                "they are summed over the shards and not divided"
+            ),
         ),
         (
             # check_vma has already summed the gradients of the replicated parameters.
             data_parallel(reduced_by(mean, mean)),
-            f"gradients are {DEVICES} times too large",
+            f"the gradients are {DEVICES} times what they should be",
         ),
         (
             data_parallel(reduced_by(mean, lambda g: total(total(g))), check_vma=False),
-            f"gradients are {DEVICES**2} times too large: reduced twice over the shards",
+            (
+                f"the gradients are {DEVICES**2} times what they should be: they are reduced twice "
+                "over the shards"
+            ),
         ),
         (
             data_parallel(
                 reduced_by(mean, lambda g: jax.tree.map(lambda x: x / DEVICES, mean(g))),
                 check_vma=False,
             ),
-            "gradients are 0.25 times too large: divided twice",
+            "the gradients are 0.25 times what they should be: they are divided twice",
         ),
         (
             data_parallel(reduced_by(shard_0, mean), check_vma=False),
@@ -174,7 +174,7 @@ def test_right_step_passes_all_three_trajectories(gate, mesh):
         ),
         (
             data_parallel(reduced_by(mean, shard_0), check_vma=False),
-            "gradients of shard 0 alone: they are not reduced over the shards",
+            "the gradients are those of shard 0 alone: they are not reduced over the shards",
         ),
         (
             data_parallel(reduced_by(mean, own), check_vma=False),
@@ -188,7 +188,7 @@ def test_right_step_passes_all_three_trajectories(gate, mesh):
             data_parallel(
                 reduced_by(mean, lambda g: jax.tree.map(jnp.zeros_like, g)), check_vma=False
             ),
-            "parameters do not change",
+            "the parameters do not change",
         ),
     ],
 )
@@ -200,7 +200,7 @@ def test_wrong_reduction_is_caught_and_named(gate, wrong, diagnosis):
 
 
 def test_no_reduction_also_names_the_shard(gate):
-    with pytest.raises(WrongStepError, match="gradients of shard 0 alone"):
+    with pytest.raises(WrongStepError, match="the gradients are those of shard 0 alone"):
         gate.prove_exact(data_parallel(reduced_by(mean, own), check_vma=False))
 
 
@@ -230,7 +230,9 @@ def test_one_update_per_shard_is_named(gate):
 
         return TrainStep(state=right.state, place=right.place, step=step, params=right.params)
 
-    with pytest.raises(WrongStepError, match=f"{DEVICES} updates a step: one for every shard"):
+    with pytest.raises(
+        WrongStepError, match=f"there are {DEVICES} updates a step: one for every shard"
+    ):
         gate.prove_exact(Module(build))
 
 
@@ -280,7 +282,9 @@ def test_wrong_only_as_timed_is_caught(gate, mesh):
     wrong = data_parallel(step_of, check_vma=False)
     gate.prove_exact(wrong)
     timed_problem = mlp.problem(mlp.tiny(), 8, "fp32")
-    with pytest.raises(WrongStepError, match="right in float64, but not as it would be timed"):
+    with pytest.raises(
+        WrongStepError, match="the step is right in float64, but not as it would be timed"
+    ):
         gate.prove_timed(wrong.build(timed_problem, mesh))
 
 
@@ -371,7 +375,9 @@ def test_gradients_that_underflow_are_refused(mesh, programs, precision, holds):
     if holds:
         gate.prove_timed(timed)
     else:
-        with pytest.raises(WrongStepError, match="right in float64, but not as it would be timed"):
+        with pytest.raises(
+            WrongStepError, match="the step is right in float64, but not as it would be timed"
+        ):
             gate.prove_timed(timed)
 
 
@@ -437,3 +443,87 @@ def test_what_a_step_returns_must_be_a_pair():
         state_and_loss((1, 2, 3))
     with pytest.raises(WrongStepError, match="a float, not the pair"):
         state_and_loss(1.0)
+
+
+@pytest.mark.parametrize("answer", [False, True, 5, "", "  "])
+def test_an_answer_that_is_no_reason_is_refused(mesh, answer):
+    problem = linear.problem(linear.tiny(), 8, "fp32")
+
+    @dataclass
+    class Answers:
+        answer: Any
+
+        def why_unsupported(self, problem, mesh):
+            return self.answer
+
+    assert why_unsupported(Answers(None), problem, mesh) == ""
+    assert why_unsupported(Answers("too small"), problem, mesh) == "too small"
+    message = f"why_unsupported returns {answer!r}; it must return None, or the reason as text"
+    with pytest.raises(WrongStepError, match=re.escape(message)):
+        why_unsupported(Answers(answer), problem, mesh)
+
+
+def test_parameters_must_lie_on_devices(gate):
+    right = data_parallel(reduced_by(mean, mean), check_vma=False)
+
+    def build(problem, mesh):
+        step = right.build(problem, mesh)
+        return replace(step, params=lambda state: jax.tree.map(np.asarray, step.params(state)))
+
+    with pytest.raises(WrongStepError, match=r"params returns a ndarray at \[.*not a jax\.Array"):
+        gate.prove_exact(Module(build))
+
+
+def test_placing_a_batch_cannot_change_the_next_implementations_batch(gate):
+    right = data_parallel(reduced_by(mean, mean), check_vma=False)
+
+    def build(problem, mesh):
+        step = right.build(problem, mesh)
+
+        def place(batch):
+            placed = step.place(jax.tree.map(np.array, batch))
+            for leaf in jax.tree.leaves(batch):
+                leaf[:] = 0
+            return placed
+
+        return replace(step, place=place)
+
+    gate.prove_exact(Module(build))
+    gate.prove_exact(right)
+
+
+def test_a_single_wrong_parameter_is_named(gate):
+    """The first layer's bias takes a step of twice the length."""
+
+    def step_of(problem, loss_fn):
+        def step(state, batch):
+            loss, grads = mean(jax.value_and_grad(loss_fn)(state[0], batch))
+            (first, *_), _ = jax.tree.flatten(grads)
+            grads = jax.tree.map(lambda leaf: 2 * leaf if leaf is first else leaf, grads)
+            return apply(problem, state, grads), loss
+
+        return step
+
+    with pytest.raises(
+        WrongStepError, match=r"first update of \['[^,]*'\] is wrong, and that of the other"
+    ):
+        gate.prove_exact(data_parallel(step_of, check_vma=False))
+
+
+def test_the_numbers_say_which_of_them_is_too_large(gate):
+    wrong = data_parallel(reduced_by(total, mean), check_vma=False)
+    with pytest.raises(
+        WrongStepError,
+        match=r"of the loss 3\.0e\+00, more than the allowed 1\.5e-08; "
+        r"relative error of the update \S+, within the allowed 1\.5e-08",
+    ):
+        gate.prove_exact(wrong)
+
+
+def test_microbatches_that_are_summed_are_not_taken_for_shards(mesh, programs):
+    gate = make_gate(mlp, mesh, programs, change=lambda problem: replace(problem, microbatches=2))
+    wrong = data_parallel(
+        reduced_by(mean, lambda g: jax.tree.map(lambda x: 2 * x, mean(g))), check_vma=False
+    )
+    with pytest.raises(WrongStepError, match="they are summed over the microbatches and not"):
+        gate.prove_exact(wrong)

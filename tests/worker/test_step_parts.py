@@ -31,7 +31,7 @@ from bench.worker.trace.operations import (
     unknown,
 )
 from bench.worker.trace.profiler import read_steps, record, summarize
-from bench.worker.trace.step_parts import device_step, known, middle_half
+from bench.worker.trace.step_parts import device_step, identify_runs, middle_half
 from bench.worker.trace.xspace import Event
 
 
@@ -67,7 +67,7 @@ def divide(*events, step=(0, 100), device=0):
         for name, start, end, *rest in events
     ]  # fmt: skip
     listed.sort(key=lambda event: event.start)
-    ours = known(listed, PROGRAM, {0: 0, 1: 1})
+    ours = identify_runs(listed, PROGRAM, {0: 0, 1: 1})
     found = device_step(step, [one for one in ours if one.event.device == device])
     share = found.share
     parts = share.dispatch + share.compute + share.wait + share.move + share.idle

@@ -11,8 +11,8 @@ import jax
 
 from bench.records.messages import CellRequest, Fit
 from bench.worker.answer.requested_cell import answer_requests, load_cell
-from bench.worker.prove.failures import UnsupportedError, failure
-from bench.worker.prove.gate import WrongStepError, build_step, state_and_loss
+from bench.worker.prove.failures import UnsupportedError, WrongStepError, failure
+from bench.worker.prove.trajectory import build_step, state_and_loss
 
 STEPS = 3
 """The first may hold more than others, and the second is the first whose state is a step's own."""

@@ -2,9 +2,9 @@
 
 The reference is the whole batch on one device, in the block's dtypes, with the workload's own
 optimizer. Right programs differ from it by rounding, which every step amplifies: after some dozens
-of steps under Adam, two orders of summation part company. How far they do is the yardstick of all
-other curves, and the reference shows it, once with its batch computed in parts whose gradients are
-averaged, as devices do, and once in float64.
+of steps under Adam, two orders of summation give different curves. The reference shows how far they
+part and so gives the scale for all other curves: it is computed once with its batch in parts whose
+gradients are averaged, as devices do, and once in float64.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,23 +22,64 @@ import optax
 
 from bench.contract import Batch, Problem, TrainStep
 from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
+from bench.records.messages import LossEvent
+from bench.records.rows import LossRow
+from bench.worker.block_session import BlockSession
 from bench.worker.prove.failures import failure
-from bench.worker.prove.gate import state_and_loss, widened
+from bench.worker.prove.gate import OWN, Gate, widened
+from bench.worker.prove.trajectory import build_step, state_and_loss
+from bench.worker.read.compilation import remembered_programs
 
 ENOUGH_S = 60.0
-"""Most time of the curve in float64, which some devices compute slowly: it ends early then."""
+"""Time limit of the curve in float64, which some devices compute slowly: it ends early then."""
 
 Progress = Callable[[int], None]
-"""Told the number of each step before it begins."""
+"""Called with the number of each step before it begins."""
 
 
 class Curve(NamedTuple):
-    """What came of training."""
+    """The losses of a training."""
 
     losses: list[float]
     """Of each step's batch before its update; all finite."""
     reason: str
-    """Why there are fewer than were asked for; empty if there are not."""
+    """Why the curve ends early; empty if it does not."""
+
+
+def train_cells(session: BlockSession, gate: Gate, settings: Mapping[str, Any]) -> None:
+    """Send the loss curves of the references and of each cell that is ok.
+
+    Args:
+      session: its arms are freed, so that whatever trains may have their memory.
+      gate: has the problem in float64.
+      settings: `steps` of a curve.
+    """
+    problem, steps = session.problem, settings["steps"]
+    names = [name for name, row in session.cells.items() if row["status"] == "ok"]
+    if not names:
+        return
+    session.arms.clear()
+
+    def progress(name: str, number: int) -> None:
+        session.report_progress("train", name, number, steps)
+
+    def send(name: str, curve: Curve) -> None:
+        row = LossRow(
+            **session.fields,
+            arm=name,
+            losses=curve.losses,
+            reason=curve.reason,
+            tolerance=gate.loss_tolerance,
+        )
+        session.emit(LossEvent(event="losses", row=row))
+
+    for name, curve in references(problem, gate.problems[OWN], steps, progress).items():
+        send(name, curve)
+    for name in names:
+        implementation = session.proved[name].implementation
+        build = partial(build_step, implementation, problem, session.mesh)
+        with session.modules_of(name), remembered_programs(session.programs / name):
+            send(name, trained(build, problem.batch, steps, partial(progress, name)))
 
 
 def train(
@@ -48,15 +89,15 @@ def train(
     progress: Progress,
     until: float = math.inf,
 ) -> list[float]:
-    """Take steps on batch(0), batch(1) ..., each waited for.
+    """Take steps on batch(0), batch(1) ..., and wait for each.
 
     Args:
       train_step: built, and not stepped yet.
       batch: gives the i-th batch on the host.
       steps: at most.
-      progress: told the number of each step before it begins.
-      until: on the monotonic clock, after which no step begins. Only for what has no collectives:
-        processes would not agree.
+      progress: called before each step.
+      until: time on the monotonic clock after which no step begins. Only for programs without
+        collectives: processes would disagree.
 
     Returns:
       (steps,) losses.
@@ -71,42 +112,35 @@ def train(
     return losses
 
 
-def finite(losses: list[float], steps: int) -> Curve:
-    """The curve up to the first loss that is no number."""
-    for number, loss in enumerate(losses):
-        if not math.isfinite(loss):
-            return Curve(losses[:number], f"the loss of step {number + 1} is {loss}")
-    if len(losses) < steps:
-        return Curve(losses, f"ended after {ENOUGH_S:g} s")
-    return Curve(losses, "")
-
-
 def trained(
     build: Callable[[], TrainStep],
     batch: Callable[[int], Batch],
     steps: int,
     progress: Progress,
-    most_s: float = math.inf,
+    limit_s: float = math.inf,
 ) -> Curve:
-    """The curve of what is built; whatever is raised is the reason why there is none."""
+    """Build a step and train: the curve up to its first infinite or NaN loss, or a failure."""
     try:
-        losses = train(build(), batch, steps, progress, time.monotonic() + most_s)
+        losses = train(build(), batch, steps, progress, time.monotonic() + limit_s)
     except BaseException as error:  # noqa: BLE001 - a user's file may raise anything
         traceback.print_exc()
         return Curve([], ": ".join(failure(error)))
-    return finite(losses, steps)
+    for number, loss in enumerate(losses):
+        if not math.isfinite(loss):
+            return Curve(losses[:number], f"the loss of step {number + 1} is {loss}")
+    return Curve(losses, f"ended after {ENOUGH_S:g} s" if len(losses) < steps else "")
 
 
 def references(
     timed: Problem, exact: Problem, steps: int, progress: Callable[[str, int], None]
 ) -> dict[str, Curve]:
-    """The reference, and what rounding does to it; by their names in bench.records.rows.
+    """Compute the reference and what rounding does to it, by their names in bench.records.arms.
 
     Args:
       timed: the problem as it is timed.
       exact: the same in float64, with the same start.
       steps: of each curve.
-      progress: told of which curve a step begins, and its number.
+      progress: called with a curve's name and the number of each step before it begins.
     """
 
     def curve(name: str, problem: Problem, parts: int, **limit: float) -> Curve:
@@ -118,11 +152,11 @@ def references(
                 lambda: whole_batch(problem, parts), batch, steps, partial(progress, name), **limit
             )
 
-    found = {WHOLE_BATCH: curve(WHOLE_BATCH, timed, 1)}
+    curves = {WHOLE_BATCH: curve(WHOLE_BATCH, timed, 1)}
     if timed.batch_size > 1:
-        found[IN_PARTS] = curve(IN_PARTS, timed, fewest_parts(timed.batch_size))
-    found[EXACT] = curve(EXACT, exact, 1, most_s=ENOUGH_S)
-    return found
+        curves[IN_PARTS] = curve(IN_PARTS, timed, fewest_parts(timed.batch_size))
+    curves[EXACT] = curve(EXACT, exact, 1, limit_s=ENOUGH_S)
+    return curves
 
 
 def fewest_parts(batch_size: int) -> int:
@@ -131,7 +165,7 @@ def fewest_parts(batch_size: int) -> int:
 
 
 def whole_batch(problem: Problem, parts: int) -> TrainStep:
-    """The step on one device, with the batch computed in so many parts."""
+    """Make the step on one device, with the batch computed in a number of parts."""
     params, loss_fn = problem.functional()
     divided = replace(problem, microbatches=parts)
     loss_and_gradients = divided.over_microbatches(jax.value_and_grad(loss_fn))

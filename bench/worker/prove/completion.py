@@ -1,4 +1,4 @@
-"""Is a step's work done when its outputs are ready? A clock cannot see what is not waited for."""
+"""Whether a step's work is done when its outputs are ready: no clock sees what goes on later."""
 
 from __future__ import annotations
 
@@ -8,27 +8,28 @@ import jax
 import jax.numpy as jnp
 
 from bench.worker import process_exchange
-from bench.worker.prove.gate import WrongStepError
+from bench.worker.prove.failures import WrongStepError
 from bench.worker.time.clock import MAX_STEPS, Arm
 
 SPAN_S = 0.2
-"""A span is at least this long, so that late work is long as well."""
+"""A span takes at least this long, so that late work takes long as well."""
 
 GRACE_S = 0.05
 """Threads of XLA's pool look for more work for some milliseconds before they sleep, and for tens of
-them where cores are contended: this is no late work."""
+them where cores are contended. This is not counted as late work."""
 
 WATCH_S = 0.05
 WATCHED_S = 0.4
 IDLE_SHARE = 0.05
 IDLE_TIMES = 2
-"""After the grace a process is watched bit by bit, until it uses less than this share of a core so
-many times in a row: a thread may have to wait for its turn."""
+"""After the grace period a process is watched in intervals of WATCH_S, for at most WATCHED_S, until
+it uses less than IDLE_SHARE of a core in IDLE_TIMES intervals in a row: a thread may have to wait
+for its turn."""
 
 LATE_SHARE = 0.4
-"""What is refused: devices that answer later than this share of a span, or a process that uses this
-share of a span in CPU time while it is watched. CPU time, because threads that look for work do so
-for a number of turns, however long these take on a host that others use too."""
+"""A step is refused if devices answer later than this share of a span, or if the process uses this
+share of a span in CPU time while it is watched. CPU time rather than wall time, because threads
+look for work for a number of iterations, however long these take on a busy host."""
 
 REPEATS = 3
 SETTLE_S = 30.0
@@ -37,9 +38,9 @@ SETTLE_S = 30.0
 def check_completion(arm: Arm) -> None:
     """Check that an arm does nothing any more once its outputs are ready.
 
-    Work is found in two ways: devices that are slow to answer afterwards still have some queued;
-    CPU time that this process uses while it should be idle is a thread that goes on. One clean
-    span acquits: a disturbance must not convict anybody.
+    Late work shows in two ways: devices that answer slowly afterwards still have some queued, and a
+    process that uses CPU time while it should be idle has a thread that goes on. One clean span
+    acquits, so that a disturbance convicts nobody.
 
     Raises:
       WrongStepError: work goes on after the outputs are ready.
@@ -55,9 +56,9 @@ def check_completion(arm: Arm) -> None:
 
 
 def settle() -> None:
-    """Wait until this process is idle, so that what one arm left behind is not held against others.
+    """Wait until this process is idle, so that one arm's late work is not held against the next.
 
-    Gives up after SETTLE_S: they are then measured beside it, and are likely to be refused as well.
+    Gives up after SETTLE_S: the next arms are then measured beside it, and likely refused as well.
     """
     end = time.monotonic() + SETTLE_S
     while time.monotonic() < end and watch()[1] > LATE_SHARE:
@@ -65,7 +66,7 @@ def settle() -> None:
 
 
 def watch() -> tuple[float, float]:
-    """CPU seconds that this process uses while it does nothing itself; as a share of a core too."""
+    """CPU seconds that this process uses in an interval, and their share of a core."""
     start, cpu = time.perf_counter(), time.process_time()
     time.sleep(WATCH_S)
     used_s = time.process_time() - cpu
@@ -73,7 +74,7 @@ def watch() -> tuple[float, float]:
 
 
 def late_work(arm: Arm, steps: int) -> str:
-    """What goes on after a span of steps whose outputs are ready; empty if nothing does."""
+    """Describe what goes on after the outputs of a span are ready; empty if nothing does."""
     span_s = max(arm.run(steps) / 1e9, SPAN_S)
     start = time.perf_counter()
     jax.effects_barrier()

@@ -1,4 +1,4 @@
-"""What is wrong with a wrong step: known mistakes, made on purpose, and compared with it.
+"""What is wrong with a wrong step: the gate makes known mistakes on purpose, and compares them.
 
 Every hypothesis is a step computed in float64 on one device, so a match is a match to many
 digits and not a guess.
@@ -16,22 +16,7 @@ import numpy as np
 from bench.contract import Batch, Problem
 
 MATCH = 1e-6
-"""Relative distance below which a hypothesis is what happened."""
-
-
-@dataclass(frozen=True)
-class FirstStep:
-    """What the implementation's first step did."""
-
-    start: dict[str, np.ndarray]
-    """Parameters by path, before the step."""
-    end: dict[str, np.ndarray]
-    loss: float
-
-    @property
-    def update(self) -> np.ndarray:
-        """All parameters' updates, (parameters,)."""
-        return np.concatenate([(self.end[path] - self.start[path]).ravel() for path in self.start])
+"""Relative distance below which a hypothesis is taken to be what happened."""
 
 
 @dataclass(frozen=True)
@@ -47,23 +32,32 @@ class Shards:
 
 
 def explain(
-    problem: Problem, batch: Batch, shards: int, learning_rate: float, step: FirstStep
+    problem: Problem,
+    batch: Batch,
+    shards: int,
+    learning_rate: float,
+    update: np.ndarray,
+    loss: float,
 ) -> list[str]:
-    """Sentences that each name a mistake which reproduces the observed first step under SGD.
+    """Name each mistake that reproduces the observed first step under SGD, a clause each.
 
     Args:
       problem: with float64 parameters.
       batch: the first global batch.
-      shards: parts the mesh splits it into.
+      shards: parts that the mesh splits it into.
       learning_rate: of the SGD that the step ran with.
-      step: what it did.
+      update: (parameters,) of the step.
+      loss: of the step.
     """
     parts = shard_steps(problem, batch, shards, learning_rate)
-    return [*explain_update(parts, learning_rate, step.update), *explain_loss(parts, step.loss)]
+    return [
+        *explain_update(parts, learning_rate, update, problem.microbatches),
+        *explain_loss(parts, loss, problem.microbatches),
+    ]
 
 
 def shard_steps(problem: Problem, batch: Batch, shards: int, learning_rate: float) -> Shards:
-    """Every shard alone on one device, and all in turn with an update after each."""
+    """Compute every shard alone on one device, and all in turn with an update after each."""
     params, loss_fn = problem.functional()
     loss_and_grads = jax.jit(jax.value_and_grad(loss_fn))
     moving = params
@@ -85,56 +79,75 @@ def ravel(tree: Any) -> np.ndarray:
     return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(tree)])
 
 
-def explain_update(parts: Shards, learning_rate: float, update: np.ndarray) -> Iterator[str]:
-    """Which mistake makes this update."""
+def explain_update(
+    parts: Shards, learning_rate: float, update: np.ndarray, microbatches: int
+) -> Iterator[str]:
+    """Name the mistake that makes this update."""
     shards = len(parts.losses)
     mean = -learning_rate * parts.grads.mean(axis=0)
     if update.shape != mean.shape or close(update, mean):
         return
     if not update.any():
-        yield "parameters do not change"
+        yield "the parameters do not change"
         return
     factor = float(update @ mean / (mean @ mean))
     if close(update, factor * mean):
-        yield f"gradients are {factor:.6g} times too large{because(factor, shards)}"
+        yield (
+            f"the gradients are {factor:.6g} times what they should be"
+            f"{_reason_of(factor, shards, microbatches)}"
+        )
         return
     if shards > 1 and close(update, parts.sequential):
-        yield f"{shards} updates a step: one for every shard, not one for their mean"
+        yield f"there are {shards} updates a step: one for every shard, not one for their mean"
         return
     for index, grads in enumerate(parts.grads):
         for times in (1, shards, 1 / shards):
             if close(update, -learning_rate * times * grads):
-                yield f"gradients of shard {index} alone: they are not reduced over the shards"
+                yield (
+                    f"the gradients are those of shard {index} alone: they are not reduced over "
+                    "the shards"
+                )
                 return
-    yield "the gradients are wrong"
+    yield "the gradients are wrong, in no way that is known here"
 
 
-def because(factor: float, shards: int) -> str:
-    """The likely reason for a constant factor."""
+def _reason_of(factor: float, shards: int, microbatches: int) -> str:
+    """Give the likely reasons for a constant factor."""
     reasons = {
-        shards: "summed over the shards and not divided",
-        shards**2: "reduced twice over the shards",
-        1 / shards: "divided twice by the number of shards",
+        "summed over the shards and not divided": (shards, shards),
+        "reduced twice over the shards": (shards, shards**2),
+        "divided twice by the number of shards": (shards, 1 / shards),
+        "summed over the microbatches and not divided": (microbatches, microbatches),
+        "divided twice by the number of microbatches": (microbatches, 1 / microbatches),
     }
-    for value, reason in reasons.items():
-        if shards > 1 and abs(factor / value - 1) < MATCH:
-            return f": {reason}"
-    return ""
+    likely = [
+        reason
+        for reason, (parts, value) in reasons.items()
+        if parts > 1 and abs(factor / value - 1) < MATCH
+    ]
+    return f": they are {', or '.join(likely)}" if likely else ""
 
 
-def explain_loss(parts: Shards, loss: float) -> Iterator[str]:
-    """Which mistake makes this loss."""
+def explain_loss(parts: Shards, loss: float, microbatches: int) -> Iterator[str]:
+    """Name the mistake that makes this loss."""
     mean = parts.losses.mean()
     if close(loss, mean):
         return
     if close(loss, parts.losses.sum()):
         yield "the loss is summed over the shards, not averaged"
         return
+    if microbatches > 1 and close(loss, microbatches * mean):
+        yield "the loss is summed over the microbatches, not averaged"
+        return
     for index, shard_loss in enumerate(parts.losses):
         if close(loss, shard_loss):
             yield f"the loss is that of shard {index} alone"
             return
-    yield f"the loss is {float(loss / mean):.6g} times what it should be"
+    factor = float(loss / mean)
+    if f"{factor:.6g}" == "1":
+        yield f"the loss differs by {abs(factor - 1):.1e} of what it should be"
+    else:
+        yield f"the loss is {factor:.6g} times what it should be"
 
 
 def close(ours: Any, theirs: Any) -> bool:

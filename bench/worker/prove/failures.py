@@ -1,24 +1,83 @@
-"""How a cell ends whose implementation raised something. It may raise anything, sys.exit too."""
+"""How a cell ends whose implementation raised something: any exception, even SystemExit."""
 
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
+from jax.sharding import Mesh
+
+from bench.contract import Implementation, Problem
 from bench.records.printable import readable
 from bench.records.statuses import Status
-from bench.worker.prove.gate import WrongStepError
+from bench.worker import process_exchange
 
-Ended = tuple[Status, str]
-"""How a cell ended that has no time, and why."""
+T = TypeVar("T")
+Failure = tuple[Status, str]
+"""The status of a cell that has no time, and the reason."""
+
+
+class WrongStepError(Exception):
+    """The implementation does not compute the right step; the message says how it differs."""
 
 
 class UnsupportedError(Exception):
-    """An implementation cannot run this; the message is its reason."""
+    """The implementation cannot run this cell; the message is the reason."""
 
 
-def failure(error: BaseException) -> Ended:
-    """How a cell ends that raised, and why, on one line or a few."""
+class EndedError(Exception):
+    """An action failed in at least one process of the launch, and so counts in none of them."""
+
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.status: Status = status
+        self.reason = reason
+
+
+def in_all_processes(
+    action: Callable[[], T], on_failure: Callable[[Status, str], None] = lambda *_: None
+) -> T:
+    """Run an action that every process of the launch runs at the same point.
+
+    Args:
+      action: may raise anything, as users' files may.
+      on_failure: is called as soon as the action fails in this process. The other processes may be
+        waiting for this one within the action, and never come to exchange its outcome.
+
+    Raises:
+      EndedError: in every process alike, if the action failed in any; with the first one's reason.
+    """
+    result, failed = None, None
+    try:
+        result = action()
+    except BaseException as error:  # noqa: BLE001 - a user's file may raise anything
+        failed = failure(error)
+        on_failure(*failed)
+    for status_and_reason in filter(None, process_exchange.gather(failed)):
+        raise EndedError(*status_and_reason)
+    return result  # type: ignore[return-value]
+
+
+def why_unsupported(implementation: Implementation, problem: Problem, mesh: Mesh) -> str:
+    """Ask an implementation why it cannot run a problem; an empty answer means that it can.
+
+    Raises:
+      WrongStepError: the answer is neither None nor a reason.
+    """
+    reason = implementation.why_unsupported(problem, mesh)
+    if reason is None:
+        return ""
+    if not isinstance(reason, str) or not reason.strip():
+        raise WrongStepError(
+            f"why_unsupported returns {reason!r}; it must return None, or the reason as text"
+        )
+    return reason
+
+
+def failure(error: BaseException) -> Failure:
+    """Translate what was raised into a status and a reason of one or a few lines."""
     text = readable(str(error).strip())
     if isinstance(error, WrongStepError):
         return "wrong", text
@@ -32,7 +91,7 @@ def failure(error: BaseException) -> Ended:
 
 
 def name_and_text(error: BaseException) -> str:
-    """What was raised; for SystemExit, what was called."""
+    """Describe an exception by its type and message; a SystemExit by the call that raises it."""
     if isinstance(error, SystemExit):
         return f"it calls sys.exit({error.code!r})"
     text = str(error).strip()

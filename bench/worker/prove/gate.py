@@ -1,4 +1,4 @@
-"""No number without proof: does an implementation compute the right step?
+"""The proof that comes before any time: does an implementation compute the right step?
 
 Three trajectories of a few steps each, on the block's own mesh, batch and starting parameters:
 
@@ -7,27 +7,26 @@ Three trajectories of a few steps each, on the block's own mesh, batch and start
 2. `fp64 optimizer`: in float64 under the workload's own optimizer;
 3. `as timed`: the very program that will be timed, in its own dtypes.
 
-All are compared with one truth: the same steps on the whole batch, on one device, in float64.
-Float64 is what makes the proof sharp: two right programs differ by rounding alone, a wrong one by
-far more. What is compared is the update, parameters after minus parameters before, since the
+All are compared with one reference: the same steps on the whole batch, on one device, in float64.
+Float64 makes the proof sharp: two right programs differ by rounding alone, a wrong one by far more.
+The gate compares updates (parameters after the steps minus parameters before), because the
 parameters themselves are mostly their initial values.
 
 With eps the dtype's rounding, losses and updates under SGD must agree to sqrt(eps), half of the
 digits. Adam divides a gradient by its own size and so turns the rounding of a small gradient into
 a large part of its update. Under the workload's own optimizer, updates are therefore compared
-where the gradient is at least eps^(1/4) of the typical one, and must agree to eps^(1/4). (There
-are gradients of nothing but rounding: a key's bias shifts all scores of a softmax alike.) Under
+where the gradient is at least eps^(1/4) of the typical one, and must agree to eps^(1/4). (Some
+gradients consist of nothing but rounding: a key's bias shifts all scores of a softmax alike.) Under
 SGD every element is compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass, replace
-from hashlib import sha256
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,49 +34,33 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from bench.contract import Batch, Implementation, Params, Problem, TrainStep
+from bench.contract import Implementation, Problem, TrainStep
+from bench.records.numbers import count
 from bench.records.rows import ProofCheck
-from bench.worker import process_exchange
-from bench.worker.prove.diagnosis import FirstStep, explain
+from bench.worker.prove.diagnosis import explain
+from bench.worker.prove.failures import WrongStepError
+from bench.worker.prove.trajectory import (
+    Flat,
+    Trajectory,
+    build_step,
+    run_steps,
+    whole_batch_steps,
+)
 from bench.worker.read.compilation import remembered_programs
 
 STEPS = 3
 LEARNING_RATE = 0.01
 SGD = "fp64 sgd"
 OWN = "fp64 optimizer"
+AS_TIMED = "as timed"
 
-Flat = dict[str, np.ndarray]
-"""Parameters by path, float64 on the host."""
-
-
-class WrongStepError(Exception):
-    """The implementation does not compute the right step; the message says how."""
-
-
-@dataclass(frozen=True)
-class Trajectory:
-    """What a few steps did."""
-
-    losses: np.ndarray
-    """(steps,) float64: every step's loss, before its update."""
-    start: Flat
-    first: Flat
-    """Parameters after one step."""
-    last: Flat
-    """Parameters after all steps."""
-    drift: str = ""
-    """The first place where devices held different replicas; empty if they never did."""
-
-    @property
-    def finite(self) -> bool:
-        """Whether no loss and no parameter is infinite or NaN."""
-        snapshots = (self.start, self.first, self.last)
-        return bool(np.isfinite(self.losses).all()) and all(map(all_finite, snapshots))
+FEW = 3
+"""A message names at most so many wrong parameters."""
 
 
 @contextmanager
 def exact_arithmetic(programs: Path) -> Iterator[None]:
-    """Float64, and compilation made cheap: what runs here is never timed."""
+    """Compute in float64, and compile cheaply: nothing that runs here is ever timed."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     try:
@@ -88,7 +71,7 @@ def exact_arithmetic(programs: Path) -> Iterator[None]:
 
 
 def widened(tree: Any) -> Any:
-    """Host arrays: floats as float64, integers as they are."""
+    """Convert the floats of a tree to float64 on the host; integers stay as they are."""
 
     def widen(leaf: Any) -> np.ndarray:
         array = np.asarray(leaf)
@@ -110,188 +93,17 @@ def rounding(precision: str, platform: str) -> float:
     return float(2.0**-bits)
 
 
-def build_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> TrainStep:
-    """What an implementation builds.
+def update_errors(ours: Flat, theirs: Flat, start: Flat, mask: Flat | None) -> dict[str, float]:
+    """Each parameter's update error, relative to the size of the whole update.
 
-    Raises:
-      WrongStepError: it is no TrainStep.
-    """
-    train_step: Any = implementation.build(problem, mesh)
-    # Not by its class: an implementation of another revision has that revision's.
-    parts = ("state", "place", "step", "params")
-    if not is_dataclass(train_step) or not all(hasattr(train_step, part) for part in parts):
-        raise WrongStepError(f"build returns a {type(train_step).__name__}, not a TrainStep")
-    return cast("TrainStep", train_step)
-
-
-def state_and_loss(returned: Any) -> tuple[Any, Any]:
-    """The state and the loss that a step returned.
-
-    Raises:
-      WrongStepError: it returned something else.
-    """
-    if not isinstance(returned, tuple | list):
-        what = f"a {type(returned).__name__}"
-    elif len(returned) != 2:  # noqa: PLR2004 - a pair
-        what = f"{len(returned)} values"
-    else:
-        return returned[0], returned[1]
-    raise WrongStepError(f"the step returns {what}, not the pair (state, loss)")
-
-
-def run_steps(train_step: TrainStep, batches: list[Batch]) -> Stepped:
-    """Step through the batches, looking whether replicas still agree.
-
-    Raises:
-      WrongStepError: a step returns no pair, a loss is not a scalar, a loss or parameter is not
-        finite, or an output cannot be waited for.
-    """
-    state = train_step.state
-    losses: list[float] = []
-    snapshots = [flatten(train_step.params(state))]
-    drift = ""
-    for number, batch in enumerate(batches):
-        state, loss = state_and_loss(train_step.step(state, train_step.place(batch)))
-        check_waitable(state, loss)
-        if loss.shape:
-            raise WrongStepError(f"the loss has shape {loss.shape}; it must be one scalar")
-        drift = drift or find_drift({"the loss": loss})
-        losses.append(float(loss))
-        if number in (0, len(batches) - 1):
-            params = train_step.params(state)
-            drift = drift or find_drift(by_path(params))
-            snapshots.append(flatten(params))
-    trajectory = Trajectory(np.array(losses), snapshots[0], snapshots[1], snapshots[-1], drift)
-    if not trajectory.finite:
-        raise WrongStepError("the loss or a parameter is not finite")
-    return Stepped(trajectory, state)
-
-
-class Stepped(NamedTuple):
-    """A trajectory, and the state it left."""
-
-    trajectory: Trajectory
-    state: Any
-
-
-def check_waitable(state: Any, loss: Any) -> None:
-    """Check that everything a step returns can be waited for.
-
-    Raises:
-      WrongStepError: the loss is no jax.Array, or the state holds something that is no array or
-        number: work could hide behind it.
-    """
-    if not isinstance(loss, jax.Array):
-        raise WrongStepError(
-            f"the loss is a {type(loss).__name__}, not a jax.Array: it cannot be waited for"
-        )
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        if not isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float | complex):
-            name = jax.tree_util.keystr(path)
-            raise WrongStepError(
-                f"the state holds a {type(leaf).__name__} at {name}: it cannot be waited for"
-            )
-
-
-def by_path(params: Params) -> dict[str, Any]:
-    """Leaves by a readable path."""
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
-
-
-def flatten(params: Params) -> Flat:
-    """A copy on the host that no later donation can delete."""
-    leaves = by_path(params).items()
-    return {path: np.array(process_exchange.to_host(leaf), np.float64) for path, leaf in leaves}
-
-
-def all_finite(params: Flat) -> bool:
-    """No infinity and no NaN."""
-    return all(np.isfinite(leaf).all() for leaf in params.values())
-
-
-def find_drift(arrays: dict[str, Any]) -> str:
-    """Compare replicas bit by bit; say where two differ, or return an empty string.
-
-    All processes find the same.
-    """
-    found = next(filter(None, process_exchange.gather(find_local_drift(arrays))), "")
-    return found or find_drift_of_processes(arrays)
-
-
-def find_local_drift(arrays: dict[str, Any]) -> str:
-    """Compare replicas on the devices of this process."""
-    for path, array in arrays.items():
-        seen: dict[str, Any] = {}
-        for shard in array.addressable_shards:
-            first = seen.setdefault(str(shard.index), shard)
-            if shard is not first and not same_bits(shard.data, first.data):
-                return (
-                    f"replicas drift: {path} is not the same on "
-                    f"device {first.device.id} and device {shard.device.id}"
-                )
-    return ""
-
-
-def find_drift_of_processes(arrays: dict[str, Any]) -> str:
-    """Compare the replicas of processes, each of which holds one, by their digests."""
-    if jax.process_count() == 1:
-        return ""
-    own = [
-        (path, str(shard.index), sha256(np.asarray(shard.data).tobytes()).hexdigest())
-        for path, array in arrays.items()
-        for shard in array.addressable_shards
-    ]
-    seen: dict[tuple[str, str], tuple[int, str]] = {}
-    for rank, replicas in enumerate(process_exchange.gather(own)):
-        for path, part, digest in replicas:
-            first, theirs = seen.setdefault((path, part), (rank, digest))
-            if digest != theirs:
-                return f"replicas drift: {path} is not the same in process {first} and {rank}"
-    return ""
-
-
-def same_bits(one: jax.Array, other: jax.Array) -> bool:
-    """Whether two arrays of one shape and dtype are the same bit by bit, NaNs included."""
-    left, right = (np.asarray(array).reshape(-1).view(np.uint8) for array in (one, other))
-    return np.array_equal(left, right)
-
-
-def whole_batch_steps(
-    start: Params,
-    loss_and_gradients: Callable[[Params, Batch], tuple[jax.Array, Params]],
-    optimizer: optax.GradientTransformation,
-    batches: list[Batch],
-) -> Trajectory:
-    """The truth: every step on the whole batch, on one device."""
-    params, opt_state = start, optimizer.init(start)
-
-    @jax.jit
-    def update(params: Params, opt_state: Any, grads: Params) -> tuple[Params, Any]:
-        updates, opt_state = optimizer.update(grads, opt_state, params)
-        return optax.apply_updates(params, updates), opt_state
-
-    losses: list[float] = []
-    snapshots = [flatten(params)]
-    for batch in batches:
-        loss, grads = loss_and_gradients(params, batch)
-        params, opt_state = update(params, opt_state, grads)
-        losses.append(float(loss))
-        snapshots.append(flatten(params))
-    return Trajectory(np.array(losses), snapshots[0], snapshots[1], snapshots[-1])
-
-
-def update_error(ours: Flat, theirs: Flat, start: Flat, mask: Flat | None) -> float:
-    """The worst parameter's update error, relative to the size of the whole update.
-
-    For each parameter: the root mean square, over its elements, of the difference of the two
-    updates, divided by the root mean square of their update over all parameters. One denominator
-    for all keeps a parameter whose gradient is mathematically zero (a key's bias, which softmax
-    ignores) from being compared with its own rounding.
+    The root mean square, over a parameter's elements, of the difference of the two updates, divided
+    by the root mean square of their update over all parameters. One denominator for all keeps a
+    parameter whose gradient is mathematically zero (a key's bias, which softmax ignores) from being
+    compared with its own rounding.
 
     Args:
       ours: parameters after the steps of the implementation.
-      theirs: parameters after the steps of the truth.
+      theirs: parameters after the steps of the reference.
       start: parameters before them.
       mask: bool per element, whether to compare it; all if None.
 
@@ -300,13 +112,15 @@ def update_error(ours: Flat, theirs: Flat, start: Flat, mask: Flat | None) -> fl
     """
     shapes = [{path: leaf.shape for path, leaf in flat.items()} for flat in (ours, theirs)]
     if shapes[0] != shapes[1]:
-        raise WrongStepError("the parameters differ from the model's in names or shapes")
-    scale = rms(np.concatenate([(theirs[path] - start[path]).ravel() for path in theirs]))
-    differences = [
-        (leaf - theirs[path])[mask[path]] if mask else leaf - theirs[path]
+        differing = sorted({path for path, _ in shapes[0].items() ^ shapes[1].items()})
+        raise WrongStepError(
+            "the parameters differ from the model's in names or shapes: " + ", ".join(differing)
+        )
+    scale = rms(np.concatenate([(theirs[path] - start[path]).ravel() for path in theirs])) or 1.0
+    return {
+        path: rms((leaf - theirs[path])[mask[path]] if mask else leaf - theirs[path]) / scale
         for path, leaf in ours.items()
-    ]
-    return max(map(rms, differences)) / (scale or 1.0)
+    }
 
 
 def rms(values: np.ndarray) -> float:
@@ -320,14 +134,15 @@ def loss_error(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 class Gate:
-    """Holds one block's truth, and proves implementations against it.
+    """Holds one block's reference, and proves implementations against it.
 
     Args:
       timed: the problem as it will be timed.
       exact: the same workload at precision `fp64`.
-      mesh: the block's mesh; `shards` says into how many parts it splits the batch.
+      mesh: the block's mesh.
+      shards: parts that the mesh splits the batch into.
       precision: the timed problem's.
-      programs: folder where compiled proofs are remembered.
+      programs: folder of the compilation cache of proofs.
 
     Raises:
       WrongStepError: the workload itself has no finite loss or parameters.
@@ -350,12 +165,12 @@ class Gate:
         self.timed_eps = rounding(precision, platform)
         self.timed_batches = [timed.batch(index) for index in range(STEPS)]
         with exact_arithmetic(self.programs):
-            # The timed problem's: in another dtype other values would be drawn.
+            # The timed problem's start: in another dtype other values would be drawn.
             own = replace(exact, start=widened(timed.draw()))
             self.problems = {SGD: replace(own, optimizer=optax.sgd(LEARNING_RATE)), OWN: own}
             self.exact_batches = [widened(batch) for batch in self.timed_batches]
             start, loss_fn = own.functional()
-            # Its own program, which both truths run: it is most of what there is to compile.
+            # A program of its own, which both references run: it takes most of the compile time.
             loss_and_gradients = jax.jit(jax.value_and_grad(loss_fn))
             self.truth = {
                 name: whole_batch_steps(
@@ -367,13 +182,13 @@ class Gate:
             if not truth.finite:
                 losses = ", ".join(f"{loss:.3g}" for loss in truth.losses)
                 raise WrongStepError(
-                    "the workload itself is not finite, whoever computes it: losses or parameters "
-                    f"of {STEPS} steps on one device ({name}; losses: {losses})"
+                    f"the workload itself is not finite: {STEPS} steps on the whole batch, on one "
+                    f"device, reach an infinity or NaN ({name}; losses: {losses})"
                 )
 
     @property
     def first_loss(self) -> float:
-        """Of the whole batch, before the first update."""
+        """Loss of the whole batch before the first update."""
         return float(self.truth[OWN].losses[0])
 
     @property
@@ -389,87 +204,106 @@ class Gate:
         return {path: leaf >= eps**0.25 * typical for path, leaf in gradients.items()}
 
     def prove_exact(self, implementation: Implementation) -> list[ProofCheck]:
-        """The two float64 trajectories.
+        """Prove both float64 trajectories.
 
         Raises:
           WrongStepError: one of them is wrong; the message has the diagnosis.
         """
         checks = []
         for name, problem in self.problems.items():
-            truth = self.truth[name]
             with exact_arithmetic(self.programs):
                 train_step = build_step(implementation, problem, self.mesh)
                 ours = run_steps(train_step, self.exact_batches).trajectory
-                check = ProofCheck(
-                    name=name,
-                    loss_error=loss_error(ours.losses, truth.losses),
-                    loss_tolerance=self.exact_eps**0.5,
-                    update_error=update_error(
-                        ours.last,
-                        truth.last,
-                        truth.start,
-                        self.resolvable(self.exact_eps) if name == OWN else None,
-                    ),
-                    update_tolerance=self.exact_eps ** (0.25 if name == OWN else 0.5),
-                )
-                if not passed(check, ours):
-                    raise WrongStepError(f"{self.diagnosis(ours, name)} ({describe(check)})")
-            checks.append(check)
+                checks.append(self.check(name, ours))
         return checks
 
-    def diagnosis(self, ours: Trajectory, name: str) -> str:
-        """What a failed float64 trajectory shows."""
-        found = [ours.drift] if ours.drift else []
-        if name == SGD:
-            step = FirstStep(ours.start, ours.first, ours.losses[0])
-            batch = self.exact_batches[0]
-            found += explain(self.problems[name], batch, self.shards, LEARNING_RATE, step)
-            fallback = "the loss or the gradients are wrong"
-        else:
-            fallback = "gradients are right under SGD, but the optimizer is not applied as given"
-        return "; ".join(found) or fallback
-
     def prove_timed(self, train_step: TrainStep) -> tuple[ProofCheck, Any]:
-        """The trajectory of the program that will be timed, and the state it leaves.
+        """Prove the trajectory of the program that will be timed; also return the state it leaves.
 
         The losses of all steps are compared, and the update of the first: in float32, later
         updates of Adam follow from the rounding of earlier ones. This shows that what was proved
-        in float64 still holds in the timed dtypes, to their precision; it is no second proof: a
-        gradient scale that is wrong in these dtypes alone would be hidden by Adam.
+        in float64 still holds in the timed dtypes, to their precision. It is no second proof: Adam
+        would hide a gradient scale that is wrong in these dtypes alone.
 
         Raises:
           WrongStepError: it is wrong.
         """
         ours, state = run_steps(train_step, self.timed_batches)
-        truth = self.truth[OWN]
-        check = ProofCheck(
-            name="as timed",
-            loss_error=loss_error(ours.losses, truth.losses),
-            loss_tolerance=self.loss_tolerance,
-            update_error=update_error(
-                ours.first, truth.first, truth.start, self.resolvable(self.timed_eps)
-            ),
-            update_tolerance=self.timed_eps**0.25,
+        return self.check(AS_TIMED, ours), state
+
+    def check(self, name: str, ours: Trajectory) -> ProofCheck:
+        """Compare a trajectory with the reference.
+
+        Raises:
+          WrongStepError: an error exceeds its tolerance, or replicas differ.
+        """
+        eps = self.timed_eps if name == AS_TIMED else self.exact_eps
+        truth = self.truth[SGD if name == SGD else OWN]
+        mask = None if name == SGD else self.resolvable(eps)
+        timed = name == AS_TIMED
+        updates = update_errors(
+            ours.first if timed else ours.last,
+            truth.first if timed else truth.last,
+            truth.start,
+            mask,
         )
-        if not passed(check, ours):
-            what = ours.drift or "right in float64, but not as it would be timed"
-            raise WrongStepError(f"{what} ({describe(check)})")
-        return check, state
+        check = ProofCheck(
+            name=name,
+            loss_error=loss_error(ours.losses, truth.losses),
+            loss_tolerance=eps**0.5,
+            update_error=max(updates.values()),
+            update_tolerance=eps ** (0.5 if name == SGD else 0.25),
+        )
+        right_loss = check["loss_error"] <= check["loss_tolerance"]
+        if right_loss and check["update_error"] <= check["update_tolerance"] and not ours.drift:
+            return check
+        first = update_errors(ours.first, truth.first, truth.start, mask)
+        right_start = (
+            loss_error(ours.losses[:1], truth.losses[:1]) <= check["loss_tolerance"]
+            and max(first.values()) <= check["update_tolerance"]
+        )
+        sentences = [ours.drift] if ours.drift else []
+        if name == SGD:
+            sentences += self.mistakes(ours)
+        sentences = sentences or [_general_diagnosis(name, right_start=right_start)]
+        # By the first step: from the second on, one wrong parameter spoils the others.
+        wrong = [path for path, error in first.items() if error > check["update_tolerance"]]
+        if 0 < len(wrong) <= FEW and len(wrong) < len(first):
+            sentences.append(
+                f"the first update of {', '.join(wrong)} is wrong, and that of the other "
+                f"{count(len(first) - len(wrong), 'parameter')} is right"
+            )
+        raise WrongStepError(f"{'; '.join(sentences)} ({describe(check)})")
+
+    def mistakes(self, ours: Trajectory) -> list[str]:
+        """Name known mistakes that reproduce the first step under SGD."""
+        update = np.concatenate([(ours.first[p] - ours.start[p]).ravel() for p in ours.start])
+        problem, batch = self.problems[SGD], self.exact_batches[0]
+        with exact_arithmetic(self.programs):
+            return explain(problem, batch, self.shards, LEARNING_RATE, update, ours.losses[0])
 
 
-def passed(check: ProofCheck, ours: Trajectory) -> bool:
-    """Both errors within their tolerance, and no replica differs from another."""
-    return (
-        check["loss_error"] <= check["loss_tolerance"]
-        and check["update_error"] <= check["update_tolerance"]
-        and not ours.drift
-    )
+def _general_diagnosis(name: str, *, right_start: bool) -> str:
+    """Say what is known of a wrong trajectory that reproduces no known mistake."""
+    if name == AS_TIMED:
+        return "the step is right in float64, but not as it would be timed"
+    if name == OWN:
+        diagnosis = "the gradients are right under SGD, but the optimizer is not applied as given"
+        return diagnosis + (": its first step is right, a later one is not" if right_start else "")
+    if right_start:
+        return "the first step is right, but a later one is not"
+    return "the loss or the update has fewer correct digits than float64 gives"
 
 
-def describe(check: ProofCheck) -> str:
-    """The check's numbers."""
-    return (
-        f"{check['name']}: relative error of the loss {check['loss_error']:.1e} "
-        f"(allowed {check['loss_tolerance']:.1e}), "
-        f"of the update {check['update_error']:.1e} (allowed {check['update_tolerance']:.1e})"
-    )
+def describe(check: Mapping[str, Any]) -> str:
+    """Give a check's numbers, and say which of them are too large."""
+    parts = []
+    for what in ("loss", "update"):
+        error, tolerance = check[f"{what}_error"], check[f"{what}_tolerance"]
+        digits = 1 if f"{error:.1e}" != f"{tolerance:.1e}" else 4
+        verdict = "more than" if error > tolerance else "within"
+        parts.append(
+            f"relative error of the {what} {error:.{digits}e}, "
+            f"{verdict} the allowed {tolerance:.{digits}e}"
+        )
+    return f"{check['name']}: {'; '.join(parts)}"

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from bench.records.rows import CompileTimes
-from bench.worker.prove.gate import state_and_loss
+from bench.worker.prove.trajectory import state_and_loss
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.read.programs import live_programs, new_programs
 

@@ -1,168 +1,155 @@
-"""Profiler traces, in a pass of their own: a traced step is never a timed one."""
+"""Profiler traces, in a phase of their own after the rounds: a traced step is never a timed one."""
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, cast
 
 import jax
 from jax.sharding import Mesh
 
 from bench.records.host import cores, host_id
+from bench.records.messages import TraceEvent
 from bench.records.rows import BlockFields, CellRow, OpTime, StepParts, TraceRow
 from bench.worker import process_exchange
+from bench.worker.block_session import BlockSession
+from bench.worker.prove.failures import EndedError, in_all_processes
+from bench.worker.prove.gate import Gate
+from bench.worker.read.programs import live_programs
 from bench.worker.time.clock import Arm
 from bench.worker.trace import xspace
-from bench.worker.trace.operations import Operation, Operations
+from bench.worker.trace.operations import Operation, Operations, modules_of
 from bench.worker.trace.step_parts import (
     Arrivals,
     DeviceStep,
     OpShare,
     device_step,
-    known,
+    identify_runs,
     middle_half,
 )
 
-T = TypeVar("T")
-
 PASSES = 8
-"""How often each arm is traced, by turns, so that what the host does meanwhile meets them all."""
+"""Number of traces of each arm. Arms take turns, so that the host's noise meets them all."""
 
 ENOUGH_S = 60.0
 """No pass begins after so long, but a second one always does."""
 
 
 def process_name() -> str:
-    """What TensorBoard calls this process.
+    """The name of this process in TensorBoard.
 
-    The profiler's own name is the host's, which processes of a host share, and which is nobody's
-    business where a trace is shown.
+    The profiler's own name is the host's, which processes of a host share, and which nobody needs
+    to see where a trace is published.
     """
     return f"process_{jax.process_index()}"
 
 
-class Traced(NamedTuple):
-    """What was seen of one arm."""
-
-    steps: list[list[DeviceStep]]
-    """Traced steps, on this process's devices in the order of the mesh."""
-    untraced_ns: list[int]
-    """Lengths of steps without a profiler, taken just before."""
-
-
-class Shown(NamedTuple):
-    """Where the time of traced steps went."""
-
-    steps: list[StepParts]
-    counted: list[int]
-    """Steps to look at."""
-    ops: list[OpTime]
-    """Their means."""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """An arm to be traced."""
+@dataclass
+class TracedArm:
+    """An arm that is traced, and what its traces showed so far."""
 
     arm: Arm
     run: str
     """Its TensorBoard run."""
     operations: Operations
     """Of its step's programs."""
+    steps: list[list[DeviceStep]] = field(default_factory=list)
+    """Traced steps, on this process's devices in the order of the mesh."""
+    untraced_ns: list[int] = field(default_factory=list)
+    """Lengths of steps without a profiler, taken just before the traced ones."""
+
+    def trace(self, logdir: Path | None, steps: int, places: Mapping[int, int]) -> None:
+        """Trace some steps, and read the trace.
+
+        Args:
+          logdir: TensorBoard's folder, which keeps the trace's file; a temporary one if None.
+          steps: of the trace.
+          places: as of `read_steps`.
+
+        Raises:
+          EndedError: it failed in some process. What earlier traces showed stays.
+        """
+
+        def take() -> tuple[xspace.Recording, list[int]]:
+            untraced_ns = [self.arm.run(1) for _ in range(steps)]
+            with nullcontext(logdir) if logdir else tempfile.TemporaryDirectory() as folder:
+                path = record(self.arm, Path(folder), self.run, steps)
+                return xspace.read(path.read_bytes(), self.arm.name), untraced_ns
+
+        def show(_status: str, _reason: str) -> None:
+            traceback.print_exc()
+
+        recording, untraced_ns = in_all_processes(take, show)
+        found = in_all_processes(partial(read_steps, recording, self.operations, places), show)
+        self.steps += found
+        self.untraced_ns += untraced_ns
 
 
-def trace_by_turns(
-    subjects: Sequence[Subject],
-    mesh: Mesh,
-    logdir: Path,
-    steps: int,
-    phase: Callable[[Literal["trace"], str, int, int], None],
-) -> list[Traced]:
-    """Trace every subject in every pass; the first pass stays, as what TensorBoard shows.
+def trace_cells(session: BlockSession, _gate: Gate, settings: Mapping[str, Any]) -> None:
+    """Trace every cell that is ok, in several passes, and send where the time of its steps went.
+
+    The trace of the first pass stays, for TensorBoard. A cell of which a trace fails keeps what the
+    passes before showed: a profiler's fault must not cost the samples.
 
     Args:
-      subjects: what to trace.
-      mesh: that they run on.
-      logdir: TensorBoard's.
-      steps: of a trace.
-      phase: told what is traced now, as the how manieth, of how many.
-
-    Returns:
-      What was seen of each subject: in the passes before one that failed, which is printed.
+      session: its arms are at rest.
+      settings: TensorBoard's `logdir`, the `run` that TensorBoard runs are listed under, and the
+        number of `steps` of a trace.
     """
-    places = places_of(mesh)
-    found = [Traced([], []) for _ in subjects]
-    failed: set[int] = set()
+    mesh, logdir = session.mesh, Path(settings["logdir"])
+    others = modules_of(live_programs())
+    arms = [
+        TracedArm(
+            arm,
+            f"{settings['run']}/{session.cells[arm.name]['cell']}",
+            Operations(modules_of(session.proved[arm.name].programs), mesh.size, others),
+        )
+        for arm in session.ok_arms()
+    ]
+    pending, total, places = list(arms), PASSES * len(arms), places_of(mesh)
     until = time.monotonic() + ENOUGH_S
     for turn in range(PASSES):
         if turn > 1 and process_exchange.from_main(time.monotonic() > until):
             break
-        for number, subject in enumerate(subjects):
-            if number in failed:
-                continue
-            done = turn * len(subjects) + number
-            phase("trace", subject.arm.name, done, PASSES * len(subjects))
-            taken = tried(partial(take, subject, None if turn else logdir, steps))
-            read = None
-            if taken is not None:
-                recording, untraced_ns = taken
-                read = tried(partial(read_steps, recording, subject.operations, places))
-            if taken is None or read is None:
-                failed.add(number)
-                continue
-            found[number].steps.extend(read)
-            found[number].untraced_ns.extend(untraced_ns)
-    return found
-
-
-def tried(what: Callable[[], T]) -> T | None:
-    """What comes of it. None, in all processes alike, where one of them fails, which is printed.
-
-    A profiler's fault must not cost the samples.
-    """
-    found = None
-    try:
-        found = what()
-    except Exception:  # noqa: BLE001 - whatever it is
-        traceback.print_exc()
-    return found if all(process_exchange.gather(found is not None)) else None
-
-
-def take(subject: Subject, logdir: Path | None, steps: int) -> tuple[xspace.Recording, list[int]]:
-    """A trace, and the lengths of as many steps before it; the trace's file is kept in `logdir`."""
-    untraced_ns = [subject.arm.run(1) for _ in range(steps)]
-    with tempfile.TemporaryDirectory() if logdir is None else nullcontext(logdir) as folder:
-        path = record(subject.arm, Path(folder), subject.run, steps)
-        return xspace.read(path.read_bytes(), subject.arm.name), untraced_ns
+        for traced in list(pending):
+            done = turn * len(arms) + arms.index(traced)
+            session.announce("trace", traced.arm.name, done, total)
+            try:
+                traced.trace(None if turn else logdir, settings["steps"], places)
+            except EndedError:
+                pending.remove(traced)
+    for traced in arms:
+        if traced.steps:
+            cell = session.cells[traced.arm.name]
+            cell["profile"] = traced.run
+            row = trace_row(session.fields, cell, traced, mesh)
+            session.emit(TraceEvent(event="trace", row=row))
 
 
 def places_of(mesh: Mesh) -> dict[int, int]:
-    """Places in the mesh of this process's devices, by what its traces call them."""
+    """Map the ordinal that traces call each device of this process by to its place in the mesh."""
     return {
-        ordinal(device): place
+        int(device.id if device.platform == "cpu" else device.local_hardware_id): place
         for place, device in enumerate(mesh.devices.flat)
         if device.process_index == jax.process_index()
     }
-
-
-def ordinal(device: Any) -> int:
-    """What a device is called in the traces of its process."""
-    return int(device.id if device.platform == "cpu" else device.local_hardware_id)
 
 
 def record(arm: Arm, logdir: Path, run: str, steps: int) -> Path:
     """Record `steps` steps, each waited for, as the TensorBoard run named `run`.
 
     TensorBoard lists `<folders>/plugins/profile/<session>` as <folders>/<session>, so the run's
-    last part is the session. A run that was there is replaced.
+    last part is the session. An earlier run of the same name is replaced.
 
     Returns:
       The trace's file.
@@ -199,154 +186,141 @@ def read_steps(
     Raises:
       ValueError: no operation of the programs is in it.
     """
-    found = []
+    steps = []
     for start, end in recording.steps:
         events = [event for event in recording.events if start <= event.start < end]
-        ours = known(events, operations, places, partial(arrivals_everywhere, recording.began))
-        found.append(
+        runs = identify_runs(
+            events, operations, places, partial(arrivals_everywhere, recording.began)
+        )
+        steps.append(
             [
-                device_step((start, end), [one for one in ours if one.event.device == ordinal])
+                device_step((start, end), [run for run in runs if run.event.device == ordinal])
                 for ordinal in places
             ]
         )
-    if all(
-        operation.category == "unknown"
-        for devices in found
-        for device in devices
-        for operation in device.operations
-    ):
+    found = (op for devices in steps for device in devices for op in device.operations)
+    if all(operation.category == "unknown" for operation in found):
         raise ValueError("no operation of the step's programs is in the trace")
-    return found
+    return steps
 
 
 def arrivals_everywhere(began: int, own: Arrivals) -> Arrivals:
-    """When the last of all processes arrived, where they are on one host and so have one clock.
+    """When the last of all processes arrived, if they share a host and so a clock.
 
-    Clocks of different hosts are apart by more than a collective takes: there, a device's waiting
-    for another host cannot be told from moving data.
+    Clocks of different hosts differ by more than a collective takes. There, waiting for another
+    host cannot be distinguished from moving data.
 
     Args:
       began: when the clock of this process's trace showed 0.
-      own: as this process saw it.
+      own: arrivals in this process.
     """
     if jax.process_count() == 1:
         return own
-    told = process_exchange.gather((host_id(), began, own))
-    if len({host for host, _, _ in told}) > 1 or not all(start for _, start, _ in told):
+    everyones = process_exchange.gather((host_id(), began, own))
+    if len({host for host, _, _ in everyones}) > 1 or not all(start for _, start, _ in everyones):
         return own
     latest: Arrivals = {}
-    for _, start, arrivals in told:
+    for _, start, arrivals in everyones:
         for meeting, at in arrivals.items():
             latest[meeting] = max(latest.get(meeting, 0), at + start)
     return {meeting: at - began for meeting, at in latest.items()}
 
 
-def summarize(steps: Sequence[Sequence[DeviceStep]], places: Sequence[int]) -> Shown:
-    """Put together what steps spent on the devices of all processes.
+class TimeParts(NamedTuple):
+    """Where the time of traced steps went, on the devices of all processes."""
+
+    steps: list[StepParts]
+    counted: list[int]
+    """Steps whose means the operations' times are."""
+    ops: list[OpTime]
+
+
+def summarize(steps: Sequence[Sequence[DeviceStep]], places: Sequence[int]) -> TimeParts:
+    """Put together the time of steps on the devices of all processes.
 
     Args:
       steps: on the devices of this process.
-      places: of these in the mesh.
+      places: of these devices in the mesh.
     """
-    counted = process_exchange.from_main(middle_half([step[0].share.total for step in steps]))
-    own_parts = [
-        _parts(number, place, device)
-        for number, step in enumerate(steps)
-        for place, device in zip(places, step, strict=True)
+    lengths = [devices[0].share.total for devices in steps]
+    counted = process_exchange.from_main(middle_half(lengths))
+    own = [
+        {"step": number, "device": place}
+        | {f"{part}_ns": round(spent) for part, spent in asdict(device.share).items()}
+        for number, devices in enumerate(steps)
+        for place, device in zip(places, devices, strict=True)
     ]
-    own_ops = _ops([device for number in counted for device in steps[number]])
-    parts = [part for found in process_exchange.gather(own_parts) for part in found]
-    return Shown(
-        steps=sorted(parts, key=lambda part: (part["step"], part["device"])),
+    parts = [part for process in process_exchange.gather(own) for part in process]
+    return TimeParts(
+        steps=cast(
+            "list[StepParts]", sorted(parts, key=lambda part: (part["step"], part["device"]))
+        ),
         counted=counted,
-        ops=_mean(process_exchange.gather(own_ops)),
+        ops=_mean_times([device for number in counted for device in steps[number]]),
     )
 
 
-def trace_row(fields: BlockFields, row: CellRow, traced: Traced, mesh: Mesh) -> TraceRow:
-    """What the traces of a cell showed, as it is stored."""
-    shown = summarize(traced.steps, list(places_of(mesh).values()))
+def _mean_times(devices: Sequence[DeviceStep]) -> list[OpTime]:
+    """Means over the device steps of all processes, in the order in which operations first ran.
+
+    Processes have equally many devices.
+    """
+    own: defaultdict[Operation, OpShare] = defaultdict(OpShare)
+    for device in devices:
+        for operation, share in device.operations.items():
+            own[operation] += share
+    rows: list[Any] = [
+        [_description(operation), astuple(share)] for operation, share in own.items()
+    ]
+    everyones = process_exchange.gather(rows)
+    totals: defaultdict[str, OpShare] = defaultdict(OpShare)
+    descriptions: dict[str, dict[str, Any]] = {}
+    for description, share in chain.from_iterable(everyones):
+        key = json.dumps(description)
+        descriptions[key] = description
+        totals[key] += OpShare(*share)
+    n = len(devices) * len(everyones)
+    return [
+        cast(
+            "OpTime",
+            {
+                **descriptions[key],
+                "count": total.count / n,
+                "compute_ns": round(total.compute / n, 1),
+                "wait_ns": round(total.wait / n, 1),
+                "move_ns": round(total.move / n, 1),
+            },
+        )
+        for key, total in totals.items()
+    ]
+
+
+def _description(operation: Operation) -> dict[str, Any]:
+    names = ("module", "opcode", "category", "phase", "source", "transposes")
+    described = {name: getattr(operation, name) for name in names}
+    return {**described, "op": operation.name, "shapes": list(operation.shapes)}
+
+
+def trace_row(fields: BlockFields, row: CellRow, traced: TracedArm, mesh: Mesh) -> TraceRow:
+    """The stored row about a cell's traces."""
+    parts = summarize(traced.steps, list(places_of(mesh).values()))
     on_cpu = jax.devices()[0].platform == "cpu"
+    everyones_ns = process_exchange.gather(traced.untraced_ns)
     return TraceRow(
         **fields,
         cell=row["cell"],
         implementation=row["implementation"],
         profile=row.get("profile", ""),
         host=process_name(),
-        steps=shown.steps,
-        counted=shown.counted,
-        ops=shown.ops,
-        untraced_ns=[
-            max(each) for each in zip(*process_exchange.gather(traced.untraced_ns), strict=True)
-        ],
-        cores=cores_of_all() if on_cpu else None,
+        steps=parts.steps,
+        counted=parts.counted,
+        ops=parts.ops,
+        untraced_ns=[max(each) for each in zip(*everyones_ns, strict=True)],
+        cores=_cores_of_all() if on_cpu else None,
     )
 
 
-def cores_of_all() -> int:
-    """Cores that the processes may use: one that several may counts once."""
-    seen = process_exchange.gather((host_id(), sorted(cores())))
-    return len({(host, core) for host, own in seen for core in own})
-
-
-def _mean(found: Sequence[Sequence[OpTime]]) -> list[OpTime]:
-    """Means over processes with equally many devices, in the order of the first."""
-    if len(found) == 1:
-        return list(found[0])
-    sums: dict[tuple[str, str], OpTime] = {}
-    for op in (op for ops in found for op in ops):
-        key = (op["module"], op["op"])
-        total = sums.get(key)
-        sums[key] = {
-            **op,
-            "count": op["count"] / len(found) + (total["count"] if total else 0.0),
-            "compute_ns": op["compute_ns"] / len(found) + (total["compute_ns"] if total else 0.0),
-            "wait_ns": op["wait_ns"] / len(found) + (total["wait_ns"] if total else 0.0),
-            "move_ns": op["move_ns"] / len(found) + (total["move_ns"] if total else 0.0),
-        }
-    return list(sums.values())
-
-
-def _parts(step: int, place: int, device: DeviceStep) -> StepParts:
-    total, dispatch, compute, wait, move, idle, overlap = map(round, astuple(device.share))
-    return StepParts(
-        step=step,
-        device=place,
-        total_ns=total,
-        dispatch_ns=dispatch,
-        compute_ns=compute,
-        wait_ns=wait,
-        move_ns=move,
-        idle_ns=idle,
-        overlap_ns=overlap,
-    )
-
-
-def _ops(devices: Sequence[DeviceStep]) -> list[OpTime]:
-    """Means over device steps, in the order in which operations first ran."""
-    sums: defaultdict[Operation, OpShare] = defaultdict(OpShare)
-    for device in devices:
-        for operation, share in device.operations.items():
-            total = sums[operation]
-            total.count += share.count
-            total.compute += share.compute
-            total.wait += share.wait
-            total.move += share.move
-    n = len(devices)
-    return [
-        OpTime(
-            module=operation.module,
-            op=operation.name,
-            opcode=operation.opcode,
-            category=operation.category,
-            phase=operation.phase,
-            source=operation.source,
-            shapes=list(operation.shapes),
-            transposes=operation.transposes,
-            count=total.count / n,
-            compute_ns=round(total.compute / n, 1),
-            wait_ns=round(total.wait / n, 1),
-            move_ns=round(total.move / n, 1),
-        )
-        for operation, total in sums.items()
-    ]
+def _cores_of_all() -> int:
+    """Cores that the processes may use: one that several may use counts once."""
+    everyones = process_exchange.gather((host_id(), sorted(cores())))
+    return len({(host, core) for host, own in everyones for core in own})

@@ -4,8 +4,8 @@ Every instant of a step belongs to one thing on a device: to computing, where an
 computes; else to a collective, which waits until the last of its group has arrived and moves data
 from then on; else to dispatch, where the device waits for a program to be launched; else it is
 idle. Operations that compute at the same time share it. So a device's parts add up to the step, and
-so do its operations with dispatch and what is left of idle. A collective beside which something is
-computed costs nothing, and is counted as overlap, beside the parts.
+so do its operations, together with dispatch and what is left of idle. A collective beside which
+something is computed costs nothing: it is counted as overlap, apart from the parts.
 """
 
 from __future__ import annotations
@@ -15,21 +15,24 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from bench.worker.trace.operations import Operation, Operations
 from bench.worker.trace.xspace import Event
 
 _BACKGROUND = {"copy-start", "copy-done"}
 
+Arrivals = dict[str, int]
+"""When the last of its group began a collective, by the collective's run and group."""
 
-class Known(NamedTuple):
-    """An event and what it is a run of."""
+
+class Run(NamedTuple):
+    """One run of an operation."""
 
     event: Event
     operation: Operation
     arrival: int
-    """When the last of a collective's group began it; its own start, of other operations."""
+    """When the last of a collective's group began it; the run's own start, of other operations."""
 
 
 @dataclass
@@ -48,13 +51,21 @@ class Share:
 
 @dataclass
 class OpShare:
-    """What a device's step spends on one operation."""
+    """Nanoseconds that a device's step spends on one operation."""
 
     count: int = 0
     compute: float = 0.0
-    """For operations that steer others, such as loops: what none of those had."""
+    """Of operations that run others, such as loops: what none of the others had."""
     wait: float = 0.0
     move: float = 0.0
+
+    def __iadd__(self, other: OpShare) -> Self:
+        """Add the counts and times of further runs."""
+        self.count += other.count
+        self.compute += other.compute
+        self.wait += other.wait
+        self.move += other.move
+        return self
 
 
 @dataclass
@@ -67,17 +78,13 @@ class DeviceStep:
     )
 
 
-Arrivals = dict[str, int]
-"""When the last of its group began a collective, by the collective's run and group."""
-
-
-def known(
+def identify_runs(
     events: Iterable[Event],
     operations: Operations,
     places: Mapping[int, int],
     everywhere: Callable[[Arrivals], Arrivals] = lambda own: own,
-) -> list[Known]:
-    """What ran, on the devices of the mesh.
+) -> list[Run]:
+    """Look up what ran on the devices of the mesh.
 
     Args:
       events: of one step, in order of their start.
@@ -93,7 +100,7 @@ def known(
     # The nth run of a collective on one device meets the nth on the others of its group; the end
     # of an asynchronous one meets their starts.
     runs: Counter[tuple[str, str, int]] = Counter()
-    seen: defaultdict[str, int] = defaultdict(int)
+    arrivals: Arrivals = {}
     meetings: list[str] = []
     for event, operation in found:
         meeting = ""
@@ -104,120 +111,110 @@ def known(
             group = next((group for group in operation.groups if place in group), (place,))
             meeting = f"{event.module}/{operation.start or event.op}/{number}/{group}"
             if not operation.start:
-                seen[meeting] = max(seen[meeting], event.start)
+                arrivals[meeting] = max(arrivals.get(meeting, 0), event.start)
         meetings.append(meeting)
-    arrivals = everywhere(seen)
+    arrivals = everywhere(arrivals)
     return [
-        Known(event, operation, arrivals.get(meeting, 0) if meeting else event.start)
+        Run(event, operation, arrivals.get(meeting, 0) if meeting else event.start)
         for (event, operation), meeting in zip(found, meetings, strict=True)
     ]
 
 
-def _alone(own: Sequence[Known]) -> list[Known]:
-    """What ran on one device; control operations that compiled to one kernel, as what they call.
+def _resolve_kernels(runs: Sequence[Run]) -> list[Run]:
+    """Treat control operations that compiled to one kernel as what they call.
 
     XLA:CPU makes small loops one kernel, which shows as one operation with nothing inside.
     """
-    starts = sorted(one.event.start for one in own if one.operation.category != "control")
+    starts = sorted(run.event.start for run in runs if run.operation.category != "control")
     return [
-        one._replace(operation=replace(one.operation, category=one.operation.inside))
-        if one.operation.category == "control"
-        and bisect_left(starts, one.event.start) == bisect_left(starts, one.event.end)
-        else one
-        for one in own
+        run._replace(operation=replace(run.operation, category=run.operation.inside))
+        if run.operation.category == "control"
+        and bisect_left(starts, run.event.start) == bisect_left(starts, run.event.end)
+        else run
+        for run in runs
     ]
 
 
-def device_step(step: tuple[int, int], own: Sequence[Known]) -> DeviceStep:
-    """Divide one step on one device among everything that it did.
+def device_step(step: tuple[int, int], runs: Sequence[Run]) -> DeviceStep:
+    """Divide one step on one device among everything that the device did.
 
     Args:
       step: its start and end.
-      own: what ran on the device.
+      runs: what ran on the device.
     """
     start, end = step
-    own = _alone(own)
-    found = DeviceStep(Share(float(end - start)))
-    for one in own:
-        found.operations[one.operation].count += 1
-    # Instants at which something begins, arrives or ends, and what does.
+    runs = _resolve_kernels(runs)
+    divided = DeviceStep(Share(float(end - start)))
+    # Instants at which something begins, arrives or ends, and which run begins or ends then.
     changes: defaultdict[int, list[tuple[int, bool]]] = defaultdict(list)
     cuts = {start, end}
-    for number, one in enumerate(own):
-        first, last = max(one.event.start, start), min(one.event.end, end)
+    for number, run in enumerate(runs):
+        divided.operations[run.operation].count += 1
+        first, last = max(run.event.start, start), min(run.event.end, end)
         if first >= last:
             continue
         changes[first].append((number, True))
         changes[last].append((number, False))
         cuts |= {first, last}
-        cuts |= {one.arrival} if first < one.arrival < last else set()
-    active: dict[int, Known] = {}
-    gaps = _Gaps(own)
-    times = sorted(cuts)
-    for now, then in pairwise(times):
+        cuts |= {run.arrival} if first < run.arrival < last else set()
+    active: dict[int, Run] = {}
+    following = 0
+    for now, then in pairwise(sorted(cuts)):
         for number, begins in changes[now]:
             if begins:
-                active[number] = own[number]
+                active[number] = runs[number]
             else:
                 active.pop(number, None)
-        _spend(found, now, then - now, list(active.values()), gaps)
-    return found
+        while following < len(runs) and runs[following].event.start <= now:
+            following += 1
+        dispatching = _before_launch(runs, following)
+        _spend(divided, now, then - now, list(active.values()), dispatching=dispatching)
+    return divided
+
+
+def _before_launch(runs: Sequence[Run], following: int) -> bool:
+    """Whether the next run is of another launch of a program than the run before it."""
+    if following == len(runs):
+        return False
+    if following == 0:
+        return True
+    before, after = runs[following - 1].event, runs[following].event
+    return (before.module, before.launch) != (after.module, after.launch)
 
 
 def _spend(
-    found: DeviceStep, now: int, nanoseconds: float, active: list[Known], gaps: _Gaps
+    step: DeviceStep, now: int, nanoseconds: float, active: list[Run], *, dispatching: bool
 ) -> None:
-    """Give a stretch of time to what is active during all of it."""
-    share = found.share
-    moving = [one for one in active if one.operation.category == "collective"]
-    steering = [one for one in active if one.operation.category == "control"]
-    computing = [one for one in active if one not in moving and one not in steering]
+    """Assign a stretch of time to what is active during all of it."""
+    share = step.share
+    moving = [run for run in active if run.operation.category == "collective"]
+    control = [run for run in active if run.operation.category == "control"]
+    computing = [run for run in active if run not in moving and run not in control]
     # Copies in the background take nothing from what is computed meanwhile.
-    computing = [one for one in computing if one.operation.opcode not in _BACKGROUND] or computing
+    computing = [run for run in computing if run.operation.opcode not in _BACKGROUND] or computing
     if computing:
         share.compute += nanoseconds
         share.overlap += nanoseconds if moving else 0.0
-        for one in computing:
-            found.operations[one.operation].compute += nanoseconds / len(computing)
+        for run in computing:
+            step.operations[run.operation].compute += nanoseconds / len(computing)
+    elif arrived := [run for run in moving if run.arrival <= now]:
+        share.move += nanoseconds
+        for run in arrived:
+            step.operations[run.operation].move += nanoseconds / len(arrived)
     elif moving:
-        arrived = [one for one in moving if one.arrival <= now]
-        if arrived:
-            share.move += nanoseconds
-            for one in arrived:
-                found.operations[one.operation].move += nanoseconds / len(arrived)
-        else:
-            share.wait += nanoseconds
-            for one in moving:
-                found.operations[one.operation].wait += nanoseconds / len(moving)
-    elif gaps.before_launch(now):
+        share.wait += nanoseconds
+        for run in moving:
+            step.operations[run.operation].wait += nanoseconds / len(moving)
+    elif dispatching:
         share.dispatch += nanoseconds
     else:
         share.idle += nanoseconds
-        for one in steering[-1:]:
-            found.operations[one.operation].compute += nanoseconds
-
-
-class _Gaps:
-    """Tells whether a device that does nothing has yet to be given its next program."""
-
-    def __init__(self, own: Sequence[Known]) -> None:
-        self._own = own
-        self._next = 0
-
-    def before_launch(self, now: int) -> bool:
-        """Whether what runs next is of another launch than what ran last. Times must not fall."""
-        while self._next < len(self._own) and self._own[self._next].event.start <= now:
-            self._next += 1
-        if self._next == len(self._own):
-            return False
-        if self._next == 0:
-            return True
-        before, after = (self._own[number].event for number in (self._next - 1, self._next))
-        return (before.module, before.launch) != (after.module, after.launch)
+        for run in control[-1:]:
+            step.operations[run.operation].compute += nanoseconds
 
 
 def middle_half(lengths: Sequence[float]) -> list[int]:
-    """Which steps to look at: those of median length, without the quarters at both ends.
+    """Choose the steps to look at: those of median length, without the quarters at both ends.
 
     The first traced steps are longer than the rest, and any may be interrupted. Parts of the same
     steps add up, which medians of parts would not.

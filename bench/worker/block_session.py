@@ -1,0 +1,153 @@
+"""What the parts of a worker share while it measures one block, and the events that it sends."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jax.sharding import Mesh
+
+from bench.contract import Implementation, Problem
+from bench.records.cells import Block, Cell, StepOptions
+from bench.records.mesh import MeshShape
+from bench.records.messages import BlockEvent, CellEvent, Event, Job, Phase, PhaseEvent
+from bench.records.rows import BlockRow, CellRow, block_fields
+from bench.records.statuses import Status
+from bench.worker.base_modules import BaseModules
+from bench.worker.file_loader import implementation_files
+from bench.worker.time.clock import Arm
+
+PROGRESS_S = 1.0
+"""Seconds between two reports on the progress of a phase."""
+
+
+@dataclass(frozen=True)
+class ProvedArm:
+    """An implementation that was proved."""
+
+    arm: Arm
+    """Its first arm. Chance may make it the twin, and a second copy the baseline's arm."""
+    implementation: Implementation
+    programs: list[Any]
+    """The executables that its step compiled."""
+    row: CellRow
+
+
+class BlockSession:
+    """One block in one worker process: its state, and what is sent to the supervisor.
+
+    Args:
+      job: what to do.
+      emit: sends an event.
+      programs: folder of the compilation cache that launches share.
+    """
+
+    mesh: Mesh
+    """Set, like the problem, once the worker has found its devices and the workload's file."""
+    problem: Problem
+
+    def __init__(self, job: Job, emit: Callable[[Event], None], programs: Path) -> None:
+        self.job = job
+        self.emit = emit
+        self.programs = programs
+        options = StepOptions(**job["options"])
+        mesh = MeshShape.parse(job["mesh"])
+        self.block = Block(job["workload"], job["size"], mesh, job["batch"], options)
+        self.fields = block_fields(self.block, job["attempt"], job["launch"])
+        self.row = BlockRow(
+            **self.fields,
+            baseline="",
+            rounds=0,
+            looks=[],
+            steps=0,
+            started_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+            seconds={},
+            ceilings=None,
+            load_before=0.0,
+            load_after=0.0,
+        )
+        """The block's row so far. The supervisor, which sees the host, fills in its load."""
+        self.cells: dict[str, CellRow] = {}
+        self._sent: dict[str, CellRow] = {}
+        self.proved: dict[str, ProvedArm] = {}
+        self.arms: list[Arm] = []
+        """All that are timed: the proved implementations', the baseline's twin, and input arms."""
+        self.chance = random.Random(job["seed"])
+        self._checkouts: dict[str, BaseModules] = {}
+        """Checkouts of other revisions that arms come from, by their folder."""
+        self._lap_began = time.monotonic()
+        self._reported = 0.0
+
+    def announce(self, phase: Phase, arm: str = "", done: int = 0, of: int = 0) -> None:
+        """Report that a phase begins, or how far it has come."""
+        self._reported = time.monotonic()
+        self.emit(PhaseEvent(event="phase", phase=phase, arm=arm, done=done, of=of))
+
+    def report_progress(self, phase: Phase, arm: str, done: int, of: int) -> None:
+        """Report how far a phase has come: at its beginning, and then every PROGRESS_S.
+
+        More often would let whoever listens take time from the next turn.
+        """
+        if not done or time.monotonic() > self._reported + PROGRESS_S:
+            self.announce(phase, arm, done, of)
+
+    def end_lap(self, phase: str) -> None:
+        """Add the wall time since the last lap to a phase's."""
+        now = time.monotonic()
+        seconds = self.row["seconds"]
+        seconds[phase] = seconds.get(phase, 0.0) + now - self._lap_began
+        self._lap_began = now
+
+    def send_rows(self) -> None:
+        """Send the block's row so far, and those of the measured cells that are new or changed."""
+        for name, row in self.cells.items():
+            if row["status"] == "ok" and self._sent.get(name) != row:
+                self._sent[name] = row.copy()
+                self.emit(CellEvent(event="cell", row=row))
+        self.emit(BlockEvent(event="block", row=self.row))
+
+    def fail(self, name: str, status: Status, reason: str) -> None:
+        """End a cell without a time, and say so at once: a later crash must not hide it."""
+        self.cells[name] = self.cell_row(name, status, reason)
+        self.emit(CellEvent(event="cell", row=self.cells[name]))
+
+    def cell_row(self, name: str, status: Status, reason: str) -> CellRow:
+        """A cell's row, without the figures of a measured cell."""
+        return CellRow(
+            cell=Cell(self.block, name).name,
+            **self.fields,
+            implementation=name,
+            status=status,
+            reason=reason,
+            model_flops=self.problem.model_flops,
+            unit=self.problem.unit,
+            units_per_step=self.problem.units_per_step,
+            interleaved=not self.job["alone"],
+        )
+
+    def ok_arms(self) -> list[Arm]:
+        """The arms of the cells that are ok."""
+        ok = {name for name, row in self.cells.items() if row["status"] == "ok"}
+        return [arm for arm in self.arms if arm.name in ok]
+
+    def implementation_file(self, name: str) -> Path:
+        """The file of an implementation."""
+        base_files = self.job.get("base_files", {})
+        if name in base_files:
+            return Path(base_files[name]["path"])
+        return implementation_files(self.job["implementation_paths"])[name]
+
+    def modules_of(self, name: str) -> AbstractContextManager[object]:
+        """Let an implementation of another revision import that revision's modules in here."""
+        base_files = self.job.get("base_files", {})
+        if name not in base_files:
+            return nullcontext()
+        worktree, repository = base_files[name]["worktree"], base_files[name]["repository"]
+        modules = BaseModules(Path(worktree), Path(repository))
+        return self._checkouts.setdefault(worktree, modules)

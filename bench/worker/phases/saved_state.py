@@ -1,0 +1,225 @@
+"""A state that is saved and restored: its arrays, other layouts of them, and their comparison.
+
+No device may hold more of an array than its sharding says while it is restored: a thread looks at
+the arrays that are alive meanwhile, which it knows by their shape and dtype. What was restored is
+compared with what was saved bit by bit, on the host and piece by piece.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
+
+from bench.records.mesh import MeshShape
+from bench.records.numbers import count
+from bench.worker import process_exchange
+from bench.worker.polling_thread import polling
+from bench.worker.prove.failures import UnsupportedError, WrongStepError
+
+LOOK_EVERY_S = 1e-3
+
+Index = tuple[tuple[int, int], ...]
+"""Start and stop of each dimension."""
+Pieces = dict[Index, int]
+"""Checksums of an array's pieces, as devices hold them."""
+Shapes = dict[str, jax.ShapeDtypeStruct]
+"""Shape, dtype and sharding of each array of a state."""
+Tree = dict[str, jax.Array]
+"""The arrays of a state, by their number."""
+
+
+class SavedState(NamedTuple):
+    """A state that was saved. Its arrays may be gone."""
+
+    path: Path
+    shapes: Shapes
+    pieces: dict[str, Pieces]
+
+
+def arrays(state: Any) -> Tree:
+    """The arrays of a state.
+
+    Raises:
+      UnsupportedError: it holds a leaf that is not an array, or an array without a mesh.
+    """
+    leaves = jax.tree.leaves(state)
+    for leaf in leaves:
+        if not isinstance(leaf, jax.Array):
+            raise UnsupportedError(
+                f"its state holds {type(leaf).__name__} values, not only jax.Arrays"
+            )
+        if not isinstance(leaf.sharding, NamedSharding | SingleDeviceSharding):
+            kind = type(leaf.sharding).__name__
+            raise UnsupportedError(f"its state has an array with a {kind}, which names no mesh")
+    return {f"{number:05d}": leaf for number, leaf in enumerate(leaves)}
+
+
+def shapes_of(tree: Tree | Shapes, shardings: Mapping[str, Sharding] | None = None) -> Shapes:
+    """Describe arrays, in their own shardings or in others."""
+    return {
+        name: jax.ShapeDtypeStruct(
+            array.shape, array.dtype, sharding=shardings[name] if shardings else array.sharding
+        )
+        for name, array in tree.items()
+    }
+
+
+def other_layouts(mesh: Mesh, shapes: Shapes) -> Iterator[tuple[str, dict[str, Sharding]]]:
+    """Name another mesh, with the shardings of the state over it; nothing for a single device.
+
+    The other mesh has half of the devices, along an axis that the state is divided over, if there
+    is one. Where that would leave a single device, or a process without any, it has all of them in
+    reverse order, so that each reads what another has written.
+    """
+    if mesh.size == 1:
+        return
+    divided = {axis for shape in shapes.values() for axis in _axes_of(shape.sharding)}
+    even = [name for name, size in mesh.shape.items() if size % 2 == 0]
+    axis = next((name for name in even if name in divided), next(iter(even), ""))
+    if jax.process_count() == 1 and axis and mesh.size > 2:  # noqa: PLR2004
+        halves = {name: size // 2 if name == axis else size for name, size in mesh.shape.items()}
+        devices = mesh.devices.take(range(halves[axis]), mesh.axis_names.index(axis))
+        name = str(MeshShape(tuple(halves.items())))
+    else:
+        devices = mesh.devices.ravel()[::-1].reshape(mesh.devices.shape)
+        name = f"{MeshShape(tuple(mesh.shape.items()))}, devices reversed"
+
+    def moved(sharding: Any) -> Sharding:
+        if not isinstance(sharding, NamedSharding):
+            return SingleDeviceSharding(devices.ravel()[-1])
+        own, arranged = sharding.mesh, devices
+        if own.axis_names != mesh.axis_names:
+            shape = list(own.devices.shape)
+            place = own.axis_names.index(axis) if axis in own.axis_names else 0
+            shape[place] = shape[place] * devices.size // mesh.size
+            arranged = devices.reshape(shape)
+        other = Mesh(arranged, own.axis_names, axis_types=own.axis_types)
+        return NamedSharding(other, sharding.spec)
+
+    yield name, {key: moved(shape.sharding) for key, shape in shapes.items()}
+
+
+def _axes_of(sharding: Any) -> set[str]:
+    """The mesh axes that an array is divided over."""
+    if not isinstance(sharding, NamedSharding):
+        return set()
+    parts = [part for part in sharding.spec if part is not None]
+    return {name for part in parts for name in ([part] if isinstance(part, str) else part)}
+
+
+def allowed_bytes(shapes: Shapes) -> dict[str, int]:
+    """Bytes that a device may hold of one array, by its kind: a shard of the saved array.
+
+    Orbax puts each shard on its device as an array of its own, and then joins them. So a shard is
+    allowed as well, also where another array is of its kind as a whole.
+    """
+    bounds: dict[str, int] = {}
+    for array in shapes.values():
+        sharding: Any = array.sharding
+        for shape in (array.shape, sharding.shard_shape(array.shape)):
+            kind = _kind_of(shape, array.dtype)
+            bounds[kind] = max(bounds.get(kind, 0), _shard_bytes(sharding, array))
+    return bounds
+
+
+@contextmanager
+def watched(seen: dict[str, int]) -> Iterator[None]:
+    """Note the most that a device holds of one new array while in here.
+
+    What lives for less than LOOK_EVERY_S may be missed.
+
+    Args:
+      seen: bytes by kind of array, which are raised to what is seen.
+    """
+    before = jax.live_arrays()
+    known = set(map(id, before))
+
+    def look() -> None:
+        for array in jax.live_arrays():
+            if id(array) not in known:
+                kind = _kind_of(array.shape, array.dtype)
+                seen[kind] = max(seen.get(kind, 0), _shard_bytes(array.sharding, array))
+
+    with polling(look, LOOK_EVERY_S):
+        yield
+    del before  # kept alive until here, so that no new array takes the id of an old one
+
+
+def _kind_of(shape: Sequence[int], dtype: Any) -> str:
+    """The name that an array which comes alive is known by: `float32[8, 4]`."""
+    return f"{dtype}{[*shape]}"
+
+
+def _shard_bytes(sharding: Any, array: Any) -> int:
+    """Bytes of an array that a device holds."""
+    return math.prod(sharding.shard_shape(array.shape)) * int(array.dtype.itemsize)
+
+
+def pieces_of(array: jax.Array) -> Pieces:
+    """Checksums of the parts of an array that this process's devices hold.
+
+    Raises:
+      WrongStepError: copies of one part differ.
+    """
+    pieces: Pieces = {}
+    for shard in array.addressable_shards:
+        checksum = _checksum(np.asarray(shard.data))
+        if pieces.setdefault(_index_of(shard, array), checksum) != checksum:
+            raise WrongStepError("devices hold different copies of one array")
+    return pieces
+
+
+def check_equal(restored: Tree, saved: SavedState) -> None:
+    """Compare what was restored with what was saved, in all processes.
+
+    Raises:
+      WrongStepError: in one of them, an array differs or lacks a part.
+    """
+    own = [(name, index, c) for name, pieces in saved.pieces.items() for index, c in pieces.items()]
+    everyones: dict[str, Pieces] = {name: {} for name in restored}
+    for process in process_exchange.gather(own):
+        for name, index, checksum in process:
+            everyones[name][tuple((first, end) for first, end in index)] = checksum
+    wrong = sum(
+        not all(_same(shard, array, everyones[name]) for shard in array.addressable_shards)
+        for name, array in restored.items()
+    )
+    if most := max(process_exchange.gather(wrong)):
+        raise WrongStepError(
+            f"{most} of {count(len(restored), 'array')} came back different from what was saved"
+        )
+
+
+def _same(shard: Any, array: jax.Array, pieces: Pieces) -> bool:
+    """Whether a shard consists of pieces that were saved, and of nothing else."""
+    values, own = np.asarray(shard.data), _index_of(shard, array)
+    covered = 0
+    for index, checksum in pieces.items():
+        inner = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(index, own, strict=True))
+        if inner != index:
+            continue  # of another shard
+        part = values[tuple(slice(a - c, b - c) for (a, b), (c, _) in zip(index, own, strict=True))]
+        if _checksum(part) != checksum:
+            return False
+        covered += part.size
+    return covered == values.size
+
+
+def _index_of(shard: Any, array: Any) -> Index:
+    """Where a shard begins and ends."""
+    return tuple(
+        part.indices(size)[:2] for part, size in zip(shard.index, array.shape, strict=True)
+    )
+
+
+def _checksum(values: np.ndarray) -> int:
+    """CRC-32 of the bytes of an array, in the order of its elements."""
+    return zlib.crc32(np.ascontiguousarray(values).tobytes())

@@ -1,0 +1,173 @@
+"""A few steps from the starting parameters, by an implementation or by the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, is_dataclass
+from typing import Any, NamedTuple, cast
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from bench.contract import Batch, Implementation, Params, Problem, TrainStep
+from bench.worker import process_exchange
+from bench.worker.prove.failures import WrongStepError
+from bench.worker.prove.replica_drift import find_drift
+
+Flat = dict[str, np.ndarray]
+"""Parameters by path, float64 on the host."""
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """Losses and parameters of a few steps."""
+
+    losses: np.ndarray
+    """(steps,) float64: every step's loss, before its update."""
+    start: Flat
+    first: Flat
+    """Parameters after one step."""
+    last: Flat
+    """Parameters after all steps."""
+    drift: str = ""
+    """The first difference between replicas; empty if they were always equal."""
+
+    @property
+    def finite(self) -> bool:
+        """Whether no loss and no parameter is infinite or NaN."""
+        leaves = [*self.start.values(), *self.first.values(), *self.last.values()]
+        return all(np.isfinite(values).all() for values in (self.losses, *leaves))
+
+
+class Stepped(NamedTuple):
+    """A trajectory, and the state that it left."""
+
+    trajectory: Trajectory
+    state: Any
+
+
+def build_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> TrainStep:
+    """Build an implementation's step.
+
+    Raises:
+      WrongStepError: `build` does not return a TrainStep.
+    """
+    train_step: Any = implementation.build(problem, mesh)
+    # Not by its class: an implementation of another revision has that revision's class.
+    parts = ("state", "place", "step", "params")
+    if not is_dataclass(train_step) or not all(hasattr(train_step, part) for part in parts):
+        raise WrongStepError(f"build returns a {type(train_step).__name__}, not a TrainStep")
+    return cast("TrainStep", train_step)
+
+
+def state_and_loss(returned: Any) -> tuple[Any, Any]:
+    """Unpack what a step returned.
+
+    Raises:
+      WrongStepError: it is not a pair.
+    """
+    several = isinstance(returned, tuple | list)
+    if several and len(returned) == 2:  # noqa: PLR2004 - a pair
+        return returned[0], returned[1]
+    what = f"{len(returned)} values" if several else f"a {type(returned).__name__}"
+    raise WrongStepError(f"the step returns {what}, not the pair (state, loss)")
+
+
+def run_steps(train_step: TrainStep, batches: list[Batch]) -> Stepped:
+    """Step through the batches, and compare replicas after the first step and the last.
+
+    Raises:
+      WrongStepError: a step does not return a pair, a loss is not a scalar, an output cannot be
+        waited for, parameters are no jax.Arrays, or a loss or parameter is not finite.
+    """
+    state = train_step.state
+    losses: list[float] = []
+    snapshots = [flatten(train_step.params(state))]
+    drift = ""
+    for number, batch in enumerate(batches):
+        # A copy: what `place` does to its argument must not change the next implementation's batch.
+        placed = train_step.place(jax.tree.map(np.array, batch))
+        state, loss = state_and_loss(train_step.step(state, placed))
+        check_waitable(state, loss)
+        if loss.shape:
+            raise WrongStepError(f"the loss has shape {loss.shape}; it must be one scalar")
+        drift = drift or find_drift({"the loss": loss})
+        losses.append(float(loss))
+        if number in (0, len(batches) - 1):
+            params = train_step.params(state)
+            drift = drift or find_drift(by_path(params))
+            snapshots.append(flatten(params))
+    trajectory = Trajectory(np.array(losses), snapshots[0], snapshots[1], snapshots[-1], drift)
+    if not trajectory.finite:
+        raise WrongStepError("the loss or a parameter is not finite (it is infinite or NaN)")
+    return Stepped(trajectory, state)
+
+
+def check_waitable(state: Any, loss: Any) -> None:
+    """Check that everything a step returns can be waited for.
+
+    Raises:
+      WrongStepError: the loss is not a jax.Array, or a leaf of the state is neither an array nor a
+        number: it could hide work that is never waited for.
+    """
+    if not isinstance(loss, jax.Array):
+        raise WrongStepError(
+            f"the loss is a {type(loss).__name__}, not a jax.Array: it cannot be waited for"
+        )
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        if not isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float | complex):
+            name = jax.tree_util.keystr(path)
+            raise WrongStepError(
+                f"the state holds a {type(leaf).__name__} at {name}: it cannot be waited for"
+            )
+
+
+def by_path(params: Params) -> dict[str, jax.Array]:
+    """Parameters by a readable path.
+
+    Raises:
+      WrongStepError: one of them is not a jax.Array.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    named = {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+    for path, leaf in named.items():
+        if not isinstance(leaf, jax.Array):
+            raise WrongStepError(
+                f"params returns a {type(leaf).__name__} at {path or 'its root'}, not a jax.Array: "
+                "it must return the parameters as they lie on the devices"
+            )
+    return named
+
+
+def flatten(params: Params) -> Flat:
+    """Copy parameters to the host, where no later donation can delete them."""
+    return {
+        path: np.array(process_exchange.to_host(leaf), np.float64)
+        for path, leaf in by_path(params).items()
+    }
+
+
+def whole_batch_steps(
+    start: Params,
+    loss_and_gradients: Callable[[Params, Batch], tuple[jax.Array, Params]],
+    optimizer: optax.GradientTransformation,
+    batches: list[Batch],
+) -> Trajectory:
+    """Take the reference's steps: each on the whole batch, on one device."""
+    params, opt_state = start, optimizer.init(start)
+
+    @jax.jit
+    def update(params: Params, opt_state: Any, grads: Params) -> tuple[Params, Any]:
+        updates, opt_state = optimizer.update(grads, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state
+
+    losses: list[float] = []
+    snapshots = [flatten(params)]
+    for batch in batches:
+        loss, grads = loss_and_gradients(params, batch)
+        params, opt_state = update(params, opt_state, grads)
+        losses.append(float(loss))
+        snapshots.append(flatten(params))
+    return Trajectory(np.array(losses), snapshots[0], snapshots[1], snapshots[-1])
