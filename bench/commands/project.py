@@ -15,12 +15,13 @@ from bench.measure.catalogue import CatalogueError, faults_of_files, read_catalo
 from bench.measure.run_folder import find_run
 from bench.plan.matrix import BadInput, collected
 from bench.plan.presets import DEFAULT_BATCHES, FALLBACK_BATCH
-from bench.records import store
+from bench.records import files, store
 from bench.records.cells import PRECISIONS, StepOptions
 from bench.records.messages import Catalogue
 from bench.records.paths import REPORTS
 from bench.records.spelling import closest
 
+_COMPILING = "compiling steps", "compiled {} of {} steps"
 _INTERRUPTED = "interrupted: what was compiled is kept, and the same command goes on from there"
 _HARDWARE = "Chips, by their sheets in bench/project/hardware/: h100-sxm,tpu-v5p."
 
@@ -54,23 +55,23 @@ def project(
 
     from bench.plan.selection import everything, selector  # noqa: PLC0415
     from bench.present import predicted_curves  # noqa: PLC0415
-    from bench.project import (  # noqa: PLC0415
-        compile_progress,
-        curves,
-        projection_page,
-        projection_sentences,
-        projection_terminal,
-    )
+    from bench.present.terminal import counter, show  # noqa: PLC0415
+    from bench.project import curve_charts, prediction_tables, projection_page  # noqa: PLC0415
     from bench.project.compiled_programs import programs  # noqa: PLC0415
-    from bench.project.projection import Asked, project  # noqa: PLC0415
-    from bench.project.projection_request import chip_counts, sheets, unavailable  # noqa: PLC0415
+    from bench.project.projection import project  # noqa: PLC0415
+    from bench.project.projection_request import (  # noqa: PLC0415
+        Request,
+        chip_counts,
+        sheets,
+        unavailable,
+    )
 
     console = Console(highlight=False)
     if check_published:
         if run is not None:
             refuse("--check-published shows public results, and takes no run")
-        projection_terminal.show_table(console, projection_sentences.published())
-        projection_terminal.show_table(console, projection_sentences.answers())
+        show(console, prediction_tables.published())
+        show(console, prediction_tables.answers())
         return
     if run is None:
         refuse("name a stored run, or --check-published")
@@ -86,7 +87,7 @@ def project(
             faults.append(f"--scaling: {scaling!r} is neither weak nor strong")
         if faults:
             raise BadInput(faults)  # noqa: TRY301 - with the faults of all others
-        asked = Asked(
+        request = Request(
             tuple(wanted),
             tuple(counts),
             "strong" if scaling == "strong" else "weak",
@@ -95,9 +96,11 @@ def project(
         )
         stored = warned(store.load(folder))
         catalogue = read_catalogue(*paths)
-        with compile_progress.compiling(Console(stderr=True, highlight=False)) as told:
-            found = project(stored, asked, lambda cells: programs(cells, catalogue, told=told))
-        drawn = curves.draw(found)
+        with counter(Console(stderr=True, highlight=False), *_COMPILING) as progress:
+            found = project(
+                stored, request, lambda cells: programs(cells, catalogue, progress=progress)
+            )
+        drawn = curve_charts.draw(found)
         written = projection_page.build(
             found, drawn, wanted, folder / predicted_curves.PAGE.parent, sys.argv[2:]
         )
@@ -109,7 +112,7 @@ def project(
     except KeyboardInterrupt:
         typer.echo(_INTERRUPTED, err=True)
         raise
-    projection_terminal.show(console, found, drawn)
+    projection_page.show(console, found, drawn)
     typer.echo(f"projection: {written.as_posix()} (`bench report {run}` shows its curves)")
 
 
@@ -138,10 +141,16 @@ def plan(
     from rich.console import Console  # noqa: PLC0415 (other commands need not wait for these)
 
     from bench.plan.selection import everything, selector  # noqa: PLC0415
-    from bench.project import compile_progress, projection_terminal  # noqa: PLC0415
-    from bench.project import mesh_ranking as planning  # noqa: PLC0415
+    from bench.present.terminal import counter  # noqa: PLC0415
+    from bench.project import plan_page  # noqa: PLC0415
     from bench.project.compiled_programs import MOST_DEVICES, programs  # noqa: PLC0415
-    from bench.project.projection_request import chip_counts, sheets, unavailable, without_peak  # noqa: PLC0415
+    from bench.project.mesh_ranking import rank  # noqa: PLC0415
+    from bench.project.projection_request import (  # noqa: PLC0415
+        chip_counts,
+        sheets,
+        unavailable,
+        without_peak,
+    )
 
     paths = (tuple(implementation_path or ()), tuple(workload_path or ()))
     try:
@@ -164,21 +173,20 @@ def plan(
         chosen = [one for one in usable if selected(one)]
         if not chosen:
             raise BadInput([f"-k: {keyword!r} selects none of {', '.join(usable)}"])  # noqa: TRY301
-        with compile_progress.compiling(Console(stderr=True, highlight=False)) as told:
-            found = planning.make(
+        with counter(Console(stderr=True, highlight=False), *_COMPILING) as progress:
+            found = rank(
                 name,
                 batch or each * chips,
                 StepOptions(precision, microbatches=microbatches, remat=remat),
                 sheet,
                 chips,
                 chosen,
-                lambda cells: programs(cells, catalogue, told=told),
+                lambda cells: programs(cells, catalogue, progress=progress),
             )
         if not found.ranked:
-            reasons = [reason for reason, _ in (*found.refused, *found.unsupported)]
+            reasons = (*found.refused, *found.unsupported)
             raise BadInput([f"{workload}: no mesh can be predicted", *reasons])  # noqa: TRY301
-        folder = REPORTS / f"plan_{found.slug}"
-        written = planning.build(found, folder)
+        written = plan_page.build(found, REPORTS / f"plan_{files.slug(found.title)}")
     except (BadInput, OSError) as error:
         refuse(str(error))
     except CatalogueError as error:
@@ -187,7 +195,7 @@ def plan(
     except KeyboardInterrupt:
         typer.echo(_INTERRUPTED, err=True)
         raise
-    projection_terminal.show_plan(Console(highlight=False), found)
+    plan_page.show(Console(highlight=False), found)
     typer.echo(f"plan: {written.as_posix()}")
 
 

@@ -9,6 +9,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from bench.records import files
+
 _HERE = Path(__file__).with_name("templates")
 
 
@@ -27,6 +29,18 @@ def environment(folder: Path = _HERE, *, markdown: bool) -> Environment:
     else:
         made.globals["style"] = Markup(stylesheet())  # noqa: S704
     return made
+
+
+def write_pages(folder: Path, name: str, **values: Any) -> Path:
+    """Fill in a template as a page and as Markdown, and return the page.
+
+    Raises:
+      OSError: nothing can be written there.
+    """
+    for suffix in ("md", "html"):
+        template = environment(markdown=suffix == "md").get_template(f"{name}.{suffix}.j2")
+        files.write(folder / f"{name}.{suffix}", template.render(values))
+    return folder / f"{name}.html"
 
 
 def stylesheet() -> str:

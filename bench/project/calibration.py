@@ -1,25 +1,25 @@
-"""How steps use what a machine has at best: fitted to measured ones, and tried on those left out.
+"""The calibration: how well steps use a machine, fitted to measured steps and cross-validated.
 
-Imports no jax.
+The fit has three figures: the share of the best matrix products' FLOP/s that a step's products
+reach (one in common, and one for each implementation if several were measured), the share of
+hideable communication that is not hidden, and the fixed overhead of a step. Each has a wide prior,
+so the fit is defined for any number of measured steps, and keeps the assumption about whatever
+they do not determine.
 
-Three figures are fitted: the share of the best matrix products that a step's products reach (one
-for all, and one for each implementation where several were measured), the share of communication
-that is not hidden though it could be, and what a step takes beside. Each has a wide prior, so that
-what the measured steps do not tell stays what it is assumed to be, and the fit is defined for any
-number of them.
-
-How well that predicts is measured by leaving out: each group of steps (a mesh, a chip) in turn is
-predicted from the others. Steps of a group err alike, so that a group counts once, by its root mean
-square error of log step time. A new group is taken to err like these: 95 % of t-distributed errors
-with as many degrees of freedom as groups were left out lie within t times their root mean square.
-That of two groups or fewer is no interval, and the spread is unknown.
+Cross-validation measures the error: each group of steps (a mesh, a chip) in turn is left out and
+predicted from the others. The steps of a group err alike, so a group counts once, with the root
+mean square of its errors in log step time. A new group is assumed to err like these: 95 % of
+t-distributed errors, with as many degrees of freedom as groups were left out, lie within t times
+their root mean square. Two groups or fewer give no interval; the spread is then unknown.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -28,31 +28,31 @@ from scipy.stats import t as student
 from bench.project.step_model import Calibration, Work
 
 SHARE, SHARE_WIDTH = 0.6, 0.4
-"""Prior of a share, and its standard deviation in logs: 0.27 to 1.34 hold 95 %, of which what is
-over 1 is cut off."""
+"""Prior of a share, and its standard deviation in logs: 95 % lie within 0.27 to 1.34, which the fit
+cuts off at 1."""
 EXPOSED, EXPOSED_WIDTH = 0.5, 0.5
-"""Prior of what is not hidden: anything from nothing to all."""
+"""Prior of the exposed share: anything from nothing to all."""
 OVERHEAD_S, OVERHEAD_WIDTH = 50e-6, 1.5
-"""Prior of what a step takes beside, and its standard deviation in logs: 2.5 us to 1 ms."""
+"""Prior of a step's overhead, and its standard deviation in logs: 2.5 us to 1 ms."""
 NOISE = 0.05
-"""Of a measured step in logs, against which priors weigh."""
+"""Standard deviation of a measured log step time; weighs measurements against priors."""
 LEAST_GROUPS = 3
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
 class Observation:
-    """A step that was measured."""
+    """A measured step."""
 
     work: Work
     seconds: float
     group: str
-    """What is left out together."""
+    """Cross-validation leaves out all observations of a group together."""
 
 
 @dataclass(frozen=True)
-class Tried:
-    """A measured step beside what the others predict for it."""
+class Trial:
+    """A measured step, and the time predicted for it without its group."""
 
     observation: Observation
     predicted_s: float
@@ -64,51 +64,51 @@ class Tried:
 
     @property
     def log_error(self) -> float:
-        """The same in logs."""
+        """Logarithm of predicted over measured."""
         return math.log(self.predicted_s / self.observation.seconds)
 
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A calibration, and what it was tried on."""
+    """A calibration and its cross-validation."""
 
-    calibration: Calibration
-    tried: tuple[Tried, ...]
-    """One for each observation; empty where there is one group alone."""
+    fitted: Calibration
+    tried: tuple[Trial, ...]
+    """One for each observation; empty if there is only one group."""
 
-    @property
+    @cached_property
     def errors(self) -> dict[str, float]:
-        """Root mean square of the log error, by group that was left out."""
-        groups: dict[str, list[float]] = {}
-        for one in self.tried:
-            groups.setdefault(one.observation.group, []).append(one.log_error)
+        """Root mean square of the log errors of each group that was left out."""
+        groups = defaultdict[str, list[float]](list)
+        for trial in self.tried:
+            groups[trial.observation.group].append(trial.log_error)
         return {group: _rms(errors) for group, errors in groups.items()}
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """The fitted calibration, with the spread of the errors."""
+        return replace(self.fitted, spread=spread([*self.errors.values()]))
 
 
 def calibrate(observations: Sequence[Observation]) -> Calibrated:
-    """Fit to all, and leave out each group in turn to see how far that errs.
+    """Fit all observations, and cross-validate the fit by leaving out each group in turn.
 
     Raises:
       ValueError: there are no observations.
     """
     groups = list(dict.fromkeys(one.group for one in observations))
-    tried: list[Tried] = []
+    tried: list[Trial] = []
     for group in groups if len(groups) > 1 else ():
         others = fit([one for one in observations if one.group != group])
-        tried += [Tried(one, one.work.step_s(others)) for one in observations if one.group == group]
-    return judged(fit(observations), tried)
-
-
-def judged(fitted: Calibration, tried: Sequence[Tried]) -> Calibrated:
-    """A calibration with the spread of what was tried."""
-    found = Calibrated(fitted, tuple(tried))
-    return replace(found, calibration=replace(fitted, spread=spread(list(found.errors.values()))))
+        own = [one for one in observations if one.group == group]
+        tried += [Trial(one, one.work.step_s(others)) for one in own]
+    return Calibrated(fit(observations), tuple(tried))
 
 
 def spread(errors: Sequence[float]) -> float | None:
-    """Half the width of a 95 % interval of log step time, from errors of groups left out.
+    """Half the width of the 95 % interval of log step time, from the errors of left-out groups.
 
-    None for fewer than three: t of 1 or 2 degrees of freedom is no statement about a step.
+    None for fewer than three: a t-distribution of 1 or 2 degrees of freedom says nothing useful.
     """
     if len(errors) < LEAST_GROUPS:
         return None
@@ -116,34 +116,29 @@ def spread(errors: Sequence[float]) -> float | None:
 
 
 def fit(observations: Sequence[Observation]) -> Calibration:
-    """The calibration under which measured steps are most likely, its spread left open.
+    """The most likely calibration, without its spread.
 
-    Least squares of log step times over NOISE, and of the figures over their priors' widths; of
-    what is far off, its size (soft L1), so that one model unlike the others does not move them. An
-    implementation's share is drawn towards that of all. No share is over 1.
+    Least squares of the log step times over NOISE, and of the figures over the widths of their
+    priors. The loss is soft L1, so one model unlike the others does not dominate. The prior of an
+    implementation's share is the common share. No share exceeds 1.
 
     Raises:
       ValueError: there are no observations.
     """
     if not observations:
-        raise ValueError("nothing was measured that a calibration could be fitted to")
+        raise ValueError("nothing was measured, so there is nothing to fit")
     names = sorted({one.work.program.implementation for one in observations})
     own = names if len(names) > 1 else []
     measured = np.log([one.seconds for one in observations])
 
     def calibration(figures: np.ndarray) -> Calibration:
         share, exposed, overhead, *others = figures.tolist()
-        return Calibration(
-            math.exp(share),
-            exposed,
-            math.exp(overhead),
-            None,
-            {name: math.exp(of_own) for name, of_own in zip(own, others, strict=True)},
-        )
+        shares = dict(zip(own, map(math.exp, others), strict=True))
+        return Calibration(math.exp(share), exposed, math.exp(overhead), None, shares)
 
     def residuals(figures: np.ndarray) -> np.ndarray:
-        found = calibration(figures)
-        times = [one.work.step_s(found) for one in observations]
+        candidate = calibration(figures)
+        times = [one.work.step_s(candidate) for one in observations]
         share, exposed, overhead, *others = figures
         return np.array(
             [
@@ -164,4 +159,4 @@ def fit(observations: Sequence[Observation]) -> Calibration:
 
 
 def _rms(errors: Sequence[float]) -> float:
-    return math.sqrt(sum(error**2 for error in errors) / len(errors))
+    return float(np.sqrt(np.mean(np.square(errors))))

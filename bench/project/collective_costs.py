@@ -1,19 +1,18 @@
-"""How long a collective takes, by the links that its members have. Imports no jax.
+"""The time that a collective takes over the links between its members.
 
-A collective's *payload* is as bench.records.rows.Communication has it: bytes on one device, of what goes
-in, and of what comes out of an all-gather. Bandwidths are of one device in one direction. Formulae
-are of a collective that has the links of its route to itself, at their full bandwidths: that real
-ones are slower is a matter of calibration.
+The *payload* of a collective is the one of `bench.records.rows.Communication`: the bytes on one
+device that go in, or for an all-gather the bytes that come out. Bandwidths are those of one device
+in one direction. The formulae assume that a collective has its links to itself at full bandwidth;
+calibration accounts for real ones being slower.
 
-NCCL also chooses among protocols. The sheets have the latencies of the one for large messages,
-Simple; LL and LL128, with shorter steps and less bandwidth, are left out, and so are reductions in
-the switches (SHARP).
+The latencies in the hardware sheets are those of NCCL's protocol for large messages, Simple. LL and
+LL128, which have less latency and less bandwidth, and reductions inside the switches (SHARP) are
+not modelled.
 
-Sources, named in the docstrings:
+Sources, which the docstrings cite by name:
 
-- nccl-tests: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
-- NCCL: `ncclTopoTuneModel` and `ncclTopoGetAlgoTime` of
-  https://github.com/NVIDIA/nccl/blob/master/src/graph/tuning.cc, by which NCCL itself chooses
+- NCCL: `ncclTopoTuneModel` and `ncclTopoGetAlgoTime` in
+  https://github.com/NVIDIA/nccl/blob/master/src/graph/tuning.cc, NCCL's own cost model
 - the scaling book: https://jax-ml.github.io/scaling-book/, parts "Sharded Matrices" (3) and
   "GPUs" (12)
 """
@@ -27,7 +26,7 @@ from typing import Literal
 from bench.records.collective_kinds import bus_factor
 
 Limit = Literal["latency", "inside", "between"]
-"""What a collective waits for most: its steps, the links inside of domains, or those between."""
+"""What takes longest: the latency, the links inside a domain, or the links between domains."""
 
 
 @dataclass(frozen=True)
@@ -36,30 +35,30 @@ class Switch:
 
     members: int
     bandwidth: float
-    """Bytes a second."""
+    """Bytes per second."""
     latency_s: float = 0.0
     """Of one step."""
 
 
 @dataclass(frozen=True)
 class Ring:
-    """Members in a line along an axis of a torus, with or without a link between the ends."""
+    """Members along one axis of a torus; `wraps` says whether its two ends are linked."""
 
     members: int
     wraps: bool
     bandwidth: float
-    """Bytes a second of one link. An inner member sends on two."""
+    """Bytes per second of one link; an inner member sends on two."""
     latency_s: float = 0.0
     """From one member to the next."""
 
     @property
     def links(self) -> int:
-        """Links on which the member with the fewest sends."""
+        """Links of the member that has the fewest."""
         return 2 if self.wraps else 1
 
     @property
     def hops(self) -> int:
-        """From a member to the one that is farthest."""
+        """Hops between the two members that are farthest apart."""
         return self.members // 2 if self.wraps else self.members - 1
 
 
@@ -70,15 +69,15 @@ ALONE = Switch(1, math.inf)
 class Route:
     """The links between the members of a collective.
 
-    Members lie in equally many per *domain*: a host's NVLink domain, a TPU's slice.
+    Every *domain* (a host's NVLink domain, or a TPU slice) holds equally many members.
     """
 
     inside: Switch | tuple[Ring, ...] = ALONE
-    """Between those of one domain; several axes of a torus are used at the same time."""
+    """Links within a domain; several axes of a torus are used at the same time."""
     between: Switch = ALONE
-    """Between domains, its members; every device has its own share of this bandwidth."""
+    """Links between domains, its members; every device has its own share of this bandwidth."""
     overhead_s: float = 0.0
-    """What every collective takes beside its steps."""
+    """Fixed cost of every collective."""
 
     @property
     def members_inside(self) -> int:
@@ -89,17 +88,17 @@ class Route:
 
     @property
     def members(self) -> int:
-        """All that communicate with one another."""
+        """Members in all domains."""
         return self.members_inside * self.between.members
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a collective takes."""
+    """The time of a collective, and the algorithm that takes it."""
 
     seconds: float
     algorithm: str
-    """`ring`, `tree`, `torus`, `direct`; `none` for one member."""
+    """`ring`, `tree`, `torus`, `direct`, or `none` for a single member."""
     limit: Limit
 
 
@@ -107,10 +106,10 @@ FREE = Cost(0.0, "none", "latency")
 
 
 def cost(kind: str, payload: float, route: Route) -> Cost:
-    """Seconds of one collective, by the algorithm that takes least.
+    """The cost of one collective with the fastest algorithm.
 
     Raises:
-      ValueError: the kind is none of KINDS.
+      ValueError: `kind` is not in `bench.records.collective_kinds.KINDS`.
     """
     bus_factor(kind, route.members)
     if route.members == 1:
@@ -123,26 +122,23 @@ def cost(kind: str, payload: float, route: Route) -> Cost:
     phases = 2 if kind == "all-reduce" else 1
     if not isinstance(route.inside, Switch):
         return torus(payload, route, phases)
-    found = [ring(payload, route, phases)]
+    costs = [ring(payload, route, phases)]
     if kind == "all-reduce":
-        found.append(tree(payload, route))
-    return min(found, key=lambda one: one.seconds)
+        costs.append(tree(payload, route))
+    return min(costs, key=lambda cost: cost.seconds)
 
 
 def ring(payload: float, route: Route, phases: int) -> Cost:
-    """A reduce-scatter or all-gather over switches; both, one after the other, are an all-reduce.
+    """A reduce-scatter or all-gather (1 phase), or an all-reduce (2 phases), over switches.
 
-    NCCL: of n - 1 steps a phase, as many are between d domains as a ring has to cross, d - 1, and
-    the others inside. Bytes are those of the scaling book's part 12, "Cross-node collectives": each
-    level has a ring of its own, and all go on at once, bytes (D - 1) / (D W), so that the slowest
-    counts. All m members of a domain use their shares of the network: W = m times one's.
-
-    Args:
-      payload: bytes, as said above.
-      route: with a switch inside.
-      phases: 1, or 2 for an all-reduce.
+    NCCL: of the n - 1 steps of a phase, d - 1 cross between the d domains, and the rest stay
+    inside. The bytes follow the scaling book's part 12, "Cross-node collectives": each level has a
+    ring of its own and all run at once, so the slowest level counts with its
+    bytes (D - 1) / (D W). All m members of a domain use their shares of the network: W is m times
+    the bandwidth of one.
     """
-    inside, between = _switch(route), route.between
+    inside, between = route.inside, route.between
+    assert isinstance(inside, Switch)  # noqa: S101
     steps_between = between.members - 1
     steps_inside = route.members - 1 - steps_between
     latency = steps_inside * inside.latency_s + steps_between * between.latency_s
@@ -155,13 +151,14 @@ def ring(payload: float, route: Route, phases: int) -> Cost:
 
 
 def tree(payload: float, route: Route) -> Cost:
-    """An all-reduce up a tree and down again, over switches.
+    """An all-reduce up and down a tree, over switches.
 
-    NCCL: a chain inside a domain and a binary tree between d of them, 2 ((m - 1) a + log2(d) b),
-    at half the bus bandwidth, whatever the number of members. (NCCL's corrections of a tree's
-    bandwidth for some sizes and chips are left out.)
+    NCCL: a chain inside a domain and a binary tree between the d domains,
+    2 ((m - 1) a + log2(d) b), at half the bus bandwidth whatever the number of members. NCCL's
+    corrections of a tree's bandwidth for certain sizes and chips are left out.
     """
-    inside, between = _switch(route), route.between
+    inside, between = route.inside, route.between
+    assert isinstance(inside, Switch)  # noqa: S101
     depth = math.ceil(math.log2(between.members))
     latency = (inside.members - 1) * inside.latency_s + depth * between.latency_s
     return _sum(
@@ -173,25 +170,21 @@ def tree(payload: float, route: Route) -> Cost:
 
 
 def torus(payload: float, route: Route, phases: int) -> Cost:
-    """A reduce-scatter or all-gather over the axes of a torus; both are an all-reduce.
+    """A reduce-scatter or all-gather (1 phase), or an all-reduce (2 phases), on a torus.
 
     The scaling book, part 3, "How is an AllGather actually performed?": along one axis, whole
-    shards go round in both directions, n / 2 hops of payload / n each, and a hop takes at least its
+    shards travel in both directions, n / 2 hops of payload / n each, and a hop takes at least its
     latency. Without a link between the ends it is n - 1 hops. Several axes are used at once:
-    payload / (bandwidth x axes). Where ends are open, the corner has the fewest links, and receives
-    (N - 1) / N of the payload through them. (The book rounds n / 2 up; a ring of odd length needs
-    only (n - 1) / 2 hops.) Links of unequal bandwidth are taken to get bytes such that they end
-    together. XLA may use fewer axes: jax's mesh_utils says that it does on planes that are not
-    square.
-
-    Args:
-      payload: bytes, as said above.
-      route: with rings inside.
-      phases: 1, or 2 for an all-reduce.
+    payload / (bandwidth x axes). Where the ends are not linked, the corner has the fewest links and
+    receives (N - 1) / N of the payload through them. (The book rounds n / 2 up; a ring of odd
+    length needs only (n - 1) / 2 hops.) Links of unequal bandwidth are assumed to share the bytes
+    so that they finish together. XLA may use fewer axes: jax's mesh_utils says that it does on
+    planes that are not square.
     """
-    rings = _rings(route)
-    missing = math.prod(1 - one.links * one.hops / one.members for one in rings)
-    links = sum(one.links * one.bandwidth for one in rings)
+    rings = route.inside
+    assert isinstance(rings, tuple)  # noqa: S101
+    missing = math.prod(1 - ring.links * ring.hops / ring.members for ring in rings)
+    links = sum(ring.links * ring.bandwidth for ring in rings)
     own = payload * (1 - missing) / links if links else 0.0
     steps = (route.between.members - 1) * route.between.latency_s
     return _flow(
@@ -203,15 +196,15 @@ def torus(payload: float, route: Route, phases: int) -> Cost:
 
 
 def all_to_all(payload: float, route: Route) -> Cost:
-    """Every member sends an equal part of its payload to each.
+    """An all-to-all: every member sends an equal part of its payload to each member.
 
-    Over switches, each sends directly, to those of its own domain and to the others at once: the
-    scaling book, part 12, "AllToAlls" and "Other collectives"; the bytes are nccl-tests' factor,
-    (n - 1) / n, split by where they go.
+    Over switches, members send directly, to their own domain and to the others at once: the scaling
+    book, part 12, "AllToAlls" and "Other collectives". The bytes are nccl-tests' factor,
+    (n - 1) / n, split by destination.
 
-    On a torus, parts pass the members between. The middle links carry most, n^2 / 8 parts of
-    payload / n in each direction of a ring and n^2 / 4 in a line: the scaling book, part 3, "Our
-    final communication primitive". Along several axes at once, the slowest counts.
+    On a torus, the members in between pass the parts on. The middle links carry most, n^2 / 8 parts
+    of payload / n in each direction of a ring, and n^2 / 4 on a line: the scaling book, part 3,
+    "Our final communication primitive". With several axes at once, the slowest counts.
     """
     inside = route.members_inside
     between = payload * bus_factor("all-to-all", route.between.members) / route.between.bandwidth
@@ -222,8 +215,8 @@ def all_to_all(payload: float, route: Route) -> Cost:
     stays = payload / route.between.members
     own = max(
         (
-            stays * (one.members**2 // 4) / (one.members * one.links * one.bandwidth)
-            for one in route.inside
+            stays * (ring.members**2 // 4) / (ring.members * ring.links * ring.bandwidth)
+            for ring in route.inside
         ),
         default=0.0,
     )
@@ -232,11 +225,11 @@ def all_to_all(payload: float, route: Route) -> Cost:
 
 
 def collective_permute(payload: float, route: Route) -> Cost:
-    """Every member sends its payload to the next one, and the last one to the first.
+    """A collective-permute: every member sends its payload to the next, the last to the first.
 
-    The pair that is worst off counts: across domains, if there are several. On a torus without a
-    link between the ends it is the two ends, and the message uses a link of each axis (the scaling
-    book, part 2, question 5: bytes / (links W), and a latency for each hop).
+    The slowest pair counts. With several domains it spans two of them. On a torus whose ends are
+    not linked it is the two ends, and the message uses one link of each axis (the scaling book,
+    part 2, question 5: bytes / (links W), and one latency per hop).
     """
     if route.between.members > 1:
         between = payload / route.between.bandwidth
@@ -244,35 +237,23 @@ def collective_permute(payload: float, route: Route) -> Cost:
     if isinstance(route.inside, Switch):
         latency = route.overhead_s + route.inside.latency_s
         return _sum("direct", latency, payload / route.inside.bandwidth, 0.0)
-    hops_s = sum((1 if one.wraps else one.members - 1) * one.latency_s for one in route.inside)
-    links = sum(one.bandwidth for one in route.inside)
+    hops_s = sum((1 if ring.wraps else ring.members - 1) * ring.latency_s for ring in route.inside)
+    links = sum(ring.bandwidth for ring in route.inside)
     return _sum("direct", route.overhead_s + hops_s, payload / links, 0.0)
 
 
 def _between(payload: float, route: Route) -> float:
-    """Seconds in which domains exchange what one of them has, all of its members sending."""
+    """Seconds in which the domains exchange one domain's payload, all of its members sending."""
     share = bus_factor("all-gather", route.between.members)
     return payload * share / (route.members_inside * route.between.bandwidth)
 
 
 def _hops_s(rings: tuple[Ring, ...]) -> float:
-    return sum(one.hops * one.latency_s for one in rings)
-
-
-def _switch(route: Route) -> Switch:
-    if not isinstance(route.inside, Switch):
-        raise TypeError("members of a domain are on a torus, not on a switch")
-    return route.inside
-
-
-def _rings(route: Route) -> tuple[Ring, ...]:
-    if isinstance(route.inside, Switch):
-        raise TypeError("members of a domain are on a switch, not on a torus")
-    return route.inside
+    return sum(ring.hops * ring.latency_s for ring in rings)
 
 
 def _sum(algorithm: str, latency: float, inside: float, between: float) -> Cost:
-    """Steps wait for one another, and bytes flow after that: NCCL's latency + bytes / bandwidth."""
+    """The cost where steps wait for one another: NCCL's latency + bytes / bandwidth."""
     parts: dict[Limit, float] = {"latency": latency, "inside": inside, "between": between}
     return Cost(latency + max(inside, between), algorithm, max(parts, key=lambda p: parts[p]))
 
@@ -280,13 +261,13 @@ def _sum(algorithm: str, latency: float, inside: float, between: float) -> Cost:
 def _flow(
     algorithm: str, overhead: float, inside: tuple[float, float], between: tuple[float, float]
 ) -> Cost:
-    """Chips of a torus pass bytes on while others come; the network is used beside.
+    """The cost on a torus, whose chips forward bytes while more arrive, with the network beside it.
 
     Args:
       algorithm: its name.
-      overhead: seconds, before all else.
-      inside: seconds of the hops, and of the bytes, of which the longer counts.
-      between: seconds of the steps, and of the bytes, which add up.
+      overhead: fixed seconds.
+      inside: seconds of the hops and of the bytes; the longer counts.
+      between: seconds of the steps and of the bytes; they add up.
     """
     parts: dict[Limit, float] = {
         "latency": max(inside[0], between[0]),

@@ -1,7 +1,7 @@
-"""Answers about compiled steps, kept in the user's cache. Imports no jax.
+"""The cache of compiled steps' figures, in the user's cache folder.
 
-Each lies under a key of all that it comes from: the contents of the cell and of the files by which
-it was compiled and read, and the variables that change what is compiled.
+The key of an entry hashes everything that it depends on: the cell's contents, the files that
+compile and read its program, and the environment variables that change what is compiled.
 """
 
 from __future__ import annotations
@@ -24,53 +24,47 @@ from bench.records.messages import Catalogue, CompiledAnswer
 from bench.records.paths import ROOT
 
 COMPILER = ROOT / "bench/worker/answer/compile_only.py"
-"""What answers."""
 
 _RUNNING = re.compile(
     r"JAX_NUM_CPU_DEVICES$|NPROC$|OMP_|NCCL_|SLURM_NTASKS$|JAX_COMPILATION_CACHE_"
     r"|JAX_PERSISTENT_CACHE_|JAX_LOG"
 )
-"""Variables that change how programs run, on how many devices (which the cell says), and what is
-remembered and logged, but not what is compiled."""
+"""Variables that change how programs run, the number of devices (which the cell gives), caching or
+logging, but not what is compiled."""
 _ACCELERATORS = re.compile(r"LIBTPU_|TPU_|CUDA_VISIBLE_DEVICES$|TF_GPU_")
-"""Those of other platforms than `cpu` alone."""
+"""Variables that only affect platforms other than `cpu`."""
 
 
-class Kept:
-    """What has been answered.
-
-    Args:
-      catalogue: what there is. The files are read once.
-      platform: whose compiler is asked.
-    """
+class CompileCache:
+    """Answers of the compiler of one platform."""
 
     def __init__(self, catalogue: Catalogue, platform: str) -> None:
         self._contents = Contents(catalogue)
         self._shared = _hash([sorted(hashes(COMPILER).items()), compiling_variables(platform)])
 
     def read(self, cell: Cell) -> CompiledAnswer | None:
-        """The answer about a cell; None if there is none, or its file is damaged.
+        """The answer about a cell; None if it is missing or its file is damaged.
 
         Raises:
-          BadInput: a file of the cell cannot be read.
+          BadInput: one of the cell's files cannot be read.
         """
         try:
             return cast("CompiledAnswer | None", files.unsealed(self.path(cell).read_bytes()))
         except OSError:
             return None
 
-    def keep(self, cell: Cell, answer: CompiledAnswer) -> None:
-        """Keep an answer. Where nothing can be kept, the cell is compiled again."""
+    def write(self, cell: Cell, answer: CompiledAnswer) -> None:
+        """Store an answer; if the folder cannot be written, the next call compiles again."""
         with contextlib.suppress(OSError):
             path = self.path(cell)
             path.parent.mkdir(parents=True, exist_ok=True)
             files.write(path, files.sealed(json.dumps(answer)))
 
     def path(self, cell: Cell) -> Path:
-        """Where the answer about a cell lies.
+        """The file of a cell's answer.
 
         Raises:
-          BadInput: a file of the cell cannot be read.
+          BadInput: one of the cell's files cannot be read.
         """
         key = _hash([self._contents.key(cell), self._shared])[:32]
         return user_cache_path("lockstep") / "programs" / f"{key}.json"
@@ -81,10 +75,9 @@ def _hash(value: object) -> str:
 
 
 def compiling_variables(platform: str) -> dict[str, str]:
-    """Variables of a process that compiles which change what it compiles."""
-    variables = relevant_variables(environment(platform, devices=1))
+    """Environment variables of a compiling process that change what it compiles."""
     return {
         name: value
-        for name, value in variables.items()
+        for name, value in relevant_variables(environment(platform, devices=1)).items()
         if not _RUNNING.match(name) and (platform != "cpu" or not _ACCELERATORS.match(name))
     }

@@ -1,10 +1,10 @@
-"""What one device does in a cell's step, as a compiler says. Imports no jax.
+"""What one device does in a cell's step, according to a compiler.
 
-Steps are compiled by child processes and not run: see bench/worker/answer/compile_only.py. What was read
-is kept: see kept.py. Meshes of any size are had as virtual CPU devices. It is then XLA:CPU's
-program: another backend may combine collectives, choose other kinds of them or fuse more, which
-shows in counts and in bytes accessed more than in FLOPs and payloads. Meshes that this machine's
-accelerators have can be compiled by their own compiler.
+Child processes compile the steps without running them (see bench/worker/answer/compile_only.py),
+and a cache keeps what they report. Virtual CPU devices stand for meshes of any size. The program is
+then XLA:CPU's: another backend may combine collectives, choose other kinds of them or fuse more,
+which affects counts and accessed bytes more than FLOPs and payloads. For meshes of devices that
+this machine has, the devices' own compiler can be used.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from bench.plan.matrix import BadInput
-from bench.project.compile_cache import Kept
+from bench.project.compile_cache import CompileCache
 from bench.project.compile_children import Compilers
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
@@ -32,7 +32,7 @@ from bench.records.messages import (
 from bench.records.rows import CellRow, Communication, cell_of
 
 MOST_DEVICES = 1024
-"""Virtual devices of the largest mesh that is compiled."""
+"""Devices of the largest mesh that is compiled."""
 
 TIMEOUT_S = 900.0
 """For one cell."""
@@ -40,7 +40,7 @@ TIMEOUT_S = 900.0
 
 @dataclass(frozen=True)
 class Program:
-    """What one device does in a step, as compiled."""
+    """What one device does in a step."""
 
     implementation: str
     workload: str
@@ -50,12 +50,12 @@ class Program:
     """Global batch."""
     options: StepOptions
     flops: float
-    """Of one device's matrix products and convolutions, loops multiplied."""
+    """Of one device's matrix products and convolutions, counting every iteration of a loop."""
     accessed_bytes: float | None
-    """Of one device, XLA's count: every operand and result of every operation, and of the body of a
-    loop once. None by formula, which has none: no prediction needs it."""
+    """XLA's count for one device: the operands and results of every operation, a loop's body once.
+    None in programs by formula; no prediction uses it."""
     memory_bytes: float
-    """Of one device: arguments, outputs and temporaries, less what is donated."""
+    """Of one device: arguments, outputs and temporaries, less donated buffers."""
     state_bytes: float
     """Of one device: parameters and optimizer state."""
     communication: tuple[Communication, ...]
@@ -63,95 +63,92 @@ class Program:
     model_flops: float
     """Of the whole step, by the workload's formula."""
     units: float
-    """Samples or tokens of a step."""
+    """Samples or tokens per step."""
     unit: str
     bubble: float
     """Idle share of a pipeline's schedule."""
     read: Literal["compiled", "formula"]
-    """From programs compiled for this mesh, or from a formula fitted to smaller ones."""
+    """Whether it was compiled for this mesh, or follows from a formula fitted to smaller ones."""
 
     @property
     def cell(self) -> Cell:
-        """What it is the program of."""
+        """The cell of the program."""
         block = Block(self.workload, self.size, self.mesh, self.batch, self.options)
         return Cell(block, self.implementation)
 
 
 @dataclass(frozen=True)
 class Unread:
-    """A cell whose program could not be had."""
+    """A cell whose program is not available, and why."""
 
     cell: Cell
     reason: str
     lack: Lack = "failed"
 
 
+Read = Callable[[Sequence[Cell]], Sequence[Program | Unread]]
+"""A compiler of cells, such as `programs`."""
+
+
 def programs(
     cells: Sequence[Cell],
     catalogue: Catalogue,
-    timeout_s: float = TIMEOUT_S,
     *,
+    timeout_s: float = TIMEOUT_S,
     here: bool = False,
-    told: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[Program | Unread]:
-    """Compile cells' steps, without running them; one result a cell, in their order.
+    """Compile the steps of cells without running them; the results have the cells' order.
 
     Args:
-      cells: of meshes up to 1,024 devices; they need not be measured anywhere.
+      cells: of meshes up to 1,024 devices.
       catalogue: the implementations and workloads that exist.
-      timeout_s: seconds that one cell may take.
-      here: compile for this machine's own devices instead of virtual ones, which stand for those of
-        any kind; meshes are then of no more devices than there are.
-      told: called with how many are answered, and of how many that had to be asked, whenever one
-        is; in another thread.
+      timeout_s: for one cell.
+      here: compile for this machine's own devices instead of virtual ones; a mesh then has at most
+        as many devices as the machine.
+      progress: called from another thread with the number of cells answered, and the number asked.
     """
     platform = catalogue["platform"] if here else "cpu"
     if not here:
         virtual = {**catalogue, "platform": "cpu", "device_kind": "compile-only"}
         catalogue = cast("Catalogue", virtual)
-    kept = Kept(catalogue, platform)
-    found = _known(cells, catalogue, kept)
-    asked = [cell for cell in dict.fromkeys(cells) if cell not in found]
-    done, one_by_one = itertools.count(1), Lock()
+    cache = CompileCache(catalogue, platform)
+    results = {cell: _known(cell, catalogue, cache) for cell in dict.fromkeys(cells)}
+    unknown = [cell for cell, result in results.items() if result is None]
+    done, lock = itertools.count(1), Lock()
 
     def request(cell: Cell) -> str:
         own = cell_request(cell, catalogue)
         return json.dumps(CompileRequest(**own, elsewhere=not here))
 
     def answered(cell: Cell, answer: CompiledAnswer) -> None:
-        with one_by_one:
-            found[cell] = _result(cell, answer)
+        with lock:
+            results[cell] = _result(cell, answer)
             if answer["lack"] not in ("oom", "failed"):
-                kept.keep(cell, answer)
-            if told is not None:
-                told(next(done), len(asked))
+                cache.write(cell, answer)
+            if progress is not None:
+                progress(next(done), len(unknown))
 
-    Compilers(platform, request, timeout_s, answered).ask(asked)
-    return [found[cell] for cell in cells]
+    Compilers(platform, request, timeout_s, answered).ask(unknown)
+    return [cast("Program | Unread", results[cell]) for cell in cells]
 
 
-def _known(cells: Sequence[Cell], catalogue: Catalogue, kept: Kept) -> dict[Cell, Program | Unread]:
-    """What need not be asked."""
-    found: dict[Cell, Program | Unread] = {}
-    for cell in dict.fromkeys(cells):
-        reason = _why_not(cell, catalogue)
-        if reason:
-            found[cell] = Unread(cell, reason)
-            continue
-        try:
-            answer = kept.read(cell)
-        except BadInput as error:
-            found[cell] = Unread(cell, "; ".join(error.faults))
-            continue
-        if answer is not None:
-            found[cell] = _result(cell, answer)
-    return found
+def _known(cell: Cell, catalogue: Catalogue, cache: CompileCache) -> Program | Unread | None:
+    """What is known of a cell without compiling it; None if it has to be compiled."""
+    if reason := _why_not(cell, catalogue):
+        return Unread(cell, reason)
+    try:
+        answer = cache.read(cell)
+    except BadInput as error:
+        return Unread(cell, "; ".join(error.faults))
+    return None if answer is None else _result(cell, answer)
 
 
 def from_row(row: CellRow) -> Program | Unread:
-    """The program of a stored run's cell, whose figures were read when it was measured.
+    """The program of a stored run's cell, from the figures stored with its measurement.
 
-    What its state takes is what it donates, or else all of its arguments, the batch among them.
+    The size of its state is that of the buffers it donates, or else of all its arguments, including
+    the batch.
     """
     cell = cell_of(row)
     mesh = cell.block.mesh
@@ -162,7 +159,7 @@ def from_row(row: CellRow) -> Program | Unread:
     if communication is None or memory is None or cost is None or not flops:
         return Unread(cell, "its stored row lacks figures of the compiled step")
     if mesh.size > 1 and not communication:
-        return Unread(cell, "what passes between its devices is in none of its programs")
+        return Unread(cell, "its programs contain none of the communication between its devices")
     figures = CompiledRow(
         flops=flops / mesh.size,
         accessed_bytes=cost["accessed_bytes"] / mesh.size,
@@ -178,25 +175,24 @@ def from_row(row: CellRow) -> Program | Unread:
 
 
 def _why_not(cell: Cell, catalogue: Catalogue) -> str:
-    """Why nobody need be asked about a cell; empty if somebody has to be."""
+    """Why a cell cannot be compiled; empty if it can."""
     block = cell.block
-    implementations = {entry["name"]: entry for entry in catalogue["implementations"]}
-    workloads = {entry["name"]: entry for entry in catalogue["workloads"]}
     for kind, name, entries in (
-        ("implementation", cell.implementation, implementations),
-        ("workload", block.workload, workloads),
+        ("implementation", cell.implementation, catalogue["implementations"]),
+        ("workload", block.workload, catalogue["workloads"]),
     ):
-        if name not in entries:
-            return f"there is no {kind} {name}; there are {', '.join(entries)}"
-        if entries[name]["error"]:
-            return f"the {kind} {name} cannot be imported: {entries[name]['error']}"
-    sizes = workloads[block.workload]["sizes"]
+        errors = {entry["name"]: entry["error"] for entry in entries}
+        if name not in errors:
+            return f"there is no {kind} {name}; there are {', '.join(errors)}"
+        if errors[name]:
+            return f"the {kind} {name} cannot be imported: {errors[name]}"
+    sizes = {entry["name"]: entry["sizes"] for entry in catalogue["workloads"]}[block.workload]
     if block.size not in sizes:
         return f"{block.workload} has no size {block.size}; there are {', '.join(sizes)}"
     if block.mesh.size > MOST_DEVICES:
-        return f"{block.mesh} has more than the {MOST_DEVICES:,} devices that are compiled for"
+        return f"{block.mesh} has more than {MOST_DEVICES:,} devices, the most to compile for"
     if block.options.variant:
-        return "a variant's environment is that of a measuring process; leave the variant out"
+        return "a variant sets the environment of a measuring process; leave the variant out"
     return ""
 
 
@@ -207,6 +203,7 @@ def _result(cell: Cell, answer: CompiledAnswer) -> Program | Unread:
 
 
 def _program(cell: Cell, row: CompiledRow) -> Program:
+    figures = {**row, "communication": tuple(row["communication"])}
     return Program(
         implementation=cell.implementation,
         workload=cell.block.workload,
@@ -214,14 +211,6 @@ def _program(cell: Cell, row: CompiledRow) -> Program:
         mesh=cell.block.mesh,
         batch=cell.block.batch,
         options=cell.block.options,
-        flops=row["flops"],
-        accessed_bytes=row["accessed_bytes"],
-        memory_bytes=row["memory_bytes"],
-        state_bytes=row["state_bytes"],
-        communication=tuple(row["communication"]),
-        model_flops=row["model_flops"],
-        units=row["units"],
-        unit=row["unit"],
-        bubble=row["bubble"],
+        **cast("Any", figures),
         read="compiled",
     )

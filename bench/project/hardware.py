@@ -1,13 +1,13 @@
-"""Sheets of hardware: memory and links of a chip, each figure with its public source.
+"""Hardware sheets: the memory and links of a chip, each figure with its public source.
 
-A sheet is a file of hardware/, named as people name the chip. A figure has a value, the address of
-its source and what that says, in short; what no source tells is absent. An assumed figure is of
-something else than this very chip, as the latencies of a library's cost model are. Bandwidths are
-of one chip in one direction, in bytes a second. Peak FLOP/s are not in the sheets: they are looked
-up in bench/peaks.toml, by the name that jax has for the device.
+A sheet is a TOML file in hardware/, named after the chip. Each figure has a value, the address of
+its source, and a short quotation. A figure that no source gives is absent. An *assumed* figure
+describes something other than this very chip, such as the latencies in a library's cost model.
+Bandwidths are those of one chip in one direction, in bytes per second. Peak FLOP/s are not in the
+sheets but in peaks.toml (`bench.analyse.peaks`), under the name that jax gives the device.
 
-Chips of a *domain* all reach one another at the same speed (NVLink through NVSwitch). Those of a
-*torus* are linked to their neighbours (a TPU's slice). The *network* is between domains or slices.
+All chips of a *domain* reach one another at the same speed (NVLink through NVSwitch). Chips of a
+*torus* are linked to their neighbours (a TPU slice). The *network* links domains or slices.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import math
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Generic, Self, TypeVar
+from typing import Annotated, Generic, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -39,32 +39,34 @@ T = TypeVar("T")
 
 
 class UnknownHardwareError(ValueError):
-    """There is no such sheet; the message names those that there are."""
+    """There is no sheet of that name; the message lists the known ones."""
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
+    """A table of a TOML file: immutable, without unknown keys."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Figure(_Part, Generic[T]):
-    """One figure of a sheet, and where it is from."""
+class Figure(Part, Generic[T]):
+    """One figure and its source."""
 
     value: T
     source: Annotated[str, Field(pattern="^https://")]
     says: Annotated[str, Field(min_length=1)]
-    """What stands there, in its own unit."""
+    """What the source says, in its own unit."""
     assumed: bool = False
-    """Whether it is of something else than this chip."""
+    """Whether the figure describes something other than this chip."""
 
 
-class Memory(_Part):
+class Memory(Part):
     """A chip's main memory."""
 
     bytes: Figure[PositiveFloat]
     bandwidth: Figure[PositiveFloat]
 
 
-class Domain(_Part):
+class Domain(Part):
     """Chips that all reach one another at the same speed."""
 
     chips: Figure[PositiveInt]
@@ -73,13 +75,13 @@ class Domain(_Part):
     """Of one step of a collective."""
 
 
-class Wraps(_Part):
-    """When the ends of a slice's axis are linked: one of two rules."""
+class Wraps(Part):
+    """The rule by which the ends of a slice's axes are linked: exactly one of two."""
 
     axis_is: PositiveInt | None = None
-    """The axis has this length."""
+    """An axis of this length wraps."""
     every_axis_a_multiple_of: PositiveInt | None = None
-    """Every axis of the slice is a multiple of this."""
+    """All axes wrap if each is a multiple of this."""
 
     @model_validator(mode="after")
     def _one_rule(self) -> Self:
@@ -95,43 +97,43 @@ class Wraps(_Part):
         return tuple(size == self.axis_is for size in shape)
 
 
-class Torus(_Part):
+class Torus(Part):
     """Chips that are linked to their neighbours along each axis of a slice."""
 
     shapes: Figure[tuple[tuple[PositiveInt, ...], ...]]
-    """Slices that there are, by their lengths; the smallest first."""
+    """The available slices, smallest first."""
     wraps: Figure[Wraps]
     link_bandwidth: Figure[PositiveFloat]
-    """Of one of a chip's links; it has two an axis."""
+    """Of one link; a chip has two per axis."""
     hop_latency_s: Figure[NonNegativeFloat]
     """From a chip to its neighbour."""
 
     def shape_of(self, chips: int) -> tuple[int, ...] | None:
-        """The slice of so many chips, if there is one."""
+        """The slice with this many chips, if there is one."""
         return next((s for s in self.shapes.value if math.prod(s) == chips), None)
 
 
-class Network(_Part):
-    """What links domains or slices."""
+class Network(Part):
+    """The links between domains or slices."""
 
     bandwidth: Figure[PositiveFloat]
-    """Of one chip's share of its host."""
+    """One chip's share of its host's."""
     latency_s: Figure[NonNegativeFloat]
     """Of one step of a collective."""
 
 
-class Hardware(_Part):
-    """A chip and its links. A chip without links can only be alone."""
+class Hardware(Part):
+    """A chip and its links; a chip without links can only run alone."""
 
     name: str
     device_kind: str
-    """What jax calls the device."""
+    """jax's name of the device."""
     memory: Memory
     domain: Domain | None = None
     torus: Torus | None = None
     network: Network | None = None
     overhead_s: Figure[NonNegativeFloat] | None = None
-    """What every collective takes beside its steps."""
+    """Fixed cost of every collective."""
 
     @model_validator(mode="after")
     def _links_that_fit(self) -> Self:
@@ -142,12 +144,12 @@ class Hardware(_Part):
         return self
 
     def peak(self, precision: str) -> peaks.Peak | None:
-        """Published FLOP/s of a chip; None where bench/peaks.toml has none."""
+        """Published FLOP/s of a chip; None if peaks.toml has none."""
         return peaks.peak(self.device_kind, precision)
 
 
 def known() -> list[str]:
-    """Names of the hardware that has a sheet."""
+    """Names of all hardware sheets."""
     return sorted(path.stem for path in SHEETS.glob("*.toml"))
 
 
@@ -156,8 +158,8 @@ def hardware(name: str) -> Hardware:
     """The sheet of a chip.
 
     Raises:
-      UnknownHardwareError: there is none; the message names those that there are.
-      ValueError: the sheet is not right; the message names each field and what is wrong.
+      UnknownHardwareError: there is no such sheet; the message lists the known ones.
+      ValueError: the sheet is invalid; the message names each field and its fault.
     """
     names = known()
     if name not in names:
@@ -166,13 +168,13 @@ def hardware(name: str) -> Hardware:
 
 
 def read(path: Path) -> Hardware:
-    """A sheet from a file, checked.
+    """Read and check a sheet.
 
     Raises:
-      ValueError: it is not right; the message names the file, each field and what is wrong.
+      ValueError: the sheet is invalid; the message names the file, each field and its fault.
     """
     try:
-        content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
         return Hardware(**{**content, "name": path.stem})
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path.name}: {error}") from None

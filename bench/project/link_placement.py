@@ -1,37 +1,37 @@
-"""Which links the axes of a mesh get on hardware. Imports no jax.
+"""The placement of a mesh on hardware, and the links that its axes get.
 
-Axes are laid out as jax.make_mesh does: the last one innermost. On GPUs, devices are taken in their
-order, so that an axis is inside a domain where its members and those of all inner axes fit into
-what is left of it, and beyond that it strides over domains. On TPUs, the last axis is the first to
-choose axes of the torus, as many as give its size; an axis that no whole ones give is made of
-parts. Of several slices, the outermost axes span as many as divide them, which jax's
-create_hybrid_device_mesh can lay out.
+Axes are laid out as jax.make_mesh does, with the last one innermost. On GPUs, devices are taken in
+order: an axis lies inside a domain if its members and those of all inner axes fit there, and
+strides over domains otherwise. On TPUs, the last axis chooses first among the axes of the torus; it
+takes as many as multiply to its size, or parts of axes if no whole ones do. With several slices,
+the outermost mesh axes span as many slices as divide them, a layout that jax's
+create_hybrid_device_mesh can produce.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
-from bench.project.collective_costs import Ring, Route, Switch
-from bench.project.hardware import Domain, Hardware, Network, Torus
+from bench.project.collective_costs import ALONE, Ring, Route, Switch
+from bench.project.hardware import Hardware, Network, Torus
 from bench.records.mesh import MeshShape
 
 
 class PlacementError(ValueError):
-    """The mesh cannot be had on the hardware; the message says why."""
+    """The hardware cannot form the mesh; the message says why."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of an axis of the torus: `members` that are `stride` chips apart."""
+    """A part of one axis of the torus: `members` chips that are `stride` apart."""
 
     along: int
-    """Which axis of the torus."""
+    """Index of the torus axis."""
     members: int
     stride: int
 
@@ -43,53 +43,49 @@ class Placement:
     hardware: Hardware
     mesh: MeshShape
     shape: tuple[int, ...]
-    """Of one slice of a torus, or the chips that are used of a domain."""
+    """Of one slice of a torus; or the number of chips used in a domain."""
     domains: int
-    """Slices or domains."""
+    """Number of slices or domains."""
     pieces: dict[str, tuple[Piece, ...]]
-    """Parts of the torus that an axis of the mesh has; empty without a torus."""
+    """Parts of the torus that each mesh axis has; empty without a torus."""
     outer: dict[str, int]
-    """Slices that an axis of the mesh spans; empty without a torus."""
+    """Number of slices that each mesh axis spans; empty without a torus."""
 
     def route(self, axes: Sequence[str]) -> Route:
-        """The links of collectives along axes of the mesh, all groups communicating at once.
+        """The links of collectives along mesh axes, all groups communicating at once.
 
         Raises:
-          PlacementError: the hardware has no figures for links that are needed.
+          PlacementError: the sheet has no figures for the links.
           KeyError: the mesh lacks an axis.
         """
         sizes = dict(self.mesh.axes)
-        members = math.prod(sizes[name] for name in axes)
-        if members == 1:
+        if math.prod(sizes[name] for name in axes) == 1:
             return Route()
-        overhead = self.hardware.overhead_s.value if self.hardware.overhead_s else 0.0
-        if self.hardware.torus is not None:
-            rings = self._rings(self.hardware.torus, axes)
+        hardware = self.hardware
+        overhead = hardware.overhead_s.value if hardware.overhead_s else 0.0
+        if hardware.torus is not None:
             slices = math.prod(self.outer[name] for name in axes)
-            return Route(rings, self._between(slices), overhead)
-        domain = self._domain()
-        inside, domains = self._counts(axes)
-        switch = Switch(inside, domain.bandwidth.value, domain.latency_s.value)
-        return Route(switch, self._between(domains), overhead)
-
-    def _domain(self) -> Domain:
-        if self.hardware.domain is None:
+            return Route(self._rings(hardware.torus, axes), self._between(slices), overhead)
+        if hardware.domain is None:
             raise PlacementError(
-                f"{self.hardware.name}: its sheet has no figures for links between chips"
+                f"{hardware.name}: its sheet has no figures for links between chips"
             )
-        return self.hardware.domain
+        inside, domains = self._counts(axes)
+        links = hardware.domain
+        switch = Switch(inside, links.bandwidth.value, links.latency_s.value)
+        return Route(switch, self._between(domains), overhead)
 
     def _between(self, domains: int) -> Switch:
         if domains == 1:
-            return Switch(1, math.inf)
+            return ALONE
         network = _network(self.hardware)
         return Switch(domains, network.bandwidth.value, network.latency_s.value)
 
     def _counts(self, axes: Sequence[str]) -> tuple[int, int]:
-        """Members of a group in one domain, and domains that it spans.
+        """Members of a group in one domain, and the number of domains that the group spans.
 
         Raises:
-          PlacementError: groups have unequally many members in their domains.
+          PlacementError: a group has unequally many members in its domains.
         """
         names = [name for name, _ in self.mesh.axes]
         ids = np.arange(self.mesh.size).reshape([size for _, size in self.mesh.axes])
@@ -98,17 +94,17 @@ class Placement:
         members = math.prod(dict(self.mesh.axes)[name] for name in axes)
         homes = ids.transpose(order).reshape(-1, members) // self.shape[0]
         patterns = np.unique(homes - homes[:, :1], axis=0)
-        counts = {tuple(np.unique(one, return_counts=True)[1].tolist()) for one in patterns}
+        counts = {tuple(np.unique(row, return_counts=True)[1].tolist()) for row in patterns}
         if len(counts) > 1 or len(set(next(iter(counts)))) > 1:
             raise PlacementError(
                 f"{self.hardware.name}: groups along {', '.join(axes)} of the mesh {self.mesh} "
                 f"have unequally many members in domains of {self.shape[0]} chips"
             )
-        (found,) = counts
-        return found[0], len(found)
+        (by_domain,) = counts
+        return by_domain[0], len(by_domain)
 
     def _rings(self, torus: Torus, axes: Sequence[str]) -> tuple[Ring, ...]:
-        """What the axes have of each axis of the torus; parts that follow one another are one."""
+        """The parts of each torus axis that the mesh axes have; adjoining parts form one ring."""
         wraps = torus.wraps.value.of(self.shape)
         rings = []
         for along, length in enumerate(self.shape):
@@ -130,11 +126,12 @@ class Placement:
 def place(hardware: Hardware, mesh: MeshShape) -> Placement:
     """Lay a mesh out on as many chips as it has.
 
-    Of a domain, a job takes as many chips as divide all of them: 64 of 72 for 128. Of a torus, it
-    takes the slice of that many chips, or else several of the largest slices that divide them.
+    A job uses an equal number of chips in each domain: 64 of 72 for a mesh of 128. On a torus it
+    uses the slice with as many chips as the mesh, or else several of the largest slices whose size
+    divides the mesh's.
 
     Raises:
-      PlacementError: there is no slice of so many chips, or no figures for the links.
+      PlacementError: there is no such slice, or the sheet has no figures for the links.
     """
     if hardware.torus is None:
         limit = hardware.domain.chips.value if hardware.domain else 1
@@ -156,31 +153,31 @@ def place(hardware: Hardware, mesh: MeshShape) -> Placement:
 
 
 def lay(axes: Sequence[tuple[str, int]], shape: Sequence[int]) -> dict[str, tuple[Piece, ...]]:
-    """Give axes of a mesh their parts of a slice, the last one first.
+    """Give mesh axes their parts of a slice, the last axis first.
 
-    As jax's mesh_utils does: the most axes of the torus whose lengths multiply to the size. Where
-    none do, it takes prime factors from the axes that have most left; jax weighs more ways to
-    split, so that its choice may be another one.
+    As in jax's mesh_utils, an axis takes the largest number of torus axes whose lengths multiply to
+    its size. If none do, its prime factors come from the torus axes with most left; jax considers
+    more ways to split, so its choice may differ.
 
     Args:
-      axes: names and sizes, whose product is that of the shape.
+      axes: names and sizes, which multiply to the size of the slice.
       shape: of the slice.
     """
     left = list(shape)
-    found: dict[str, tuple[Piece, ...]] = {}
+    pieces: dict[str, tuple[Piece, ...]] = {}
     for name, size in reversed(axes):
         taken = _whole(size, left) or _split(size, left)
-        found[name] = tuple(
+        pieces[name] = tuple(
             Piece(along, members, shape[along] // left[along])
             for along, members in enumerate(taken)
             if members > 1
         )
         left = [length // members for length, members in zip(left, taken, strict=True)]
-    return found
+    return pieces
 
 
 def _whole(size: int, left: Sequence[int]) -> list[int] | None:
-    """Take all that is left of the most axes that give the size; None if none do."""
+    """Take the rest of as many torus axes as possible; None if none multiply to the size."""
     open_ = [along for along, length in enumerate(left) if length > 1]
     for count in range(len(open_), 0, -1):
         for chosen in combinations(open_, count):
@@ -190,7 +187,7 @@ def _whole(size: int, left: Sequence[int]) -> list[int] | None:
 
 
 def _split(size: int, left: Sequence[int]) -> list[int]:
-    """Take the size's prime factors, the largest first, where most is left."""
+    """Take the prime factors of the size, largest first, from the axes with most left."""
     rest, taken = list(left), [1] * len(left)
     for prime in sorted(_primes(size), reverse=True):
         along = max((a for a, n in enumerate(rest) if n % prime == 0), key=lambda a: rest[a])
@@ -199,26 +196,25 @@ def _split(size: int, left: Sequence[int]) -> list[int]:
     return taken
 
 
-def _primes(number: int) -> list[int]:
-    factors, divisor = [], 2
+def _primes(number: int) -> Iterator[int]:
+    divisor = 2
     while number > 1:
         while number % divisor == 0:
-            factors.append(divisor)
+            yield divisor
             number //= divisor
         divisor += 1
-    return factors
 
 
 def _joined(pieces: Sequence[Piece]) -> list[Piece]:
-    """Parts of one axis, the innermost first, as few as they make."""
-    found: list[Piece] = []
+    """The pieces of one axis, innermost first, with adjoining ones joined."""
+    joined: list[Piece] = []
     for piece in sorted(pieces, key=lambda piece: piece.stride):
-        last = found[-1] if found else None
+        last = joined[-1] if joined else None
         if last is not None and last.members * last.stride == piece.stride:
-            found[-1] = Piece(last.along, last.members * piece.members, last.stride)
+            joined[-1] = Piece(last.along, last.members * piece.members, last.stride)
         else:
-            found.append(piece)
-    return found
+            joined.append(piece)
+    return joined
 
 
 def _slice(name: str, torus: Torus, chips: int) -> tuple[int, ...]:
@@ -230,8 +226,8 @@ def _slice(name: str, torus: Torus, chips: int) -> tuple[int, ...]:
     if chips < math.prod(shapes[-1]) or not dividing:
         sizes = ", ".join(str(math.prod(shape)) for shape in shapes)
         raise PlacementError(
-            f"{name}: there is no slice of {chips} chips; there are {sizes}, and several of these "
-            f"beyond {math.prod(shapes[-1])}"
+            f"{name}: there is no slice of {chips} chips; there are {sizes}, and multiples of "
+            f"these beyond {math.prod(shapes[-1])}"
         )
     return dividing[-1]
 
@@ -239,7 +235,7 @@ def _slice(name: str, torus: Torus, chips: int) -> tuple[int, ...]:
 def _network(hardware: Hardware) -> Network:
     if hardware.network is None:
         raise PlacementError(
-            f"{hardware.name}: more chips are asked for than its links reach, "
+            f"{hardware.name}: more chips are requested than its links reach, "
             "and its sheet has no figures for a network"
         )
     return hardware.network

@@ -1,7 +1,4 @@
-"""What the devices of one mesh can do: from a sheet of hardware, or as measured here.
-
-Imports no jax.
-"""
+"""What the devices of a mesh can do: from a hardware sheet, or from measured ceilings."""
 
 from __future__ import annotations
 
@@ -12,55 +9,52 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, PositiveFloat, TypeAdapter
+from pydantic import PositiveFloat, TypeAdapter
 
 from bench.project.collective_costs import Route, Switch
-from bench.project.hardware import Figure, Hardware
+from bench.project.hardware import Figure, Hardware, Part
 from bench.project.link_placement import place
 from bench.records.mesh import MeshShape
 from bench.records.rows import Ceilings
 
 
 class MachineError(ValueError):
-    """There are no figures for what is asked; the message says which."""
+    """A figure is missing; the message names it."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What the devices of a mesh can do. Bandwidths are in bytes a second."""
+    """What each device of a mesh can do. Bandwidths are in bytes per second."""
 
     name: str
     flops: float
-    """FLOP/s of a device in matrix products, at best."""
+    """FLOP/s of a device's best matrix products."""
     peak: float | None
-    """Published FLOP/s of a device, which an MFU is a share of; None where there is none."""
+    """Published FLOP/s of a device, the reference of MFU; None if unknown."""
     memory_bandwidth: float
     memory_bytes: float | None
-    """Of a device; None where unknown."""
+    """Memory of a device; None if unknown."""
     route: Callable[[Sequence[str]], Route]
-    """The links of collectives along axes of the mesh; raises PlacementError where there are none.
-    """
+    """The links of collectives along mesh axes; raises PlacementError if there are none."""
     combines: bool
-    """Whether its compiler makes one collective of several; if not, programs are as they run."""
+    """Whether its compiler combines collectives; if not, programs are as they run."""
 
 
-class Achievable(BaseModel):
+class Achievable(Part):
     """The share of a chip's published peak that its best matrix products reach."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     hardware: list[str]
     share: Figure[PositiveFloat]
 
 
 def of_sheet(hardware: Hardware, mesh: MeshShape, precision: str) -> Machine:
-    """So many chips as a mesh has, by their sheet.
+    """The chips of a hardware sheet, as many as the mesh has.
 
-    Products reach the share of the published peak that others have measured, at bfloat16.
+    Products reach the share of the published peak that others have measured in bfloat16.
 
     Raises:
       MachineError: no peak is published for this precision.
-      PlacementError: the mesh cannot be had on such chips.
+      PlacementError: the chips cannot form the mesh.
     """
     peak = hardware.peak(precision)
     if peak is None:
@@ -68,11 +62,8 @@ def of_sheet(hardware: Hardware, mesh: MeshShape, precision: str) -> Machine:
             f"{hardware.name}: no peak is published for {precision}; choose another --precision"
         )
     placement = place(hardware, mesh)
-
-    @functools.cache  # Of tens of thousands of chips, groups take milliseconds to count.
-    def links(axes: tuple[str, ...]) -> Route:
-        return placement.route(axes)
-
+    # Counting groups of tens of thousands of chips takes milliseconds.
+    links = functools.cache(placement.route)
     return Machine(
         hardware.name,
         peak.flops * achievable(hardware.name).value,
@@ -85,10 +76,10 @@ def of_sheet(hardware: Hardware, mesh: MeshShape, precision: str) -> Machine:
 
 
 def of_ceilings(measured: Ceilings, mesh: MeshShape) -> Machine:
-    """This machine, by what was measured on as many of its devices.
+    """This machine, from the ceilings measured on as many of its devices as the mesh has.
 
-    All members of a collective reach one another alike: a step of one takes what an all-reduce of
-    one number takes, and bytes flow at the rate of large all-reduces over the whole mesh.
+    All members of a collective are assumed to reach one another equally well: a collective has the
+    latency of an all-reduce of one number, and the bandwidth of large all-reduces over the mesh.
     """
     rate, latency = measured["all_reduce_bytes"], measured["all_reduce_s"]
 
@@ -100,22 +91,15 @@ def of_ceilings(measured: Ceilings, mesh: MeshShape) -> Machine:
             raise MachineError(f"no all-reduce was measured on the {mesh.size} devices of {mesh}")
         return Route(Switch(members, rate), overhead_s=latency)
 
-    return Machine(
-        "this machine",
-        measured["matmul_flops"],
-        None,
-        measured["memory_bytes"],
-        None,
-        route,
-        combines=False,
-    )
+    flops, bandwidth = measured["matmul_flops"], measured["memory_bytes"]
+    return Machine("this machine", flops, None, bandwidth, None, route, combines=False)
 
 
 def achievable(name: str) -> Figure[PositiveFloat]:
     """The share of a chip's peak that its best matrix products reach, with its source.
 
     Raises:
-      MachineError: there is no figure for this chip.
+      MachineError: achievable.toml has no figure for this chip.
     """
     for entry in _achievable():
         if name in entry.hardware:

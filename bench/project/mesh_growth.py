@@ -1,30 +1,20 @@
-"""Programs of one step on meshes of growing size: compiled, or by formula. Imports no jax.
+"""Programs of one step on meshes of growing size: compiled, or by formula.
 
-Compiling takes seconds a mesh. Of a curve of more meshes than the formula needs, only these are
-compiled, and the formula, which the larger of them check, gives the others. Where it does not hold,
-meshes are compiled one by one, as far as they can be.
+Compiling takes seconds per mesh. For a curve with more meshes than a formula needs, only the
+formula's meshes are compiled, the larger of them check it, and it gives all others. If it does not
+hold, the meshes are compiled one by one, as far as possible.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.project.compiled_programs import Program, Unread
-from bench.project.program_formulae import (
-    LADDER,
-    Formula,
-    FormulaError,
-    Scaling,
-    fit,
-    ladder,
-)
+from bench.project.compiled_programs import Program, Read, Unread
+from bench.project.program_formulae import LADDER, Formula, Scaling, fit, ladder
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
-
-Read = Callable[[Sequence[Cell]], Sequence[Program | Unread]]
-"""What compiles cells: bench.project.compiled_programs.programs."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +26,11 @@ class Curve:
     options: StepOptions
     implementation: str
     family: tuple[tuple[str, int], ...]
-    """Axes of the mesh behind the first."""
+    """The mesh axes after the first."""
     first: str
     """The axis that grows."""
     batch: int
-    """Of all devices (strong), or of one shard of the batch (weak)."""
+    """Global batch (strong scaling), or batch of one shard (weak scaling)."""
 
     @property
     def subject(self) -> str:
@@ -53,7 +43,7 @@ class Curve:
         return ",".join([f"{self.first}=N", *(f"{name}={size}" for name, size in self.family)])
 
     def cell(self, chips: int, scaling: Scaling) -> Cell | None:
-        """The step on so many chips; None where the mesh or the batch does not divide."""
+        """The step on so many chips; None if they do not divide into the mesh, or the batch."""
         others = math.prod(size for _, size in self.family)
         if chips % others:
             return None
@@ -66,65 +56,75 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class FormulaOf:
+class CurveFormula:
     """A curve's formula, or why it has none."""
 
     curve: Curve
     formula: Formula | None
     reason: str = ""
 
-    @property
-    def error(self) -> float:
-        """The largest of its checks; 0 where there are none."""
-        return max((check.error for check in self.formula.checks), default=0) if self.formula else 0
-
 
 def programs(
     curves: Sequence[Curve], chips: Sequence[int], scaling: Scaling, read: Read
-) -> tuple[dict[Curve, dict[int, Program | Unread | None]], list[FormulaOf]]:
-    """What each curve's step does on each number of chips.
+) -> tuple[dict[Curve, dict[int, Program | Unread | None]], list[CurveFormula]]:
+    """The programs of each curve on each number of chips.
 
     Args:
       curves: each once.
-      chips: how many.
+      chips: numbers of chips, in order.
       scaling: along the curves.
-      read: what compiles cells.
+      read: compiles cells.
 
     Returns:
       Programs by curve and number of chips, None where the mesh or the batch does not divide; and
-      the formulae that some of them are by.
+      the formulae of the curves.
     """
     ladders = {curve: _ladder(curve, chips, scaling) for curve in curves}
     direct = [
         cell
-        for curve in curves
+        for curve, rungs in ladders.items()
         for count in chips
-        # No check is of sizes below those that the formula is from.
-        if count < min((cell.block.mesh.size for cell in ladders[curve]), default=math.inf)
+        # No check covers sizes below those that the formula comes from.
+        if count < min((cell.block.mesh.size for cell in rungs), default=math.inf)
         and (cell := curve.cell(count, scaling)) is not None
     ]
-    known = _compiled([*direct, *(cell for cells in ladders.values() for cell in cells)], read)
+    known: dict[Cell, Program | Unread] = {}
+
+    def compile_all(cells: Sequence[Cell]) -> None:
+        missing = [cell for cell in dict.fromkeys(cells) if cell not in known]
+        if missing:
+            known.update(zip(missing, read(missing), strict=True))
+
+    compile_all([*direct, *(cell for rungs in ladders.values() for cell in rungs)])
     formulae = [
-        _formula(curve, [known[cell] for cell in cells])
-        for curve, cells in ladders.items()
-        if cells
+        _formula(curve, [known[cell] for cell in rungs])
+        for curve, rungs in ladders.items()
+        if rungs
     ]
     failed = [one.curve for one in formulae if one.formula is None]
-    again = [curve.cell(count, scaling) for curve in failed for count in chips]
-    missing = [cell for cell in again if cell is not None and cell not in known]
-    known |= _compiled(missing, read)
-    by_formula = {one.curve: one.formula for one in formulae}
-    return {
-        curve: {
-            count: _program(curve.cell(count, scaling), curve, by_formula.get(curve), known)
-            for count in chips
-        }
-        for curve in curves
-    }, formulae
+    again = (curve.cell(count, scaling) for curve in failed for count in chips)
+    compile_all([cell for cell in again if cell is not None])
+    by_curve = {one.curve: one.formula for one in formulae}
+
+    def program(curve: Curve, count: int) -> Program | Unread | None:
+        cell = curve.cell(count, scaling)
+        if cell is None:
+            return None
+        if cell in known:
+            return known[cell]
+        formula = by_curve.get(curve)
+        if formula is None:
+            return Unread(cell, "it was not compiled, and has no formula")
+        try:
+            return formula.at(cell.block.mesh.axis(curve.first))
+        except ValueError as error:
+            return Unread(cell, str(error))
+
+    return {curve: {count: program(curve, count) for count in chips} for curve in curves}, formulae
 
 
 def _ladder(curve: Curve, chips: Sequence[int], scaling: Scaling) -> list[Cell]:
-    """The cells that a formula is fitted to; none where compiling all is less, or it has none."""
+    """The cells of a curve's formula; none if it can have none, or compiling all is less work."""
     cells = [cell for count in chips if (cell := curve.cell(count, scaling)) is not None]
     if not cells or (len(chips) <= len(LADDER) and max(chips) <= LADDER[-1]):
         return []
@@ -134,32 +134,13 @@ def _ladder(curve: Curve, chips: Sequence[int], scaling: Scaling) -> list[Cell]:
         return []
 
 
-def _compiled(cells: Sequence[Cell], read: Read) -> dict[Cell, Program | Unread]:
-    each = list(dict.fromkeys(cells))
-    return dict(zip(each, read(each), strict=True)) if each else {}
-
-
-def _formula(curve: Curve, found: Sequence[Program | Unread]) -> FormulaOf:
-    unread = next((one for one in found if isinstance(one, Unread)), None)
+def _formula(curve: Curve, compiled: Sequence[Program | Unread]) -> CurveFormula:
+    unread = next((one for one in compiled if isinstance(one, Unread)), None)
     if unread is not None:
-        return FormulaOf(curve, None, unread.reason)
+        return CurveFormula(curve, None, unread.reason)
     try:
-        return FormulaOf(curve, fit([p for p in found if isinstance(p, Program)], curve.first))
-    except (FormulaError, ValueError) as error:
-        return FormulaOf(curve, None, str(error))
-
-
-def _program(
-    cell: Cell | None,
-    curve: Curve,
-    formula: Formula | None,
-    known: Mapping[Cell, Program | Unread],
-) -> Program | Unread | None:
-    if cell is None or cell in known:
-        return None if cell is None else known[cell]
-    if formula is None:
-        return Unread(cell, "it was not compiled, and has no formula")
-    try:
-        return formula.at(cell.block.mesh.axis(curve.first))
-    except (FormulaError, ValueError) as error:
-        return Unread(cell, str(error))
+        return CurveFormula(
+            curve, fit([p for p in compiled if isinstance(p, Program)], curve.first)
+        )
+    except ValueError as error:
+        return CurveFormula(curve, None, str(error))

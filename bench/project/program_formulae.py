@@ -1,21 +1,22 @@
-"""Programs of larger meshes than are compiled, from smaller ones. Imports no jax.
+"""Programs of meshes that are too large to compile, extrapolated from smaller compiled ones.
 
-One axis of the mesh grows, the others stay. Under weak scaling the global batch grows with it, and
-a shard's batch stays; under strong scaling the global batch stays. Every figure of a device's
-program then is
+One mesh axis grows and the others stay. Under weak scaling the global batch grows with it, and the
+batch of a shard stays; under strong scaling the global batch stays. Every figure of a device's
+program then follows
 
     figure(n) = constant + divided / n
 
-of the axis's size n, because a device's share of any array is either whole, whatever n is, or an
-nth of it: parameters are replicated or divided over the axis, and activations are of a device's
-part of the batch, which is constant under weak scaling, and an nth of the global batch under strong
-scaling. FLOPs and memory are sums over operations on such shares, and a
-collective's payload is one. How many collectives there are is a matter of the program's structure,
-which does not depend on n. The members of a collective along the axis grow with it.
+in the axis's size n, because a device's share of any array is either the whole array for every n or
+an nth of it: parameters are replicated or divided over the axis; activations have the size of a
+device's part of the batch, which is constant under weak scaling and an nth of the global batch
+under strong scaling. FLOPs and memory are sums over operations on such shares, and the payload of a
+collective is one such share. The number of collectives depends on the program's structure, not on
+n. The number of members of a collective along the axis grows with the axis.
 
-That is a claim about a program, which need not hold: a parameter of 768 rows can be divided by 256,
-and is replicated over 512. So two compiled sizes give the constants, and all others are checks.
-What is more than TOLERANCE off, or has other collectives, is not extrapolated.
+A real program may break this rule: a parameter of 768 rows can be divided by 256, and is replicated
+over 512 devices. Therefore two compiled sizes give the constants, and all others check them. A
+program whose figures are off by more than TOLERANCE, or whose collectives differ, is not
+extrapolated.
 """
 
 from __future__ import annotations
@@ -36,20 +37,23 @@ TOLERANCE = 0.01
 """Largest relative error of a figure."""
 
 LADDER = (8, 64, 256, 1024)
-"""Devices of the meshes that are compiled, where the mesh's other axes let them: the constants are
-from the first two."""
+"""Devices of the meshes that are compiled, if the other axes allow it; the constants come from the
+first two."""
+
+LEAST_SIZES = 3
+"""Compiled sizes that a formula needs: two for its constants, and one to check them."""
 
 Scaling = Literal["weak", "strong"]
 
 _FIGURES = ("flops", "memory_bytes", "state_bytes")
 
 _ROUNDING = 1e-9
-"""Of a constant, relative to the largest figure it was made of: less is nothing."""
+"""A constant below this share of the figures that it comes from is rounding error."""
 
 
 @dataclass(frozen=True)
 class Term:
-    """A figure by the size n of the axis: constant + divided / n."""
+    """A figure as a function of the axis's size n: constant + divided / n."""
 
     constant: float
     divided: float
@@ -61,7 +65,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Check:
-    """A figure of a compiled program beside what the formula says of it."""
+    """A figure of a compiled program, and the formula's value."""
 
     size: int
     """Of the axis."""
@@ -72,17 +76,17 @@ class Check:
 
     @property
     def error(self) -> float:
-        """Relative to what was compiled."""
+        """Relative to the compiled figure."""
         if self.predicted == self.compiled:
             return 0.0
         return abs(self.predicted - self.compiled) / self.compiled if self.compiled else math.inf
 
 
-class FormulaError(Exception):
-    """A program does not follow the formula; the message says in what.
+class FormulaError(ValueError):
+    """A program does not follow the formula; the message says how.
 
     Attributes:
-      checks: figures that were compared, as far as that could be done.
+      checks: all figures that were compared, as far as that was possible.
     """
 
     def __init__(self, message: str, checks: Sequence[Check] = ()) -> None:
@@ -92,27 +96,32 @@ class FormulaError(Exception):
 
 @dataclass(frozen=True)
 class Formula:
-    """A cell's program by the size of one axis; `fit` makes it."""
+    """A program as a function of the size of one axis; `fit` makes it."""
 
     smallest: Program
-    """The smallest of the compiled ones."""
+    """The smallest compiled program."""
     axis: str
     scaling: Scaling
     fitted: tuple[int, int]
-    """Sizes that the constants are from."""
+    """Sizes that the constants come from."""
     terms: Mapping[str, Term]
-    """By names of figures, as in checks."""
+    """By the names of figures, as in `checks`."""
     checks: tuple[Check, ...]
     """At all other compiled sizes."""
+
+    @property
+    def error(self) -> float:
+        """The largest error of the checks."""
+        return max(check.error for check in self.checks)
 
     def at(self, size: int) -> Program:
         """The program at a size of the axis.
 
         Raises:
           ValueError: the global batch does not divide into so many shards.
-          FormulaError: a figure would not be positive, or be so small that what its checks were off
-            is more than TOLERANCE of it; or a shard would be of a single sample, and was not where
-            it was compiled: then arrays lose a dimension, and other operations fuse.
+          FormulaError: a figure would be negative, or so small that the error of its checks exceeds
+            TOLERANCE of it; or a shard would hold a single sample although none did where the
+            formula was checked: arrays then lose a dimension, and other operations fuse.
         """
         cell = grown(self.smallest.cell, self.axis, size, self.scaling)
         checked = max(check.size for check in self.checks)
@@ -124,24 +133,24 @@ class Formula:
         growth = size / self.smallest.mesh.axis(self.axis)
         work = growth if self.scaling == "weak" else 1.0
         figures = {name: term.at(size) for name, term in self.terms.items()}
-        below = [name for name, value in figures.items() if value < 0]
-        if below:
-            raise FormulaError(f"at {self.axis}={size}, {', '.join(below)} would be below 0")
-        # What is divided shrinks with the size, and an error of what is constant does not.
+        negative = [name for name, value in figures.items() if value < 0]
+        if negative:
+            raise FormulaError(f"at {self.axis}={size}, {', '.join(negative)} would be below 0")
+        # The divided part of a figure shrinks as the axis grows; an error of its constant does not.
         for check in self.checks:
             off = abs(check.predicted - check.compiled)
             if size > check.size and off > TOLERANCE * figures[check.figure]:
                 raise FormulaError(
                     f"at {self.axis}={size}, {check.figure} would be {figures[check.figure]:.6g}, "
-                    f"of which {off:.3g}, the error at {self.axis}={check.size}, is more than "
-                    f"{TOLERANCE:.0%}"
+                    f"and {off:.3g}, the error at {self.axis}={check.size}, is more than "
+                    f"{TOLERANCE:.0%} of that"
                 )
         return replace(
             self.smallest,
             mesh=cell.block.mesh,
             batch=cell.block.batch,
-            flops=figures["flops"],
             accessed_bytes=None,
+            flops=figures["flops"],
             memory_bytes=figures["memory_bytes"],
             state_bytes=figures["state_bytes"],
             communication=tuple(
@@ -155,16 +164,10 @@ class Formula:
 
 
 def grown(cell: Cell, axis: str, size: int, scaling: Scaling) -> Cell:
-    """The cell with another size of an axis of its mesh.
-
-    Args:
-      cell: whose mesh has the axis.
-      axis: `data` or `fsdp`, which the batch is split over.
-      size: of the axis.
-      scaling: whether the batch of a shard stays, or the global batch.
+    """The cell with another size of `data` or `fsdp`, and under weak scaling another batch.
 
     Raises:
-      ValueError: the mesh lacks the axis, or the batch is not split over it, or the global batch
+      ValueError: the mesh lacks the axis, the axis does not divide the batch, or the global batch
         does not divide into the shards.
     """
     block, own = cell.block, dict(cell.block.mesh.axes)
@@ -185,37 +188,35 @@ def _rows(cell: Cell) -> int:
 
 
 def ladder(cell: Cell, axis: str, scaling: Scaling) -> list[Cell]:
-    """The cells to compile for a formula: of LADDER's devices, where the mesh and batch can be so.
+    """The cells to compile for a formula: those of LADDER that the mesh and the batch allow.
 
     Raises:
-      ValueError: see `grown`.
+      ValueError: as `grown` does.
     """
-    beside = cell.block.mesh.size // cell.block.mesh.axis(axis)
-    found = []
+    others = cell.block.mesh.size // cell.block.mesh.axis(axis)
+    cells = []
     for devices in LADDER:
-        size = devices // beside
-        if devices % beside or size < 2:  # noqa: PLR2004 - one device along it has no collectives
+        size = devices // others
+        if devices % others or size < 2:  # noqa: PLR2004 - a single device has no collectives
             continue
         try:
-            found.append(grown(cell, axis, size, scaling))
+            cells.append(grown(cell, axis, size, scaling))
         except ValueError:
-            # A mesh whose size does not divide the batch can be asked for, and not compiled.
+            # Under strong scaling, larger meshes may not divide the batch; the others suffice.
             if scaling == "weak":
                 raise
-    return found
+    return cells
 
 
 def fit(programs: Sequence[Program], axis: str) -> Formula:
-    """The formula of programs that differ by the size of one axis alone.
+    """The formula of compiled programs that differ only in the size of one axis.
 
-    Args:
-      programs: compiled, of three sizes at least, each of 2 or more: the smallest two give the
-        constants, the others are compared with them.
-      axis: whose size they differ in.
+    The two smallest sizes give the constants, and the formula is checked at the others. It needs at
+    least three sizes of 2 or more.
 
     Raises:
-      ValueError: they are not that.
-      FormulaError: they do not follow it.
+      ValueError: the programs are not of that kind.
+      FormulaError: the programs do not follow the formula.
     """
     ordered = sorted(programs, key=lambda program: program.mesh.axis(axis))
     scaling = _scaling(ordered, axis)
@@ -234,22 +235,22 @@ def fit(programs: Sequence[Program], axis: str) -> Formula:
     wrong = [check for check in checks if check.error > TOLERANCE]
     if wrong:
         worst = max(wrong, key=lambda check: check.error)
+        more = f"; {len(wrong) - 1} other figures are off as well" if len(wrong) > 1 else ""
         raise FormulaError(
             f"{first.cell.name}: at {axis}={worst.size}, {worst.figure} is {worst.compiled:.6g} as "
-            f"compiled, and {worst.predicted:.6g} by what {axis}={sizes[0]} and {axis}={sizes[1]} "
-            f"have, which is more than {TOLERANCE:.0%} off"
-            + (f"; and so are {len(wrong) - 1} other figures" if len(wrong) > 1 else ""),
+            f"compiled, and {worst.predicted:.6g} by the formula from {axis}={sizes[0]} and "
+            f"{axis}={sizes[1]}, which is more than {TOLERANCE:.0%} off{more}",
             checks,
         )
     return Formula(first, axis, scaling, sizes, terms, checks)
 
 
 def _scaling(ordered: Sequence[Program], axis: str) -> Scaling:
-    """Raises ValueError where programs cannot be compared."""
+    """The scaling along which the programs were compiled; raises ValueError if there is none."""
     sizes = [program.mesh.axis(axis) for program in ordered]
-    if len(set(sizes)) < 3 or len(set(sizes)) < len(sizes) or sizes[0] < 2:  # noqa: PLR2004
+    if not LEAST_SIZES <= len(set(sizes)) == len(sizes) or sizes[0] < 2:  # noqa: PLR2004
         raise ValueError(
-            f"a formula takes three different sizes of {axis}, of 2 at least, and has "
+            f"a formula needs three different sizes of {axis}, each of 2 at least, and has "
             f"{', '.join(map(str, sizes)) or 'none'}"
         )
     largest = ordered[-1].mesh.size
@@ -275,33 +276,32 @@ def _grown_or_none(cell: Cell, axis: str, size: int, scaling: Scaling) -> Cell |
 
 
 def _same_structure(first: Program, other: Program, axis: str) -> None:
-    """Raises FormulaError where two programs do not communicate in the same way."""
+    """Raise FormulaError if two programs do not communicate in the same way."""
     growth = other.mesh.axis(axis) / first.mesh.axis(axis)
-    rows = [{_name(row): row for row in program.communication} for program in (first, other)]
+    rows, others = (
+        {_name(row): row for row in program.communication} for program in (first, other)
+    )
     at = f"{first.cell.name}: at {axis}={other.mesh.axis(axis)}"
-    if rows[0].keys() != rows[1].keys():
-        more = sorted(rows[0].keys() ^ rows[1].keys())
+    if different := sorted(rows.keys() ^ others.keys()):
         raise FormulaError(
-            f"{at} and {axis}={first.mesh.axis(axis)}, not the same is communicated: only one has "
-            + "; ".join(more)
+            f"{at} and {axis}={first.mesh.axis(axis)}, the communication differs: only one has "
+            + "; ".join(different)
         )
-    for name, row in rows[0].items():
+    for name, row in rows.items():
         if not row["axes"]:
             raise FormulaError(f"{at}, a collective is along no axis of the mesh: {name}")
-        own, expected = (
-            (one["count"], one["members"]) for one in (rows[1][name], _grown_row(row, axis, growth))
-        )
-        if own != expected:
+        own, expected = others[name], _grown_row(row, axis, growth)
+        if (own["count"], own["members"]) != (expected["count"], expected["members"]):
             raise FormulaError(
-                f"{at}, a step has {own[0]} of {_what(row)} among {own[1]} members, where "
-                f"{expected[0]} among {expected[1]} were expected"
+                f"{at}, a step has {own['count']} of {_what(row)} among {own['members']} members, "
+                f"but {expected['count']} among {expected['members']} were expected"
             )
     if first.bubble != other.bubble:
         raise FormulaError(f"{at}, the bubble is {other.bubble:.3g} and not {first.bubble:.3g}")
 
 
 def _values(program: Program) -> dict[str, float]:
-    """Its figures by their names."""
+    """A program's figures by their names."""
     own = {name: float(getattr(program, name)) for name in _FIGURES}
     return own | {_name(row): float(row["payload_bytes"]) for row in program.communication}
 
@@ -317,7 +317,7 @@ def _term(sizes: tuple[int, int], values: tuple[float, float]) -> Term:
 
 
 def _name(row: Communication) -> str:
-    """What tells a row of a program's communication from its others."""
+    """The name of a collective's payload, which is unique within a program."""
     return f"payload_bytes of {_what(row)}"
 
 
@@ -329,7 +329,7 @@ def _what(row: Communication) -> str:
 
 
 def _grown_row(row: Communication, axis: str, growth: float) -> Communication:
-    """The row with as many members as the axis has. A collective-permute is between two."""
+    """The row with as many members as the grown axis has. A collective-permute keeps its pairs."""
     members = row["members"]
     if axis in row["axes"] and row["kind"] != "collective-permute":
         members = round(members * growth)

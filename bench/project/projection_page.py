@@ -1,70 +1,52 @@
-"""A projection as pages and tables, in the look of the report. Imports no jax."""
+"""A projection as a page, a Markdown file and tables on the terminal."""
 
 from __future__ import annotations
 
 import shlex
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from markupsafe import Markup
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from bench.present import predicted_curves
-from bench.present.rendering import environment
-from bench.project import projection_sentences
-from bench.records import files, store
+from bench.present import terminal
+from bench.present.predicted_curves import PAGE
+from bench.present.rendering import write_pages
+from bench.project import prediction_sentences as sentences
+from bench.project import prediction_tables as tables
+from bench.project.curve_charts import Chart
+from bench.project.hardware import Hardware
+from bench.project.projection import Projection
+from bench.records import store
 
-if TYPE_CHECKING:
-    from bench.present.text_tables import Table
-    from bench.project.curves import Chart
-    from bench.project.hardware import Hardware
-    from bench.project.projection import Projection
+SHOWN = 6
+"""Numbers of chips in a table on the terminal; of more, the first ones and the last."""
 
-
-@dataclass(frozen=True)
-class Section:
-    """A chart and its table."""
-
-    title: str
-    table: Table
-    plot: str
-    """File name, without its ending."""
-    svg: Markup
-
-
-@dataclass(frozen=True)
-class Page:
-    """What both pages show."""
-
-    run: str
-    scaling: str
-    here: list[Table]
-    sections: list[Section]
-    rests: list[str]
-    formulae: list[str]
-    unread: list[str]
-    published: Table
-    answers: Table
-    command: str
+TERMINAL = {
+    "chips": ">chips", "step_s": ">step", "interval": ">95 %", "efficiency": ">eff.",
+    "mfu": ">MFU", "bound": "bound by", "implementation": "fastest",
+}  # fmt: skip
+"""Columns on the terminal, and their headings."""
 
 
 def build(
-    found: Projection,
-    drawn: Sequence[Chart],
+    projection: Projection,
+    charts: Sequence[Chart],
     hardware: Sequence[Hardware],
     folder: Path,
     arguments: Sequence[str],
 ) -> Path:
-    """Write `projection.html`, `.md`, `predictions.csv`, `.parquet` and plots into a folder.
+    """Write projection.html, .md, predictions.csv, .parquet and plots/ into a folder.
 
     Args:
-      found: what is shown.
-      drawn: its charts.
-      hardware: that was asked for.
-      folder: made if it is not there.
-      arguments: of the command, to be shown.
+      projection: the predictions.
+      charts: of the projection.
+      hardware: the requested sheets.
+      folder: is made if necessary.
+      arguments: of the command, which the page shows.
 
     Returns:
       The page.
@@ -73,36 +55,52 @@ def build(
       OSError: nothing can be written there.
     """
     plots = folder / "plots"
-    # Those of an earlier call may be of hardware that is not asked for now.
-    if plots.exists():
-        shutil.rmtree(plots)
+    # An earlier call may have left plots of other hardware.
+    shutil.rmtree(plots, ignore_errors=True)
     plots.mkdir(parents=True)
-    for chart in drawn:
+    for chart in charts:
         chart.plot.write(plots)
-    store.export(found.frame(), folder, "predictions")
-    page = Page(
-        run=found.run,
-        scaling=found.scaling,
-        here=projection_sentences.left_out(found),
-        sections=[_section(chart) for chart in drawn],
-        rests=[projection_sentences.hardware(sheet) for sheet in hardware],
-        formulae=projection_sentences.formulae(found),
-        unread=[f"{one.cell.name}: {one.reason}" for one in found.unread],
-        published=projection_sentences.published(),
-        answers=projection_sentences.answers(),
+    store.export(projection.frame(), folder, "predictions")
+    return write_pages(
+        folder,
+        PAGE.stem,
+        projection=projection,
+        here=tables.cross_validation(projection),
+        sections=[
+            {
+                "title": chart.title,
+                "slug": chart.plot.slug,
+                "table": tables.predictions(f"Predicted: {chart.title}", chart.points),
+                "svg": Markup(chart.plot.inline(f"Predicted for {chart.title}")),  # noqa: S704 (escapes)
+            }
+            for chart in charts
+        ],
+        rests=[*map(sentences.hardware, hardware), *sentences.formulae(projection)],
+        published=tables.published(),
+        answers=tables.answers(),
         command=shlex.join(["python", "-m", "bench", "project", *arguments]),
     )
-    for name, markdown in ((predicted_curves.PAGE.name, False), ("projection.md", True)):
-        template = environment(markdown=markdown).get_template(f"{name}.j2")
-        files.write(folder / name, template.render(page=page))
-    return folder / predicted_curves.PAGE.name
 
 
-def _section(chart: Chart) -> Section:
-    label = f"Predicted for {chart.title}; the table below holds the numbers"
-    return Section(
-        title=chart.title,
-        table=projection_sentences.table(f"Predicted: {chart.title}", chart.points),
-        plot=chart.plot.slug,
-        svg=Markup(chart.plot.inline(label)),  # noqa: S704 (escapes itself)
-    )
+def show(console: Console, projection: Projection, charts: Sequence[Chart]) -> None:
+    """Print the error of this machine's calibration, then the fastest predictions."""
+    for subject, calibrated in projection.here.items():
+        console.print(Text(f"{subject}, on this machine", style="bold"))
+        console.print(terminal.plain(sentences.error(calibrated)))
+    for chart in charts:
+        console.print(Text(f"\npredicted: {chart.title}", style="bold"))
+        console.print(_fastest(chart))
+        for line in tables.remarks(chart.points):
+            console.print(terminal.plain(line), style="dim")
+
+
+def _fastest(chart: Chart) -> Table:
+    columns = {column.key: column for column in tables.PREDICTIONS}
+    rows = [
+        [columns[key].figure(row).main if row.point or key != "bound" else row.reason
+         for key in TERMINAL]
+        for row in tables.fastest(chart.points)
+    ]  # fmt: skip
+    if len(rows) > SHOWN:
+        rows[SHOWN - 1 : -1] = [["\N{HORIZONTAL ELLIPSIS}", *[""] * (len(TERMINAL) - 1)]]
+    return terminal.table(*TERMINAL.values(), rows=rows, gap=1)

@@ -1,23 +1,39 @@
-"""What a projection is asked for, read from the command line. Imports no jax."""
+"""A request for predictions, and how it is read from the command line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from bench.plan.matrix import BadInput
+from bench.plan.selection import everything
 from bench.project.hardware import Hardware, UnknownHardwareError, hardware
 from bench.project.link_placement import PlacementError, place
+from bench.project.program_formulae import Scaling
 from bench.records.cells import PRECISIONS
 from bench.records.mesh import MeshShape
 
 MOST_CHIPS = 65_536
 
 
+@dataclass(frozen=True)
+class Request:
+    """The hardware and the numbers of chips to which a run is projected."""
+
+    hardware: tuple[Hardware, ...]
+    chips: tuple[int, ...]
+    scaling: Scaling = "weak"
+    precision: str | None = None
+    """None for the run's own."""
+    select: Callable[[str], bool] = everything
+    """Selects the cells to project by name; all cells of the run calibrate."""
+
+
 def sheets(text: str) -> list[Hardware]:
-    """Hardware by its names, `h100-sxm,tpu-v5p`, each once.
+    """Hardware sheets from a list of names such as `h100-sxm,tpu-v5p`, each once.
 
     Raises:
-      BadInput: there is no such sheet; names those that there are.
+      BadInput: a sheet does not exist; the message lists those that do.
     """
     found, faults = [], []
     for name in dict.fromkeys(_words(text)):
@@ -31,12 +47,12 @@ def sheets(text: str) -> list[Hardware]:
 
 
 def chip_counts(text: str, most: int = MOST_CHIPS) -> list[int]:
-    """Numbers of chips, `8,16,24` or `8..65536`, which doubles; in order, each once.
+    """Numbers of chips from a list such as `8,16,24` or `8..65536` (doubling), in order, each once.
 
     Raises:
-      BadInput: it is no such list, or a number is not from 1 to `most`.
+      BadInput: the text is no such list, or a number is not from 1 to `most`.
     """
-    found: set[int] = set()
+    counts: set[int] = set()
     faults = []
     for word in _words(text):
         first, dots, last = word.partition("..")
@@ -46,19 +62,17 @@ def chip_counts(text: str, most: int = MOST_CHIPS) -> list[int]:
             continue
         low, high = map(int, ends)
         if not 1 <= low <= high <= most:
-            order = ", the smaller first" if dots else ""
+            order = ", the smaller number first" if dots else ""
             faults.append(f"--chips: {word!r} is not within 1 to {most:,}{order}")
             continue
-        while low <= high:
-            found.add(low)
-            low *= 2
-    if faults or not found:
+        counts |= {low * 2**power for power in range((high // low).bit_length())}
+    if faults or not counts:
         raise BadInput(faults or ["--chips: name at least one number"])
-    return sorted(found)
+    return sorted(counts)
 
 
 def unavailable(wanted: Sequence[Hardware], chips: Sequence[int]) -> Iterator[str]:
-    """Which hardware has no slice, or no links, for which numbers of chips."""
+    """Faults of numbers of chips for which hardware has no slice, or no links."""
     for sheet in wanted:
         for count in chips:
             try:
@@ -68,15 +82,15 @@ def unavailable(wanted: Sequence[Hardware], chips: Sequence[int]) -> Iterator[st
 
 
 def without_peak(wanted: Sequence[Hardware], precisions: Sequence[str]) -> Iterator[str]:
-    """Which hardware has no published peak for which precisions."""
+    """Faults of precisions for which hardware has no published peak."""
     for sheet in wanted:
+        has = ", ".join(one for one in PRECISIONS if sheet.peak(one)) or "none"
         for precision in precisions:
             if sheet.peak(precision) is None:
-                has = ", ".join(one for one in PRECISIONS if sheet.peak(one)) or "none"
                 yield (
                     f"--precision: {sheet.name} has no published peak for {precision}; it has {has}"
                 )
 
 
 def _words(text: str) -> list[str]:
-    return [word for word in text.replace(",", " ").split() if word]
+    return text.replace(",", " ").split()

@@ -1,21 +1,20 @@
-"""How long a step takes: what one device does in it, over what the device can do. Imports no jax.
+"""The time of a step, from what one device does in it and what the device can do.
 
-A step is taken apart into
+The model divides a step into
 
-- *compute*: its FLOPs over the FLOP/s that it reaches, which are a calibrated share of the best
-  matrix products';
-- *memory*: the update, which reads and writes parameters and optimizer state once, over the
-  bandwidth of memory. It is the least that a step moves. XLA's count of bytes accessed is of the
-  program that was compiled for CPU, where other operations are fused, small arrays stay in caches,
-  and a loop's body counts once: it says little of other hardware, and is told, but not used. What
-  activations cost is in the share above;
-- *communication that can be hidden*: along axes that divide the batch it is of gradients and
-  parameters, for which nothing that follows has to wait at once;
-- *communication that is waited for*: all else, as of activations along `model`, of which the next
-  product is made, or from stage to stage along `pipe`.
+- *compute*: its FLOPs over the FLOP/s that it reaches, a calibrated share of those of the best
+  matrix products;
+- *memory*: the optimizer's update, which reads and writes parameters and optimizer state once, over
+  the memory bandwidth. That is the least that a step moves. XLA's count of accessed bytes is not
+  used: it describes the program compiled for CPU, where other operations are fused, small arrays
+  stay in caches and a loop's body counts once. The calibrated share covers what activations cost;
+- *communication that can be hidden*: collectives of gradients and parameters along the axes that
+  divide the batch; no later operation has to wait for them at once;
+- *communication that is waited for*: all other collectives, such as those of activations along
+  `model`, which the next product needs, or from stage to stage along `pipe`.
 
-A pipeline's bubble is in compute: idle ticks of its program compute as well, on what nobody uses,
-and are in its FLOPs.
+A pipeline's bubble is part of compute: its program computes on unused data during idle ticks, so
+its FLOPs include them.
 
 Sources: the scaling book, https://jax-ml.github.io/scaling-book/, part 1, "All About Rooflines" (a
 step takes at least the longest of these times and at most their sum), and part 5, "How to
@@ -24,9 +23,12 @@ Parallelize a Transformer for Training" (which collectives are on the critical p
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
 
 from bench.project.collective_costs import Limit, cost
 from bench.project.compiled_programs import Program
@@ -34,12 +36,12 @@ from bench.project.machines import Machine
 from bench.records.rows import Communication
 
 BATCH_AXES = frozenset({"data", "fsdp"})
-"""Axes along which the batch is divided."""
+"""Mesh axes that divide the batch."""
 
 COMBINED_BYTES = 30 * 2**20
-"""Up to which XLA makes one collective of several of a kind that do not wait for one another: the
-default of xla_gpu_all_reduce_combine_threshold_bytes, and of those of all-gathers and
-reduce-scatters (https://github.com/openxla/xla/blob/main/xla/debug_options_flags.cc). Assumed of
+"""Size up to which XLA combines collectives of one kind that do not wait for one another: the
+default of xla_gpu_all_reduce_combine_threshold_bytes and of its counterparts for all-gathers and
+reduce-scatters (https://github.com/openxla/xla/blob/main/xla/debug_options_flags.cc). Assumed for
 TPUs, whose thresholds are not published."""
 
 FORWARD = {False: 1 / 3, True: 1 / 4}
@@ -49,26 +51,25 @@ FORWARD = {False: 1 / 3, True: 1 / 4}
 
 @dataclass(frozen=True)
 class Calibration:
-    """How steps use what a machine has at best; bench.project.calibration fits it."""
+    """How well steps use a machine; `bench.project.calibration` fits it."""
 
     share: float
     """FLOP/s of a step's products over those of the best products."""
     exposed: float
-    """Share of the time which communication could be hidden, in which it is not: 0 to 1."""
+    """Share of the hideable communication time that is not hidden, 0 to 1."""
     overhead_s: float
-    """What every step takes beside."""
+    """Fixed cost of every step."""
     spread: float | None
-    """Half the width of the 95 % interval of log step time; None where it cannot be told."""
+    """Half the width of the 95 % interval of log step time; None if unknown."""
     shares: Mapping[str, float] = field(default_factory=dict)
-    """As `share`, of implementations that were measured."""
+    """`share` of each implementation that was measured."""
 
     def share_of(self, implementation: str) -> float:
-        """An implementation's own share, or that of all where it was not measured."""
+        """The implementation's own share, or the common one if it was not measured."""
         return self.shares.get(implementation, self.share)
 
 
 IDEAL = Calibration(share=1.0, exposed=0.0, overhead_s=0.0, spread=0.0)
-"""Everything at its best."""
 
 
 @dataclass(frozen=True)
@@ -77,22 +78,21 @@ class Collective:
 
     kind: str
     axes: tuple[str, ...]
-    """Empty where its groups are of another form; it is then taken to go over the whole mesh."""
+    """Empty if the groups follow no axes; the collective then counts as one over the whole mesh."""
     members: int
     count: int
-    """As the machine's compiler combines them."""
+    """After the machine's compiler has combined them."""
     payload_bytes: int
-    """Of all of them."""
+    """Of all of them together."""
     seconds: float
     """Of all of them, one after the other."""
     separate_s: float
-    """The same as the program has them, not combined."""
+    """The same for the program's own, uncombined collectives."""
     algorithm: str
     limit: Limit
     hideable: bool
     after_forward: bool
-    """Whether it cannot begin before the backward pass: it is of gradients, or of what they have
-    updated."""
+    """Whether it has to wait for the backward pass: it moves gradients, or updated parameters."""
 
     @property
     def name(self) -> str:
@@ -101,37 +101,37 @@ class Collective:
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """How long a step takes, and why. Seconds are of a step."""
+class Work:
+    """The parts of a step on a machine at its best, in seconds."""
 
     program: Program
-    machine: str
-    low_s: float
-    """End of the 95 % interval: the calibration's spread, and at least all that could be hidden."""
-    best_s: float
-    high_s: float
-    """As `low_s`, and nothing hidden; infinite where the calibration knows no spread."""
-    compute_s: float
-    memory_s: float
-    overhead_s: float
+    machine: Machine
     collectives: tuple[Collective, ...]
-    hidden_s: float
-    """Of communication, behind compute."""
-    binds: str
-    """What takes longest: `compute`, `memory`, `overhead`, or a collective's name."""
-    limit: str
-    """Of a collective that binds: `latency`, `inside` or `between` domains; else empty."""
-    mfu: float | None
-    """None where no peak is published."""
-    memory_bytes: float
-    capacity_bytes: float | None
 
-    @property
-    def fits(self) -> bool | None:
-        """Whether the program's memory is that of a device; None where it is unknown."""
-        if self.capacity_bytes is None:
-            return None
-        return self.memory_bytes <= self.capacity_bytes
+    @cached_property
+    def products_s(self) -> float:
+        """All FLOPs at the rate of the best matrix products."""
+        return self.program.flops / self.machine.flops
+
+    @cached_property
+    def memory_s(self) -> float:
+        """The update: one read and one write of the state."""
+        return 2 * self.program.state_bytes / self.machine.memory_bandwidth
+
+    @cached_property
+    def hideable_s(self) -> float:
+        """Collectives that compute can hide."""
+        return sum(one.seconds for one in self.collectives if one.hideable)
+
+    @cached_property
+    def waited_s(self) -> float:
+        """Collectives that compute cannot hide."""
+        return sum(one.seconds for one in self.collectives if not one.hideable)
+
+    @cached_property
+    def after_forward_s(self) -> float:
+        """Hideable collectives that come after the forward pass."""
+        return sum(one.seconds for one in self.collectives if one.hideable and one.after_forward)
 
     @property
     def communication_s(self) -> float:
@@ -139,33 +139,8 @@ class Prediction:
         return sum(one.seconds for one in self.collectives)
 
     @property
-    def units_per_s(self) -> float:
-        """Samples or tokens."""
-        return self.program.units / self.best_s
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a step takes of a machine at its best, part by part. Seconds are of a step."""
-
-    program: Program
-    machine: Machine
-    products_s: float
-    """All FLOPs at the rate of the best matrix products."""
-    memory_s: float
-    collectives: tuple[Collective, ...]
-    hideable_s: float
-    """Of collectives, those that can be hidden behind compute."""
-    separate_s: float
-    """The same, not combined."""
-    after_forward_s: float
-    """Of these, those that cannot begin before the backward pass."""
-    waited_s: float
-    """Of the other collectives."""
-
-    @property
     def longest_axis_s(self) -> float:
-        """Of all collectives of one mesh axis: the one that communicates longest."""
+        """All collectives of the mesh axis that communicates longest."""
         axes = {axis for one in self.collectives for axis in one.axes} or {""}
         return max(
             sum(one.seconds for one in self.collectives if axis in one.axes or not one.axes)
@@ -177,10 +152,10 @@ class Work:
         return self.products_s / calibration.share_of(self.program.implementation)
 
     def overlapped_s(self, compute: float) -> float:
-        """Compute, and communication that can be hidden, with all of it hidden.
+        """Compute and hideable communication, with all of the latter hidden.
 
-        With compute C, of which F is the forward pass, hideable communication O, and R of it that
-        comes after the forward pass: max(C, O, F C + R).
+        With compute C, of which F is the forward pass, hideable communication O, and its part R
+        that comes after the forward pass: max(C, O, F C + R).
         """
         forward = FORWARD[self.program.options.remat] * compute
         return max(compute, self.hideable_s, forward + self.after_forward_s)
@@ -197,66 +172,110 @@ class Work:
         return overlapped + exposed + self.memory_s + self.waited_s + calibration.overhead_s
 
 
+@dataclass(frozen=True)
+class Prediction:
+    """The predicted time of a step, and what it consists of."""
+
+    work: Work
+    calibration: Calibration
+    low_s: float
+    """Lower end of the 95 % interval: the calibration's spread, or everything hidden."""
+    best_s: float
+    high_s: float
+    """Upper end: the spread, or nothing hidden; infinite if the spread is unknown."""
+    binds: str
+    """What takes longest: `compute`, `memory`, `overhead`, or a collective's name."""
+    limit: str
+    """What limits a collective that binds: `latency`, `inside` or `between` domains; else empty."""
+
+    @property
+    def program(self) -> Program:
+        """The program that is predicted."""
+        return self.work.program
+
+    @property
+    def hidden_s(self) -> float:
+        """Communication that compute hides."""
+        compute = self.work.compute_s(self.calibration)
+        hideable = compute + self.work.hideable_s - self.work.overlapped_s(compute)
+        return (1 - self.calibration.exposed) * hideable
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilization; None if no peak is published."""
+        peak, program = self.work.machine.peak, self.program
+        return program.model_flops / (self.best_s * program.mesh.size * peak) if peak else None
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether a device has enough memory for the program; None if its memory is unknown."""
+        capacity = self.work.machine.memory_bytes
+        return None if capacity is None else self.program.memory_bytes <= capacity
+
+    def row(self) -> dict[str, Any]:
+        """The prediction's columns in plan.csv and predictions.csv."""
+        program, work = self.program, self.work
+        return {
+            "read": program.read,
+            "step_s": self.best_s,
+            "step_low_s": self.low_s,
+            "step_high_s": self.high_s,
+            "unit": program.unit,
+            "units_per_s": program.units / self.best_s,
+            "mfu": self.mfu,
+            "binds": self.binds,
+            "limit": self.limit,
+            "compute_s": work.compute_s(self.calibration),
+            "memory_s": work.memory_s,
+            "communication_s": work.communication_s,
+            "hidden_s": self.hidden_s,
+            "overhead_s": self.calibration.overhead_s,
+            "memory_bytes": program.memory_bytes,
+            "capacity_bytes": work.machine.memory_bytes,
+            "fits": self.fits,
+            "flops": program.flops,
+            "accessed_bytes": program.accessed_bytes,
+            "state_bytes": program.state_bytes,
+            "collectives": json.dumps([asdict(one) for one in work.collectives]),
+        }
+
+
 def work(program: Program, machine: Machine) -> Work:
-    """What a program's step takes of a machine that has its mesh.
+    """Divide a program's step into its parts, on a machine with the program's mesh.
 
     Raises:
       PlacementError: the machine has no links for a collective.
-      MachineError: nothing is known of them.
+      MachineError: the machine has no figures for these links.
     """
-    collectives = tuple(_collectives(program, machine))
-    hideable = [one for one in collectives if one.hideable]
-    return Work(
-        program=program,
-        machine=machine,
-        products_s=program.flops / machine.flops,
-        memory_s=2 * program.state_bytes / machine.memory_bandwidth,
-        collectives=collectives,
-        hideable_s=sum(one.seconds for one in hideable),
-        separate_s=sum(one.separate_s for one in hideable),
-        after_forward_s=sum(one.seconds for one in hideable if one.after_forward),
-        waited_s=sum(one.seconds for one in collectives if not one.hideable),
-    )
+    return Work(program, machine, tuple(_collectives(program, machine)))
 
 
-def predict(found: Work, calibration: Calibration) -> Prediction:
-    """How long a step takes.
+def predict(work: Work, calibration: Calibration) -> Prediction:
+    """Predict how long a step takes.
 
-    The best guess is `Work.step_s`. The interval has the calibration's spread around it, and what
-    is not known of overlap besides: it begins no later than the step of which all is hidden that
-    can be, and ends no sooner than the one of which nothing is, with no collectives combined. It
-    begins no sooner than the longest of products at their best, memory, and the communication of
-    one mesh axis: axes may have links of their own, and even what is waited for can be hidden by
-    products that are cut into pieces.
+    The best guess is `Work.step_s`. The interval covers the calibration's spread around it, and
+    the unknown overlap: it includes the step that hides everything it can, and the one that hides
+    nothing and combines no collectives. Its lower end is at least the longest of the products at
+    their best, memory, and the communication of one mesh axis: different axes may have links of
+    their own, and products that are cut into pieces can hide even what is waited for.
     """
-    program, machine = found.program, found.machine
-    compute, best = found.compute_s(calibration), found.step_s(calibration)
-    overlapped = found.overlapped_s(compute)
+    compute, best = work.compute_s(calibration), work.step_s(calibration)
     overhead = calibration.overhead_s
-    rest = found.waited_s + overhead
-    bound = max(found.products_s, found.memory_s, found.longest_axis_s)
-    nothing_hidden = compute + found.memory_s + found.separate_s + rest
+    rest = work.waited_s + overhead
+    bound = max(work.products_s, work.memory_s, work.longest_axis_s)
+    separate = sum(one.separate_s for one in work.collectives if one.hideable)
+    nothing_hidden = compute + work.memory_s + separate + rest
+    all_hidden = work.overlapped_s(compute) + work.memory_s + rest
     spread = math.inf if calibration.spread is None else calibration.spread
-    all_hidden = overlapped + found.memory_s + rest
-    binds, limit = _binds(found, compute, overhead)
+    binds, limit = _binds(work, compute, overhead)
     return Prediction(
-        program=program,
-        machine=machine.name,
+        work=work,
+        calibration=calibration,
         low_s=min(best, max(bound, min(best * math.exp(-spread), all_hidden))),
         best_s=best,
         high_s=max(best * math.exp(spread), nothing_hidden),
-        compute_s=compute,
-        memory_s=found.memory_s,
-        overhead_s=overhead,
-        collectives=found.collectives,
-        hidden_s=(1 - calibration.exposed) * (compute + found.hideable_s - overlapped),
         binds=binds,
         limit=limit,
-        mfu=program.model_flops / (best * program.mesh.size * machine.peak)
-        if machine.peak
-        else None,
-        memory_bytes=program.memory_bytes,
-        capacity_bytes=machine.memory_bytes,
     )
 
 
@@ -272,9 +291,8 @@ def _collectives(program: Program, machine: Machine) -> Iterator[Collective]:
         )
         count = row["count"]
         separate = cost(kind, payload / count, route)
-        # What can be hidden is not waited for by others of its kind: it can be combined as well.
-        combine = hideable and machine.combines
-        combined = _fewest(row) if combine else count
+        # Collectives that can be hidden do not wait for one another, so they can be combined.
+        combined = _fewest(row) if hideable and machine.combines else count
         one = separate if combined == count else cost(kind, payload / combined, route)
         yield Collective(
             kind=kind,
@@ -292,32 +310,32 @@ def _collectives(program: Program, machine: Machine) -> Iterator[Collective]:
 
 
 def _fewest(row: Communication) -> int:
-    """How many collectives XLA leaves of these; those of different passes of a loop stay apart.
+    """The number of collectives that XLA leaves; those of different loop passes stay apart.
 
-    It counts the bytes of what comes out, which of a reduce-scatter is a device's part.
+    XLA counts the bytes of the result, which for a reduce-scatter is one device's part.
     """
     parts = row["members"] if row["kind"] == "reduce-scatter" else 1
     least = math.ceil(row["payload_bytes"] / parts / COMBINED_BYTES)
     return min(row["count"], max(least, row.get("times", 1)))
 
 
-def _binds(found: Work, compute: float, overhead: float) -> tuple[str, str]:
-    """What takes longest: a part, or the longest collective of those that are hidden or waited for.
+def _binds(work: Work, compute: float, overhead: float) -> tuple[str, str]:
+    """The longest part of a step, and the limit of the longest collective if that part is one.
 
-    Communication that can be hidden takes longer than compute where hiding all of it would not make
-    the step as short as compute.
+    Hideable communication counts as longer than compute if the step would be longer than its
+    compute with all of it hidden.
     """
-    overlapped = found.overlapped_s(compute)
+    overlapped = work.overlapped_s(compute)
     parts = {
         "compute": compute,
-        "memory": found.memory_s,
+        "memory": work.memory_s,
         "overhead": overhead,
         "hideable": overlapped if overlapped > compute else 0.0,
-        "waited for": found.waited_s,
+        "waited for": work.waited_s,
     }
     longest = max(parts, key=lambda name: parts[name])
     if longest not in ("hideable", "waited for"):
         return longest, ""
-    group = [one for one in found.collectives if one.hideable == (longest == "hideable")]
+    group = [one for one in work.collectives if one.hideable == (longest == "hideable")]
     collective = max(group, key=lambda one: one.seconds)
     return collective.name, collective.limit

@@ -32,12 +32,12 @@ def si(value: float | None, unit: str) -> str:
     return f"{significant(rounded / 10**power)}{NARROW}{_PREFIXES[power]}{unit}"
 
 
-def range_si(low: float, high: float, unit: str) -> str:
-    """`1.20 - 1.31 ms` with an en dash: both ends in the prefix of the larger."""
-    whole = si(high, unit)
-    number, _, prefixed = whole.partition(NARROW)
+def range_si(low: float, high: float, unit: str, like: float | None = None) -> str:
+    """`1.20 - 1.31 ms` with an en dash: both ends in the prefix of `like`, or of the larger end."""
+    prefixed = si(high if like is None else like, unit).partition(NARROW)[2]
     power = next(p for p, prefix in _PREFIXES.items() if prefixed == f"{prefix}{unit}")
-    return f"{significant(low / 10**power)}\N{EN DASH}{number}{NARROW}{prefixed}"
+    ends = (significant(end / 10**power) for end in (low, high))
+    return "\N{EN DASH}".join(ends) + NARROW + prefixed
 
 
 def bytes_(value: float | None) -> str:

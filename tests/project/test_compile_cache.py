@@ -9,7 +9,7 @@ import pytest
 
 from bench.plan.content_keys import hashes
 from bench.project import compile_cache
-from bench.project.compile_cache import Kept
+from bench.project.compile_cache import CompileCache
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.paths import ROOT
@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def answers(folder: Path, platform: str = "cpu") -> Kept:
+def answers(folder: Path, platform: str = "cpu") -> CompileCache:
     found: dict[str, Any] = {
         "platform": platform,
         "device_kind": "x",
@@ -42,12 +42,12 @@ def answers(folder: Path, platform: str = "cpu") -> Kept:
         "implementations": [{"name": "mine", "path": str(folder / "mine.py")}],
         "workloads": [{"name": "model", "path": str(folder / "model.py")}],
     }
-    return Kept(cast("Catalogue", found), platform)
+    return CompileCache(cast("Catalogue", found), platform)
 
 
 def test_an_answer_is_found_again_for_its_cell_alone(folder: Path) -> None:
     assert answers(folder).read(CELL) is None
-    answers(folder).keep(CELL, ANSWER)
+    answers(folder).write(CELL, ANSWER)
     assert answers(folder).read(CELL) == ANSWER
     assert answers(folder, "gpu").read(CELL) is None
     (folder / "mine.py").write_text("# another\n")

@@ -155,7 +155,7 @@ def test_a_step_is_compiled_by_a_child_and_kept_until_a_file_changes(tmp_path, c
 def test_there_is_a_child_for_each_number_of_devices(catalogue, children):
     wanted = [cell(mesh="data=4"), cell("zero1"), cell(), cell(mesh="data=4")]
     told: list[tuple[int, int]] = []
-    found = programs(wanted, catalogue=catalogue, told=lambda *counts: told.append(counts))
+    found = programs(wanted, catalogue=catalogue, progress=lambda *counts: told.append(counts))
     assert told == [(1, 3), (2, 3), (3, 3)]
     assert [program.cell for program in found] == wanted
     assert children.asked == [["zero1", "jit_spmd"], ["jit_spmd"]]
@@ -195,7 +195,7 @@ def test_what_is_answered_is_kept_whatever_comes_after(catalogue, children, monk
 
     wanted = [cell(batch=8 * n) for n in range(1, 4)]
     with pytest.raises(KeyboardInterrupt):
-        programs(wanted, catalogue=catalogue, told=interrupted)
+        programs(wanted, catalogue=catalogue, progress=interrupted)
     assert children.open == 0
     programs(wanted, catalogue=catalogue)
     assert [len(names) for names in children.asked] == [3, 1]
@@ -250,8 +250,8 @@ def test_what_cannot_be_asked_for_says_what_can(catalogue, children):
         "there is no implementation jit; there are jit_spmd, zero1": cell("jit"),
         "there is no workload gpt3; there are linear, mlp": cell(workload="gpt3"),
         "linear has no size huge; there are tiny": cell(size="huge"),
-        "data=2048 has more than the 1,024 devices that are compiled for": cell(mesh="data=2048"),
-        "a variant's environment is that of a measuring process; leave the variant out": replace(
+        "data=2048 has more than 1,024 devices, the most to compile for": cell(mesh="data=2048"),
+        "a variant sets the environment of a measuring process; leave the variant out": replace(
             cell(), block=replace(cell().block, options=StepOptions(variant="lhs"))
         ),
     }
@@ -310,7 +310,7 @@ def test_a_stored_cell_has_a_program():
         ({"status": "oom", "reason": "out of memory"}, "oom: out of memory"),
         ({"memory": None}, "its stored row lacks figures of the compiled step"),
         ({"traced_flops": None, "product_flops": 0.0}, "its stored row lacks figures"),
-        ({"communication": []}, "what passes between its devices is in none"),
+        ({"communication": []}, "its programs contain none of the communication"),
     ],
 )
 def test_a_stored_cell_without_figures_has_none(change, reason):

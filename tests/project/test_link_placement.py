@@ -183,5 +183,5 @@ def test_a_slice_that_there_is_not_is_an_error_that_lists_the_sizes() -> None:
         PlacementError, match="tpu-v5e: there is no slice of 24 chips; there are 1,"
     ):
         placed("tpu-v5e", "data=24")
-    with pytest.raises(PlacementError, match=r"of 6145 chips; .* several of these beyond 6144"):
+    with pytest.raises(PlacementError, match=r"of 6145 chips; .* multiples of these beyond 6144"):
         placed("tpu-v5p", "data=6145")

@@ -122,17 +122,20 @@ def communicates(number, **change):
 @pytest.mark.parametrize(
     ("programs", "message"),
     [
-        (changed(communication=()), "not the same is communicated: only one has payload_bytes of"),
+        (changed(communication=()), "the communication differs: only one has payload_bytes of"),
         (communicates(0, kind="all-to-all"), "only one has payload_bytes of all-to-all over data"),
         (
             communicates(0, count=4),
-            "has 4 of reduce-scatter over data of f32 among 512 members, where 3 among 512",
+            "has 4 of reduce-scatter over data of f32 among 512 members, but 3 among 512",
         ),
         (
             communicates(0, members=256),
-            "has 3 of reduce-scatter over data of f32 among 256 members, where 3 among 512",
+            "has 3 of reduce-scatter over data of f32 among 256 members, but 3 among 512",
         ),
-        (communicates(0, payload_bytes=1_020_000), "is 1.02e+06 as compiled, and 1e+06 by what"),
+        (
+            communicates(0, payload_bytes=1_020_000),
+            "is 1.02e+06 as compiled, and 1e+06 by the",
+        ),
         (changed(bubble=0.5), "the bubble is 0.5 and not 0"),
     ],
 )
@@ -153,7 +156,7 @@ def test_groups_of_another_form_are_not_extrapolated():
 @pytest.mark.parametrize(
     ("programs", "message"),
     [
-        (compiled("weak")[:2], "three different sizes of data, of 2 at least, and has 4, 32"),
+        (compiled("weak")[:2], "three different sizes of data, each of 2 at least, and has 4, 32"),
         ([program(1, 8), *compiled("weak")], "has 1, 4, 32, 128, 512"),
         ([*compiled("weak")[:3], *compiled("strong")[3:]], "differ by more than data"),
         (changed(options=StepOptions(remat=True)), "differ by more than data"),

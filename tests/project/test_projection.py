@@ -21,22 +21,22 @@ from bench.plan.selection import selector
 from bench.present import predicted_curves as projections
 from bench.present import print_plots
 from bench.present import report_files as reports
-from bench.project import (
-    compile_progress,
-    mesh_growth,
-    mesh_ranking,
-    projection,
-    projection_page,
-    projection_sentences,
-)
+from bench.present.terminal import counter
 from bench.project import compiled_programs as compiling
 from bench.project import (
-    curves as charts,
+    curve_charts,
+    mesh_growth,
+    mesh_ranking,
+    plan_page,
+    prediction_sentences,
+    prediction_tables,
+    projection,
+    projection_page,
 )
 from bench.project.compiled_programs import Program, Unread
 from bench.project.hardware import hardware
-from bench.project.projection import Asked, Projection, project
-from bench.project.projection_request import chip_counts, sheets, unavailable
+from bench.project.projection import Projection, project
+from bench.project.projection_request import Request, chip_counts, sheets, unavailable
 from bench.records import store
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
@@ -98,7 +98,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def projected(folder: Path, chips: tuple[int, ...] = (8, 16, 32), **changes) -> Projection:
-    asked = Asked((hardware("h100-sxm"),), chips, precision="bf16")
+    asked = Request((hardware("h100-sxm"),), chips, precision="bf16")
     return project(store.load(folder), replace(asked, **changes), Compiler())
 
 
@@ -172,7 +172,7 @@ def test_this_machine_is_calibrated_and_each_mesh_left_out(folder) -> None:
 def test_what_the_host_moves_is_not_predicted(folder) -> None:
     found = projected(folder)
     assert {one.cell.implementation for one in found.unread} == {"python_loop"}
-    assert "in none of its programs" in found.unread[0].reason
+    assert "contain none of the communication between its devices" in found.unread[0].reason
 
 
 def test_weak_scaling_keeps_the_batch_of_a_device(folder) -> None:
@@ -206,7 +206,7 @@ def test_weak_scaling_keeps_the_batch_of_a_device(folder) -> None:
 )
 def test_weak_scaling_begins_with_the_step_that_was_measured(mesh, batch, grown) -> None:
     ran = Cell(Block("mlp", "base", MeshShape.parse(mesh), batch, StepOptions()), "jit_spmd")
-    (curve,) = projection._curves([compiled(ran)], Asked((), ()))
+    (curve,) = projection._curves([compiled(ran)], Request((), ()))
     chips = ran.block.mesh.size
     assert curve.cell(chips, "weak") == ran
     assert curve.cell(4 * chips, "weak").block.batch == grown
@@ -215,7 +215,7 @@ def test_weak_scaling_begins_with_the_step_that_was_measured(mesh, batch, grown)
 def test_only_steps_of_the_same_options_are_drawn_into_a_curve(folder) -> None:
     found = projected(folder)
     (curve,) = {p.curve for p in found.points if p.curve.implementation == "jit_spmd"}
-    cells = charts._of(found, curve)
+    cells = curve_charts._measured(found, curve)
     # Of two scalings, the one of which this is.
     assert [(one.program.mesh.size, one.program.batch) for one in cells] == [
         (1, 64),
@@ -227,7 +227,10 @@ def test_only_steps_of_the_same_options_are_drawn_into_a_curve(folder) -> None:
     def drawn(*options: StepOptions) -> list[StepOptions]:
         ran = cells[0].program
         more = [replace(cells[0], program=replace(ran, options=one)) for one in options]
-        return [one.program.options for one in charts._of(replace(found, measured=more), curve)]
+        return [
+            one.program.options
+            for one in curve_charts._measured(replace(found, measured=more), curve)
+        ]
 
     plain, others = StepOptions("fp32"), [
         StepOptions("fp32", processes=2), StepOptions("fp32", variant="lhs"),
@@ -252,7 +255,7 @@ def test_strong_scaling_keeps_the_batch_as_far_as_it_divides(folder) -> None:
 
 def test_of_many_meshes_few_are_compiled(folder) -> None:
     compiler = Compiler()
-    asked = Asked((hardware("h100-sxm"),), tuple(chip_counts("4..4096")), precision="bf16")
+    asked = Request((hardware("h100-sxm"),), tuple(chip_counts("4..4096")), precision="bf16")
     found = project(store.load(folder), asked, compiler)
     # Below the smallest that the formula is of, too.
     assert compiler.sizes() == {4, 8, 64, 256, 1024}
@@ -260,7 +263,7 @@ def test_of_many_meshes_few_are_compiled(folder) -> None:
     compiled_ = {chips for chips, how in read.items() if how == "compiled"}
     assert compiled_ == compiler.sizes()
     assert set(read) == set(asked.chips)
-    assert all(one.formula is not None and one.error < 1e-9 for one in found.formulae)
+    assert all(one.formula is not None and one.formula.error < 1e-9 for one in found.formulae)
     assert {p.chips for p in found.points if p.reason} == set()
 
 
@@ -275,7 +278,7 @@ def test_what_is_below_all_checks_of_a_formula_is_compiled() -> None:
 
 def test_where_no_formula_holds_every_mesh_is_compiled(folder) -> None:
     compiler = Compiler(odd=256)
-    asked = Asked((hardware("h100-sxm"),), tuple(chip_counts("8..2048")), precision="bf16")
+    asked = Request((hardware("h100-sxm"),), tuple(chip_counts("8..2048")), precision="bf16")
     found = project(store.load(folder), asked, compiler)
     assert compiler.sizes() == {8, 16, 32, 64, 128, 256, 512, 1024, 2048}
     assert all("at data=256, flops is 1e+20" in one.reason for one in found.formulae)
@@ -286,17 +289,17 @@ def test_where_no_formula_holds_every_mesh_is_compiled(folder) -> None:
 
 def test_each_program_is_compiled_once_for_all_hardware(folder) -> None:
     compiler = Compiler()
-    asked = Asked((hardware("h100-sxm"), hardware("h200")), (8, 16), precision="bf16")
+    asked = Request((hardware("h100-sxm"), hardware("h200")), (8, 16), precision="bf16")
     found = project(store.load(folder), asked, compiler)
     assert len(compiler.asked) == len(set(compiler.asked)) == len(found.points) / 2
 
 
 def test_a_run_that_nothing_can_be_made_of_is_refused(folder, tmp_path) -> None:
-    with pytest.raises(BadInput, match="no cell of synthetic that was timed is selected"):
+    with pytest.raises(BadInput, match="no timed cell of synthetic is selected"):
         projected(folder, select=selector("nonsense"))
     compiler = Compiler()
     with pytest.raises(BadInput, match="tpu-v5p has no published peak for fp32; it has bf16"):
-        project(store.load(folder), Asked((hardware("tpu-v5p"),), (8,), precision=None), compiler)
+        project(store.load(folder), Request((hardware("tpu-v5p"),), (8,), precision=None), compiler)
     assert not compiler.asked, "nothing is compiled for what cannot be projected"
     bare = synthetic.write(tmp_path, replace(RUN, devices=(1,), rounds=2))
 
@@ -310,7 +313,7 @@ def test_a_run_that_nothing_can_be_made_of_is_refused(folder, tmp_path) -> None:
 
 def test_the_pages_tell_predicted_from_measured(folder, tmp_path) -> None:
     found = projected(folder)
-    drawn = charts.draw(found)
+    drawn = curve_charts.draw(found)
     made = projection_page.build(
         found, drawn, [hardware("h100-sxm")], tmp_path / "projection", ["RUN"]
     )
@@ -324,7 +327,7 @@ def test_the_pages_tell_predicted_from_measured(folder, tmp_path) -> None:
     assert "src=" not in html
     # Implementations of which the same is predicted are one line.
     (chart,) = drawn
-    assert chart.title == "mlp-base, bf16 on h100-sxm: data=N, batch 64 a shard"
+    assert chart.title == "mlp-base, bf16 on h100-sxm: data=N, batch 64 per shard"
     assert (tmp_path / "projection/plots" / f"{chart.plot.slug}.svg").is_file()
     frame = pd.read_parquet(tmp_path / "projection/predictions.parquet")
     assert len(frame) == len(found.points)
@@ -375,7 +378,7 @@ def planned(memory: dict[str, float], chips: int = 4) -> mesh_ranking.Plan:
             for cell in cells
         ]
 
-    return mesh_ranking.make(
+    return mesh_ranking.rank(
         ("mlp", "base"), 64, StepOptions("bf16"), hardware("h100-sxm"), chips, list(memory), read
     )
 
@@ -388,16 +391,16 @@ def test_a_plan_ranks_what_fits_and_strikes_out_the_rest(tmp_path) -> None:
     times = [one.prediction.best_s for one in found.ranked if one.prediction.fits]
     assert times == sorted(times)
     assert not found.refused
-    ((reason, cells),) = found.unsupported
+    ((reason, cells),) = found.unsupported.items()
     assert reason == "mesh axis pipe is not supported"
     assert "small on pipe=2,data=2" in cells
-    made = mesh_ranking.build(found, tmp_path / "plan")
+    made = plan_page.build(found, tmp_path / "plan")
     for path in (made, made.with_suffix(".md")):
         text = path.read_text("utf-8")
         assert "<s>large</s>" in text
         assert "<s>small</s>" not in text
         text = text.replace("\N{NARROW NO-BREAK SPACE}", " ")
-        assert "of 74.5 GiB" in text
+        assert "A chip has 74.5 GiB of memory" in text
         assert "75.4 GiB" in text
 
 
@@ -534,13 +537,13 @@ def test_efficiency_is_to_the_fewest_chips_on_which_the_step_fits(folder) -> Non
         def __call__(self, cells, *_, **__):
             return [compiled(cell, memory=1e12 / cell.block.mesh.size) for cell in cells]
 
-    asked = Asked((hardware("h100-sxm"),), (8, 16, 32), precision="bf16")
+    asked = Request((hardware("h100-sxm"),), (8, 16, 32), precision="bf16")
     found = project(store.load(folder), asked, Dividing())
     points = [p for p in found.points if p.curve.implementation == "jit_spmd"]
     assert [p.prediction.fits for p in points] == [False, True, True]
     assert (points[0].efficiency, points[1].efficiency) == (None, 1)
-    (chart,) = charts.draw(found)
-    assert "no prediction" in str(projection_sentences.table("", chart.points).rows[0])
+    (chart,) = curve_charts.draw(found)
+    assert "no prediction" in str(prediction_tables.predictions("", chart.points).body[0])
 
 
 def test_small_steps_and_missing_implementations_are_remarked(folder) -> None:
@@ -552,17 +555,20 @@ def test_small_steps_and_missing_implementations_are_remarked(folder) -> None:
         else p
         for p in found.points
     ]
-    said = "The fastest is one of fewer from 2048 chips: zero1 is not predicted there (too large)."
-    assert projection_sentences.remarks(points) == [said]
-    assert projection_sentences.remarks([p for p in points if p.chips == 8]) == []
-    assert mesh_ranking.remarks(planned({"small": 1 * GB})) == [projection_sentences.MEMORY]
+    said = (
+        "From 2048 chips on, the fastest is chosen from fewer implementations: zero1 is not "
+        "predicted there (too large)."
+    )
+    assert prediction_tables.remarks(points) == [said]
+    assert prediction_tables.remarks([p for p in points if p.chips == 8]) == []
+    assert prediction_sentences.SMALL not in plan_page.remarks(planned({"small": 1 * GB}))
 
 
 def test_a_plan_says_which_meshes_do_not_divide_the_batch() -> None:
-    found = mesh_ranking.make(
+    found = mesh_ranking.rank(
         ("mlp", "base"), 6, StepOptions("bf16"), hardware("h100-sxm"), 4, ["one"], Compiler()
     )
-    reasons = dict(found.refused)
+    reasons = found.refused
     assert reasons["a batch of 6 does not divide into 4 shards and microbatches"] == [
         "one on fsdp=4", "one on data=2,fsdp=2", "one on data=4",
     ]  # fmt: skip
@@ -571,7 +577,7 @@ def test_a_plan_says_which_meshes_do_not_divide_the_batch() -> None:
 
 def test_what_is_compiled_is_told_in_tenths() -> None:
     text = io.StringIO()
-    with compile_progress.compiling(Console(file=text, width=80)) as told:
+    with counter(Console(file=text, width=80), "compiling", "compiled {} of {} steps") as told:
         for done in range(1, 41):
             told(done, 40)
     lines = text.getvalue().splitlines()
@@ -582,4 +588,4 @@ def test_what_is_compiled_is_told_in_tenths() -> None:
 
 def test_an_unknown_interval_is_open() -> None:
     found = planned({"small": 1 * GB}).ranked[0].prediction
-    assert projection_sentences.interval(replace(found, high_s=math.inf)).startswith("at least ")
+    assert prediction_sentences.interval(replace(found, high_s=math.inf)).startswith("at least ")

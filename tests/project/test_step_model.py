@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from scipy.stats import t as student
 
-from bench.project import calibration, published_checks
+from bench.project import calibration, published_results, scaling_book_answers
 from bench.project.calibration import Observation, calibrate, fit
 from bench.project.collective_costs import Route, Switch
 from bench.project.compiled_programs import Program
@@ -162,11 +162,11 @@ def test_a_prediction_says_what_binds() -> None:
 
 def test_a_prediction_has_its_parts() -> None:
     found = predict(work(step(GRADIENTS, ACTIVATIONS, state=0.5 * GB), MACHINE), IDEAL)
-    assert (found.compute_s, found.memory_s, found.communication_s) == (3, 1, 2)
+    assert (found.work.products_s, found.work.memory_s, found.work.communication_s) == (3, 1, 2)
     assert (found.best_s, found.hidden_s) == (5, 1)
     assert found.mfu == 6e12 / (5 * 4 * 2e12)
-    assert found.units_per_s == 8 / 5
-    assert [one.name for one in found.collectives] == [
+    assert found.row()["units_per_s"] == 8 / 5
+    assert [one.name for one in found.work.collectives] == [
         "all-reduce over data",
         "all-reduce over model",
     ]
@@ -313,7 +313,7 @@ def test_fewer_than_three_groups_are_no_interval(groups: int) -> None:
 
 
 def test_the_scaling_books_answers() -> None:
-    found = {answer.question.split(":")[0]: answer for answer in published_checks.answers()}
+    found = {answer.question.split(":")[0]: answer for answer in scaling_book_answers.answers()}
     for question, answer in found.items():
         if "FSDP over two axes and tensor" in question:
             # 13 ways, the most that compute hides; the book's best is 12.85.
@@ -327,7 +327,7 @@ def test_the_scaling_books_answers() -> None:
 
 
 def test_published_steps_have_the_collectives_of_their_frameworks() -> None:
-    for entry in published_checks.published()[0]:
+    for entry in published_results.published()[0]:
         for one in entry.observations("any"):
             counts = [row["count"] for row in one.work.program.communication]
             assert [found.count for found in one.work.collectives] == counts
@@ -335,29 +335,29 @@ def test_published_steps_have_the_collectives_of_their_frameworks() -> None:
 
 def test_a_chip_that_is_left_out_has_no_share_of_the_models_on_others() -> None:
     for name in ("h200", "a100-sxm-80gb", "tpu-v4"):
-        for one in published_checks.elsewhere(name).tried:
+        for one in published_results.elsewhere(name).tried:
             work_, own = one.observation.work, one.observation.group
             others = {
                 other.observation.work.program.implementation
-                for other in published_checks.elsewhere(name).tried
+                for other in published_results.elsewhere(name).tried
                 if other.observation.group != own
             }
             assert work_.program.implementation not in others
 
 
 def test_published_steps_beside_predictions() -> None:
-    rows = published_checks.beside()
-    entries, left_out = published_checks.published()
+    rows = published_results.compare()
+    entries, left_out = published_results.published()
     assert len(rows) == sum(len(entry.rows) for entry in entries)
     assert {entry.name for entry in left_out} == {"Megatron-LM 175B", "marin, mixture of experts"}
-    errors = [abs(row.predicted_s / row.published_s - 1) for row in rows]
+    errors = [abs(row.predicted_s / row.measured_s - 1) for row in rows]
     # As ARCHITECTURE.md says.
     assert max(errors) < 0.39
     assert sorted(errors)[len(errors) // 2] < 0.15
     misses = {row.name for row in rows if not row.within}
     assert misses == {"MaxText 128B"}
     for row in rows:
-        if row.published_efficiency is None or row.predicted_efficiency is None:
+        if row.measured_efficiency is None or row.predicted_efficiency is None:
             continue
-        miss = row.predicted_efficiency - row.published_efficiency
+        miss = row.predicted_efficiency - row.measured_efficiency
         assert -0.03 < miss < (0.04 if row.hardware == "h100-sxm" else 0.17), row

@@ -1,0 +1,134 @@
+"""Predictions and what they rest on, in sentences."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+
+from bench.project import published_results
+from bench.project.calibration import Calibrated
+from bench.project.hardware import Hardware
+from bench.project.machines import achievable
+from bench.project.projection import Projection
+from bench.project.step_model import COMBINED_BYTES, Calibration, Prediction
+from bench.records import numbers
+
+SMALL_S = 1e-3
+SMALL = (
+    "Some steps are shorter than a millisecond. Launching kernels, which the model leaves out, may "
+    "dominate them."
+)
+MEMORY = (
+    "Memory is XLA's plan for the program compiled for CPU; the chip's own compiler may need more "
+    "or less."
+)
+EXACT = 5e-6
+"""Smaller errors are rounding errors."""
+
+
+def calibration(fitted: Calibration) -> str:
+    """The figures of a calibration."""
+    shares = sorted(fitted.shares.values()) or [fitted.share]
+    low, high = (numbers.percent(share) for share in (shares[0], shares[-1]))
+    each = "" if low == high else f" ({low} to {high} by implementation)"
+    return (
+        f"Steps reach {numbers.percent(fitted.share)}{each} of the FLOP/s of the best matrix "
+        f"products; {numbers.percent(fitted.exposed)} of the communication that could be hidden "
+        f"is not; every step has a fixed overhead of {numbers.si(fitted.overhead_s, 's')}."
+    )
+
+
+def error(calibrated: Calibrated) -> str:
+    """The errors of this machine's cross-validation."""
+    groups = len(calibrated.errors)
+    if not groups:
+        return "Only one mesh was measured, so the error of predictions is unknown."
+    errors = [trial.error for trial in calibrated.tried]
+    half = numbers.percent(statistics.median(map(abs, errors)))
+    spread = calibrated.calibration.spread
+    return (
+        "Each mesh was left out and predicted from the others: half of these predictions are "
+        f"within {half} of the measured step times, and their errors range from "
+        f"{signed(min(errors))} to {signed(max(errors))}. "
+    ) + (
+        f"The 95 % interval of a prediction is unknown: it takes three meshes, not {groups}."
+        if spread is None
+        else f"The 95 % interval of a prediction is {factor(spread)}."
+    )
+
+
+def factor(spread: float) -> str:
+    """`a factor of 1.50 either way`, from a spread in logs."""
+    return f"a factor of {math.exp(spread):.2f} either way"
+
+
+def signed(share: float) -> str:
+    """`+12.3 %`."""
+    return numbers.signed(share, numbers.percent(share))
+
+
+def hardware(sheet: Hardware) -> str:
+    """The measurements and assumptions behind predictions for a chip that is not here."""
+    calibrated = published_results.elsewhere(sheet.name)
+    own = published_results.measured_on(sheet.name)
+    basis = f"{own} published models on this chip, each left out in turn"
+    if not own:
+        basis = (
+            f"published models on other {published_results.kind(sheet.name)}s, because too few are "
+            f"on this chip, and on the errors for {len(calibrated.errors)} chips, each predicted "
+            "from the others of its kind"
+        )
+    reach = achievable(sheet.name)
+    spread = calibrated.calibration.spread
+    return (
+        f"{sheet.name}: the predictions rest on {basis}. The 95 % interval of step times is "
+        f"{'unknown' if spread is None else factor(spread)}. The chip's best matrix products reach "
+        f"{numbers.percent(reach.value)} of the peak "
+        f"({'assumed: ' if reach.assumed else ''}{reach.says}). "
+        f"{calibration(calibrated.calibration)} The model assumes that this step uses the chip as "
+        "well as large language models do, that XLA combines small collectives that nothing waits "
+        f"for, up to {numbers.bytes_(COMBINED_BYTES)}, that links have their full bandwidth, and "
+        "that launching kernels takes no extra time."
+    )
+
+
+def interval(prediction: Prediction) -> str:
+    """`1.20-3.40 ms`, in the unit of the predicted time."""
+    if not math.isfinite(prediction.high_s):
+        return f"at least {numbers.si(prediction.low_s, 's')}"
+    return numbers.range_si(prediction.low_s, prediction.high_s, "s", like=prediction.best_s)
+
+
+def bound(prediction: Prediction) -> str:
+    """What takes longest: `compute`, `all-reduce over data, between domains`."""
+    limits = {"inside": ", inside a domain", "between": ", between domains", "latency": ", latency"}
+    return prediction.binds + limits.get(prediction.limit, "")
+
+
+def remarks(predictions: Sequence[Prediction]) -> list[str]:
+    """A remark if any of the steps is small."""
+    return [SMALL] if any(each.best_s < SMALL_S for each in predictions) else []
+
+
+def formulae(projection: Projection) -> list[str]:
+    """Where the programs of meshes come from that were not compiled."""
+    names = defaultdict[str, list[str]](list)
+    for one in projection.formulae:
+        curve, formula = one.curve, one.formula
+        if formula is None:
+            text = f"No formula holds, so meshes are compiled one by one if possible: {one.reason}"
+        else:
+            fitted = " and ".join(map(str, formula.fitted))
+            checked = ", ".join(map(str, sorted({check.size for check in formula.checks})))
+            most = numbers.percent(formula.error)
+            off = "only by rounding" if formula.error < EXACT else f"by {most} at most"
+            text = (
+                f"By a formula from {curve.first}={fitted}, whose figures at {checked} differ from "
+                f"those of the compiled programs {off}"
+            )
+        names[text].append(
+            f"{curve.subject}, {curve.implementation}, {curve.mesh}, batch {curve.batch}"
+        )
+    return [f"{text}: {'; '.join(own)}." for text, own in names.items()]

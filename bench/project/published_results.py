@@ -1,0 +1,188 @@
+"""Published step times, and the calibration of hardware that is not here.
+
+The measurements in published.toml calibrate predictions for other hardware, by the same fit as
+steps that are measured here. A chip with three models or more is calibrated by its own models, each
+of which is left out in turn. Any other chip is calibrated by all chips of its kind, GPU or TPU, and
+its interval comes from predicting each of these chips from the others of its kind.
+
+All of them train large language models, with large matrix products. The assumption that other steps
+reach a similar share of a chip is not tested.
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from bench.project.calibration import LEAST_GROUPS, Calibrated, Observation, calibrate, spread
+from bench.project.hardware import Part, hardware
+from bench.project.machines import Machine, of_sheet
+from bench.project.step_model import work
+from bench.project.transformer_formula import Transformer
+from bench.records.mesh import MeshShape
+
+Source = Annotated[str, Field(pattern="^https://")]
+
+
+class Row(Part):
+    """One measurement."""
+
+    mesh: str
+    tokens_per_s: PositiveFloat | None = None
+    """Per chip."""
+    mfu: PositiveFloat | None = None
+
+    @model_validator(mode="after")
+    def _one_figure(self) -> Self:
+        if (self.tokens_per_s is None) == (self.mfu is None):
+            raise ValueError("give one of tokens_per_s and mfu")
+        return self
+
+
+class Published(Transformer):
+    """Measurements of a model that differ only in the number of chips."""
+
+    hardware: str
+    source: Source
+    says: Annotated[str, Field(min_length=1)]
+    assumed: str
+    """What no source gives; empty if nothing is assumed."""
+    sequence: PositiveInt
+    tokens: PositiveInt
+    """Per chip and step."""
+    gradient_bytes: PositiveInt
+    rows: tuple[Row, ...]
+
+    @property
+    def step(self) -> str:
+        """The name that its steps share. On another chip, a model reaches another share."""
+        return f"{self.name} on {self.hardware}"
+
+    def observations(self, group: str) -> list[Observation]:
+        """Its measured steps; cross-validation leaves them out with their group."""
+        observed = []
+        for row in self.rows:
+            mesh = MeshShape.parse(row.mesh)
+            # The program has its framework's collectives, one per block: nothing combines them.
+            machine = replace(of_sheet(hardware(self.hardware), mesh, "bf16"), combines=False)
+            step = work(self.program(mesh, self.tokens), machine)
+            observed.append(Observation(step, self._seconds(row, machine), group))
+        return observed
+
+    def _seconds(self, row: Row, machine: Machine) -> float:
+        if row.tokens_per_s is not None:
+            return self.tokens / row.tokens_per_s
+        if row.mfu is None or machine.peak is None:
+            raise ValueError(f"{self.name}: neither tokens per second nor an MFU of a known peak")
+        return self.tokens * self.flops / (row.mfu * machine.peak)
+
+
+class LeftOut(Part):
+    """A published result that cannot be predicted."""
+
+    name: str
+    source: Source
+    says: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A published step, and the time predicted for it without its own group."""
+
+    name: str
+    hardware: str
+    chips: int
+    mesh: str
+    measured_s: float
+    predicted_s: float
+    measured_efficiency: float | None
+    """Weak-scaling efficiency relative to the fewest chips; None for these."""
+    predicted_efficiency: float | None
+    within: bool
+    """Whether the published time is in the interval that the other groups' errors give."""
+    source: str
+
+
+@functools.cache
+def published() -> tuple[list[Published], list[LeftOut]]:
+    """The published results, and those that cannot be predicted."""
+    content = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
+    return (
+        [Published(**entry) for entry in content["published"]],
+        [LeftOut(**entry) for entry in content["left_out"]],
+    )
+
+
+@functools.cache
+def elsewhere(name: str) -> Calibrated:
+    """The calibration of a chip that is not here, from published results on it or on its kind."""
+    if measured_on(name):
+        own = [entry for entry in published()[0] if entry.hardware == name]
+        return calibrate([one for entry in own for one in entry.observations(entry.name)])
+    kinds = _kinds()
+    tried = tuple(trial for calibrated in kinds.values() for trial in calibrated.tried)
+    return replace(kinds[kind(name)], tried=tried)
+
+
+@functools.cache
+def _kinds() -> dict[str, Calibrated]:
+    """The calibrations of GPUs and of TPUs; cross-validation leaves out their chips in turn."""
+    steps = defaultdict[str, list[Observation]](list)
+    for entry in published()[0]:
+        steps[kind(entry.hardware)] += entry.observations(entry.hardware)
+    return {each: calibrate(observations) for each, observations in steps.items()}
+
+
+def kind(name: str) -> str:
+    """`GPU` or `TPU`: chips behind switches, or on a torus."""
+    return "GPU" if hardware(name).torus is None else "TPU"
+
+
+def measured_on(name: str) -> int:
+    """The number of published models that calibrate a chip; 0 if other chips calibrate it."""
+    own = sum(entry.hardware == name for entry in published()[0])
+    return own if own >= LEAST_GROUPS else 0
+
+
+def compare() -> list[Comparison]:
+    """Compare every published step with what is predicted for it without its own group."""
+    rows = []
+    for entry in published()[0]:
+        calibrated = elsewhere(entry.hardware)
+        own = [
+            trial
+            for trial in calibrated.tried
+            if trial.observation.work.program.implementation == entry.step
+        ]
+        first = min(own, key=lambda trial: trial.observation.work.program.mesh.size)
+        group = first.observation.group
+        width = spread([error for name, error in calibrated.errors.items() if name != group])
+        for trial in own:
+            step = trial.observation
+            mesh = step.work.program.mesh
+            rows.append(
+                Comparison(
+                    name=entry.name,
+                    hardware=entry.hardware,
+                    chips=mesh.size,
+                    mesh=str(mesh),
+                    measured_s=step.seconds,
+                    predicted_s=trial.predicted_s,
+                    measured_efficiency=first.observation.seconds / step.seconds
+                    if trial is not first
+                    else None,
+                    predicted_efficiency=first.predicted_s / trial.predicted_s
+                    if trial is not first
+                    else None,
+                    within=width is not None and abs(trial.log_error) <= width,
+                    source=entry.source,
+                )
+            )
+    return rows
