@@ -54,7 +54,8 @@ def selftest(
     Takes about half an hour with all peers. Nothing else should run on the machine.
     """
     # Other commands need not wait for it.
-    from bench.trials.selftest.selftest_session import DamagedError, Session  # noqa: PLC0415
+    from bench.trials.selftest.selftest_session import Session  # noqa: PLC0415
+    from bench.trials.selftest.trial_rows import DamagedError  # noqa: PLC0415
 
     if again:
         folder = REPORTS / again if (REPORTS / again).exists() else Path(again)

@@ -16,19 +16,12 @@ from bench.__main__ import app
 from bench.records import trial_results
 from bench.records.arms import TWIN
 from bench.records.paths import ROOT
-from bench.trials.selftest import detector_figures as figures
-from bench.trials.selftest import planted_kernel as kernel
-from bench.trials.selftest import selftest_session as session
-from bench.trials.selftest.detector_figures import (
-    ALL,
-    LAUNCHES,
-    LOCKSTEP,
-    Rate,
-    compute,
-    replay,
-)
+from bench.trials.selftest import trial_rows, trial_verdicts
+from bench.trials.selftest.detector_figures import Rate, compute
+from bench.trials.selftest.planted_kernel import why_unavailable
 from bench.trials.selftest.selftest_page import build
-from bench.trials.selftest.selftest_session import (
+from bench.trials.selftest.selftest_settings import LAUNCHES
+from bench.trials.selftest.trial_rows import (
     ROUNDS,
     SLOWDOWNS,
     OverheadRow,
@@ -37,6 +30,7 @@ from bench.trials.selftest.selftest_session import (
     ReportRow,
     Row,
 )
+from bench.trials.selftest.trial_verdicts import ALL, LOCKSTEP, replay
 
 HOSTILE = "</td><script>alert(1)</script> | `x`"
 
@@ -105,28 +99,28 @@ def test_a_quiet_detector_meets_its_targets() -> None:
     assert found.cost.inside == pytest.approx(0.96)
     assert (found.cost.recorded_ns, found.cost.untimed_ns) == (50, 700)
     met = {target.promise: target.met for target in found.targets}
-    assert met["no slower program called faster, nor the same if beyond the margin"]
-    assert met["5 % slower: found in at least 95 % at 1 s"]
-    assert met["2 % slower: found in at least 90 % at 4 s"]
-    assert met["at least 85 % of measuring within steps"]
-    assert not met["report of 10,000 cells rebuilt in at most 10 s and 20 MB"]
-    assert met["its first paint within 2 s of opening it (10,000 cells)"]
+    assert met["No slower program is called faster, or the same despite exceeding the margin"]
+    assert met["A program that is 5 % slower is detected in at least 95 % of trials of 1 s"]
+    assert met["A program that is 2 % slower is detected in at least 90 % of trials of 4 s"]
+    assert met["At least 85 % of the measuring time is spent in steps"]
+    assert not met["The report of 10,000 cells is rebuilt within 10 s and takes at most 20 MB"]
+    assert met["A browser shows the report of 10,000 cells within 2 s"]
 
 
 def test_a_detector_that_is_wrong_misses_them() -> None:
     """Programs that are called identical and are not: every alarm is counted."""
     found = compute(rows(noise=0.005, truth=1.05), seconds=1.0)
-    alarms = [target for target in found.targets if target.promise.startswith("identical")]
+    alarms = [target for target in found.targets if target.promise.startswith("Identical")]
     assert len(alarms) == 1
     assert not any(target.met for target in alarms)
-    covers = [target for target in found.targets if "covers" in target.promise]
+    covers = [target for target in found.targets if "holds the true ratio" in target.promise]
     assert not any(target.met for target in covers)
     assert all(target.measured.startswith("0 of ") for target in covers)
 
 
 def test_too_few_trials_prove_nothing() -> None:
     few = [row for row in rows(noise=0.01) if row["kind"] != "own" or row["number"] == 0]
-    alarms = [t for t in compute(few, 1.0).targets if t.promise.startswith("identical")]
+    alarms = [t for t in compute(few, 1.0).targets if t.promise.startswith("Identical")]
     assert not any(target.met for target in alarms), "the upper bound is above 2 %"
 
 
@@ -147,7 +141,9 @@ def test_a_trial_stops_where_the_engine_would() -> None:
     assert large.whole.rounds == ROUNDS * LAUNCHES
     hopeless = replay([0.5 * rng.standard_normal(ROUNDS)])
     assert (hopeless.word, hopeless.rounds) == ("undecided", ROUNDS)
-    assert figures.trials([own("p", 0, 0, noise=0.1)], LAUNCHES)[TWIN] == [], "too few processes"
+    assert trial_verdicts.trials([own("p", 0, 0, noise=0.1)], LAUNCHES)[TWIN] == [], (
+        "too few processes"
+    )
 
 
 def test_pages_are_made_of_stored_rows(tmp_path: Path) -> None:
@@ -162,8 +158,8 @@ def test_pages_are_made_of_stored_rows(tmp_path: Path) -> None:
         "git": {"commit": "0123abc", "dirty": False},
     }
     text = "".join(f"{json.dumps(row)}\n" for row in rows(noise=0.01))
-    (folder / session.TRIALS).write_text(text)
-    session.close(folder, manifest)
+    (folder / trial_rows.TRIALS).write_text(text)
+    trial_rows.close(folder, manifest)
     page, found = build(folder)
     before = page.read_bytes(), (folder / "report.md").read_bytes()
     build(folder)
@@ -181,15 +177,15 @@ def test_pages_are_made_of_stored_rows(tmp_path: Path) -> None:
     stored = json.loads((folder / "figures.json").read_text())
     assert len(stored["detectors"]) == len(found.detectors)
     assert (folder / "detectors.svg").exists()
-    for file in (session.TRIALS, trial_results.SELFTEST_MANIFEST):
+    for file in (trial_rows.TRIALS, trial_results.SELFTEST_MANIFEST):
         path = folder / file
         path.write_bytes(path.read_bytes()[:-1])
-        with pytest.raises(session.DamagedError, match=file):
+        with pytest.raises(trial_rows.DamagedError, match=file):
             build(folder)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(kernel.why_unavailable() is not None, reason=str(kernel.why_unavailable()))
+@pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable()))
 def test_a_whole_session(tmp_path: Path) -> None:
     done = subprocess.run(
         [
@@ -205,7 +201,7 @@ def test_a_whole_session(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "self-test: reports/r/report.html" in done.stdout
-    manifest, stored = session.read(tmp_path / "reports" / "r")
+    manifest, stored = trial_rows.read(tmp_path / "reports" / "r")
     assert manifest["settings"]["patterns"] == ["stepping"]
     trials = [row for row in stored if row["kind"] == "own"]
     assert [(row["pattern"], row["number"]) for row in trials] == [("stepping", 0)]

@@ -1,72 +1,64 @@
-"""The self-test's plot: how often each tool is right about programs that differ, or do not."""
+"""The plot of a self-test: how often each tool is right about programs that differ, or do not."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import PercentFormatter
 
-from bench.present.plots.style import (
-    INK,
-    MUTED,
-    PALETTE,
-    Plot,
-    render,
-    styled,
-)
-from bench.trials.selftest.detector_figures import ALL, LOCKSTEP
+from bench.present.plots.style import INK, MUTED, PALETTE, Plot, render, styled
+from bench.trials.selftest.detector_figures import Detector, Rate
+from bench.trials.selftest.trial_verdicts import ALL, LOCKSTEP
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from matplotlib.axes import Axes
-
-    from bench.trials.selftest.detector_figures import Detector, Rate
 
 SLUG = "detectors"
 
 
-def detectors(found: Sequence[Detector], base_s: float, planted: Sequence[str]) -> Plot | None:
-    """Over all loads, with the measuring time that all tools had. None where nobody was asked.
+def draw(detectors: Sequence[Detector], seconds: float, planted: Sequence[str]) -> Plot | None:
+    """Draw the rates over all loads with one measuring time; None if there are none.
 
-    A panel for identical programs, and one for each planted slowdown; points are shares, lines
-    Wilson's 95 % intervals.
+    One panel is for identical programs and one for each planted slowdown. Points are shares, and
+    lines are Wilson's 95 % intervals.
     """
-    shown = [d for d in found if d.pattern == ALL and d.seconds == base_s]
+    shown = [d for d in detectors if d.pattern == ALL and d.seconds == seconds]
     if not shown:
         return None
     shown.sort(key=lambda d: (d.tool == LOCKSTEP, -d.alarms.value))
-    panels: list[tuple[str, list[Rate | None]]] = [
-        ("Identical, called different\n(lower is better)", [d.alarms for d in shown])
-    ]
-    for name in planted:
-        rates = [d.found.get(name) for d in shown]
-        panels.append((f"{name}: found\n(higher is better)", rates))
+    panels: dict[str, list[Rate | None]] = {
+        "Identical, called different\n(lower is better)": [d.alarms for d in shown],
+        **{f"{name}: detected\n(higher is better)": [d.found.get(name) for d in shown]
+           for name in planted},
+    }  # fmt: skip
     height = 1.1 + 0.32 * len(shown)
-    # The page gives the text its own font.
+    # The page sets its own font on the text.
     with styled(SLUG, {"axes.spines.left": False, "svg.fonttype": "none"}):
         figure = Figure(figsize=(10, height))
         row = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         figure.subplots_adjust(
             left=0.15, right=0.98, top=1 - 0.5 / height, bottom=0.35 / height, wspace=0.12
         )
-        for axes, (title, rates) in zip(row, panels, strict=True):
-            _draw(axes, rates)
+        for axes, (title, rates) in zip(row, panels.items(), strict=True):
+            _draw_panel(axes, rates)
             axes.set_title(title, fontsize=9)
             axes.set_yticks(range(len(shown)), [d.tool for d in shown])
         return render(figure, SLUG)
 
 
-def _draw(axes: Axes, rates: Sequence[Rate | None]) -> None:
+def _draw_panel(axes: Axes, rates: Sequence[Rate | None]) -> None:
     axes.grid(visible=False, axis="y")
     axes.set_xlim(-0.04, 1.04)
     axes.set_ylim(-0.6, len(rates) - 0.4)
     axes.tick_params(axis="y", length=0, labelcolor=INK)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:.0f} %"))
+    axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
     for line, share in enumerate(rates):
         if share is None or not share.of:
-            axes.text(0.5, line, "not asked", color=MUTED, fontsize=7.5, va="center", ha="center")
+            axes.text(
+                0.5, line, "not measured", color=MUTED, fontsize=7.5, va="center", ha="center"
+            )
             continue
         own = line == len(rates) - 1
         colour = PALETTE[0] if own else MUTED

@@ -1,7 +1,7 @@
 """Lockstep's own trials, in a worker process: the real clock on planted steps.
 
-`python -m bench.trials.selftest.own_trials` reads a TrialJob from stdin
-and writes TrialEvents to stdout, one a line.
+`python -m bench.trials.selftest.own_trials` reads a TrialJob from stdin and writes TrialEvents to
+stdout, one a line.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, TypedDict
 
@@ -28,69 +27,70 @@ OVERHEAD_ROUNDS = 100
 
 
 class TrialJob(TypedDict):
-    """What one process is to do."""
+    """The work of one process."""
 
     library: str
-    """As `bench.trials.selftest.planted_kernel.build_ffi` makes it."""
+    """Path of the library that `planted_kernel.build_ffi` compiles."""
     iterations: dict[str, int]
-    """Of each arm's step, by its name."""
+    """Iterations of each arm's step, by arm."""
     trials: int
     rounds: int
     """Rounds of a trial."""
     seconds: float
-    """Time that a trial's rounds take."""
+    """Duration of the rounds of a trial."""
     seed: int
 
 
 class TrialEvent(TypedDict):
-    """The samples of a trial, or what the clock costs."""
+    """The samples of a trial, or of steps that do nothing."""
 
     event: Literal["trial", "overhead"]
     number: int
     turns: list[Turn]
     wall_s: float
-    """Of all rounds, with everything between them."""
+    """Duration of all rounds and everything between them."""
     call_ns: float
-    """Calling the step that does nothing, without a clock; 0 for a trial."""
-
-
-def warm(arm: Arm) -> Arm:
-    """An arm that has compiled."""
-    for _ in range(WARM_UP_STEPS):
-        arm.run(1)
-    return arm
+    """Duration of a call of the step that does nothing, without a clock; 0 for a trial."""
 
 
 def planted_arms(job: TrialJob) -> list[Arm]:
-    """One arm for each number of iterations."""
+    """One compiled arm for each number of iterations."""
     return [
-        warm(Arm(name, *planted_step(Path(job["library"]), iterations)))
+        _warm(Arm(name, *planted_step(Path(job["library"]), iterations)))
         for name, iterations in job["iterations"].items()
     ]
 
 
 def empty_arms() -> list[Arm]:
-    """Arms whose step does nothing: what is timed is the clock's own loop, and calling a function.
+    """Arms whose step does nothing, to time the loop of the clock and the call of a function.
 
-    They keep no state, so that nothing is dispatched to a device.
+    They have no state, so that nothing is dispatched to a device.
     """
     loss = jnp.zeros(()).block_until_ready()
 
     def step(state: None, _: None) -> tuple[None, jax.Array]:
         return state, loss
 
-    return [warm(Arm(name, step, None, None)) for name in ("one", "other")]
+    return [_warm(Arm(name, step, None, None)) for name in ("one", "other")]
 
 
-def timed(
+def _warm(arm: Arm) -> Arm:
+    for _ in range(WARM_UP_STEPS):
+        arm.run(1)
+    return arm
+
+
+def _timed(
     event: Literal["trial", "overhead"],
-    number: int,
-    run: Callable[[CompilationLog], tuple[list[Turn], dict[str, int]]],
+    arms: list[Arm],
+    rounds: int,
+    steps: int,
+    seed: int = 0,
+    number: int = 0,
 ) -> TrialEvent:
-    """Run rounds and time them from outside."""
     with CompilationLog() as log:
         start = time.perf_counter()
-        turns, compiled = run(log)
+        turns, compiled = measure(arms, rounds, steps, seed, log, lambda _: True)
         wall_s = time.perf_counter() - start
     if compiled:
         raise RuntimeError(f"planted steps compiled while they were timed: {compiled}")
@@ -98,7 +98,7 @@ def timed(
 
 
 def call_ns(arm: Arm) -> float:
-    """Nanoseconds of a bare loop of calls, a call: the median of several loops."""
+    """Nanoseconds of one call of the step in a bare loop: the median of several loops."""
     step, state, batch = arm.step, arm.state, arm.batch
     times = []
     for _ in range(OVERHEAD_ROUNDS):
@@ -116,24 +116,14 @@ def main() -> None:
         job: TrialJob = json.load(sys.stdin)
         arms = planted_arms(job)
         for number in range(job["trials"]):
-            # Calibrated anew, as a worker of a run is that has just started.
+            # Every trial is calibrated anew, as in a worker that has just started.
             steps = steps_per_span(arms, job["rounds"], job["seconds"])
             seed = 1000 * job["seed"] + number
-            event = timed(
-                "trial",
-                number,
-                lambda log, steps=steps, seed=seed: measure(  # type: ignore[misc]
-                    arms, job["rounds"], steps, seed, log, lambda _: True
-                ),
-            )
+            event = _timed("trial", arms, job["rounds"], steps, seed, number)
             events.write(json.dumps(event) + "\n")
         empty = empty_arms()
-        event = timed(
-            "overhead",
-            0,
-            lambda log: measure(empty, OVERHEAD_ROUNDS, OVERHEAD_STEPS, 0, log, lambda _: True),
-        )
-        events.write(json.dumps(event | {"call_ns": call_ns(empty[0])}) + "\n")
+        event = _timed("overhead", empty, OVERHEAD_ROUNDS, OVERHEAD_STEPS)
+        events.write(json.dumps({**event, "call_ns": call_ns(empty[0])}) + "\n")
 
 
 if __name__ == "__main__":
