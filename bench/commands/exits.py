@@ -1,17 +1,17 @@
-"""Exit codes of the commands beside pytest's, how bad input is refused, and damage is told of."""
+"""Exit codes of the commands, and the errors that end a command with a message."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
-from bench.records import largest_batches as max_batches
-
-if TYPE_CHECKING:
-    from bench.records.store import Damage, Run
+from bench.measure.processes.ask import ChildError
+from bench.plan.matrix import BadInput
+from bench.records.store import StoreError
 
 FAILED, BAD_INPUT, INTERRUPTED = 3, 4, 130
 
@@ -21,33 +21,60 @@ _CODES = {
     BAD_INPUT: "bad input, nothing was done",
     INTERRUPTED: "interrupted",
 }
-"""Of every command, unless it says otherwise. `run` and `regress` list theirs in bench.plan.options."""
-
-# Click's own code for words that it cannot read is 2, which is `interrupted` of a run. The base of
-# all such errors is public under no name that every typer has.
-_USAGE_ERROR = typer.BadParameter.__mro__[1]
-_USAGE_ERROR.exit_code = BAD_INPUT  # type: ignore[attr-defined]
+"""Codes of every command that does not say otherwise. bench.plan.options lists those of `run` and
+`regress`."""
 
 
 def exit_codes(own: Mapping[int, str] | None = None) -> str:
-    """The last line of a command's help; `own` are codes that mean something else there."""
+    """The last line of a command's help; `own` are codes with another meaning in that command."""
     codes = sorted((_CODES | dict(own or {})).items())
     return f"Exit codes: {'; '.join(f'{code} {meaning}' for code, meaning in codes)}."
 
 
 def refuse(message: str) -> NoReturn:
-    """Say what was wrong, and end."""
+    """End the command because its input is bad, and say why."""
     typer.echo(f"error: {message}", err=True)
     raise typer.Exit(BAD_INPUT)
 
 
-def warned(run: Run) -> Run:
-    """A stored run, after what of it is damaged was named on stderr."""
-    warn(run.directory, [*run.damaged, *max_batches.damage(run.directory)])
-    return run
+def fail(message: str) -> NoReturn:
+    """End the command because Lockstep, or a process that it started, failed."""
+    typer.echo(f"error: {message}", err=True)
+    raise typer.Exit(FAILED)
 
 
-def warn(folder: Path, damaged: Iterable[Damage]) -> None:
-    """Name on stderr what of a stored run is damaged."""
-    for damage in damaged:
-        typer.echo(f"warning: {folder.as_posix()}: set aside: {damage}", err=True)
+@contextmanager
+def refusing(*errors: type[Exception]) -> Iterator[None]:
+    """Treat these errors as bad input as well."""
+    try:
+        yield
+    except errors as error:
+        refuse(str(error))
+
+
+@contextmanager
+def _ending_on_errors() -> Iterator[None]:
+    try:
+        yield
+    except (BadInput, StoreError) as error:
+        refuse(str(error))
+    except ChildError as error:
+        fail(str(error))
+    except typer.TyperException as error:
+        # Typer's own code for a command line that it cannot read is 2, which `run` uses otherwise.
+        error.exit_code = BAD_INPUT
+        raise
+
+
+class CommandGroup(TyperGroup):
+    """The commands; errors that any of them may raise end it with a message and an exit code."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options before the command's name."""
+        with _ending_on_errors():
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Read the command's own options and run it."""
+        with _ending_on_errors():
+            return super().invoke(ctx)

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.commands.exits import FAILED, refuse, warn
-from bench.commands.shared_options import Files
-from bench.measure.catalogue import CatalogueError, faults_of_files, read_catalogue
+from bench.commands.exits import refuse, refusing
+from bench.commands.shared_options import (
+    ImplementationFiles,
+    RunName,
+    WorkloadFiles,
+    warn_of_damage,
+)
+from bench.measure.catalogue import file_faults, read_catalogue
 from bench.measure.run_folder import find_run
-from bench.plan.content_keys import Contents
 from bench.plan.matrix import BadInput, collected
 from bench.plan.selection import everything, selector
-from bench.records import numbers, store
-from bench.records.largest_batches import damage
-from bench.records.rows import CellRow
+from bench.records import largest_batches, numbers, store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,164 +29,158 @@ if TYPE_CHECKING:
     from bench.records.cells import Cell
     from bench.records.largest_batches import MaxBatchRow
     from bench.records.messages import Catalogue, Fit
+    from bench.records.rows import CellRow
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
           "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
 
 
 def maxbatch(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Name or folder of a stored run.")],
+    run: RunName,
     expression: Annotated[
-        str, typer.Option("-k", metavar="EXPRESSION", help="Cells to look at, as of `run`.")
+        str,
+        typer.Option("-k", metavar="EXPRESSION", help="Search only these cells; see `run --help`."),
     ] = "",
     memory: Annotated[
         str | None,
         typer.Option(
             metavar="BYTES",
-            help="What one device may hold, such as 16GiB (default: what it gives to a program; on "
-            "CPU there is no default).",
+            help="Memory limit of one device, such as 16GiB (default: what the device offers to a "
+            "program; required on CPU).",
         ),
     ] = None,
     again: Annotated[
         bool,
-        typer.Option("--again", help="Search also what an earlier call has found for this limit."),
+        typer.Option("--again", help="Repeat searches whose results are stored for this limit."),
     ] = False,
-    implementation_path: Files = None,
-    workload_path: Files = None,
+    implementation_path: ImplementationFiles = None,
+    workload_path: WorkloadFiles = None,
 ) -> None:
-    """Find the largest batch that fits, of each implementation that a run has proved.
+    """Find the largest batch that fits, for each implementation that a run has proved.
 
-    What a device would hold is predicted by compiling the step; the largest batch within the limit
-    is then run for a few steps. Each is stored when it is found, and a later call goes on with the
-    rest. `report` shows what was found.
+    Compiling the step predicts how much memory a device would need; the largest batch within the
+    limit then runs for a few steps. Every result is stored at once, a later call continues with the
+    remaining cells, and `report` shows the results.
     """
-    # Other commands need not wait for these.
-    from rich.console import Console  # noqa: PLC0415
+    from rich.console import Console
 
-    from bench.present import largest_batch_table  # noqa: PLC0415
-    from bench.project.maxbatch import earlier_results, largest  # noqa: PLC0415
-    from bench.records import largest_batches  # noqa: PLC0415
+    from bench.plan.content_keys import Contents
+    from bench.present import largest_batch_table
+    from bench.project.maxbatch import earlier_results, largest
 
-    files, workloads = tuple(implementation_path or ()), tuple(workload_path or ())
-    try:
-        faults = faults_of_files(files, workloads)
+    with refusing(OSError):
+        faults = file_faults(implementation_path or (), workload_path or ())
         folder = collected(faults, find_run, run) or Path()
-        chosen = collected(faults, selector, expression) or everything
-        asked = None if memory is None else collected(faults, bytes_of, memory)
+        selected = collected(faults, selector, expression) or everything
+        limit_bytes = None if memory is None else collected(faults, bytes_of, memory)
         if faults:
-            raise BadInput(faults)  # noqa: TRY301 - with the faults of all others
-        cells = proved(folder, chosen)
-        catalogue = read_catalogue(files, workloads)
-        limit = limit_of(catalogue, asked)
+            raise BadInput(faults)
+        cells = proved(folder, selected)
+        catalogue = read_catalogue(implementation_path or (), workload_path or ())
+        limit = limit_of(catalogue, limit_bytes)
         contents = Contents(catalogue)
         lines = earlier_results.hashed(
             largest.lines_of(earlier_results.plans(cells, contents)), contents
         )
         if not lines:
-            raise BadInput([f"{folder.name}: no cell that is selected is of one process"])  # noqa: TRY301
+            raise BadInput([f"{folder.name}: no selected cell runs in a single process"])
         stored = largest_batches.read(folder)
-    except (BadInput, store.StoreError, OSError) as error:
-        refuse(str(error))
-    except CatalogueError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(FAILED) from error
-    found = [] if again else earlier_results.kept(lines, limit, stored)
-    if found:
-        kept = f"{len(found)} of {numbers.count(len(lines), 'cell')} kept from before"
-        typer.echo(f"{kept}; --again searches them again")
-    known = {largest_batches.key(row) for row in found}
+    rows = [] if again else earlier_results.kept(lines, limit, stored)
+    total = numbers.count(len(lines), "cell")
+    if rows:
+        typer.echo(f"{len(rows)} of {total} kept from before; --again searches them again")
+    known = {largest_batches.key(row) for row in rows}
     left = [line for line in lines if largest_batches.key_of(line.cell) not in known]
     try:
-        for row in _searched(left, limit, catalogue):
+        for row in _search(left, limit, catalogue):
             try:
                 largest_batches.write(folder, [row])
             except OSError as error:
                 refuse(f"{(folder / largest_batches.FILE).as_posix()} cannot be written: {error}")
             typer.echo(largest_batch_table.line(row))
-            found.append(row)
+            rows.append(row)
     except KeyboardInterrupt:
-        done = f"{len(found)} of {numbers.count(len(lines), 'cell')} stored"
-        typer.echo(f"interrupted: {done}; the same command, without --again, goes on", err=True)
+        typer.echo(
+            f"interrupted: {len(rows)} of {total} stored; the same command without --again "
+            "continues",
+            err=True,
+        )
         raise
-    largest_batch_table.show(Console(highlight=False), sorted(found, key=largest_batches.key))
+    largest_batch_table.show(Console(highlight=False), sorted(rows, key=largest_batches.key))
     typer.echo(
         f"stored: {(folder / largest_batches.FILE).as_posix()} (`bench report {run}` shows it)"
     )
 
 
-def _searched(
-    lines: Sequence[Line],
-    limit: Limit,
-    catalogue: Catalogue,
-) -> Iterator[MaxBatchRow]:
-    """Rows as they are found, mesh by mesh; what is done meanwhile is shown on stderr."""
-    from rich.console import Console  # noqa: PLC0415
+def _search(lines: Sequence[Line], limit: Limit, catalogue: Catalogue) -> Iterator[MaxBatchRow]:
+    """Yield results as they come, mesh by mesh; stderr shows the progress."""
+    from rich.console import Console
 
-    from bench.project.compiled_programs import programs  # noqa: PLC0415
-    from bench.project.maxbatch import fit_proof, largest, search_progress  # noqa: PLC0415
+    from bench.project.compiled_programs import programs
+    from bench.project.maxbatch import fit_proof, largest, search_progress
 
-    shown = search_progress.Display(Console(stderr=True, highlight=False), len(lines))
+    display = search_progress.Display(Console(stderr=True, highlight=False), len(lines))
 
     def read(cells: Sequence[Cell]) -> list[Program | Unread]:
-        with shown.compiling(cells):
+        with display.compiling(cells):
             return programs(cells, catalogue, here=True)
 
     def prove(cell: Cell) -> Fit:
-        with shown.proving(cell):
+        with display.proving(cell):
             return fit_proof.prove(cell, catalogue)
 
     for mesh in dict.fromkeys(line.cell.block.mesh for line in lines):
         of_mesh = [line for line in lines if line.cell.block.mesh == mesh]
         for row in largest.largest(of_mesh, limit, read, prove):
-            shown.done += 1
+            display.done += 1
             yield row
 
 
-def proved(folder: Path, chosen: Callable[[str], bool]) -> list[CellRow]:
-    """The run's cells that are ok and chosen by their names.
+def proved(folder: Path, selected: Callable[[str], bool]) -> list[CellRow]:
+    """Read the run's selected cells that are ok.
 
     Raises:
-      BadInput: there is none.
+      BadInput: there are none.
       StoreError: the run's folder cannot be read.
     """
     stored = store.read(folder)
-    warn(folder, [*stored.damaged, *damage(folder)])
-    found = [row for row in stored.cells() if row["status"] == "ok" and chosen(row["cell"])]
-    if not found:
+    warn_of_damage(folder, stored.damaged)
+    rows = [row for row in stored.cells() if row["status"] == "ok" and selected(row["cell"])]
+    if not rows:
         lost = "; all launches are set aside, see the warnings" if stored.damaged else ""
-        raise BadInput([f"{folder.name}: no cell is ok, and selected by -k{lost}"])
-    return found
+        raise BadInput([f"{folder.name}: -k selects no cell that is ok{lost}"])
+    return rows
 
 
 def bytes_of(text: str) -> float:
-    """Read `16GiB`, `80G` or a plain number.
+    """Read `16GiB`, `80G` or a plain number of bytes.
 
     Raises:
-      BadInput: it is none of these, or 0.
+      BadInput: the text is none of these, or 0.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?|[KMGT]i)B?", text)
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?|[KMGT]i)B?", text)
+    if match is None:
         raise BadInput([f"--memory: {text!r} is not a number of bytes; write it as 16GiB or 80G"])
-    size = float(found[1]) * _UNITS[found[2]]
+    size = float(match[1]) * _UNITS[match[2]]
     if size == 0:
         raise BadInput([f"--memory: {text} has to be above 0, such as 16GiB"])
     return size
 
 
-def limit_of(catalogue: Catalogue, asked: float | None) -> Limit:
-    """What one device may hold, and why.
+def limit_of(catalogue: Catalogue, limit_bytes: float | None) -> Limit:
+    """The memory limit of one device, and where it comes from.
 
     Raises:
-      BadInput: nobody says.
+      BadInput: no limit was given and the device states none.
     """
-    from bench.project.maxbatch.largest import Limit  # noqa: PLC0415
+    from bench.project.maxbatch.largest import Limit
 
-    if asked is not None:
-        return Limit(asked, "as asked for")
-    has = catalogue["device_memory_bytes"]
-    if has is not None:
-        return Limit(has, "what the device gives to a program")
-    why = f"{catalogue['device_kind']} devices do not say what they give to a program"
+    if limit_bytes is not None:
+        return Limit(limit_bytes, "as asked for")
+    device_bytes = catalogue["device_memory_bytes"]
+    if device_bytes is not None:
+        return Limit(device_bytes, "what the device gives to a program")
+    why = f"{catalogue['device_kind']} devices do not report how much memory a program may use"
     if catalogue["platform"] == "cpu":
-        why = "a CPU device is a part of the host, and nothing limits what it may hold"
-    raise BadInput([f"--memory: say what one device may hold, as --memory 2GiB: {why}"])
+        why = "a CPU device is a part of the host, and nothing limits its memory"
+    raise BadInput([f"--memory: name the memory limit of one device, as --memory 2GiB: {why}"])

@@ -1,10 +1,47 @@
-"""Options that several commands have, as typer declares them."""
+"""Arguments and options that several commands share, and what they all do with them."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-Files = Annotated[list[str] | None, typer.Option(metavar="FILE", help="As of `run`; repeatable.")]
-"""Implementations or workloads that lie elsewhere: `--implementation-path`, `--workload-path`."""
+from bench.measure.run_folder import find_run
+from bench.records import largest_batches, store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+RunName = Annotated[
+    str, typer.Argument(metavar="RUN", help="Name or folder of a stored run.", show_default=False)
+]
+ImplementationFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--implementation-path",
+        metavar="FILE",
+        help="Implementation outside implementations/; repeatable.",
+    ),
+]
+WorkloadFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--workload-path",
+        metavar="FILE",
+        help="Workload outside bench/contract/workloads/; repeatable.",
+    ),
+]
+
+
+def load_run(name: str) -> store.Run:
+    """Load a stored run by its name or folder; damaged parts of it are named on stderr."""
+    run = store.load(find_run(name))
+    warn_of_damage(run.directory, run.damaged)
+    return run
+
+
+def warn_of_damage(folder: Path, damaged: Iterable[store.Damage]) -> None:
+    """Name on stderr the parts of a stored run that are damaged and were left out."""
+    for damage in (*damaged, *largest_batches.damage(folder)):
+        typer.echo(f"warning: {folder.as_posix()}: set aside: {damage}", err=True)

@@ -1,11 +1,65 @@
-"""The folder of traces: one folder a run, as TensorBoard's log directory. Imports no jax."""
+"""`python -m bench tensorboard`: show recorded traces, and delete old ones."""
 
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
+import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-TRACE = "*.xplane.pb"
+import typer
+
+from bench.commands.exits import exit_codes, refuse
+from bench.records.paths import PROFILES
+
+SETTINGS = {"epilog": exit_codes({0: "TensorBoard was ended", 1: "TensorBoard failed"})}
+
+
+def tensorboard(
+    port: Annotated[int, typer.Option(help="Port of TensorBoard's page.")] = 6006,
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="N", help="First delete the traces of all but the N newest runs."
+        ),
+    ] = None,
+) -> None:
+    """Show the recorded traces in TensorBoard, on this machine only."""
+    if keep is not None:
+        for folder in prune(PROFILES, keep):
+            typer.echo(f"deleted {folder.as_posix()}/")
+    if not traced_runs(PROFILES):
+        refuse(f"there are no traces in {PROFILES}/; record some: python -m bench run --profile")
+    beside_python = Path(sysconfig.get_path("scripts")) / "tensorboard"
+    program = str(beside_python) if beside_python.exists() else shutil.which("tensorboard")
+    if program is None:
+        refuse("tensorboard is not installed; it is part of the extra `profile`")
+    words = ["--logdir", str(PROFILES), "--host", "127.0.0.1", "--port", str(port)]
+    raise typer.Exit(serve([program, *words]))
+
+
+def serve(command: Sequence[str]) -> int:
+    """Run a server until it ends, or until Ctrl-C or SIGTERM ends it; returns its exit code."""
+    server = subprocess.Popen(command)  # noqa: S603 (our own command)
+    stopped = False
+
+    def stop(*_: object) -> None:
+        nonlocal stopped
+        stopped = True
+        server.terminate()
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        code = server.wait()
+    except KeyboardInterrupt:  # the terminal sends it to the server as well
+        stop()
+        code = server.wait()
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    return 0 if stopped else code
 
 
 def traced_runs(profiles: Path) -> list[Path]:
@@ -13,13 +67,13 @@ def traced_runs(profiles: Path) -> list[Path]:
     newest = {
         folder: max(path.stat().st_mtime for path in traces)
         for folder in profiles.glob("*/")
-        if not folder.is_symlink() and (traces := list(folder.rglob(TRACE)))
+        if not folder.is_symlink() and (traces := list(folder.rglob("*.xplane.pb")))
     }
     return sorted(newest, key=lambda folder: newest[folder], reverse=True)
 
 
 def prune(profiles: Path, keep: int) -> list[Path]:
-    """Delete the traces of all runs but the newest, and return their former folders."""
+    """Delete the traces of all runs but the newest, and return the folders that they were in."""
     old = traced_runs(profiles)[keep:]
     for folder in old:
         shutil.rmtree(folder)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bench.measure.environment import child_environment
-from bench.measure.processes.ask import ask
+from bench.measure.processes.ask import ChildError, ask
 from bench.records.arms import TWIN
 from bench.records.messages import Catalogue, CatalogueRequest
 from bench.records.paths import ROOT
@@ -24,10 +24,6 @@ _FOLDERS = {
     "--implementation-path": "implementations",
     "--workload-path": "bench/contract/workloads",
 }
-
-
-class CatalogueError(Exception):
-    """The child process failed; the message ends with the last lines it wrote."""
 
 
 def path_faults(option: str, paths: Sequence[str]) -> list[str]:
@@ -61,9 +57,7 @@ def path_faults(option: str, paths: Sequence[str]) -> list[str]:
     return faults
 
 
-def faults_of_files(
-    implementation_paths: Sequence[str], workload_paths: Sequence[str]
-) -> list[str]:
+def file_faults(implementation_paths: Sequence[str], workload_paths: Sequence[str]) -> list[str]:
     """What is wrong with files of both kinds; see `path_faults`."""
     return [
         *path_faults("--implementation-path", implementation_paths),
@@ -80,7 +74,7 @@ def read_catalogue(
     as its error, and another process is asked about the rest.
 
     Raises:
-      CatalogueError: it ended without an answer, and no file is to blame.
+      ChildError: it ended without an answer, and no file is to blame.
     """
     request: CatalogueRequest = {
         "implementation_paths": [str(Path(path).resolve()) for path in implementation_paths],
@@ -101,10 +95,9 @@ def read_catalogue(
             )
         file = said[-1] if said else None
         if not isinstance(file, str) or file in request["fatal"]:
-            tail = "\n".join(f"  {line}" for line in answer.last_lines(10))
-            raise CatalogueError(
+            raise ChildError(
                 "cannot find out what there is to run: `python -m bench.worker.answer.available` "
-                f"{answer.ending}. Its last lines:\n{tail or '  (none)'}"
+                f"{answer.ending}. Its last lines:\n{answer.quoted_lines()}"
             )
         last = "".join(f"; its last line: {line}" for line in answer.last_lines(1))
         request["fatal"][file] = readable(f"the process that imported it {answer.ending}{last}")

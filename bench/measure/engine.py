@@ -25,6 +25,7 @@ from bench.analyse import peaks
 from bench.analyse.verdicts import AlphaSpending, Claim, claims, compare
 from bench.measure.environment import recorded_variables
 from bench.measure.hosts import Hosts, ThisHost
+from bench.measure.run_folder import name_faults
 from bench.measure.supervisor import Launch, Settings, run_block
 from bench.plan.base_revisions import Bases
 from bench.plan.content_keys import Contents, changed
@@ -169,13 +170,8 @@ class Engine:
             if measures:
                 self._own(self.directory)
             self._read_stored(self.directory)
-        elif options.run is not None and Path(options.run).name != options.run:
-            raise BadInput([f"--run: {options.run!r} is not a plain name of a folder"])
-        elif options.run is not None and (REPORTS / options.run).exists():
-            run = (REPORTS / options.run / store.MANIFEST).is_file()
-            resume = f"continue it with --resume {options.run}, or " if run else ""
-            fault = f"--run: {options.run} exists in {REPORTS}/; {resume}choose another name"
-            raise BadInput([fault])
+        elif options.run is not None and (faults := name_faults(options.run)):
+            raise BadInput(faults)
 
     @property
     def platform(self) -> str:

@@ -11,6 +11,17 @@ from bench.records.paths import REPORTS
 from bench.records.spelling import closest
 
 
+def name_faults(name: str) -> list[str]:
+    """Find out why a new folder in reports/ cannot have this name; an empty list if it can."""
+    if Path(name).name != name:
+        return [f"--run: {name!r} is not a plain name of a folder"]
+    if not (REPORTS / name).exists():
+        return []
+    is_run = (REPORTS / name / store.MANIFEST).is_file()
+    resume = f"continue it with --resume {name}, or " if is_run else ""
+    return [f"--run: {name} exists in {REPORTS}/; {resume}choose another name"]
+
+
 def find_run(name: str) -> Path:
     """The folder of a stored run, given by its name or its path.
 

@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 
 from bench.__main__ import app
 from bench.analyse.causes.attribution import Key, attribute, means, oversubscription, stragglers
-from bench.commands import explain as command
+from bench.commands.explain import explain_cells, newest_run
 from bench.plan.matrix import BadInput
 from bench.present.cause_sentences import reason, signed
+from bench.present.explanation import show
 from bench.records import numbers, store
 from tests import synthetic
 
@@ -189,8 +190,8 @@ def test_parts_devices_and_cores() -> None:
 
 def explain(a: str, b: str, run: str = ""):
     """As the command does."""
-    found = store.load(Path("reports", run)) if run else command.newest(a, b)
-    return command.explain(a, b, found)
+    found = store.load(Path("reports", run)) if run else newest_run(a, b)
+    return explain_cells(a, b, found)
 
 
 @pytest.fixture
@@ -215,7 +216,7 @@ def test_two_cells_of_a_stored_run_are_explained(reports: Path) -> None:
     assert path.with_suffix(".parquet").exists()
 
     console = Console(file=io.StringIO(), width=80)
-    command.show(console, found)
+    show(console, found)
     shown = cast("io.StringIO", console.file).getvalue()
     assert max(map(len, shown.splitlines())) <= 80
     assert "transposes in A" in shown

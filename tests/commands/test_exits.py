@@ -55,7 +55,7 @@ COMMANDS = {words[0] for words in BAD if words} - {"--nonsense", "nonsense"}
 
 def test_every_command_is_tried() -> None:
     known = {info.name or info.callback.__name__ for info in command_line.app.registered_commands}
-    assert known == COMMANDS | {"run"}  # which tests/test_plugin.py tries
+    assert known == COMMANDS | {"run"}  # which test_run.py tries
 
 
 @pytest.mark.parametrize("words", BAD, ids=" ".join)
@@ -72,7 +72,7 @@ def test_a_fault_of_its_own_is_no_outcome(fault, monkeypatch, capsys) -> None:
     def fail(*_):
         raise fault
 
-    monkeypatch.setattr(command_line, "find_run", fail)
+    monkeypatch.setattr("bench.commands.shared_options.find_run", fail)
     monkeypatch.setattr("sys.argv", ["bench", "report", "run"])
     with pytest.raises(SystemExit) as end:
         command_line.main()
@@ -84,7 +84,7 @@ def test_interrupted(monkeypatch) -> None:
     def interrupt(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command_line, "find_run", interrupt)
+    monkeypatch.setattr("bench.commands.shared_options.find_run", interrupt)
     assert CliRunner().invoke(command_line.app, ["report", "run"]).exit_code == exits.INTERRUPTED
 
 

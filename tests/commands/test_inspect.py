@@ -9,20 +9,21 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from bench.__main__ import app
-from bench.commands import inspect
 from bench.commands.exits import BAD_INPUT
+from bench.measure.array_layout import read_layout
+from bench.present.layout_drawing import show
 
 CELL = "gpt2-tiny/data=2,model=2/b8/fp32,microbatches=2/tensor_parallel_spmd"
 
 
 @pytest.fixture(scope="module")
 def found():
-    return inspect.inspect(CELL)
+    return read_layout(CELL)
 
 
 def shown(found):
     text = io.StringIO()
-    inspect.show(Console(file=text, width=100), found)
+    show(Console(file=text, width=100), found)
     return text.getvalue()
 
 
@@ -53,7 +54,7 @@ def test_totals_are_those_of_the_parts(found):
 @pytest.mark.slow
 def test_a_pipelines_stages_are_told_as_they_are_held():
     name = "gpt2-deep/data=1,pipe=2/b8/fp32,microbatches=2/pipeline_gpipe"
-    found = inspect.inspect(name)
+    found = read_layout(name)
     blocks = [array for array in found["parameters"] if array["path"].startswith("blocks/")]
     assert blocks
     assert {len(array["parts"]) for array in blocks} == {2}
@@ -65,13 +66,15 @@ def test_a_pipelines_stages_are_told_as_they_are_held():
 def test_it_is_drawn(found):
     text = shown(found)
     assert "Mesh data=2, model=2: device ids, model across" in text
-    assert "tokens/table/embedding, 256\N{MULTIPLICATION SIGN}16: who holds what" in text
+    sizes = "256\N{MULTIPLICATION SIGN}16"
+    assert f"tokens/table/embedding, {sizes}: devices that hold each shard" in text
     assert "0 2" in text
     assert "together" in text
 
 
 def test_what_is_unsupported_says_why():
-    text = shown(inspect.inspect("linear-tiny/data=2,model=2/b8/fp32/tensor_parallel_spmd"))
+    name = "linear-tiny/data=2,model=2/b8/fp32/tensor_parallel_spmd"
+    text = shown(read_layout(name))
     assert "unsupported: the model has no dimension named mlp or heads" in text
 
 

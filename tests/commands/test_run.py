@@ -442,7 +442,7 @@ def test_commands_without_tables_need_not_wait_for_them(mixed: tuple[Front, Done
         _, err = process.communicate(timeout=60)
         names = [line.rpartition("|")[2].strip() for line in err.splitlines()]
         assert process.returncode == 0
-        assert "bench.commands.pytest_front" in names
+        assert "bench.commands.pytest_plugin.run_plugin" in names
         tables = {"numpy", "pandas", "pyarrow", "scipy", "matplotlib"}
         assert not tables & {name.partition(".")[0] for name in names}
 

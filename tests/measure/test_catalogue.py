@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from bench.measure import catalogue
-from bench.measure.catalogue import CatalogueError, read_catalogue
+from bench.measure.catalogue import read_catalogue
+from bench.measure.processes.ask import ChildError
 
 CHILD = """
 import json, os, signal, sys, time
@@ -62,5 +63,5 @@ def test_where_no_file_is_to_blame_the_last_lines_are_told(
 ) -> None:
     script = "import sys; sys.exit('no device here')"
     monkeypatch.setattr(catalogue, "COMMAND", (sys.executable, "-c", script))
-    with pytest.raises(CatalogueError, match=r"ended with exit code 1[^!]*no device here"):
+    with pytest.raises(ChildError, match=r"ended with exit code 1[^!]*no device here"):
         read_catalogue()

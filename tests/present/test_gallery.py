@@ -14,8 +14,8 @@ import synthetic
 from typer.testing import CliRunner
 
 from bench.__main__ import app
-from bench.commands import exits, publish
-from bench.present.gallery import entries, index
+from bench.commands import exits
+from bench.present.gallery import entries, index, published_run
 from bench.records import numbers, store
 from bench.records.paths import ROOT
 
@@ -140,7 +140,7 @@ def test_runs_of_the_same_name_are_not_overwritten(checkout, quick_report):
 def test_what_tells_of_the_machine_is_not_published(
     reason, told, checkout, quick_report, monkeypatch
 ):
-    monkeypatch.setattr(publish.platform, "node", lambda: "a-host.example.org")
+    monkeypatch.setattr(published_run.platform, "node", lambda: "a-host.example.org")
     monkeypatch.setattr(getpass, "getuser", lambda: "some-body")
     reason, told = (text.replace("HERE", str(checkout)) for text in (reason, told))
     plan = replace(PLAN, endings={("pmap", 0): ("crashed", reason)})
@@ -156,7 +156,7 @@ def test_too_large_damaged_or_empty_runs_are_not_published(checkout, quick_repor
     reports = checkout / "reports"
     run = synthetic.write(reports, PLAN, "mine")
     with monkeypatch.context() as patch:
-        patch.setattr(publish, "MOST_BYTES", 1000)
+        patch.setattr(published_run, "MOST_BYTES", 1000)
         assert "MiB, and may have 0" in lockstep("publish", "mine").output
     with (run / store.CELLS).open("r+b") as file:
         file.write(b"X")
@@ -182,12 +182,12 @@ def test_too_large_damaged_or_empty_runs_are_not_published(checkout, quick_repor
 )  # fmt: skip
 def test_names(change, name, tmp_path):
     run = store.load(synthetic.write(tmp_path, replace(PLAN, rounds=2, **change)))
-    assert publish.name(run) == name
+    assert published_run.published_name(run) == name
 
 
 def test_several_devices_are_counted():
     manifest = synthetic.manifest(replace(PLAN, platform="tpu", device_kind="TPU v5 lite"))
-    assert publish.hardware({**manifest, "device_count": 8}) == "8-tpu-v5-lite"
+    assert published_run.hardware_name({**manifest, "device_count": 8}) == "8-tpu-v5-lite"
 
 
 def test_outside_of_git_every_folder_counts(tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ from bench.__main__ import app
 from bench.analyse import cell_table
 from bench.commands import exits
 from bench.commands.maxbatch import bytes_of, limit_of
+from bench.commands.shared_options import load_run
 from bench.plan.content_keys import Contents
 from bench.plan.matrix import BadInput
 from bench.present import largest_batch_table, page_data
@@ -269,7 +270,7 @@ def test_damage_is_told_and_rows_of_two_limits_are_two_tables(tmp_path, capsys):
     limits = [largest.Limit(size, "as asked for") for size in (40_960, 81_920)]
     each = [row for limit in limits for row in largest.largest([of], limit, read, ran)]
     largest_batches.write(run, ({**row, "workload": "mlp-base"} for row in each))
-    found = exits.warned(store.load(run))
+    found = load_run(str(run))
     assert not capsys.readouterr().err
     build(found, all_plots=False)
     markdown = (run / "report.md").read_text("utf-8").replace(numbers.NARROW, " ")
@@ -277,7 +278,7 @@ def test_damage_is_told_and_rows_of_two_limits_are_two_tables(tmp_path, capsys):
     assert "Largest batch that fits 80.0 KiB" in markdown
     path = run / largest_batches.FILE
     path.write_bytes(path.read_bytes()[:-9])
-    assert cell_table.build(exits.warned(store.load(run))).damaged
+    assert cell_table.build(load_run(str(run))).damaged
     assert "set aside: max_batch.jsonl, line 2: differs" in capsys.readouterr().err
 
 
@@ -353,7 +354,7 @@ def test_an_accelerator_has_a_limit_and_others_have_to_be_given_one():
     assert limit_of(gpu, None) == largest.Limit(80_000, "what the device gives to a program")
     assert limit_of(gpu, 16.0) == largest.Limit(16, "as asked for")
     assert limit_of(catalogue("cpu"), 16.0) == largest.Limit(16, "as asked for")
-    with pytest.raises(BadInput, match="--memory 2GiB: gpu devices do not say what they give"):
+    with pytest.raises(BadInput, match="--memory 2GiB: gpu devices do not report how much memory"):
         limit_of(catalogue("gpu"), None)
 
 
@@ -456,8 +457,8 @@ def test_on_cpu_the_limit_has_to_be_named(stored):
     ended = stored.call()
     assert ended.exit_code == exits.BAD_INPUT
     assert ended.stderr == (
-        "error: --memory: say what one device may hold, as --memory 2GiB: a CPU device is a part "
-        "of the host, and nothing limits what it may hold\n"
+        "error: --memory: name the memory limit of one device, as --memory 2GiB: a CPU device is "
+        "a part of the host, and nothing limits its memory\n"
     )
     assert not stored.compiled
 
@@ -475,7 +476,7 @@ def test_what_is_found_is_stored_at_once_and_a_second_call_goes_on(stored):
     ended = stored.call("--memory", LIMIT)
     assert ended.exit_code == exits.INTERRUPTED
     assert (
-        "interrupted: 2 of 3 cells stored; the same command, without --again, goes on"
+        "interrupted: 2 of 3 cells stored; the same command without --again continues"
         in ended.stderr
     )
     kept = largest_batches.read(stored.path)

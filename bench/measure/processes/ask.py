@@ -17,6 +17,10 @@ from typing import IO, Self
 from bench.measure.processes.guard import Guard
 
 
+class ChildError(Exception):
+    """A child process failed; the message ends with the last lines that it wrote."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a child wrote, and how it ended."""
@@ -38,6 +42,10 @@ class Answer:
     def last_lines(self, most: int) -> list[str]:
         """Of what it wrote to stderr."""
         return [line for line in self.err.splitlines() if line.strip()][-most:]
+
+    def quoted_lines(self) -> str:
+        """The last lines of its stderr, indented to end an error message."""
+        return "\n".join(f"  {line}" for line in self.last_lines(10)) or "  (none)"
 
 
 def signal_name(number: int) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from bench.analyse import cell_table
 from bench.present import sentences, text_tables
 from bench.records import numbers, store, trial_results
+from bench.records.git_files import tracked_folders
 
 RUNS, SELFTESTS, FAULTS = "Runs", "Self-tests", "Injected faults"
 KINDS = {
@@ -60,19 +60,10 @@ def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:
     return sorted(entries, key=lambda entry: kinds.index(entry.kind))
 
 
-def _published(reports: Path) -> Sequence[str]:
-    """Folders with files in git, so that runs that were only tried are none; without git, all."""
-    command = ["git", "-C", str(reports), "ls-files", "-z"]
-    try:
-        done = subprocess.run(command, capture_output=True, check=False, timeout=60)  # noqa: S603
-    except FileNotFoundError:  # no git
-        pass
-    else:
-        if done.returncode == 0:
-            return [
-                name.partition("/")[0] for name in done.stdout.decode().split("\0") if "/" in name
-            ]
-    return [path.name for path in reports.iterdir() if path.is_dir()]
+def _published(reports: Path) -> Iterable[str]:
+    """Folders that git tracks, so that mere trial runs are left out; without git, all folders."""
+    tracked = tracked_folders(reports)
+    return tracked if tracked is not None else [p.name for p in reports.iterdir() if p.is_dir()]
 
 
 def _entries(folder: Path) -> Iterator[Entry]:

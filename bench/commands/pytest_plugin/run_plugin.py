@@ -21,12 +21,13 @@ from rich.console import Console
 from rich.text import Text
 
 from bench.commands.exits import BAD_INPUT, FAILED
-from bench.measure.catalogue import CatalogueError, faults_of_files, read_catalogue
+from bench.measure.catalogue import file_faults, read_catalogue
 from bench.measure.cluster.follower import TERMINATION, follow
 from bench.measure.cluster.leader import Leader
 from bench.measure.cluster.membership import ClusterError, Membership, membership
 from bench.measure.engine import Engine, Result, Verdicts
 from bench.measure.hosts import Hosts, ThisHost
+from bench.measure.processes.ask import ChildError
 from bench.measure.run_folder import stored_options
 from bench.plan.base_revisions import find_bases, gated
 from bench.plan.distributed_config import DistributedConfig, DistributedConfigError
@@ -45,7 +46,7 @@ from bench.records.statuses import Status
 
 CELLS_FILE = Path(__file__).with_name("cells_test.py")
 BENCHMARK_JSON = "benchmark.json"
-BAD = (BadInput, CatalogueError, ClusterError, DistributedConfigError, store.StoreError)
+BAD = (BadInput, ChildError, ClusterError, DistributedConfigError, store.StoreError)
 """What is wrong with what was asked for, or with where it is to run."""
 
 FRONT: pytest.StashKey[Front] = pytest.StashKey()
@@ -108,7 +109,7 @@ def _make_front(config: pytest.Config, options: Options, hosts: Hosts) -> Front:
     options = stored_options(options)
     if options.base_revision is not None:
         options = gated(options)
-    faults = faults_of_files(options.implementation_path, options.workload_path)
+    faults = file_faults(options.implementation_path, options.workload_path)
     if options.resume is not None:
         faults = [f"{fault}; name where the run's file is now" for fault in faults]
     # Files with a fault stay out, so that the faults of everything else are found as well.
@@ -380,7 +381,7 @@ class Front:
             files.write(directory / BENCHMARK_JSON, text)
         if (directory / store.LAUNCHES).is_file():
             # Drawing libraries take seconds to load: only now, when nobody waits for an answer.
-            from bench.present.report_files import build  # noqa: PLC0415
+            from bench.present.report_files import build
 
             self._run = store.load(directory)
             self._report = build(self._run)
@@ -388,7 +389,7 @@ class Front:
     def pytest_terminal_summary(self) -> None:
         """Print the table of the run; the outcome of a regress run comes from its own plugin."""
         if self._run is not None and not self.engine.bases:
-            from bench.present.closing_summary import print_summary  # noqa: PLC0415 (as above)
+            from bench.present.closing_summary import print_summary
 
             print_summary(self.console, self._run)
 

@@ -1,7 +1,8 @@
-"""The one test function of a run: pytest makes an item of it for each cell.
+"""The only test function of a run; each cell is a pytest item of it.
 
-The engine measures a block when its first item runs; each item then hands the samples of its
-cell to pytest-benchmark, whose timer (set by bench.commands.pytest_front) returns what was stored.
+The first item that runs makes the engine measure everything selected. Each item then hands the
+samples of its cell to pytest-benchmark, whose timer run_plugin.py has replaced by one that returns
+the stored samples.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from bench.commands.pytest_front import FRONT
+from bench.commands.pytest_plugin.run_plugin import FRONT
 
 
 def cell(cell_name: str, benchmark: BenchmarkFixture, request: pytest.FixtureRequest) -> None:

@@ -1,0 +1,43 @@
+"""`python -m bench compare RUN_A RUN_B`: compare two stored runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.commands.exits import refusing
+from bench.commands.shared_options import load_run
+from bench.measure.run_folder import find_run
+from bench.records.paths import REPORTS
+
+
+def compare(
+    a: Annotated[str, typer.Argument(metavar="RUN_A", help="Stored run to compare with.")],
+    b: Annotated[str, typer.Argument(metavar="RUN_B", help="Stored run to compare.")],
+    margin: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PERCENT",
+            help="Step-time difference that is too small to matter (default: the runs' margin).",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder for the pages (default: one in reports/)."),
+    ] = None,
+) -> None:
+    """Compare two stored runs, cell by cell: which cells became faster or slower in RUN_B?"""
+    from rich.console import Console
+
+    from bench.plan.matrix import share
+    from bench.present.comparison import build, comparison_terminal
+
+    with refusing(OSError):
+        ignored = None if margin is None else share("--margin", margin)
+        names = (find_run(name).resolve().name for name in (a, b))
+        folder = output or REPORTS / "_".join(["compare", *names])
+        compared = build(load_run(a), load_run(b), folder, ignored)
+    comparison_terminal.show(Console(highlight=False), compared)
+    typer.echo(f"comparison: {(folder / 'compare.html').as_posix()}")

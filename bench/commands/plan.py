@@ -1,0 +1,116 @@
+"""`python -m bench plan WORKLOAD-SIZE`: which mesh shape would be fastest on other hardware."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from bench.commands.project import COMPILING, precision_faults, predicting
+from bench.commands.shared_options import ImplementationFiles, WorkloadFiles
+from bench.measure.catalogue import file_faults, read_catalogue
+from bench.plan.matrix import BadInput, collected
+from bench.plan.presets import DEFAULT_BATCHES, FALLBACK_BATCH
+from bench.plan.selection import everything, selector
+from bench.records import files
+from bench.records.cells import StepOptions
+from bench.records.messages import Catalogue
+from bench.records.paths import REPORTS
+from bench.records.spelling import closest
+
+
+def plan(
+    workload: Annotated[
+        str, typer.Argument(metavar="WORKLOAD-SIZE", help="Workload and size, as gpt2-124m.")
+    ],
+    hardware: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Chip, named by its file in bench/project/hardware/."),
+    ] = "h100-sxm",
+    chips: Annotated[int, typer.Option(help="Number of chips.")] = 8,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Global batch (default: the workload's default batch for each chip)."
+        ),
+    ] = None,
+    precision: Annotated[str, typer.Option(help="Precision of the step.")] = "bf16",
+    microbatches: Annotated[
+        int, typer.Option(min=1, help="Microbatches that a batch is split into.")
+    ] = 1,
+    remat: Annotated[
+        bool, typer.Option("--remat", help="Recompute activations in the backward pass.")
+    ] = False,
+    keyword: Annotated[
+        str,
+        typer.Option(
+            "-k", metavar="EXPRESSION", help="Rank only these implementations; see `run --help`."
+        ),
+    ] = "",
+    implementation_path: ImplementationFiles = None,
+    workload_path: WorkloadFiles = None,
+) -> None:
+    """Rank mesh shapes and implementations of a workload by predicted step time."""
+    from rich.console import Console
+
+    from bench.present.terminal import counter
+    from bench.project import plan_page
+    from bench.project.compiled_programs import MOST_DEVICES, programs
+    from bench.project.mesh_ranking import rank
+    from bench.project.projection_request import chip_counts, sheets, unavailable, without_peak
+
+    with predicting():
+        faults = file_faults(implementation_path or (), workload_path or ())
+        faults += precision_faults(precision)
+        wanted = collected(faults, sheets, hardware) or []
+        # Every mesh is compiled.
+        counts = collected(faults, partial(chip_counts, most=MOST_DEVICES), str(chips)) or []
+        faults += unavailable(wanted, counts)
+        if len(wanted) > 1:
+            faults.append("--hardware: a plan is of one chip")
+        selected = collected(faults, selector, keyword) or everything
+        faults = faults or [*without_peak(wanted, [precision])]
+        if faults:
+            raise BadInput(faults)
+        (sheet,) = wanted
+        catalogue = read_catalogue(implementation_path or (), workload_path or ())
+        name = _workload(workload, catalogue)
+        each = DEFAULT_BATCHES.get("-".join(name), FALLBACK_BATCH)
+        usable = [entry["name"] for entry in catalogue["implementations"] if not entry["error"]]
+        chosen = [implementation for implementation in usable if selected(implementation)]
+        if not chosen:
+            raise BadInput([f"-k: {keyword!r} selects none of {', '.join(usable)}"])
+        with counter(Console(stderr=True, highlight=False), *COMPILING) as progress:
+            ranking = rank(
+                name,
+                batch or each * chips,
+                StepOptions(precision, microbatches=microbatches, remat=remat),
+                sheet,
+                chips,
+                chosen,
+                lambda cells: programs(cells, catalogue, progress=progress),
+            )
+        if not ranking.ranked:
+            reasons = (*ranking.refused, *ranking.unsupported)
+            raise BadInput([f"{workload}: no mesh can be predicted", *reasons])
+        written = plan_page.build(ranking, REPORTS / f"plan_{files.slug(ranking.title)}")
+    plan_page.show(Console(highlight=False), ranking)
+    typer.echo(f"plan: {written.as_posix()}")
+
+
+def _workload(text: str, catalogue: Catalogue) -> tuple[str, str]:
+    """Look up a workload and its size.
+
+    Raises:
+      BadInput: there is none of that name.
+    """
+    known = {
+        f"{entry['name']}-{size}": (entry["name"], size)
+        for entry in catalogue["workloads"]
+        if not entry["error"]
+        for size in entry["sizes"]
+    }
+    if text not in known:
+        raise BadInput([f"unknown workload {text!r}; {closest(text, known)}"])
+    return known[text]

@@ -1,0 +1,55 @@
+"""The end of a gate: its summary for a pull request, its closing lines and its exit code.
+
+`python -m bench regress` loads this plugin beside run_plugin.py, which does everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from bench.commands.exits import BAD_INPUT, INTERRUPTED
+from bench.commands.pytest_plugin.run_plugin import FRONT, Front
+from bench.plan.options import add_regress_options
+from bench.records import store
+
+_CUT_SHORT = {
+    2: "interrupted",
+    3: "Lockstep itself failed",
+    BAD_INPUT: "something changed under it",
+}
+"""pytest's exit codes after which measurements are missing."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the options that a gate has beside those of a run."""
+    group = parser.getgroup("lockstep-regress", "Lockstep: gating a change")
+    add_regress_options(group.addoption)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, Any, Any]:
+    """Judge what is stored, after everything else has finished."""
+    result = yield
+    front = session.config.stash[FRONT]
+    session.exitstatus = _exit_code(int(session.exitstatus), front)
+    return result
+
+
+def _exit_code(pytest_code: int, front: Front) -> int:
+    directory = front.engine.directory
+    if directory is not None and (directory / store.LAUNCHES).is_file():
+        # Libraries of the report's numbers take seconds to load: see run_plugin.py.
+        from bench.analyse import gate_outcome
+        from bench.present import gate_comment
+
+        outcome = gate_outcome.judge(store.load(directory), _CUT_SHORT.get(pytest_code, ""))
+        summary = gate_comment.write(outcome, directory)
+        gate_comment.show(outcome, front.console)
+        front.console.print(f"summary: {summary.as_posix()}", soft_wrap=True)
+        if not outcome.ended:
+            return outcome.code
+    # pytest's own code for an interruption means here that too much is undecided.
+    return {2: INTERRUPTED, 5: BAD_INPUT}.get(pytest_code, pytest_code)

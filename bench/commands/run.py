@@ -1,0 +1,53 @@
+"""`python -m bench run`: prove and time implementations. Each cell is a pytest item."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+
+import typer
+
+PLUGINS = "bench.commands.pytest_plugin"
+
+SETTINGS = {
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
+    "add_help_option": False,
+}
+"""pytest reads the options, and bench.plan.options describes them."""
+
+
+def run(context: typer.Context) -> None:
+    """Prove and time implementations, then write a report. `run --help` lists the options."""
+    from bench.plan.options import help_text
+
+    if {"-h", "--help"} & set(context.args):
+        typer.echo(help_text(), nl=False)
+        return
+    raise typer.Exit(run_pytest(context.args))
+
+
+def run_pytest(arguments: list[str], *plugins: str) -> int:
+    """Run the cells as pytest items, with further plugins; returns pytest's exit code."""
+    import pytest
+    from pytest_benchmark.logger import PytestBenchmarkWarning
+
+    # Other plugins in the environment would change the output, or claim options of ours.
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    listing = {"--collect-only", "--co"} & set(arguments)
+    # pytest-benchmark's table of all cells is too long to read, so it is shown on request only.
+    table_options = ("--benchmark-compare", "--benchmark-columns", "--benchmark-verbose")
+    wants_table = any(word.startswith(table_options) for word in arguments)
+    cells = Path(__file__).with_name("pytest_plugin") / "cells_test.py"
+    own = [
+        *("-c", str(cells.with_name("pytest.ini"))),
+        *("-p", "pytest_benchmark.plugin", "-p", f"{PLUGINS}.run_plugin"),
+        *(word for plugin in plugins for word in ("-p", f"{PLUGINS}.{plugin}")),
+        "--capture=no",
+        "-q" if listing else "-qq",
+        *([] if wants_table else ["--benchmark-quiet"]),
+        str(cells),
+    ]
+    # It warns that there is nothing to save where no cell is ok; the summary says so as well.
+    warnings.filterwarnings("ignore", category=PytestBenchmarkWarning)
+    return int(pytest.main([*own, *arguments]))

@@ -1,0 +1,78 @@
+"""Where the arrays of a cell lie: a child process builds the cell and answers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import cast
+
+from bench.measure.catalogue import file_faults, read_catalogue
+from bench.measure.environment import worker_environment
+from bench.measure.processes.ask import ChildError, ask
+from bench.plan.matrix import BadInput, make_plan
+from bench.plan.options import Options
+from bench.records.cells import StepOptions
+from bench.records.messages import Inspection, cell_request
+
+COMMAND = (sys.executable, "-m", "bench.worker.answer.inspection")
+TIMEOUT_S = 600.0
+
+_PARTS = 5
+"""Parts of a cell's name: workload-size / mesh / batch / options / implementation."""
+
+
+def read_layout(
+    name: str, implementation_paths: Sequence[str] = (), workload_paths: Sequence[str] = ()
+) -> Inspection:
+    """Build a cell in a child process and read where its arrays lie.
+
+    Args:
+      name: of the cell, such as `gpt2-nano/data=2,model=2/b16/fp32/NAME`.
+      implementation_paths: files outside implementations/.
+      workload_paths: files outside bench/contract/workloads/.
+
+    Raises:
+      BadInput: no cell with this name can be measured here; the message says why.
+      ChildError: the child process failed, or could not build the cell.
+    """
+    faults = file_faults(implementation_paths, workload_paths)
+    options = _options(name, implementation_paths, workload_paths)
+    catalogue = read_catalogue(implementation_paths, workload_paths)
+    cells = make_plan(options, catalogue, faults).cells
+    cell = next(c for c in cells if c.implementation == options.implementations[0])
+    environment = worker_environment(catalogue["platform"], cell.block.mesh.size)
+    answer = ask(COMMAND, json.dumps(cell_request(cell, catalogue)), environment, TIMEOUT_S)
+    if answer.code is None:
+        raise ChildError(f"{cell.name} was not built within {TIMEOUT_S:.0f} s")
+    if answer.code:
+        raise ChildError(f"{cell.name} cannot be built. Its last lines:\n{answer.quoted_lines()}")
+    return cast("Inspection", json.loads(answer.out))
+
+
+def _options(name: str, implementations: Sequence[str], workloads: Sequence[str]) -> Options:
+    """The options of a run that would measure this cell alone."""
+    parts = name.split("/")
+    if len(parts) != _PARTS:
+        example = "gpt2-nano/data=2/b16/fp32/python_loop"
+        raise BadInput([f"{name!r} is not a cell; cells are named like {example}"])
+    workload, mesh, batch, text, implementation = parts
+    try:
+        step = StepOptions.parse(text)
+    except ValueError as error:
+        raise BadInput([str(error)]) from error
+    if step.variant:
+        raise BadInput([f"{name!r}: a variant does not change where arrays lie; leave it out"])
+    return Options(
+        workloads=(workload,),
+        implementations=(implementation,),
+        meshes=(mesh,),
+        batch_sizes=(batch.removeprefix("b"),),
+        precision=(step.precision,),
+        microbatches=(str(step.microbatches),),
+        remat=step.remat,
+        clip_norm=None if step.clip_norm is None else str(step.clip_norm),
+        scaling="strong",
+        implementation_path=tuple(implementations),
+        workload_path=tuple(workloads),
+    )

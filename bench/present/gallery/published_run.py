@@ -1,0 +1,184 @@
+"""The folder of a published run: named, reduced to what readers need, and checked."""
+
+from __future__ import annotations
+
+import getpass
+import itertools
+import platform
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bench.records import files, store
+from bench.records.largest_batches import FILE as MAX_BATCH
+from bench.records.rows import Manifest
+
+MOST_BYTES = 20 * 2**20
+"""Limit on the size of a published folder, because git keeps it forever."""
+
+_SHOWN = 10
+"""Private details that an error message lists."""
+
+_STORED = (
+    store.LAUNCHES,
+    store.CELLS,
+    store.SAMPLES,
+    store.TRACES,
+    store.LOSSES,
+    MAX_BATCH,
+)
+"""Files that everything else is built from, beside the manifest."""
+
+_COMMON = {"", "localhost", "root", "runner", "ubuntu", "user"}
+"""Names of users and hosts that identify nobody, and are ordinary words."""
+
+_HOMES = re.compile(r"(?:/home/|/Users/|/root/|[A-Za-z]:\\{1,2}Users\\)[\w.-]*")
+
+_CODE = re.compile(r'<script type="module">.*?</script>', re.DOTALL)
+
+
+class PublishError(Exception):
+    """A run cannot be published; the message lists every reason."""
+
+    def __init__(self, *reasons: str) -> None:
+        super().__init__("\n".join(reasons))
+
+
+def publish(run: store.Run, reports: Path) -> Path:
+    """Make a published folder of a run, and return it.
+
+    The folder holds the manifest, the stored rows, and the report built from them (pages, plots,
+    and tables as CSV), but neither Parquet files nor traces. The manifest names the run after the
+    folder. A projection of the run is copied along.
+
+    Args:
+      run: the stored run.
+      reports: the folder of published runs.
+
+    Raises:
+      PublishError: the run has no rows or damaged ones, was published before, is too large, or
+        contains private details of this machine or its user.
+      OSError: the folder cannot be written.
+    """
+    # Drawing libraries take seconds to load, and a run may be refused before they are needed.
+    from bench.present import predicted_curves  # noqa: PLC0415
+    from bench.present.report_files import build  # noqa: PLC0415
+
+    if run.damaged:
+        raise PublishError(f"{run.directory.as_posix()} is damaged: {run.damaged[0]}")
+    target = _free_folder(run, reports)
+    with tempfile.TemporaryDirectory(prefix=".publish-", dir=reports) as draft:
+        folder = Path(draft, target.name)
+        folder.mkdir()
+        store.write_manifest(folder, {**run.manifest, "run": target.name})
+        for file in _STORED:
+            if (run.directory / file).exists():
+                shutil.copy(run.directory / file, folder)
+        projection = run.directory / predicted_curves.PAGE.parent
+        if projection.is_dir():
+            shutil.copytree(projection, folder / predicted_curves.PAGE.parent)
+        build(store.load(folder))
+        for path in folder.rglob("*.parquet"):
+            path.unlink()
+        reasons = [*_too_large(folder), *_private(folder)]
+        if reasons:
+            raise PublishError(*reasons)
+        folder.rename(target)
+    return target
+
+
+def _free_folder(run: store.Run, reports: Path) -> Path:
+    """The run's published folder, numbered if other runs have taken its name."""
+    name = published_name(run)
+    for number in itertools.count(1):
+        target = reports / (name if number == 1 else f"{name}_{number}")
+        if not target.exists():
+            break
+        if _is_same_run(target, run.manifest):
+            raise PublishError(
+                f"{target.as_posix()} exists; remove it to publish this run in its place"
+            )
+    return target
+
+
+def _is_same_run(folder: Path, manifest: Manifest) -> bool:
+    """Whether a folder holds a published run; one that cannot be read may do."""
+    try:
+        published = store.read_manifest(folder)
+    except store.StoreError:
+        return True
+    return all(published[key] == manifest[key] for key in ("started_at", "host"))
+
+
+def published_name(run: store.Run) -> str:
+    """Name a run by workload, hardware and date: `gpt2-nano_2-core-cpu_2026-11-22`.
+
+    Raises:
+      PublishError: the run has no cells.
+    """
+    workloads = sorted((run.cells["workload"] + "-" + run.cells["size"]).unique())
+    if not workloads:
+        raise PublishError(f"{run.directory.as_posix()} has no cells; there is nothing to publish")
+    most = 2
+    named = "-and-".join(workloads) if len(workloads) <= most else f"{len(workloads)}-workloads"
+    return f"{named}_{hardware_name(run.manifest)}_{run.manifest['started_at'][:10]}"
+
+
+def hardware_name(manifest: Manifest) -> str:
+    """Name the hardware of a run: `2-core-cpu`, `nvidia-h200` or `8-nvidia-h200`."""
+    if manifest["platform"] == "cpu":
+        return f"{manifest['host']['usable_cores']}-core-cpu"
+    kind = files.slug(manifest["device_kind"])
+    count = manifest["device_count"]
+    return kind if count == 1 else f"{count}-{kind}"
+
+
+def _too_large(folder: Path) -> Iterator[str]:
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    if size > MOST_BYTES:
+        yield (
+            f"it would have {size / 2**20:.1f} MiB, and may have {MOST_BYTES / 2**20:.0f}; publish "
+            "a run of fewer blocks or rounds"
+        )
+
+
+def _private(folder: Path) -> Sequence[str]:
+    """Find private details of this machine or its user; the first ones in full."""
+    details = [
+        f"{path.relative_to(folder).as_posix()}, line {number}: {detail!r} tells of this machine "
+        "or its user"
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.suffix != ".png"
+        for number, line in enumerate(_without_code(path.read_text("utf-8")).splitlines(), start=1)
+        for detail in _private_words(line)
+    ]
+    more = len(details) - _SHOWN
+    return [*details[:_SHOWN], f"and {more} more"] if more > 0 else details
+
+
+def _without_code(text: str) -> str:
+    """Blank a page's script, which is the same in every report, and keep its lines."""
+    return _CODE.sub(lambda code: "\n" * code[0].count("\n"), text)
+
+
+def _private_words(line: str) -> list[str]:
+    """Folders of this machine, home folders, and names of the user or host in a line."""
+    folders = {str(Path.cwd()), str(Path.home()), tempfile.gettempdir()}
+    if sys.prefix != sys.base_prefix:  # a virtual environment
+        folders.add(sys.prefix)
+    names = {_user(), platform.node(), platform.node().partition(".")[0]} - _COMMON
+    words = [f"{path}/" for path in sorted(folders - {"/"}) if f"{path}/" in line]
+    words += [
+        name for name in sorted(names) if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", line)
+    ]
+    return words or [match[0] for match in [_HOMES.search(line)] if match]
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # the user of a container may have no name
+        return ""

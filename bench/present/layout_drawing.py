@@ -1,0 +1,130 @@
+"""Where a cell's arrays lie, drawn on the terminal: mesh, parameters, shards, bytes per device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bench.records import numbers
+from bench.records.messages import ArrayLayout, Inspection
+
+_MOST = 8
+"""Shards along a dimension that are drawn; of more, the first ones and the last."""
+
+
+def show(console: Console, layout: Inspection) -> None:
+    """Print the mesh, every parameter, how the sharded ones are divided, and bytes per device."""
+    axes = ", ".join(f"{name}={size}" for name, size in layout["axes"])
+    console.print(Text(f"Mesh {axes}: device ids, {layout['axes'][-1][0]} across", style="bold"))
+    console.print(_grid(layout["devices"]))
+    if layout["unsupported"]:
+        console.print(f"\nunsupported: {layout['unsupported']}")
+        return
+    console.print(Text("\nParameters", style="bold"))
+    console.print(_parameters(layout["parameters"]))
+    for array in _examples(layout["parameters"]):
+        title = f"\n{array['path']}, {_sizes(array['shape'])}: devices that hold each shard"
+        console.print(Text(title, style="bold"))
+        console.print(_drawing(array))
+    console.print(Text("\nBytes per device", style="bold"))
+    console.print(_totals(layout))
+
+
+def _grid(rows: Sequence[Sequence[object]]) -> Table:
+    table = Table(show_header=False, show_lines=True)
+    for _ in rows[0]:
+        table.add_column(justify="center")
+    for row in rows:
+        table.add_row(*map(str, row))
+    return table
+
+
+def _table(texts: Sequence[str], figures: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for number, heading in enumerate(texts):
+        table.add_column(heading, overflow="fold", no_wrap=number > 0)
+    for heading in figures:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _parameters(arrays: Sequence[ArrayLayout]) -> Table:
+    table = _table(("name", "shape", "dtype", "shards"), ("copies", "whole", "per device"))
+    for array in arrays:
+        shards = _sizes([len(starts) for starts in _starts(array)])
+        table.add_row(
+            array["path"],
+            _sizes(array["shape"]) or "scalar",
+            array["dtype"],
+            shards if len(array["parts"]) > 1 else "whole",
+            str(max(len(part["devices"]) for part in array["parts"])),
+            numbers.bytes_(array["bytes"]),
+            numbers.bytes_(array["device_bytes"]),
+        )
+    return table
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    """Sizes along each dimension: `16x3x8`, with a multiplication sign."""
+    return numbers.TIMES.join(map(str, sizes))
+
+
+def _starts(array: ArrayLayout) -> list[list[int]]:
+    """First indices of the shards along each dimension."""
+    dimensions = range(len(array["shape"]))
+    return [sorted({part["index"][d][0] for part in array["parts"]}) for d in dimensions]
+
+
+def _examples(arrays: Sequence[ArrayLayout]) -> Iterator[ArrayLayout]:
+    """The largest array of each way to shard one."""
+    seen = set()
+    for array in sorted(arrays, key=lambda array: -array["bytes"]):
+        counts = tuple(map(len, _starts(array)))
+        way = counts, tuple(sorted(tuple(part["devices"]) for part in array["parts"]))
+        if len(array["parts"]) > 1 and way not in seen:
+            seen.add(way)
+            yield array
+
+
+def _drawing(array: ArrayLayout) -> Table:
+    """The shards with the devices that hold them; the last dimension runs across."""
+    starts = _starts(array)
+    divided = [d for d, own in enumerate(starts) if len(own) > 1]
+    across = divided[-1] if divided[-1] == len(starts) - 1 or len(divided) > 1 else None
+    down = next((d for d in reversed(divided) if d != across), None)
+    holders = {
+        tuple(part["index"][d][0] for d in divided): part["devices"] for part in array["parts"]
+    }
+    rows = []
+    for row in _drawn(starts[down]) if down is not None else [None]:
+        cells = []
+        for column in _drawn(starts[across]) if across is not None else [None]:
+            key = tuple(
+                column if d == across else row if d == down else starts[d][0] for d in divided
+            )
+            devices = holders.get(cast("tuple[int, ...]", key))
+            cells.append("..." if devices is None else " ".join(map(str, devices)))
+        rows.append(cells)
+    return _grid(rows)
+
+
+def _drawn(starts: Sequence[int]) -> list[int | None]:
+    if len(starts) <= _MOST:
+        return list(starts)
+    return [*starts[: _MOST - 2], None, starts[-1]]
+
+
+def _totals(layout: Inspection) -> Table:
+    table = _table(("device",), ("parameters", "optimizer and others", "batch", "together"))
+    sizes = layout["device_bytes"]
+    for device in (str(d) for row in layout["devices"] for d in row):
+        params, state, batch = (
+            sizes[name].get(device, 0) for name in ("parameters", "state", "batch")
+        )
+        row = (params, state - params, batch, state + batch)
+        table.add_row(device, *map(numbers.bytes_, row))
+    return table
