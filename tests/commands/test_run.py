@@ -437,14 +437,17 @@ def test_commands_without_tables_need_not_wait_for_them(mixed: tuple[Front, Done
     """Not even where stored runs tell how long blocks take."""
     front = Front(mixed[0].folder)
     front.environment["PYTHONPROFILEIMPORTTIME"] = "1"
-    for words in (["--help"], ["run", *SMALL, "--dry-run"]):
+    tables = {"numpy", "pandas", "pyarrow", "scipy", "matplotlib"}
+    for words, module, slow in (
+        (["--help"], "commands.run", {*tables, "pytest", "pydantic"}),
+        (["run", *SMALL, "--dry-run"], "measure.engine", tables),
+    ):
         process = front.start(*words)
         _, err = process.communicate(timeout=60)
         names = [line.rpartition("|")[2].strip() for line in err.splitlines()]
         assert process.returncode == 0
-        assert "bench.commands.pytest_plugin.run_plugin" in names
-        tables = {"numpy", "pandas", "pyarrow", "scipy", "matplotlib"}
-        assert not tables & {name.partition(".")[0] for name in names}
+        assert f"bench.{module}" in names
+        assert not slow & {name.partition(".")[0] for name in names}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
