@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from bench.analyse import cell_table
-from bench.analyse.cell_table import Comparison
+from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import Ratio
 from bench.analyse.verdicts import compare
 from bench.records.cells import base_of

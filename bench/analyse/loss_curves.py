@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from bench.analyse.cell_table import Comparison, Tables
+    from bench.analyse.cell_table import Tables
+    from bench.analyse.comparisons import Comparison
     from bench.records.rows import LossRow
 
 EARLY = 40

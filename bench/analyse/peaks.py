@@ -1,38 +1,53 @@
-"""Published peak FLOP/s of devices, and the share of it that a step used. Imports no jax."""
+"""Published peak FLOP/s of devices, and the share of it that a step used."""
 
 from __future__ import annotations
 
 import functools
+import math
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.records import numbers
 from bench.records.cells import PRECISIONS
 
 
 @dataclass(frozen=True)
 class Peak:
-    """What a vendor publishes for one device at one precision."""
+    """A vendor's published figure for one device at one precision."""
 
     flops: float
     """Dense FLOP/s of one device."""
     note: str
     source: str
-    """Address of the page or paper it is from."""
+    """Address of the page or paper."""
 
 
 def peak(device_kind: str, precision: str) -> Peak | None:
-    """Published peak of a device; None where peaks.toml has none. Never a near match."""
+    """Return the published peak of a device, or None where peaks.toml has none: no near match."""
     return _table().get((device_kind, precision))
 
 
-def mfu(model_flops: float, step_seconds: float, devices: int, published: Peak) -> float:
-    """Model FLOPs utilization: model FLOP/s over peak FLOP/s of all devices.
+def utilization(
+    device_kind: str, precision: str, model_flops: float, step_s: float, devices: int
+) -> tuple[float, str]:
+    """Return the model FLOPs utilization, and why a step time is implausible.
 
-    Defined in PaLM (Chowdhery et al., 2022, appendix B). Over 1 the time, the FLOPs or the
-    peak is wrong; the caller must refuse the time.
+    The utilization is model FLOP/s over the peak FLOP/s of all devices, as defined in PaLM
+    (Chowdhery et al., 2022, appendix B); NaN where there is no published peak. Over 1, the time,
+    the FLOPs or the peak is wrong, and the caller must refuse the time; otherwise the reason is
+    empty.
     """
-    return model_flops / (step_seconds * devices * published.flops)
+    published = peak(device_kind, precision)
+    if published is None:
+        return math.nan, ""
+    share = model_flops / (step_s * devices * published.flops)
+    if math.isnan(share) or share <= 1:
+        return share, ""
+    return share, (
+        f"the time would mean {numbers.percent(share)} of the published peak of {device_kind}, "
+        f"{numbers.si(published.flops, 'FLOP/s')}; no device is that fast, so the time is not shown"
+    )
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import pandas as pd
 
 from bench.analyse import cell_table
-from bench.analyse.cell_table import Comparison
+from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import Ratio, quotient, ratios, unpaired
 from bench.analyse.run_settings import Difference, contents, differences
 from bench.analyse.verdicts import ALPHA, Verdict, decide

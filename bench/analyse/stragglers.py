@@ -1,4 +1,4 @@
-"""Which process of several is slow, and by how much: from samples, and from traces."""
+"""Which of several processes is slow, and by how much."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bench.analyse.causes import attribution
+
 if TYPE_CHECKING:
-    pass
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from bench.records.cells import Block
+    from bench.records.rows import TraceRow
 
 
 @dataclass(frozen=True)
@@ -23,13 +29,28 @@ class Spread:
     """Median over spans of the longest time over the shortest, less 1."""
 
 
-def spread(times: np.ndarray) -> Spread:
-    """Compare processes.
+def process_times(timed: pd.DataFrame, places: NDArray[np.intp]) -> dict[str, NDArray[np.int64]]:
+    """Return each arm's nanoseconds of throughput spans, (spans, processes)."""
+    rows = timed[["arm", "process_throughput_ns"]].iloc[places].dropna()
+    return {
+        str(arm): np.array(own["process_throughput_ns"].tolist(), dtype=np.int64)
+        for arm, own in rows.groupby("arm")
+    }
 
-    Args:
-      times: (spans, processes), of any unit.
-    """
+
+def spread(times: NDArray[np.int64]) -> Spread:
+    """Compare processes by their times, (spans, processes), in any unit."""
     counts = np.bincount(times.argmax(axis=1), minlength=times.shape[1])
     excess = np.median(times.max(axis=1) / times.min(axis=1)) - 1
     slowest = int(counts.argmax())
     return Spread(slowest, float(counts[slowest] / len(times)), float(excess))
+
+
+def busiest(trace: TraceRow, block: Block) -> tuple[int, float]:
+    """Return the rank that computes most in traced steps, and its excess over the mean."""
+    devices = block.mesh.size // block.options.processes
+    seconds = np.zeros(block.options.processes)
+    for place, computing in attribution.stragglers(trace).items():
+        seconds[place // devices] += computing / devices
+    rank = int(seconds.argmax())
+    return rank, float(seconds[rank] / seconds.mean() - 1)

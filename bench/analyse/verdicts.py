@@ -21,6 +21,7 @@ from bench.records.statuses import MARGIN, VerdictWord
 if TYPE_CHECKING:
     from bench.analyse.ratio_intervals import Ratio
     from bench.analyse.sample_rounds import Rounds
+    from bench.records.rows import Manifest
 
 ALPHA = 0.01
 
@@ -47,6 +48,11 @@ class Verdict:
     def decided(self) -> bool:
         """Whether anything can be said."""
         return self.word != "undecided"
+
+
+def margin_of(manifest: Manifest) -> float:
+    """Return the relative difference of step times that a run takes to be too small to matter."""
+    return float(manifest["config"].get("margin", MARGIN))
 
 
 def decide(ratio: Ratio, alpha: float, margin: float = MARGIN) -> Verdict:

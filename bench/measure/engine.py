@@ -565,12 +565,10 @@ def _results(
             if first.get(key) is not None and first[key] == first[key]
         }
         status, reason = first["status"], first["reason"]
-        published = peaks.peak(device_kind, first["precision"])
-        if status == "ok" and published is not None:
-            used = peaks.mfu(first["model_flops"], median(measured), first["devices"], published)
-            if used > 1:
-                status = "implausible"
-                reason = f"its time would mean {used:.0%} of the device's published peak"
+        if status == "ok":
+            figures = first["precision"], first["model_flops"], median(measured), first["devices"]
+            _, reason = peaks.utilization(device_kind, *figures)
+            status = "implausible" if reason else "ok"
         results[cell] = Result(status, reason, tuple(measured) if status == "ok" else (), extra)
     return results
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.analyse import cell_table, checkpoint_costs, input_cost, loss_curves
-from bench.analyse.cell_table import Comparison
+from bench.analyse.comparisons import Comparison
 from bench.present import checkpoint_tables, input_tables, loss_sentences, sentences
 from bench.records import numbers, store
 from bench.records.statuses import FAILURES, STATUSES, VERDICT_STYLES
@@ -87,7 +87,7 @@ def print_summary(console: Console, run: store.Run) -> None:
 
 
 def _row(comparison: Comparison) -> _Row:
-    mesh, batch = comparison.mesh, str(comparison.batch)
+    mesh, batch = str(comparison.block.mesh), str(comparison.block.batch)
     ranked = comparison.ranked
     if not ranked:
         return _Row(comparison.subject, mesh, batch, "none", "", "", "", "", "")

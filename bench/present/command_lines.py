@@ -10,7 +10,7 @@ from bench.records.cells import StepOptions
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from bench.analyse.cell_table import Comparison
+    from bench.analyse.comparisons import Comparison
     from bench.records.rows import Manifest
 
 
@@ -19,18 +19,18 @@ def of_run(manifest: Manifest) -> str:
     return shlex.join(["python", "-m", "bench", *manifest["argv"]])
 
 
-def of_block(block: Comparison, manifest: Manifest) -> str:
+def of_block(comparison: Comparison, manifest: Manifest) -> str:
     """What measures a block again; `--implementations` and their names are to be appended.
 
     A cell is measured beside its baseline, because its ratio is one to it. Files of the user's own
     are named as they were when the run was started.
     """
-    config = manifest["config"]
+    block, config = comparison.block, manifest["config"]
     words = [
         *("--workloads", f"{block.workload}-{block.size}"),
-        *("--meshes", block.mesh),
+        *("--meshes", str(block.mesh)),
         *("--batch-sizes", str(block.batch), "--scaling", "strong"),
-        *_step(StepOptions.parse(block.options), config.get("options", {})),
+        *_step(block.options, config.get("options", {})),
     ]
     for name in ("launches", "rounds", "seconds"):
         if name in config:
@@ -44,8 +44,8 @@ def of_block(block: Comparison, manifest: Manifest) -> str:
         words += ["--train-steps", str(config["train_steps"])]
     if config.get("profile_steps"):
         words.append("--profile")
-    if block.baseline:
-        words += ["--baseline", block.baseline]
+    if comparison.baseline:
+        words += ["--baseline", comparison.baseline]
     return f"nox -s bench -- {shlex.join(words)}"
 
 

@@ -35,7 +35,8 @@ from bench.records.statuses import STATUSES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from bench.analyse.cell_table import Comparison, Tables
+    from bench.analyse.cell_table import Tables
+    from bench.analyse.comparisons import Comparison
     from bench.present.predicted_curves import Projected
     from bench.present.print_plots import Chart, Figures
     from bench.present.sentences import Caveat

@@ -24,7 +24,6 @@ from bench.analyse import (
     variant_ratios,
 )
 from bench.analyse.causes import traced_differences
-from bench.analyse.cell_table import oversubscribed
 from bench.present import command_lines, text_tables, trace_tables
 from bench.records.arms import implementation_of
 
@@ -32,7 +31,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from bench.analyse.cell_table import Comparison, Tables
+    from bench.analyse.cell_table import Tables
+    from bench.analyse.comparisons import Comparison
     from bench.present.cause_sentences import Reason
     from bench.records.largest_batches import MaxBatchRow
     from bench.records.rows import Manifest, TraceRow
@@ -162,11 +162,11 @@ def _blocks(
         row = {
             "name": block.name,
             "subject": number[block.subject],
-            "mesh": block.mesh,
-            "batch": block.batch,
-            "devices": block.devices,
-            "processes": block.processes,
-            "oversubscribed": oversubscribed(manifest, block.devices),
+            "mesh": str(block.block.mesh),
+            "batch": block.block.batch,
+            "devices": block.block.mesh.size,
+            "processes": block.block.options.processes,
+            "oversubscribed": block.oversubscribed,
             "baseline": place.get(block.baseline, -1),
             "margin": block.margin,
             "floor": None if floor is None else _short([floor.value, floor.low, floor.high]),

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from bench.analyse.cell_table import Comparison, Tables
+    from bench.analyse.cell_table import Tables
+    from bench.analyse.comparisons import Comparison
     from bench.analyse.scaling_curves import Scaling
     from bench.present.plots.style import Plot
     from bench.present.text_tables import Table
@@ -152,7 +153,7 @@ def names(found: Tables) -> list[str]:
 
 def anchor(block: Comparison) -> str:
     """A subject's name in addresses and file names."""
-    return re.sub(r"[^\w-]", "-", f"{block.workload}-{block.size}-{block.options}")
+    return re.sub(r"[^\w-]", "-", block.subject.replace(", ", "-"))
 
 
 def sample(items: Sequence[Item], most: int) -> list[Item]:
@@ -261,7 +262,7 @@ def _scaling(curve: Scaling, implementations: list[str]) -> _Planned:
 def _breakdown(slug: str, blocks: list[Comparison], found: Tables, most: int) -> Iterator[_Planned]:
     traced = [
         breakdown.Panel(
-            f"{block.mesh}\nbatch {block.batch}",
+            f"{block.block.mesh}\nbatch {block.block.batch}",
             {
                 cell["implementation"]: traced_differences.parts(found.traces[cell["cell"]])
                 for cell in block.ranked
@@ -335,7 +336,7 @@ def _roofline(
     ceilings: dict[int, Ceilings] = {}
     for block in blocks:
         if block.ceilings is not None:
-            ceilings.setdefault(block.devices, block.ceilings)
+            ceilings.setdefault(block.block.mesh.size, block.ceilings)
     known = cells[
         (cells["status"] == "ok") & (cells["intensity"] > 0) & (cells["device_flops"] > 0)
     ]
@@ -416,7 +417,7 @@ def _samples(block: Comparison) -> distribution.Panel:
     middle = float(np.nanmedian(block.rounds.seconds(block.baseline, "throughput")))
     times = {arm: block.rounds.seconds(arm, "throughput") / middle for arm in block.arms}
     return distribution.Panel(
-        f"{block.mesh}\nbatch {block.batch}",
+        f"{block.block.mesh}\nbatch {block.block.batch}",
         {arm: every[np.isfinite(every)] for arm, every in times.items()},
     )
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from bench.analyse.causes import attribution
-from bench.analyse.stragglers import spread
+from bench.analyse.stragglers import busiest, spread
 from bench.present.columns import Figure
 from bench.present.text_tables import Row, Table
 from bench.records import numbers
@@ -15,7 +12,7 @@ from bench.records import numbers
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from bench.analyse.cell_table import Comparison
+    from bench.analyse.comparisons import Comparison
     from bench.records.rows import TraceRow
 
 
@@ -54,9 +51,5 @@ def table(block: Comparison, traces: Mapping[str, TraceRow]) -> Table | None:
 def _busiest(trace: TraceRow | None, block: Comparison) -> Figure:
     if trace is None:
         return Figure(numbers.MISSING)
-    each = block.devices // block.processes
-    seconds = np.zeros(block.processes)
-    for place, computing in attribution.stragglers(trace).items():
-        seconds[place // each] += computing / each
-    busiest = int(seconds.argmax())
-    return Figure(str(busiest), f"+{numbers.percent(seconds[busiest] / seconds.mean() - 1)}")
+    rank, excess = busiest(trace, block.block)
+    return Figure(str(rank), f"+{numbers.percent(excess)}")

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.analyse import cell_table, loss_curves, peaks
+from bench.analyse import loss_curves, peaks
 from bench.analyse.ratio_intervals import PROCESS_SD, floor_width
 from bench.analyse.verdicts import decide
 from bench.present import loss_sentences
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from bench.analyse.cell_table import Comparison, Tables
+    from bench.analyse.cell_table import Tables
+    from bench.analyse.comparisons import Comparison
     from bench.analyse.ratio_intervals import Ratio
     from bench.analyse.verdicts import Claim
     from bench.records.rows import Manifest
@@ -322,8 +323,7 @@ def damage(found: Sequence[Damage]) -> str:
 
 
 def _oversubscribed(content: Tables, manifest: Manifest) -> str:
-    over = sorted({c.devices for c in content.comparisons
-                   if cell_table.oversubscribed(manifest, c.devices)})  # fmt: skip
+    over = sorted({c.block.mesh.size for c in content.comparisons if c.oversubscribed})
     if not over:
         return ""
     cores = numbers.count(int(manifest["host"]["usable_cores"]), "usable core")
@@ -470,7 +470,9 @@ def _implausible(content: Tables) -> str:
 def _no_peak(content: Tables, manifest: Manifest) -> str:
     kind = manifest["device_kind"]
     missing = [
-        p for p in sorted({c.precision for c in content.comparisons}) if not peaks.peak(kind, p)
+        p
+        for p in sorted({c.block.options.precision for c in content.comparisons})
+        if not peaks.peak(kind, p)
     ]
     if not missing:
         return ""

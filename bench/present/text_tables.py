@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from bench.analyse import cell_table, loss_curves, peaks
+from bench.analyse import loss_curves, peaks
 from bench.analyse.ratio_intervals import floor_width
 from bench.present import command_lines, sentences
 from bench.present.cause_sentences import signed
 from bench.present.columns import Figure
 from bench.records import numbers
-from bench.records.cells import StepOptions
 from bench.records.statuses import STATUSES
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from bench.analyse.cell_table import Comparison
+    from bench.analyse.comparisons import Comparison
     from bench.analyse.loss_curves import Curve, Training
     from bench.analyse.scaling_curves import Scaling
     from bench.analyse.variant_ratios import Effect
@@ -196,7 +195,7 @@ def facts(block: Comparison, manifest: Manifest) -> list[str]:
     flops = _known(ranked, "model_flops")
     if flops:
         facts.append(f"Model FLOPs {numbers.si(flops[0], 'FLOP')} a step.")
-    published = peaks.peak(manifest["device_kind"], block.precision)
+    published = peaks.peak(manifest["device_kind"], block.block.options.precision)
     if published:
         facts.append(
             f"Peak {numbers.si(published.flops, 'FLOP/s')} a device ({published.note}; "
@@ -207,7 +206,7 @@ def facts(block: Comparison, manifest: Manifest) -> list[str]:
     spans = " or ".join(map(str, block.span_steps))
     facts.append(f"{rounds} of {spans} steps in {launches}.")
     facts += _effects(block)
-    if cell_table.oversubscribed(manifest, block.devices):
+    if block.oversubscribed:
         facts.append("More devices than cores: not a measure of scaling.")
     return facts
 
@@ -261,7 +260,7 @@ def communication(blocks: list[Comparison]) -> Table | None:
             if cell["communication"] is not None
         }
         for block in blocks
-        if block.devices > 1
+        if block.block.mesh.size > 1
     }
     places = [place for place, cells in known.items() if cells]
     if not places:
@@ -311,7 +310,7 @@ def variant(effects: list[Effect]) -> Table:
         Row(name, [_changed(of_place.get(place)) for place in places])
         for name, of_place in sorted(by_name.items())
     ]
-    several = not StepOptions.parse(effects[0].block.options).variant
+    several = not effects[0].block.block.options.variant
     other = "one process" if several else "the usual environment"
     fact = (
         f"Step time over that in {other}, which is measured in launches of its own, so that "

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from bench.analyse.causes.attribution import Cause
-    from bench.analyse.cell_table import Comparison
+    from bench.analyse.comparisons import Comparison
     from bench.records.rows import TraceRow
 
 _MOST_CAUSES = 12

@@ -94,6 +94,16 @@ class Block:
         """`gpt2-nano/data=2/b16/fp32`, with what else is asked of the step: `fp32,remat`."""
         return f"{self.workload}-{self.size}/{self.mesh}/b{self.batch}/{self.options}"
 
+    @property
+    def subject(self) -> str:
+        """`gpt2-nano, fp32`: blocks of one subject differ by mesh and batch alone."""
+        return f"{self.workload}-{self.size}, {self.options}"
+
+    @property
+    def place(self) -> str:
+        """`data=2, batch 16`: what tells blocks of one subject apart."""
+        return f"{self.mesh}, batch {self.batch}"
+
 
 @dataclass(frozen=True)
 class Cell:

@@ -9,6 +9,7 @@ their unit in their name; `_ns` are integers (means of them floats), `_s` floats
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.records.cells import Block, Cell, StepOptions
@@ -125,11 +126,15 @@ class BlockFields(TypedDict):
     """The precision, and what else is asked of the step: `fp32,microbatches=4,remat,clip=1`."""
 
 
-def cell_of(row: CellRow) -> Cell:
-    """The cell that a row is of."""
+def block_of(row: Mapping[str, Any]) -> Block:
+    """Return the block of a row that has BlockFields."""
     mesh, options = MeshShape.parse(row["mesh"]), StepOptions.parse(row["options"])
-    block = Block(row["workload"], row["size"], mesh, row["batch"], options)
-    return Cell(block, row["implementation"])
+    return Block(row["workload"], row["size"], mesh, int(row["batch"]), options)
+
+
+def cell_of(row: CellRow) -> Cell:
+    """Return the cell of a row."""
+    return Cell(block_of(row), row["implementation"])
 
 
 def block_fields(block: Block, attempt: str, launch: int) -> BlockFields:

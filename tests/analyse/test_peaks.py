@@ -39,8 +39,10 @@ def test_the_rest_is_unknown(kind: str, precision: str) -> None:
 
 
 def test_utilization_counts_all_devices() -> None:
-    published = peaks.Peak(100.0, "", "")
-    assert peaks.mfu(400.0, 2.0, 4, published) == pytest.approx(0.5)
+    published = peaks.peak("NVIDIA H200", "bf16")
+    assert published is not None
+    share, reason = peaks.utilization("NVIDIA H200", "bf16", 4 * published.flops, 2.0, 4)
+    assert (share, reason) == (pytest.approx(0.5), "")
 
 
 def test_every_entry_has_a_public_source() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from dataclasses import replace
 
 import pytest
 import synthetic
@@ -49,10 +50,10 @@ def test_the_command_of_a_block_asks_for_that_block(tmp_path, options) -> None:
             "implementation_path": ["../my steps/mine.py"],
         },
     }
-    (block,) = cell_table.build(run).comparisons
-    object.__setattr__(block, "options", options)
-    found = read(f"{command_lines.of_block(block, run.manifest)} --implementations jit_spmd pmap")
+    (comparison,) = cell_table.build(run).comparisons
     asked = StepOptions.parse(options)
+    block = replace(comparison, block=replace(comparison.block, options=asked))
+    found = read(f"{command_lines.of_block(block, run.manifest)} --implementations jit_spmd pmap")
     assert found.workloads == ("mlp-base",)
     assert found.meshes == ("data=4",)
     assert (found.batch_sizes, found.scaling) == (("256",), "strong")

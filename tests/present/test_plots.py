@@ -275,7 +275,7 @@ def test_roofline_shows_cells_below_measured_roofs(kept: list[Figure]) -> None:
 
 def test_rooflines_need_ceilings(found: Tables, outlined: list[Figure]) -> None:
     unknown = [
-        block if block.devices < 4 else dataclasses.replace(block, ceilings=None)
+        block if block.block.mesh.size < 4 else dataclasses.replace(block, ceilings=None)
         for block in found.comparisons
     ]
     again = print_plots.draw(dataclasses.replace(found, comparisons=unknown))

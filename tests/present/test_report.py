@@ -183,7 +183,7 @@ def test_a_variant_is_compared_with_the_usual_environment(tmp_path: Path) -> Non
     effects = variant_ratios.find(built.comparisons)
     assert {effect.implementation for effect in effects} == set(SMALL.ratios)
     for effect in effects:
-        assert effect.block.options == "fp32,variant=slow"
+        assert str(effect.block.block.options) == "fp32,variant=slow"
         assert not effect.ratio.paired
         assert effect.ratio.low < 1.5 < effect.ratio.high
         assert effect.verdict.word == "slower"

@@ -13,7 +13,7 @@ from bench.analyse.causes.attribution import Attribution, attribute, means
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from bench.analyse.cell_table import Comparison
+    from bench.analyse.comparisons import Comparison
     from bench.records.rows import TraceRow
 
 _COMPUTING = ("matmul", "elementwise", "layout", "unknown")

@@ -17,7 +17,7 @@ from bench.records.statuses import STATUSES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from bench.analyse.cell_table import Comparison
+    from bench.analyse.comparisons import Comparison
     from bench.analyse.ratio_intervals import Ratio
     from bench.analyse.run_changes import Change, Compared
 

@@ -92,8 +92,8 @@ def _run(folder: Path) -> Entry:
         "Measured": text_tables.started(manifest),
         "Hardware": hardware(manifest["platform"], manifest["device_kind"], host, count),
         "Versions": ", ".join(versions),
-        "Workloads": ", ".join(dict.fromkeys(f"{b.workload}-{b.size}" for b in blocks)),
-        "Meshes": "; ".join(dict.fromkeys(b.mesh for b in blocks)),
+        "Workloads": ", ".join(dict.fromkeys(f"{c.block.workload}-{c.block.size}" for c in blocks)),
+        "Meshes": "; ".join(dict.fromkeys(str(c.block.mesh) for c in blocks)),
         "Cells": sentences.tally(found.cells),
         "Verdicts": sentences.decisions(found.cells),
     }

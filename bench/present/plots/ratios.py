@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from bench.analyse.cell_table import Comparison
+    from bench.analyse.comparisons import Comparison
     from bench.present.plots.style import Plot
 
 CLIP = 1.5
@@ -70,7 +70,8 @@ def draw(
                               color=MUTED, fontsize=6.5, va="center")  # fmt: skip
             axes.grid(visible=False, axis="y")
             axes.tick_params(axis="y", labelcolor=INK)
-            axes.set_title(f"{style.short(comparison.mesh)}\nbatch {comparison.batch}")
+            block = comparison.block
+            axes.set_title(f"{style.short(str(block.mesh))}\nbatch {block.batch}")
         grid.label(figure, "step time over the baseline's (left of 1 is faster)")
         return style.render(figure, slug)
 

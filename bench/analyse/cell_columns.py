@@ -1,0 +1,152 @@
+"""The columns of a cell: what was stored about it, its times, and its place among the others."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from bench.analyse import energy_per_step, peaks
+from bench.records.statuses import decisive
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from bench.analyse.comparisons import Comparison
+    from bench.analyse.sample_rounds import Spread
+    from bench.records.rows import Manifest
+
+_IDENTITY = (
+    *("cell", "block", "workload", "size", "mesh", "devices", "processes", "batch", "precision"),
+    *("options", "implementation", "key", "status", "reason"),
+)
+
+_STORED = {
+    "units_per_step": "units_per_step",
+    "trace_s": "compile_trace_s",
+    "lower_s": "compile_lower_s",
+    "compile_s": "compile_compile_s",
+    "cache_hits": "compile_cache_hits",
+    "memory_bytes": "memory_total_bytes",
+    "argument_bytes": "memory_argument_bytes",
+    "output_bytes": "memory_output_bytes",
+    "temporary_bytes": "memory_temporary_bytes",
+    "alias_bytes": "memory_alias_bytes",
+    "traced_flops": "traced_flops",
+    "compiled_flops": "cost_flops",
+    "accessed_bytes": "cost_accessed_bytes",
+    "model_flops": "model_flops",
+    "bubble": "bubble",
+}
+"""Figures that are stored: columns here and in bench.records.rows.CellRow, nested ones joined. They
+are those of the first launch: later ones take programs from the compilation cache."""
+
+_FIGURES = (
+    *("step_s", "step_q1_s", "step_q3_s", "latency_s", "latency_q1_s", "latency_q3_s"),
+    *("units_per_s", "achieved_flops", "mfu"),
+    *("ratio", "ratio_low", "ratio_high", "verdict_low", "verdict_high", "to_decide_s"),
+    *("intensity", "device_flops", "roof_flops", "roof", "communication_s"),
+    *energy_per_step.FIGURES,
+    *("idle", "idle_low", "idle_high"),
+)
+"""Figures that are computed; see `Tables.cells` for their meaning."""
+
+
+def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dict[str, Any]:
+    """Return the columns that follow from a cell's row of each launch; figures to come are NaN.
+
+    The launch that `decisive` names counts, and launches that failed are counted beside it.
+    """
+    first = rows[decisive([row["status"] for row in rows])]
+    failed = sum(row["status"] != "ok" for row in rows) if first["status"] == "ok" else 0
+    water_marks = [_number(row["high_water_bytes"]) for row in rows]
+    communication = first["communication"] if isinstance(first["communication"], list) else None
+    proof = first["proof"] if isinstance(first["proof"], list) else []
+    cores = manifest["host"].get("usable_cores") or 0
+    return {
+        **{name: first[name] for name in _IDENTITY},
+        "interleaved": first["interleaved"] is not False,
+        "oversubscribed": bool(cores)
+        and manifest["platform"] == "cpu"
+        and first["devices"] > int(cores),
+        "launches": len(rows),
+        "failed_launches": failed,
+        "unit": first["unit"],
+        **{name: _number(first[column]) for name, column in _STORED.items()},
+        "high_water_bytes": max(
+            (mark for mark in water_marks if not math.isnan(mark)), default=math.nan
+        ),
+        "communication": communication,
+        "wire_bytes": math.nan
+        if communication is None
+        else float(sum(row["wire_bytes"] for row in communication)),
+        "proof_error": max(
+            (
+                float(check[f"{part}_error"] / check[f"{part}_tolerance"])
+                for check in proof
+                for part in ("loss", "update")
+            ),
+            default=math.nan,
+        ),
+        "inputs": first["inputs"] if isinstance(first["inputs"], dict) else None,
+        "profile": first["profile"] if isinstance(first["profile"], str) else None,
+        "rounds": 0,
+        "baseline": "",
+        "paired": True,
+        "verdict": None,
+        **dict.fromkeys(_FIGURES, math.nan),
+    }
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def time_columns(
+    cell: Mapping[str, Any], throughput: Spread | None, latency: Spread | None, device_kind: str
+) -> dict[str, Any]:
+    """Return times and rates of an `ok` cell, or the status and reason that refuse them."""
+    if cell["status"] != "ok":
+        return {}
+    if throughput is None or latency is None:
+        return {"status": "crashed", "reason": "no samples were stored"}
+    step = throughput.median
+    mfu, reason = peaks.utilization(
+        device_kind, cell["precision"], cell["model_flops"], step, cell["devices"]
+    )
+    if reason:
+        return {"status": "implausible", "reason": reason}
+    return {
+        "rounds": throughput.rounds,
+        "step_s": step,
+        "step_q1_s": throughput.lower_quartile,
+        "step_q3_s": throughput.upper_quartile,
+        "latency_s": latency.median,
+        "latency_q1_s": latency.lower_quartile,
+        "latency_q3_s": latency.upper_quartile,
+        "units_per_s": cell["units_per_step"] / step,
+        "achieved_flops": cell["model_flops"] / step,
+        "mfu": mfu,
+    }
+
+
+def ratio_columns(cell: Mapping[str, Any], comparison: Comparison) -> dict[str, Any]:
+    """Return a cell's ratio to the baseline and its verdict."""
+    name, baseline = cell["implementation"], comparison.baseline
+    if name == baseline and name in comparison.arms:
+        return {"baseline": baseline, "ratio": 1.0, "ratio_low": 1.0, "ratio_high": 1.0}
+    claim = comparison.claims.get(name)
+    if claim is None:
+        return {"baseline": baseline, "paired": False}
+    ratio, verdict = claim.ratio, claim.verdict
+    low, high = ratio.interval() or (math.nan, math.nan)
+    return {
+        "baseline": baseline,
+        "ratio": ratio.value,
+        "ratio_low": low,
+        "ratio_high": high,
+        "paired": ratio.paired,
+        "verdict": verdict.word,
+        "verdict_low": verdict.low,
+        "verdict_high": verdict.high,
+        "to_decide_s": comparison.seconds_to_decide(claim),
+    }

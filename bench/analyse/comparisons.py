@@ -1,0 +1,207 @@
+"""A block's arms compared with one another: claims, disturbances, and what they rest on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.analyse import input_cost, stragglers
+from bench.analyse.disturbances import HOST, Conditions, Effect, conditions, drifts, order_effects
+from bench.analyse.ratio_intervals import Ratio, ratios
+from bench.analyse.sample_rounds import Rounds, Turns
+from bench.analyse.verdicts import Claim, claim, pairs
+from bench.records.arms import TWIN, implementation_of, input_opponents
+from bench.records.rows import block_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from bench.analyse.input_cost import Waits
+    from bench.records.cells import Block
+    from bench.records.rows import Ceilings
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One block: arms that may be compared with one another."""
+
+    block: Block
+    baseline: str
+    """Empty if nothing ran."""
+    arms: tuple[str, ...]
+    """Implementations that may show a time."""
+    rounds: Rounds
+    """Of cells that may show a time, and of the twin."""
+    floor: Ratio | None
+    """The A/A twin against the baseline."""
+    alpha: float
+    """Error that the last look at the block may spend, over all pairs of its arms."""
+    margin: float
+    """Relative difference of step times that is too small to matter."""
+    claims: dict[str, Claim]
+    """The claim about each arm but the baseline, against the baseline."""
+    input_claims: dict[str, Claim]
+    """The claim about each arm that takes its input, against the same implementation's own arm."""
+    waits: dict[str, Waits]
+    """How long the steps of these arms waited for input."""
+    ranked: list[dict[str, Any]]
+    """The block's `ok` cells, as rows of `Tables.cells`, fastest first: by ratio, which shared
+    noise does not touch, and by step time where there is none."""
+    drifts: dict[str, Effect]
+    """Trend of each arm's ratio to the baseline within the launches."""
+    order: dict[str, Effect]
+    """Effects of `position` and `predecessor` on the times of turns."""
+    conditions: Conditions | None
+    """What the host did meanwhile; None where the system reported nothing."""
+    process_times: dict[str, NDArray[np.int64]]
+    """With several processes, nanoseconds of each arm's throughput spans: (spans, processes)."""
+    ceilings: Ceilings | None
+    """What its hardware can do at best: see bench.analyse.rooflines.ceilings."""
+    oversubscribed: bool
+    """Whether its CPU devices share cores, so that it says nothing about scaling."""
+    launches: int
+    measured_s: float
+    """Wall seconds of the timed rounds of all launches."""
+    span_steps: tuple[int, ...]
+    """The numbers of steps that the throughput spans of its launches had."""
+    load: float
+    """Highest load average of the host when a launch began."""
+
+    @property
+    def name(self) -> str:
+        """The block's name."""
+        return self.block.name
+
+    @property
+    def subject(self) -> str:
+        """`gpt2-nano, fp32`: what scaling and summaries group by."""
+        return self.block.subject
+
+    @property
+    def place(self) -> str:
+        """`data=2, batch 16`."""
+        return self.block.place
+
+    def claims_of(self, arm: str) -> dict[str, Claim]:
+        """Return the claim about an arm against each other arm."""
+        found = ratios(self.rounds, {other: arm for other in self.arms if other != arm})
+        alpha = self.alpha / pairs(len(self.arms), len(self.input_claims))
+        return {other: claim(ratio.inverse, alpha, self.margin) for other, ratio in found.items()}
+
+    def seconds_to_decide(self, claim: Claim) -> float:
+        """Estimate how much more measuring would decide a claim; 0 if it is decided."""
+        return self.measured_s * max(claim.to_decide - 1, 0.0)
+
+
+@dataclass(frozen=True)
+class TimedSamples:
+    """The samples of a run that may show a time.
+
+    A run may have hundreds of blocks, and converting a frame for each would take most of the time:
+    columns become arrays once.
+    """
+
+    frame: pd.DataFrame
+    turns: Turns
+    host: dict[str, NDArray[np.float64]]
+    places: Mapping[Any, Any]
+    """Indices of each block's samples, by its name."""
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame) -> TimedSamples:
+        """Convert the columns of a frame of samples."""
+        host = {name: frame[name].to_numpy(float) for name in HOST}
+        return cls(frame, Turns.of(frame), host, frame.groupby("block").indices)
+
+    def of_block(self, name: str) -> NDArray[np.intp]:
+        """Return the indices of a block's samples."""
+        return np.asarray(self.places.get(name, ()), np.intp)
+
+
+def compare_arms(
+    attempts: Sequence[Mapping[str, Any]],
+    cells: Sequence[Mapping[str, Any]],
+    samples: TimedSamples,
+    *,
+    rounds: Rounds,
+    margin: float,
+    ceilings: Ceilings | None,
+) -> Comparison:
+    """Compare a block's arms; `ranked` is left empty.
+
+    Args:
+      attempts: rows of bench.records.rows.BlockRow, at least one.
+      cells: the block's cells, with their status.
+      samples: of the run.
+      rounds: all of the block's samples, arranged.
+      margin: relative difference of step times that is too small to matter.
+      ceilings: what the block's hardware can do at best.
+    """
+    block = block_of(attempts[0])
+    shown = samples.of_block(block.name)
+    baseline, counted = _comparable(attempts, samples.frame, shown, cells)
+    if len(counted) < len(shown):
+        rounds = Rounds.arranged(samples.turns.at(counted))
+    arms = tuple(cell["implementation"] for cell in cells if cell["status"] == "ok")
+    looks = [look for row in sorted(attempts, key=itemgetter("launch")) for look in row["looks"]]
+    alpha = float(looks[-1]["alpha"]) if looks else 0.0
+    opponents = {arm: baseline for arm in arms if arm != baseline}
+    fed = input_opponents(rounds.arms)
+    found = ratios(rounds, opponents | fed | {TWIN: baseline})
+    floor, each = found.pop(TWIN, None), alpha / pairs(len(arms), len(fed))
+    claims = {arm: claim(ratio, each, margin) for arm, ratio in found.items()}
+    several = block.options.processes > 1
+    return Comparison(
+        block=block,
+        baseline=baseline,
+        arms=arms,
+        rounds=rounds,
+        floor=floor,
+        alpha=alpha,
+        margin=margin,
+        claims={arm: one for arm, one in claims.items() if arm not in fed},
+        input_claims={arm: one for arm, one in claims.items() if arm in fed},
+        waits=input_cost.measure_waits(samples.frame, counted) if fed else {},
+        ranked=[],
+        drifts=drifts(rounds.paired(opponents)),
+        order=order_effects(rounds),
+        conditions=conditions({name: values[counted] for name, values in samples.host.items()}),
+        process_times=stragglers.process_times(samples.frame, counted) if several else {},
+        ceilings=ceilings,
+        oversubscribed=any(cell["oversubscribed"] for cell in cells),
+        launches=len({row["launch"] for row in attempts}),
+        measured_s=float(sum(row["seconds"].get("measure", 0.0) for row in attempts)),
+        span_steps=tuple(sorted({int(row["steps"]) for row in attempts if row["steps"]})),
+        load=max(float(row["load_before"]) for row in attempts),
+    )
+
+
+def _comparable(
+    attempts: Sequence[Mapping[str, Any]],
+    frame: pd.DataFrame,
+    places: NDArray[np.intp],
+    cells: Sequence[Mapping[str, Any]],
+) -> tuple[str, NDArray[np.intp]]:
+    """Return a block's baseline, and the indices of samples that may be compared with it.
+
+    The baseline is that of the attempt that timed most arms: cells measured alone are their own
+    baselines, and their twins count for no other cell.
+    """
+    refused = [cell["implementation"] for cell in cells if cell["status"] != "ok"]
+    if refused:
+        places = places[~frame["arm"].iloc[places].map(implementation_of).isin(refused)]
+    if not places.size:
+        return "", places
+    baselines = {row["attempt"]: row["baseline"] for row in attempts}
+    if len(set(baselines.values())) == 1:
+        return attempts[0]["baseline"], places
+    samples = frame[["attempt", "arm"]].iloc[places]
+    baseline = baselines[samples.groupby("attempt")["arm"].nunique().idxmax()]
+    of_others = samples["attempt"].map(baselines) != baseline
+    return baseline, places[~((samples["arm"] == TWIN) & of_others)]
