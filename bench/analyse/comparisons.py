@@ -14,7 +14,7 @@ from bench.analyse.ratio_intervals import Ratio, ratios
 from bench.analyse.sample_rounds import Rounds, Turns
 from bench.analyse.verdicts import Claim, claim, pairs
 from bench.records.arms import TWIN, implementation_of, input_opponents
-from bench.records.rows import block_of
+from bench.records.cells import Block
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -143,7 +143,7 @@ def compare_arms(
       margin: relative difference of step times that is too small to matter.
       ceilings: what the block's hardware can do at best.
     """
-    block = block_of(attempts[0])
+    block = Block.of(attempts[0])
     shown = samples.of_block(block.name)
     baseline, counted = _comparable(attempts, samples.frame, shown, cells)
     if len(counted) < len(shown):

@@ -333,7 +333,7 @@ class Engine:
         self._tell(monitor)
         state = self._blocks[block.name]
         before, looked = list(state.samples), len(state.looks)
-        planned = self.plan.launches * self.plan.rounds
+        planned = self.plan.launches * self.plan.worker["rounds"]
         spending = AlphaSpending(planned, state.looks)
 
         def look(rows: Sequence[SampleRow], *, last: bool) -> dict[str, Claim]:
@@ -363,7 +363,7 @@ class Engine:
                 launch,
             )
         finally:
-            if self.plan.checkpoints:
+            if "checkpoint" in self.plan.worker["phases"]:
                 shutil.rmtree(self._checkpoint_dir, ignore_errors=True)
         state.seconds = time.monotonic() - began
         rows = [row for attempt in attempts for row in attempt.samples]
@@ -506,29 +506,27 @@ class Engine:
         return parent.resolve() / f"checkpoints-{self.directory.name}"
 
     def _settings(self, programs: str) -> Settings:
-        plan, options = self.plan, self._options
-        profile = plan.profile_steps > 0
+        plan = self.plan
         return Settings(
             platform=self._catalogue["platform"],
             baseline=plan.baseline,
-            rounds=plan.rounds,
-            seconds=plan.seconds,
+            worker={**plan.worker, "phases": self._phases(), "base_files": dict(self._base_files)},
             timeout_s=plan.timeout_s,
             silence_s=plan.silence_s,
             hosts=self.hosts,
             variants={variant.name: variant for variant in plan.variants},
-            implementation_paths=_absolute(options.implementation_path),
-            workload_paths=_absolute(options.workload_path),
-            base_files=self._base_files,
-            inputs=plan.inputs,
-            checkpoints=plan.checkpoints,
-            checkpoint_dir=str(self._checkpoint_dir) if plan.checkpoints else "",
             program_cache=programs,
-            profile_dir=str(PROFILES.resolve()) if profile else None,
-            profile_run=self.directory.name if self.directory else "",
-            profile_steps=plan.profile_steps,
-            train_steps=plan.train_steps,
         )
+
+    def _phases(self) -> dict[str, dict[str, Any]]:
+        """The planned phases after the rounds, with the folders that they write to."""
+        assert self.directory is not None, "a run that measures has a folder"  # noqa: S101
+        folders = {
+            "trace": {"logdir": str(PROFILES.resolve()), "run": self.directory.name},
+            "checkpoint": {"folder": str(self._checkpoint_dir)},
+        }
+        phases = self.plan.worker["phases"]
+        return {name: phases[name] | folders.get(name, {}) for name in phases}
 
 
 def _with_versions(catalogue: Catalogue, plan: Plan) -> Catalogue:
@@ -590,10 +588,6 @@ def _arranged(samples: Sequence[SampleRow]) -> Rounds:
 
 def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return cast("list[dict[str, Any]]", frame.to_dict("records"))
-
-
-def _absolute(paths: Iterable[str]) -> tuple[str, ...]:
-    return tuple(str(Path(path).resolve()) for path in paths)
 
 
 def _portable(word: str) -> str:

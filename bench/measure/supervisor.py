@@ -13,7 +13,7 @@ import time
 import uuid
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -29,10 +29,10 @@ from bench.records.host import load_average
 from bench.records.messages import (
     ENOUGH,
     MORE,
-    BaseFile,
+    PHASES_AFTER_ROUNDS,
     Job,
-    JobOptions,
     PhaseEvent,
+    WorkerSettings,
 )
 from bench.records.printable import readable
 from bench.records.rows import BlockRow, CellRow, LossRow, SampleRow, TraceRow, block_fields
@@ -54,8 +54,6 @@ _KILLERS = {
 """By whether the kernel is known to have killed for want of memory."""
 _BEFORE_ARMS = ("", "start", "truth")
 """Phases in which every arm would fail alike: running each alone would only repeat the failure."""
-_AFTER_ROUNDS = ("trace", "checkpoint", "train")
-"""Phases that follow once what was measured is told: a worker that dies in them costs only them."""
 
 
 @dataclass(frozen=True)
@@ -64,33 +62,17 @@ class Settings:
 
     platform: str
     baseline: str
-    rounds: int
-    """Most rounds of a launch."""
-    seconds: float
-    """Measuring time of so many rounds."""
+    worker: WorkerSettings
+    """What every worker is told."""
     timeout_s: float | None = None
     """Most time of one worker process."""
     silence_s: float = SILENCE_S
     variants: Mapping[str, Variant] = field(default_factory=dict)
     """Other environments, by name."""
-    implementation_paths: tuple[str, ...] = ()
-    workload_paths: tuple[str, ...] = ()
     hosts: Hosts = field(default_factory=ThisHost)
     """Where worker processes are started."""
-    base_files: Mapping[str, BaseFile] = field(default_factory=dict)
-    """Files of arms that are another revision of an implementation."""
-    inputs: tuple[str, ...] = ()
-    """Ways in which every implementation is also given its input."""
     program_cache: str | None = None
     """Folder of compiled programs that the launches share."""
-    checkpoints: tuple[str, ...] = ()
-    """Modes in which states are saved."""
-    checkpoint_dir: str = ""
-    profile_dir: str | None = None
-    profile_run: str = ""
-    profile_steps: int = 0
-    train_steps: int = 0
-    """Of a loss curve; 0 where nothing is trained."""
 
 
 @dataclass(frozen=True)
@@ -286,44 +268,28 @@ class _BlockRun:
         settings = self.settings
         baseline = settings.baseline
         job: Job = {
+            **settings.worker,
+            **self.block.fields,
             "attempt": attempt,
             "launch": self.launch.number,
-            "workload": self.block.workload,
-            "size": self.block.size,
-            "mesh": str(self.block.mesh),
-            "batch": self.block.batch,
-            "options": cast("JobOptions", asdict(self.block.options)),
             "implementations": implementations,
             "baseline": baseline if baseline in implementations else implementations[0],
             "proved": [name for name in implementations if name in self.launch.proved],
-            "rounds": settings.rounds,
-            # One that runs alone has nothing to be compared with.
-            "looks": [] if alone else look_rounds(settings.rounds),
-            "seconds": settings.seconds,
+            # A cell that runs alone has nothing to be compared with.
+            "looks": [] if alone else look_rounds(settings.worker["rounds"]),
             "ceilings": self.launch.number == 0 and not alone and not self.without_ceilings,
             # Every block has its own order of arms, and a run that is repeated has the same.
             "seed": zlib.crc32(f"{self.block.name}/{self.launch.number}".encode()),
             "alone": alone,
-            "implementation_paths": list(settings.implementation_paths),
-            "workload_paths": list(settings.workload_paths),
         }
-        if settings.base_files:
-            job["base_files"] = dict(settings.base_files)
-        if settings.inputs and not alone:  # what did not fit beside others has no room for more
-            job["inputs"] = list(settings.inputs)
+        if alone:  # what did not fit beside others has no room for more
+            job["inputs"] = []
+        if self.launch.number:
+            job["phases"] = {}
         if settings.program_cache is not None:
             # What an arm compiles in one block must not spare it compiling in another.
             block = re.sub(r"[^\w.=-]", "_", self.block.name)
             job["program_cache"] = str(Path(settings.program_cache, block))
-        if settings.checkpoints and self.launch.number == 0:
-            job["checkpoints"] = list(settings.checkpoints)
-            job["checkpoint_dir"] = settings.checkpoint_dir
-        if settings.profile_dir is not None and self.launch.number == 0:
-            job["profile_dir"] = settings.profile_dir
-            job["profile_run"] = settings.profile_run
-            job["profile_steps"] = settings.profile_steps
-        if settings.train_steps and self.launch.number == 0:
-            job["train_steps"] = settings.train_steps
         return job
 
     def _launch(self, attempt: str, implementations: list[str], *, alone: bool) -> _Report:
@@ -344,12 +310,14 @@ class _BlockRun:
                 lambda silence_s: report.overdue(deadlines.passed(silence_s), count),
             )
         turn, held_s = group.turn()
-        if report.phase == "measure" and (not deadlines.overdue or held_s > settings.seconds):
+        if report.phase == "measure" and (
+            not deadlines.overdue or held_s > settings.worker["seconds"]
+        ):
             # A worker that was only slow had to end in somebody's turn; it is to blame where the
             # turn alone took longer than all rounds should.
             report.arm = turn
         during = f" during {report.phase}" if report.phase else ""
-        if report.block is not None and (report.phase in _AFTER_ROUNDS or end.code == 0):
+        if report.block is not None and (report.phase in PHASES_AFTER_ROUNDS or end.code == 0):
             # A worker that died after the rounds has told before what it measured.
             self._complete(report, attempt, implementations)
         elif report.failed_alone is not None and end.late:

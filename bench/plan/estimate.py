@@ -76,12 +76,12 @@ def block_seconds(block: Block, arms: int, plan: Plan, history: History, launch:
     name = f"{block.workload}-{block.size}"
     known = history.get((name, arms, launch == 0))
     if known is not None:
-        return known + plan.seconds
-    arm = ARM_S.get(name, OTHER_ARM_S) + (TRACE_S if plan.profile_steps else 0.0)
-    arm += CHECKPOINT_S * len(plan.checkpoints)
+        return known + plan.worker["seconds"]
+    arm = ARM_S.get(name, OTHER_ARM_S) + (TRACE_S if "trace" in plan.worker["phases"] else 0.0)
+    arm += CHECKPOINT_S * len(plan.modes)
     # One arm more is the baseline's twin. Arms that take input are not proved again.
-    proving = (arms * (1 + CACHED * len(plan.inputs)) + 1) * arm
-    return WORKER_START_S + proving * (CACHED if launch else 1.0) + plan.seconds
+    proving = (arms * (1 + CACHED * len(plan.worker["inputs"])) + 1) * arm
+    return WORKER_START_S + proving * (CACHED if launch else 1.0) + plan.worker["seconds"]
 
 
 class Remaining:

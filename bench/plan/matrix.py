@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bench.plan.options import Options
 from bench.plan.presets import (
@@ -28,7 +28,7 @@ from bench.plan.presets import (
 from bench.records.arms import CHECKPOINT_MODES, INPUT_WAYS
 from bench.records.cells import PRECISIONS, Block, Cell, StepOptions
 from bench.records.mesh import AXES, MeshShape
-from bench.records.messages import Catalogue, WorkloadEntry
+from bench.records.messages import Catalogue, WorkerSettings, WorkloadEntry
 from bench.records.optional_packages import why_missing
 from bench.records.spelling import closest
 from bench.records.statuses import MARGIN
@@ -93,24 +93,14 @@ class Plan:
     scaling: str
     launches: int
     """Fresh processes a block is measured in."""
-    rounds: int
-    """Most rounds of a launch."""
-    seconds: float
-    """Measuring time of so many rounds."""
+    worker: WorkerSettings
+    """What every worker is told; the engine adds folders and the files of a base revision."""
     margin: float
     """Share of a step time that is too small a difference to matter."""
     budget_s: float | None
     """Wall time of all measuring; None where every block gets its planned launches."""
     target_ci: float | None
     """Half-width of a 95 % interval that is narrow enough; None where deciding is enough."""
-    inputs: tuple[str, ...]
-    """Ways in which every implementation is also given its input: see bench.records.arms."""
-    checkpoints: tuple[str, ...]
-    """Modes in which every implementation's state is saved: see bench.records.arms."""
-    profile_steps: int
-    """Steps of a trace; 0 where none is recorded."""
-    train_steps: int
-    """Steps of every loss curve; 0 where nothing is trained."""
     timeout_s: float | None
     """Most time of one worker process."""
     silence_s: float
@@ -124,8 +114,17 @@ class Plan:
     @property
     def extras(self) -> tuple[str, ...]:
         """Options that need packages of bench.records.optional_packages."""
-        asked = {"input": self.inputs, "checkpoint": self.checkpoints}
-        return tuple(option for option, values in asked.items() if values)
+        options = {"input": self.worker["inputs"], "checkpoint": self.modes}
+        return tuple(option for option, values in options.items() if values)
+
+    @property
+    def modes(self) -> list[str]:
+        """Ways in which the state of every implementation is saved."""
+        modes: list[str] = self._phase("checkpoint").get("modes", [])
+        return modes
+
+    def _phase(self, name: str) -> dict[str, Any]:
+        return self.worker["phases"].get(name, {})
 
     @property
     def config(self) -> dict[str, object]:
@@ -140,15 +139,15 @@ class Plan:
             "scaling": self.scaling,
             "baseline": self.baseline,
             "launches": self.launches,
-            "rounds": self.rounds,
-            "seconds": self.seconds,
+            "rounds": self.worker["rounds"],
+            "seconds": self.worker["seconds"],
             "margin": self.margin,
             "budget": self.budget_s,
             "target_ci": self.target_ci,
-            "inputs": list(self.inputs),
-            "checkpoints": list(self.checkpoints),
-            "profile_steps": self.profile_steps,
-            "train_steps": self.train_steps,
+            "inputs": self.worker["inputs"],
+            "checkpoints": self.modes,
+            "profile_steps": self._phase("trace").get("steps", 0),
+            "train_steps": self._phase("train").get("steps", 0),
             "timeout": self.timeout_s,
             "silence": self.silence_s,
         }
@@ -210,15 +209,19 @@ class _Reader:
             baseline=baseline,
             scaling=scaling,
             launches=self._whole("--launches", self.options.launches, preset.launches),
-            rounds=self._whole("--rounds", self.options.rounds, preset.rounds),
-            seconds=self._positive("--seconds", self.options.seconds, "seconds") or preset.seconds,
+            worker={
+                "rounds": self._whole("--rounds", self.options.rounds, preset.rounds),
+                "seconds": self._positive("--seconds", self.options.seconds, "seconds")
+                or preset.seconds,
+                "inputs": self._inputs(),
+                "phases": self._phases(),
+                "implementation_paths": _absolute(self.options.implementation_path),
+                "workload_paths": _absolute(self.options.workload_path),
+                "base_files": {},
+            },
             margin=self._share("--margin", self.options.margin) or MARGIN,
             budget_s=self._positive("--budget", self.options.budget, "seconds"),
             target_ci=self._share("--target-ci", self.options.target_ci),
-            inputs=self._inputs(),
-            checkpoints=self._checkpoints(),
-            profile_steps=self._profile_steps(),
-            train_steps=self._whole("--train-steps", self.options.train_steps, 0),
             timeout_s=self._positive("--timeout", self.options.timeout, "seconds"),
             silence_s=self._positive("--silence", self.options.silence, "seconds") or SILENCE_S,
         )
@@ -292,15 +295,27 @@ class _Reader:
     def _share(self, option: str, text: str | None) -> float | None:
         return None if text is None else collected(self.faults, partial(share, option), text)
 
-    def _inputs(self) -> tuple[str, ...]:
+    def _phases(self) -> dict[str, dict[str, Any]]:
+        """The phases after the rounds that are wanted, with their settings."""
+        steps, modes = self._profile_steps(), self._checkpoints()
+        phases: dict[str, dict[str, Any]] = {}
+        if steps:
+            phases["trace"] = {"steps": steps}
+        if modes:
+            phases["checkpoint"] = {"modes": modes}
+        if self.options.train_steps is not None:
+            phases["train"] = {"steps": self._whole("--train-steps", self.options.train_steps)}
+        return phases
+
+    def _inputs(self) -> list[str]:
         asked = self.options.input
         if asked:
             self._installed("input")
         if asked and self.options.base_revision is not None:
             self.faults.append("--input: a gate compares steps on a resident batch alone")
-        return tuple(_unique(self._choice("--input", text, tuple(INPUT_WAYS)) for text in asked))
+        return _unique(self._choice("--input", text, tuple(INPUT_WAYS)) for text in asked)
 
-    def _checkpoints(self) -> tuple[str, ...]:
+    def _checkpoints(self) -> list[str]:
         asked, folder = self.options.checkpoint, self.options.checkpoint_dir
         if asked:
             self._installed("checkpoint")
@@ -308,8 +323,8 @@ class _Reader:
             self.faults.append("--checkpoint-dir: has an effect with --checkpoint only")
         elif folder is not None and not Path(folder).is_dir():
             self.faults.append(f"--checkpoint-dir: there is no folder {folder}")
-        return tuple(
-            _unique(self._choice("--checkpoint", text, tuple(CHECKPOINT_MODES)) for text in asked)
+        return _unique(
+            self._choice("--checkpoint", text, tuple(CHECKPOINT_MODES)) for text in asked
         )
 
     def _installed(self, option: str) -> None:
@@ -495,6 +510,10 @@ def _axis_hint(text: str) -> str:
         if name not in AXES and near:
             return f" (did you mean {near[0]}?)"
     return ""
+
+
+def _absolute(paths: Iterable[str]) -> list[str]:
+    return [str(Path(path).resolve()) for path in paths]
 
 
 def _unique(values: Iterable[T]) -> list[T]:

@@ -29,7 +29,7 @@ from bench.records.messages import (
     Lack,
     cell_request,
 )
-from bench.records.rows import CellRow, Communication, cell_of
+from bench.records.rows import CellRow, Communication
 
 MOST_DEVICES = 1024
 """Devices of the largest mesh that is compiled."""
@@ -150,7 +150,7 @@ def from_row(row: CellRow) -> Program | Unread:
     The size of its state is that of the buffers it donates, or else of all its arguments, including
     the batch.
     """
-    cell = cell_of(row)
+    cell = Cell.of(row)
     mesh = cell.block.mesh
     if row["status"] != "ok":
         return Unread(cell, f"{row['status']}: {row['reason']}")

@@ -27,9 +27,9 @@ from bench.project.projection_request import Request, without_peak
 from bench.project.published_results import elsewhere
 from bench.project.step_model import Calibration, Prediction, predict, work
 from bench.records import store
-from bench.records.cells import StepOptions
+from bench.records.cells import Cell, StepOptions
 from bench.records.mesh import MeshShape
-from bench.records.rows import Ceilings, CellRow, cell_of
+from bench.records.rows import Ceilings, CellRow
 
 _Family = tuple[StepOptions, tuple[str, str, StepOptions, str], tuple[tuple[str, int], ...], str]
 """The run's own options, and what a curve's step and its other axes are."""
@@ -106,7 +106,7 @@ def project(run: store.Run, request: Request, read: Read) -> Projection:
     timed = cells[cells["status"] == "ok"]
     times = dict(zip(timed["cell"], timed["step_s"].astype(float), strict=True))
     rows = [row for row in store.read(run.directory).cells() if row["cell"] in times]
-    selected = [cell_of(row) for row in rows if request.select(row["cell"])]
+    selected = [Cell.of(row) for row in rows if request.select(row["cell"])]
     if not selected:
         raise BadInput([f"no timed cell of {name} is selected"])
     precisions = {request.precision or cell.block.options.precision for cell in selected}

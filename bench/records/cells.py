@@ -7,8 +7,9 @@ one global batch and one set of options. Implementations are compared within a b
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from bench.records.mesh import MeshShape
 
@@ -50,7 +51,7 @@ class StepOptions:
                 found[name] = int(value)
             elif part == "remat":
                 found["remat"] = True
-            elif name == "clip" and re.fullmatch(r"[\d.]+(e-?\d+)?", value):
+            elif name == "clip" and re.fullmatch(r"[\d.]+(e[-+]?\d+)?", value):
                 found["clip_norm"] = float(value)
             elif name == "variant" and value:
                 found["variant"] = value
@@ -68,12 +69,22 @@ class StepOptions:
         if self.remat:
             parts.append("remat")
         if self.clip_norm is not None:
-            parts.append(f"clip={self.clip_norm:g}")
+            parts.append(f"clip={self.clip_norm:.15g}")
         if self.variant:
             parts.append(f"variant={self.variant}")
         if self.processes > 1:
             parts.append(f"processes={self.processes}")
         return ",".join(parts)
+
+
+class BlockText(TypedDict):
+    """A block as JSON, with its mesh and options as they are written."""
+
+    workload: str
+    size: str
+    mesh: str
+    batch: int
+    options: str
 
 
 @dataclass(frozen=True)
@@ -88,6 +99,28 @@ class Block:
     batch: int
     """Global batch: samples a step over all devices."""
     options: StepOptions
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Block:
+        """Read the block that a row, a job or a request is about: whatever else it has."""
+        return cls(
+            row["workload"],
+            row["size"],
+            MeshShape.parse(row["mesh"]),
+            int(row["batch"]),
+            StepOptions.parse(row["options"]),
+        )
+
+    @property
+    def fields(self) -> BlockText:
+        """The block as JSON: the inverse of `of`."""
+        return {
+            "workload": self.workload,
+            "size": self.size,
+            "mesh": str(self.mesh),
+            "batch": self.batch,
+            "options": str(self.options),
+        }
 
     @property
     def name(self) -> str:
@@ -111,6 +144,11 @@ class Cell:
 
     block: Block
     implementation: str
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Cell:
+        """Read the cell that a row or a request is about."""
+        return cls(Block.of(row), row["implementation"])
 
     @property
     def name(self) -> str:

@@ -9,10 +9,9 @@ about to import, and then one Catalogue, each as a line of JSON.
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any, Literal, NotRequired, TypedDict, cast
+from typing import Any, Literal, NotRequired, TypedDict
 
-from bench.records.cells import Cell
+from bench.records.cells import BlockText, Cell
 from bench.records.rows import BlockRow, CellRow, Communication, LossRow, SampleRow, TraceRow
 from bench.records.statuses import Status
 
@@ -29,17 +28,6 @@ class BaseFile(TypedDict):
     """Checkout of the other revision: the file's own helper modules come from here."""
     repository: str
     """The checkout whose modules these take the place of."""
-
-
-class JobOptions(TypedDict):
-    """The fields of bench.records.cells.StepOptions."""
-
-    precision: str
-    microbatches: int
-    remat: bool
-    clip_norm: float | None
-    variant: str
-    processes: int
 
 
 class Place(TypedDict):
@@ -66,30 +54,41 @@ class Meeting(TypedDict):
     """What the processes have in common, and nobody else has."""
 
 
-class Job(TypedDict):
+class WorkerSettings(TypedDict):
+    """What every worker of a run is told alike: planned once, and part of every Job."""
+
+    rounds: int
+    """The most rounds of a launch."""
+    seconds: float
+    """Wall time that `rounds` rounds should take; sets the steps of a span, never the rounds."""
+    inputs: list[str]
+    """Ways of bench.records.arms in which each implementation is also given its input."""
+    phases: dict[str, dict[str, Any]]
+    """Settings of the phases after the rounds, by their names in PHASES_AFTER_ROUNDS."""
+    implementation_paths: list[str]
+    """Files outside implementations/; their names are their file names without `.py`."""
+    workload_paths: list[str]
+    base_files: dict[str, BaseFile]
+    """Files of arms that are another revision of an implementation, by name."""
+
+
+PHASES_AFTER_ROUNDS = ("trace", "checkpoint", "train")
+"""In their order. They begin when the samples have been sent, so that they cannot cost them."""
+
+
+class Job(WorkerSettings, BlockText):
     """One block to prove and measure in one worker process."""
 
     attempt: str
     launch: int
-    workload: str
-    size: str
-    mesh: str
-    batch: int
-    options: JobOptions
     implementations: list[str]
     baseline: str
     """Arm that ratios are taken against; if it ends other than ok, the worker takes the first
     implementation that is ok instead."""
-    inputs: NotRequired[list[str]]
-    """Ways of bench.records.arms in which each implementation is also given its input; none if absent."""
     proved: list[str]
     """Implementations whose float64 proof an earlier launch of this run has stored."""
-    rounds: int
-    """Most rounds."""
     looks: list[int]
     """Rounds after which to send a LookEvent; all below `rounds`."""
-    seconds: float
-    """Wall time that `rounds` rounds should take; sets the steps a span, never the rounds."""
     place: NotRequired[Place]
     """Absent where one process has the whole mesh."""
     ceilings: bool
@@ -98,23 +97,8 @@ class Job(TypedDict):
     """Of the order of arms. The workload's parameters and data never depend on it."""
     alone: bool
     """True where the cell did not fit beside the others: one implementation and no twin."""
-    implementation_paths: list[str]
-    """Files outside implementations/; their names are their file names without `.py`."""
-    workload_paths: list[str]
-    base_files: NotRequired[dict[str, BaseFile]]
-    """Files of implementations that are neither there nor in implementations/, by name."""
     program_cache: NotRequired[str]
     """Folder of compiled programs that the launches of a run share; one of its own if absent."""
-    checkpoints: NotRequired[list[str]]
-    """Modes of bench.records.arms in which states are saved; none if absent."""
-    checkpoint_dir: NotRequired[str]
-    """Folder for their files, which is removed afterwards."""
-    profile_dir: NotRequired[str]
-    """TensorBoard log directory; no tracing pass if absent. A cell's run is `<run>/<cell name>`."""
-    profile_run: NotRequired[str]
-    profile_steps: NotRequired[int]
-    train_steps: NotRequired[int]
-    """Steps of a loss curve; no training if absent."""
 
 
 Phase = Literal[
@@ -192,14 +176,9 @@ class BlockEvent(TypedDict):
 Event = PhaseEvent | CellEvent | LookEvent | SamplesEvent | TraceEvent | LossEvent | BlockEvent
 
 
-class CellRequest(TypedDict):
+class CellRequest(BlockText):
     """One cell that a process of its own is asked about."""
 
-    workload: str
-    size: str
-    mesh: str
-    batch: int
-    options: JobOptions
     implementation: str
     implementation_paths: list[str]
     workload_paths: list[str]
@@ -215,11 +194,7 @@ class CompileRequest(CellRequest):
 def cell_request(cell: Cell, catalogue: Catalogue) -> CellRequest:
     """The request for a cell of a catalogue."""
     return CellRequest(
-        workload=cell.block.workload,
-        size=cell.block.size,
-        mesh=str(cell.block.mesh),
-        batch=cell.block.batch,
-        options=cast("JobOptions", asdict(cell.block.options)),
+        **cell.block.fields,
         implementation=cell.implementation,
         implementation_paths=catalogue.get("implementation_paths", []),
         workload_paths=catalogue.get("workload_paths", []),

@@ -9,11 +9,9 @@ their unit in their name; `_ns` are integers (means of them floats), `_s` floats
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
-from bench.records.cells import Block, Cell, StepOptions
-from bench.records.mesh import MeshShape
+from bench.records.cells import Block
 from bench.records.statuses import Status
 
 SCHEMA = 5
@@ -126,31 +124,16 @@ class BlockFields(TypedDict):
     """The precision, and what else is asked of the step: `fp32,microbatches=4,remat,clip=1`."""
 
 
-def block_of(row: Mapping[str, Any]) -> Block:
-    """Return the block of a row that has BlockFields."""
-    mesh, options = MeshShape.parse(row["mesh"]), StepOptions.parse(row["options"])
-    return Block(row["workload"], row["size"], mesh, int(row["batch"]), options)
-
-
-def cell_of(row: CellRow) -> Cell:
-    """Return the cell of a row."""
-    return Cell(block_of(row), row["implementation"])
-
-
 def block_fields(block: Block, attempt: str, launch: int) -> BlockFields:
     """The fields of one measurement of a block."""
     return BlockFields(
         block=block.name,
         attempt=attempt,
         launch=launch,
-        workload=block.workload,
-        size=block.size,
-        mesh=str(block.mesh),
         devices=block.mesh.size,
         processes=block.options.processes,
-        batch=block.batch,
         precision=block.options.precision,
-        options=str(block.options),
+        **block.fields,
     )
 
 

@@ -79,28 +79,11 @@ def run_job(
     # What was measured is sent first: a worker that dies in a later phase must not cost it.
     session.send_rows()
     if gate is not None:
-        requested = phases_of(job)
         for phase, run in PHASES.items():
-            if phase in requested:
-                run(session, gate, requested[phase])
+            if phase in job["phases"]:
+                run(session, gate, job["phases"][phase])
                 session.end_lap(phase)
                 session.send_rows()
-
-
-def phases_of(job: Job) -> dict[str, dict[str, Any]]:
-    """The phases after the rounds that a job asks for, with their settings."""
-    phases: dict[str, dict[str, Any]] = {}
-    if "profile_dir" in job:
-        phases["trace"] = {
-            "logdir": job["profile_dir"],
-            "run": job["profile_run"],
-            "steps": job["profile_steps"],
-        }
-    if "checkpoints" in job:
-        phases["checkpoint"] = {"modes": job["checkpoints"], "folder": job["checkpoint_dir"]}
-    if "train_steps" in job:
-        phases["train"] = {"steps": job["train_steps"]}
-    return phases
 
 
 def make_gate(session: BlockSession, workload: Workload) -> Gate | None:

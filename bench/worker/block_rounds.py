@@ -128,7 +128,7 @@ class BlockRounds:
     def add_input_arms(self) -> None:
         """Add arms that take their input in every step, of the implementations that can."""
         session, names = self.session, self.names
-        for name, way in product(names, session.job.get("inputs", [])):
+        for name, way in product(names, session.job["inputs"]):
             session.announce("compile", name, names.index(name), len(names))
 
             def make(name: str = name, way: str = way) -> FedArm:

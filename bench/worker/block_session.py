@@ -14,8 +14,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from bench.contract import Implementation, Problem
-from bench.records.cells import Block, Cell, StepOptions
-from bench.records.mesh import MeshShape
+from bench.records.cells import Block, Cell
 from bench.records.messages import BlockEvent, CellEvent, Event, Job, Phase, PhaseEvent
 from bench.records.rows import BlockRow, CellRow, block_fields
 from bench.records.statuses import Status
@@ -56,9 +55,7 @@ class BlockSession:
         self.job = job
         self.emit = emit
         self.programs = programs
-        options = StepOptions(**job["options"])
-        mesh = MeshShape.parse(job["mesh"])
-        self.block = Block(job["workload"], job["size"], mesh, job["batch"], options)
+        self.block = Block.of(job)
         self.fields = block_fields(self.block, job["attempt"], job["launch"])
         self.row = BlockRow(
             **self.fields,
@@ -138,14 +135,14 @@ class BlockSession:
 
     def implementation_file(self, name: str) -> Path:
         """The file of an implementation."""
-        base_files = self.job.get("base_files", {})
+        base_files = self.job["base_files"]
         if name in base_files:
             return Path(base_files[name]["path"])
         return implementation_files(self.job["implementation_paths"])[name]
 
     def modules_of(self, name: str) -> AbstractContextManager[object]:
         """Let an implementation of another revision import that revision's modules in here."""
-        base_files = self.job.get("base_files", {})
+        base_files = self.job["base_files"]
         if name not in base_files:
             return nullcontext()
         worktree, repository = base_files[name]["worktree"], base_files[name]["repository"]

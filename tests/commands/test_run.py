@@ -17,6 +17,7 @@ from fronts import SMALL, Done, Front
 from bench.analyse.verdicts import ALPHA
 from bench.plan.selection import keyword
 from bench.records import store
+from bench.records.cells import StepOptions
 
 
 @pytest.fixture
@@ -365,7 +366,7 @@ def test_variants_have_workers_of_their_own(front: Front) -> None:
     words = ("--variant", "v=XLA_FLAGS=--second --third=1", "-k", "data=1")
     done = front("run", *SMALL, "--run", "r", *words)
     assert done.code == 0, done
-    flags = {job["options"]["variant"]: job["xla_flags"] for job in front.jobs}
+    flags = {StepOptions.parse(job["options"]).variant: job["xla_flags"] for job in front.jobs}
     assert flags == {"": "--first", "v": "--first --second --third=1"}
     assert set(front.stored("r").cells["options"]) == {"fp32", "fp32,variant=v"}
     front("run", "--resume", "r", "-k", "data=2 and variant=v")

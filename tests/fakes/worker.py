@@ -19,9 +19,8 @@ import sys
 import time
 from pathlib import Path
 
-from bench.records.cells import Block, StepOptions
+from bench.records.cells import Block
 from bench.records.current_arm import TurnWriter
-from bench.records.mesh import MeshShape
 from bench.records.rows import block_fields
 
 BEHAVIOUR = json.loads(os.environ.get("FAKE_WORKER", "{}"))
@@ -29,10 +28,7 @@ JOB = json.loads(sys.stdin.readline())
 if "ranks" in BEHAVIOUR:
     BEHAVIOUR |= BEHAVIOUR["ranks"][JOB["place"]["rank"]]
 ARMS = JOB["implementations"]
-MESH, OPTIONS = MeshShape.parse(JOB["mesh"]), StepOptions(**JOB["options"])
-COMMON = block_fields(
-    Block(JOB["workload"], JOB["size"], MESH, JOB["batch"], OPTIONS), JOB["attempt"], JOB["launch"]
-)
+COMMON = block_fields(Block.of(JOB), JOB["attempt"], JOB["launch"])
 BLOCK = COMMON["block"]
 
 

@@ -31,6 +31,7 @@ from bench.plan.options import add_options, read_options
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.paths import ROOT
+from tests.fakes.settings import worker_settings
 
 HOST = "127.0.0.1"
 TOKEN = b"a secret"
@@ -228,7 +229,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Path]
 
 
 def settings(found: Leader) -> Settings:
-    return Settings("cpu", baseline="A", rounds=4, seconds=0.1, hosts=found)
+    return Settings("cpu", "A", worker_settings(), hosts=found)
 
 
 def test_a_launch_has_a_process_on_each_host(cluster: Cluster, fake: Callable[..., Path]) -> None:

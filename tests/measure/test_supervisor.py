@@ -15,7 +15,9 @@ from bench.measure.processes import group
 from bench.measure.supervisor import Attempt, Launch, Settings, run_block
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
+from bench.records.messages import WorkerSettings
 from bench.records.paths import ROOT
+from tests.fakes.settings import worker_settings
 
 ARMS = ["A", "B", "C"]
 BLOCK = Block("mlp", "tiny", MeshShape.parse("data=2"), 8, StepOptions())
@@ -38,8 +40,10 @@ class Bench:
     ) -> list[Attempt]:
         told = {"log": str(self.folder / "log"), "pids": str(self.folder / "pids"), **behaviour}
         self.monkeypatch.setenv("FAKE_WORKER", json.dumps(told))
-        settings = {"baseline": "A", "rounds": 4, "seconds": 0.1, **settings}
-        self.attempts = run_block(BLOCK, ARMS, Settings("cpu", **settings), launch=launch)
+        keys = settings.keys() & WorkerSettings.__annotations__
+        worker = worker_settings(**{key: settings.pop(key) for key in keys})
+        made = Settings("cpu", settings.pop("baseline", "A"), worker, **settings)
+        self.attempts = run_block(BLOCK, ARMS, made, launch=launch)
         return self.attempts
 
     @property
@@ -256,7 +260,7 @@ def test_an_interruption_leaves_no_process(bench: Bench, tmp_path: Path) -> None
     told = {"B": "hang", "pids": str(tmp_path / "pids")}
     bench.monkeypatch.setenv("FAKE_WORKER", json.dumps(told))
     with pytest.raises(KeyboardInterrupt):
-        run_block(BLOCK, ARMS, Settings("cpu", "A", 4, 0.1), interrupt)
+        run_block(BLOCK, ARMS, Settings("cpu", "A", worker_settings()), interrupt)
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 2
     assert all(gone(pid) for pid in pids)
@@ -282,16 +286,16 @@ def test_what_was_measured_survives_a_death_after_the_rounds(
 
 @pytest.mark.parametrize("behaviour", ["segv", "hang"])
 def test_a_death_while_training_costs_only_curves(bench: Bench, behaviour: str) -> None:
-    (attempt,) = bench.run({"train": behaviour}, silence_s=3, train_steps=5)
+    (attempt,) = bench.run({"train": behaviour}, silence_s=3, phases={"train": {"steps": 5}})
     assert bench.statuses == dict.fromkeys(ARMS, "ok")
     assert [(row["arm"], row["losses"]) for row in attempt.losses] == [("A", [2.0, 1.0])]
     (job,) = bench.jobs
-    assert job["train_steps"] == 5
+    assert job["phases"] == {"train": {"steps": 5}}
 
 
 def test_only_the_first_launch_trains(bench: Bench) -> None:
-    bench.run({}, Launch(number=1), train_steps=5)
-    assert "train_steps" not in bench.jobs[0]
+    bench.run({}, Launch(number=1), phases={"train": {"steps": 5}})
+    assert bench.jobs[0]["phases"] == {}
 
 
 @pytest.mark.parametrize("behaviour", ["no row", "no samples"])

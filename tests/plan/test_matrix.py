@@ -48,7 +48,7 @@ def test_quick_has_its_workloads_at_1_2_4_and_8_devices() -> None:
     ]
     assert made.implementations == ("jit_spmd", "pmap", "python_loop")
     assert made.baseline == "python_loop"
-    assert made.profile_steps == 0
+    assert made.worker["phases"] == {}
     assert len(made.cells) == 24
 
 
@@ -65,7 +65,7 @@ def test_a_gate_has_the_matrix_of_quick_and_more_samples() -> None:
     quick, gate = plan(), plan(base_revision="main")
     assert gate.preset == REGRESS
     assert gate.blocks == quick.blocks
-    assert (gate.launches, gate.rounds) == (3, 64)
+    assert (gate.launches, gate.worker["rounds"]) == (3, 64)
     assert plan(base_revision="main", preset="standard").preset == "standard"
     assert "--preset: unknown 'regress'" in faults(preset=REGRESS)[0]
 

@@ -29,7 +29,6 @@ from bench.project.maxbatch.search_progress import Display
 from bench.records import largest_batches, numbers, store
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
-from bench.records.rows import cell_of
 
 
 def run(search, memory, most=12):
@@ -525,7 +524,7 @@ def test_what_has_changed_is_searched_again(stored, monkeypatch):
 @pytest.mark.parametrize(("same", "batch"), [(True, 62), (False, 400)])
 def test_what_the_run_has_read_counts_where_nothing_has_changed(stored, same, batch):
     def planned(row):
-        key = stored.contents.key(cell_of(row))
+        key = stored.contents.key(Cell.of(row))
         row.update(memory={"total_bytes": 1e9}, key=key if same else "of another machine")
 
     synthetic.rewrite(stored.path, store.CELLS, planned)

@@ -40,7 +40,7 @@ def request(implementation, mesh="data=4", workload="mlp", size="tiny", batch=16
         "size": size,
         "mesh": mesh,
         "batch": batch,
-        "options": {"microbatches": 2},
+        "options": "fp32,microbatches=2",
         "implementation": implementation,
         "implementation_paths": [],
         "workload_paths": [],
@@ -58,10 +58,8 @@ def outside(folder, text):
 
 def in_both_ways(asked):
     """A cell's step compiled without running it, and run."""
-    shape = MeshShape.parse(asked["mesh"])
-    options = StepOptions(**asked["options"])
-    block = Block(asked["workload"], asked["size"], shape, asked["batch"], options)
-    mesh = make_mesh(shape)
+    block = Block.of(asked)
+    mesh = make_mesh(block.mesh)
     problem = make_problem(load_workload(block, []), block, "fp32")
     implementation = load(
         implementation_files(asked["implementation_paths"])[asked["implementation"]]
@@ -186,7 +184,7 @@ def test_a_step_of_many_programs_has_a_reason():
 
 def sums(implementation, mesh, precision="fp32"):
     """Payload by kind and dtype."""
-    asked = request(implementation, mesh, options={"precision": precision})
+    asked = request(implementation, mesh, options=precision)
     answer = compile_only.answer(asked)
     assert answer["row"] is not None, answer["reason"]
     found = {}
@@ -211,8 +209,7 @@ def test_bfloat16_is_sent_as_it_is_elsewhere(implementation, mesh):
 
 def test_what_is_compiled_for_here_is_read_as_it_is_here():
     def read(implementation, mesh, precision):
-        options = {"microbatches": 1, "precision": precision}
-        asked = request(implementation, mesh, options=options, elsewhere=False)
+        asked = request(implementation, mesh, options=precision, elsewhere=False)
         communicated = compile_only.compile_only(asked)["communication"]
         return {(row["kind"], dtype) for row in communicated for dtype in row["dtypes"]}
 

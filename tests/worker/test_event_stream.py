@@ -83,7 +83,7 @@ def test_a_file_that_writes_to_stdout_and_leaves_a_thread_spoils_no_answer(
         "size": "tiny",
         "mesh": "data=2",
         "batch": 8,
-        "options": {},
+        "options": "fp32",
         "implementation": "rude",
         "implementation_paths": [str(path)],
         "workload_paths": [],

@@ -228,7 +228,7 @@ def test_input_is_refused_without_its_package_and_in_a_gate() -> None:
     ):
         make_plan(Options(input=("loaded",)), catalogue())
     there = {**catalogue(), "optional": {"grain": "1"}}
-    assert make_plan(Options(input=("loaded", "loaded")), there).inputs == ("loaded",)
+    assert make_plan(Options(input=("loaded", "loaded")), there).worker["inputs"] == ["loaded"]
     with pytest.raises(BadInput, match="--input: unknown 'lodaed'; did you mean loaded"):
         make_plan(Options(input=("lodaed",)), there)
     with pytest.raises(BadInput, match="--input: a gate compares"):

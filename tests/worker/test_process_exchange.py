@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from bench.measure.supervisor import Launch, Settings, run_block
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.paths import ROOT
+from tests.fakes.settings import worker_settings
 
 BUILT_IN = sorted(path.stem for path in (ROOT / "implementations").glob("[a-z]*.py"))
 
@@ -52,10 +52,8 @@ def measured(mesh: str, names: list[str], paths: list[Path], workload: str) -> d
     options = StepOptions(processes=2, microbatches=2 if "pipe" in mesh else 1)
     name, _, size = workload.partition("-")
     block = Block(name, size, shape, 8, options)
-    settings = replace(
-        Settings("cpu", "jit_spmd", rounds=2, seconds=0.1, silence_s=200),
-        implementation_paths=tuple(map(str, paths)),
-    )
+    worker = worker_settings(rounds=2, implementation_paths=[str(path) for path in paths])
+    settings = Settings("cpu", "jit_spmd", worker, silence_s=200)
     attempts = run_block(block, names, settings, launch=Launch(more=lambda _: True))
     cells = {row["implementation"]: row for one in attempts for row in one.cells}
     return {"cells": cells, "samples": [row for one in attempts for row in one.samples]}
@@ -119,9 +117,8 @@ def test_ceilings_are_measured_in_all_processes_or_in_none(
 ) -> None:
     path = tmp_path / "planted.py"
     path.write_text(CEILINGS.format(end=end))
-    settings = Settings(
-        "cpu", "jit_spmd", rounds=2, seconds=0.1, silence_s=200, workload_paths=(str(path),)
-    )
+    worker = worker_settings(rounds=2, workload_paths=[str(path)])
+    settings = Settings("cpu", "jit_spmd", worker, silence_s=200)
     options = StepOptions(processes=2)
     block = Block("planted", "tiny", MeshShape.parse("data=2"), 8, options)
     (attempt,) = run_block(block, ["jit_spmd"], settings)

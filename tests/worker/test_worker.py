@@ -24,14 +24,7 @@ JOB = {
     "size": "tiny",
     "mesh": "data=2",
     "batch": 8,
-    "options": {
-        "precision": "fp32",
-        "microbatches": 1,
-        "remat": False,
-        "clip_norm": None,
-        "variant": "",
-        "processes": 1,
-    },
+    "options": "fp32",
     "implementations": [
         *("jit_spmd", "noisy", "wrong", "broken", "elsewhere", "greedy", "hasty", "lavish"),
         *("restless", "leaves", "interrupts"),
@@ -44,7 +37,10 @@ JOB = {
     "ceilings": False,
     "seed": 0,
     "alone": False,
+    "inputs": [],
+    "phases": {},
     "workload_paths": [],
+    "base_files": {},
 }
 
 RIGHT = "from implementations.jit_spmd import *\n"
@@ -143,10 +139,10 @@ def events(tmp_path_factory):
     job = JOB | {
         "implementation_paths": [str(folder / f"{name}.py") for name in OUTSIDE],
         "ceilings": True,
-        "profile_dir": str(profiles),
-        "profile_run": "run",
-        "profile_steps": 2,
-        "train_steps": 4,
+        "phases": {
+            "trace": {"logdir": str(profiles), "run": "run", "steps": 2},
+            "train": {"steps": 4},
+        },
     }
     done = run_worker(job)
     assert done.returncode == 0, done.stderr

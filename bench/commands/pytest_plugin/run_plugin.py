@@ -418,10 +418,11 @@ class Front:
             self.console.print(f"each with: {', '.join(arms)}", soft_wrap=True)
         cells = sum(map(len, self._selected.values()))
         plan = self.plan
-        if plan.inputs:
-            self.console.print(f"and each with input {', '.join(plan.inputs)}", soft_wrap=True)
-        if plan.checkpoints:
-            modes = ", ".join(plan.checkpoints)
+        if plan.worker["inputs"]:
+            ways = ", ".join(plan.worker["inputs"])
+            self.console.print(f"and each with input {ways}", soft_wrap=True)
+        if plan.modes:
+            modes = ", ".join(plan.modes)
             self.console.print(f"then checkpoints of each: {modes}", soft_wrap=True)
         each = f"{plan.launches} launches of" if plan.launches > 1 else "1 launch of"
         time = f"about {clock(total)}"
@@ -431,11 +432,11 @@ class Front:
                 f"{clock(max(total, plan.budget_s))}",
             )
         training = ""
-        if plan.train_steps:
-            steps = count(plan.train_steps, "step")
+        if "train" in plan.worker["phases"]:
+            steps = count(plan.worker["phases"]["train"]["steps"], "step")
             training = f"; training every cell for {steps} comes on top"
         self.console.print(
-            f"blocks: {len(self._selected)}, cells: {cells}, {each} up to {plan.rounds} rounds, "
+            f"blocks: {len(self._selected)}, cells: {cells}, {each} up to {plan.worker['rounds']} rounds, "
             f"baseline {plan.baseline}: {time}{training}",
             soft_wrap=True,
         )

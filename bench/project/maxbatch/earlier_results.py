@@ -14,7 +14,7 @@ from bench.plan.matrix import BadInput
 from bench.project.maxbatch.largest import Limit, Line, with_batch
 from bench.records.cells import Cell
 from bench.records.largest_batches import MaxBatchRow, key, key_of
-from bench.records.rows import CellRow, cell_of
+from bench.records.rows import CellRow
 
 
 def plans(measured: Iterable[CellRow], contents: Contents) -> dict[Cell, float | None]:
@@ -24,7 +24,7 @@ def plans(measured: Iterable[CellRow], contents: Contents) -> dict[Cell, float |
     """
     found: dict[Cell, float | None] = {}
     for row in measured:
-        cell, memory = cell_of(row), row.get("memory")
+        cell, memory = Cell.of(row), row.get("memory")
         same = memory and row.get("key") == _key(cell, contents)
         found[cell] = memory["total_bytes"] if memory and same else None
     return found

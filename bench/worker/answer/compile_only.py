@@ -64,9 +64,10 @@ def compile_only(request: CompileRequest) -> CompiledRow:
         raise UnsupportedError(cell.unsupported)
     reading = sending = had(cell)
     elsewhere = request["elsewhere"]
-    widened = elsewhere and cell.block.options.precision == "bf16"
+    options = cell.block.options
+    widened = elsewhere and options.precision == "bf16"
     if widened and cell.mesh.size > 1:
-        half: CompileRequest = {**request, "options": {**request["options"], "precision": "fp16"}}
+        half: CompileRequest = {**request, "options": str(replace(options, precision="fp16"))}
         twin = load_cell(half)
         if twin.unsupported:
             raise NotAbstractError(

@@ -11,8 +11,7 @@ from typing import Any, NoReturn, TextIO, cast
 from jax.sharding import Mesh
 
 from bench.contract import Implementation, Problem, Workload
-from bench.records.cells import Block, StepOptions
-from bench.records.mesh import MeshShape
+from bench.records.cells import Block
 from bench.records.messages import CellRequest
 from bench.worker import event_stream
 from bench.worker.file_loader import implementation_files, load
@@ -42,12 +41,10 @@ def load_cell(request: CellRequest) -> RequestedCell:
     Raises:
       Exception: whatever a file raises.
     """
-    shape = MeshShape.parse(request["mesh"])
-    options = StepOptions(**request["options"])
-    block = Block(request["workload"], request["size"], shape, request["batch"], options)
-    mesh = make_mesh(shape)
+    block = Block.of(request)
+    mesh = make_mesh(block.mesh)
     workload = load_workload(block, request["workload_paths"])
-    problem = make_problem(workload, block, options.precision)
+    problem = make_problem(workload, block, block.options.precision)
     file = implementation_files(request["implementation_paths"])[request["implementation"]]
     return RequestedCell(block, mesh, workload, problem, cast("Implementation", load(file)))
 
