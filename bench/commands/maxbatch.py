@@ -22,13 +22,10 @@ from bench.plan.selection import everything, selector
 from bench.records import largest_batches, numbers, store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable
 
-    from bench.project.compiled_programs import Program, Unread
-    from bench.project.maxbatch.largest import Limit, Line
-    from bench.records.cells import Cell
-    from bench.records.largest_batches import MaxBatchRow
-    from bench.records.messages import Catalogue, Fit
+    from bench.project.maxbatch.largest_fit import Limit
+    from bench.records.messages import Catalogue
     from bench.records.rows import CellRow
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
@@ -66,7 +63,7 @@ def maxbatch(
 
     from bench.plan.content_keys import Contents
     from bench.present import largest_batch_table
-    from bench.project.maxbatch import earlier_results, largest
+    from bench.project.maxbatch import earlier_results, largest_fit
 
     with refusing(OSError):
         faults = file_faults(implementation_path or (), workload_path or ())
@@ -79,20 +76,20 @@ def maxbatch(
         catalogue = read_catalogue(implementation_path or (), workload_path or ())
         limit = limit_of(catalogue, limit_bytes)
         contents = Contents(catalogue)
-        lines = earlier_results.hashed(
-            largest.lines_of(earlier_results.plans(cells, contents)), contents
-        )
+        planned = earlier_results.planned_bytes(cells, contents)
+        lines = earlier_results.with_hashes(largest_fit.lines_of(planned), contents)
         if not lines:
             raise BadInput([f"{folder.name}: no selected cell runs in a single process"])
         stored = largest_batches.read(folder)
-    rows = [] if again else earlier_results.kept(lines, limit, stored)
+    rows = [] if again else earlier_results.valid(lines, limit, stored)
     total = numbers.count(len(lines), "cell")
     if rows:
         typer.echo(f"{len(rows)} of {total} kept from before; --again searches them again")
     known = {largest_batches.key(row) for row in rows}
     left = [line for line in lines if largest_batches.key_of(line.cell) not in known]
     try:
-        for row in _search(left, limit, catalogue):
+        console = Console(stderr=True, highlight=False)
+        for row in largest_fit.search_here(left, limit, catalogue, console):
             try:
                 largest_batches.write(folder, [row])
             except OSError as error:
@@ -110,30 +107,6 @@ def maxbatch(
     typer.echo(
         f"stored: {(folder / largest_batches.FILE).as_posix()} (`bench report {run}` shows it)"
     )
-
-
-def _search(lines: Sequence[Line], limit: Limit, catalogue: Catalogue) -> Iterator[MaxBatchRow]:
-    """Yield results as they come, mesh by mesh; stderr shows the progress."""
-    from rich.console import Console
-
-    from bench.project.compiled_programs import programs
-    from bench.project.maxbatch import fit_proof, largest, search_progress
-
-    display = search_progress.Display(Console(stderr=True, highlight=False), len(lines))
-
-    def read(cells: Sequence[Cell]) -> list[Program | Unread]:
-        with display.compiling(cells):
-            return programs(cells, catalogue, here=True)
-
-    def prove(cell: Cell) -> Fit:
-        with display.proving(cell):
-            return fit_proof.prove(cell, catalogue)
-
-    for mesh in dict.fromkeys(line.cell.block.mesh for line in lines):
-        of_mesh = [line for line in lines if line.cell.block.mesh == mesh]
-        for row in largest.largest(of_mesh, limit, read, prove):
-            display.done += 1
-            yield row
 
 
 def proved(folder: Path, selected: Callable[[str], bool]) -> list[CellRow]:
@@ -173,7 +146,7 @@ def limit_of(catalogue: Catalogue, limit_bytes: float | None) -> Limit:
     Raises:
       BadInput: no limit was given and the device states none.
     """
-    from bench.project.maxbatch.largest import Limit
+    from bench.project.maxbatch.largest_fit import Limit
 
     if limit_bytes is not None:
         return Limit(limit_bytes, "as asked for")

@@ -7,7 +7,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -83,8 +91,23 @@ def show(console: Console, content: columns.Table) -> None:
 
 
 @contextmanager
+def activity(console: Console, text: str) -> Iterator[None]:
+    """Show what goes on and for how long: a live line on a terminal, a plain line elsewhere."""
+    if not live(console):
+        console.print(text, markup=False, soft_wrap=True)
+        yield
+        return
+    cut = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+    told = TextColumn("{task.description}", markup=False, table_column=cut)
+    parts = SpinnerColumn(), told, TimeElapsedColumn()
+    with Progress(*parts, console=console, transient=True, expand=True) as shown:
+        shown.add_task(text, total=None)
+        yield
+
+
+@contextmanager
 def counter(console: Console, doing: str, done: str) -> Iterator[Callable[[int, int], None]]:
-    """Show how much of something is done: a bar on a terminal, some lines elsewhere.
+    """Show how much of something is done: a bar and the time left, or some lines elsewhere.
 
     Args:
       console: where to show it.
@@ -102,7 +125,10 @@ def counter(console: Console, doing: str, done: str) -> Iterator[Callable[[int, 
 
         yield tell
         return
-    parts = TextColumn(doing), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    parts = (
+        TextColumn(doing), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("left:"), TimeRemainingColumn(),
+    )  # fmt: skip
     with Progress(*parts, console=console, transient=True) as shown:
         task = shown.add_task("", total=None, visible=False)
         yield lambda count, of: shown.update(task, completed=count, total=of, visible=True)

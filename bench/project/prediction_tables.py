@@ -135,7 +135,7 @@ MEASURED = (
     Column("mesh", "Mesh", value=lambda row: str(row.program.mesh)),
     Column("batch", "Batch", format="count", value=lambda row: row.program.batch),
     Column("measured_s", "Step time", "measured", "s"),
-    Column("predicted_s", "Predicted without it", format="s"),
+    Column("predicted_s", "Predicted", "from the other meshes", "s"),
     Column("error", "Error", value=_error),
 )
 
@@ -159,16 +159,16 @@ def cross_validation(projection: Projection) -> list[Table]:
 
 
 PUBLISHED = (
-    Column("name", "Published", detail=lambda row: row.hardware),
+    Column("name", "Model", detail=lambda row: row.hardware),
     Column("chips", "Chips", format="count", detail=lambda row: row.mesh),
     Column("measured_s", "Step time", "published", "s"),
-    Column("predicted_s", "Predicted without it", format="s"),
+    Column("predicted_s", "Predicted", "from the others", "s"),
     Column(
         "error", "Error", value=_error,
         detail=lambda row: "" if row.within else "outside the interval",
     ),
     Column("measured_efficiency", "Efficiency", "published", "percent"),
-    Column("predicted_efficiency", "Efficiency", "predicted", "percent"),
+    Column("predicted_efficiency", "Predicted efficiency", format="percent"),
 )  # fmt: skip
 
 

@@ -22,10 +22,11 @@ from bench.plan.content_keys import Contents
 from bench.plan.matrix import BadInput
 from bench.present import largest_batch_table, page_data
 from bench.present.report_files import build
+from bench.project import compiled_programs
 from bench.project.compiled_programs import Program, Unread
-from bench.project.maxbatch import fit_proof, largest
+from bench.project.maxbatch import fit_proof
+from bench.project.maxbatch import largest_fit as largest
 from bench.project.maxbatch.batch_search import RESOLUTION, Search
-from bench.project.maxbatch.search_progress import Display
 from bench.records import largest_batches, numbers, store
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
@@ -197,7 +198,7 @@ def test_a_prediction_that_is_refuted_is_told_and_a_smaller_batch_tried():
     (row,) = largest.largest([line()], largest.Limit(41_000, ""), read, prove)
     assert row["refuted"] == [400, 348]
     assert (row["batch"], row["next_batch"]) == (304, 348)
-    assert "304, which ran; predicted was 400, which ran out of memory" in largest_batch_table.line(
+    assert "304, which ran; 400 was predicted and ran out of memory" in largest_batch_table.line(
         row
     )
 
@@ -222,7 +223,7 @@ def test_where_nothing_fits_nothing_is_run():
     assert (row["batch"], row["status"]) == (None, "predicted oom")
     assert (row["next_batch"], row["next_bytes"]) == (4, 1_400)
     assert largest_batch_table.words(row) == (
-        "predicted oom: the smallest batch, 4, is planned above the limit, and was not run"
+        "predicted oom: the smallest batch, 4, exceeds the limit as planned, and did not run"
     )
 
 
@@ -308,7 +309,7 @@ def test_a_report_has_them(tmp_path):
     for shown in ("| a | 400 (40.0 KiB) |", "| b | 350 (400 was predicted, and did not fit) |"):
         assert shown in markdown
     assert "not predicted (it is a loop)" in markdown
-    planned = "the smallest batch, 2, is planned above the limit, and was not run"
+    planned = "the smallest batch, 2, exceeds the limit as planned, and did not run"
     assert f"| big | predicted oom ({planned}) |" in markdown
     carried = page_data.build(cell_table.build(store.load(run)), store.read_manifest(run))[
         "largest"
@@ -321,7 +322,7 @@ def test_a_table_fits_a_terminal():
     found = largest.largest([line("a"), line("loop")], largest.Limit(41_000, "asked"), read, ran)
     text = io.StringIO()
     largest_batch_table.show(Console(file=text, width=80), list(found))
-    assert "mlp-tiny, fp32,microbatches=2: 40.0 KiB a device, asked" in text.getvalue().replace(
+    assert "mlp-tiny, fp32,microbatches=2: 40.0 KiB per device, asked" in text.getvalue().replace(
         numbers.NARROW, " "
     )
     assert "400" in text.getvalue()
@@ -358,28 +359,28 @@ def test_an_accelerator_has_a_limit_and_others_have_to_be_given_one():
 
 
 TOLD = [
-    "0/2 data=2, round 1: compiling 2 cells, batch 8, 64",
-    "1/2 running mlp-tiny/data=2/b8/fp32,microbatches=2/a",
-    "1/2 data=2, round 2: compiling 1 cell, batch 8",
-    "1/2 data=4, round 1: compiling 1 cell, batch 8",
+    "0/3 data=2, round 1: compiling 2 cells, batch 4, 8",
+    "0/3 running mlp-tiny/data=2/b4/fp32,microbatches=2/b",
+    "1/3 data=2, round 2: compiling 1 cell, batch 8",
+    "1/3 running mlp-tiny/data=2/b4/fp32,microbatches=2/a",
+    "2/3 data=4, round 1: compiling 1 cell, batch 8",
 ]
 
 
-def show(console):
-    shown = Display(console, 2)
-    with shown.compiling([cell(batch=64), cell("b")]):
-        pass
-    shown.done += 1
-    for step in (
-        shown.proving(cell()),
-        shown.compiling([cell()]),
-        shown.compiling([cell(mesh="data=4")]),
-    ):
-        with step:
-            pass
+@pytest.fixture
+def show(monkeypatch):
+    """Searches three lines, of which the last one has no batch that fits."""
+    monkeypatch.setattr(compiled_programs, "programs", lambda cells, *_, here: read(cells))
+    monkeypatch.setattr(fit_proof, "prove", lambda one, *_: ran(one))
+    lines = [line("a"), line("b", known={4: 1_400}), line("a", "data=4")]
+
+    def search(console):
+        return list(largest.search_here(lines, largest.Limit(1_500, ""), {}, console))
+
+    return search
 
 
-def test_every_step_is_a_line_where_there_is_no_terminal():
+def test_every_step_is_a_line_where_there_is_no_terminal(show):
     console = Console(file=io.StringIO(), width=20, force_terminal=True, highlight=False)
     show(console)
     assert console.file.getvalue().splitlines() == TOLD
@@ -391,14 +392,14 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("width", [30, 100])
-def test_a_terminal_shows_every_step_in_one_line(width, monkeypatch):
+def test_a_terminal_shows_every_step_in_one_line(width, show, monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     console = Console(file=Terminal(), width=width, force_terminal=True)
     show(console)
     frames = [line for line in Text.from_ansi(console.file.getvalue()).plain.splitlines() if line]
     for told in TOLD:
         assert any(told[: width - 15] in frame for frame in frames), frames
-    assert all("/2 data=" in frame or "/2 running" in frame for frame in frames), "none is wrapped"
+    assert all("/3 data=" in frame or "/3 running" in frame for frame in frames), "none is wrapped"
     assert max(map(len, frames)) <= width
 
 

@@ -1,9 +1,9 @@
-"""The search for the largest batch that a device's memory holds, in as few compilations as can be.
+"""The search for the largest batch that fits in a device's memory, with few compilations.
 
-Memory of a step is nearly a + b x batch: state and updates, and activations. So each guess is where
-the straight line through the two nearest batches meets the limit. Where memory bends, such guesses
-come from one side only, or are above what is too large; after two of these, or at once, the middle
-is asked.
+The memory of a step is nearly a + b x batch: state and updates, and activations. So each guess is
+where the line through the two nearest batches meets the limit. Where memory is not linear, such
+guesses come from one side only, or exceed a batch that is known to be too large; after two of the
+former, or at once for the latter, the search bisects.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ import math
 from dataclasses import dataclass, field
 
 RESOLUTION = 16
-"""The search ends when the next batch that is known not to fit is larger by less than 1/16."""
+"""The search ends once the smallest batch known not to fit is larger by less than 1/16."""
 
 GROWTH = 16
-"""Most that a guess may be larger than what was compiled before: lines from far off mislead."""
+"""Largest factor between a guess and the batches compiled before; far lines mislead."""
 
 
 @dataclass
 class Search:
-    """Finds the largest multiple of `quantum` whose bytes are within the limit.
+    """A search for the largest multiple of `quantum` whose memory is within the limit.
 
     Args:
-      quantum: the smallest batch, of which all others are multiples.
+      quantum: the smallest batch; all others are its multiples.
       limit: bytes.
-      known: bytes by batch, as far as they are known.
+      known: bytes by batch, as far as they are known at the start.
     """
 
     quantum: int
     limit: float
     known: dict[int, float] = field(default_factory=dict)
     _fitted: list[bool] = field(default_factory=list)
-    """Whether each batch fitted that was asked for."""
+    """Whether each guess fitted."""
 
     def __post_init__(self) -> None:
         wrong = [batch for batch in self.known if batch % self.quantum]
@@ -40,21 +40,20 @@ class Search:
             raise ValueError(f"batches {wrong} are no multiples of {self.quantum}")
 
     def add(self, batch: int, size: float) -> None:
-        """Note a size; infinite where all that is known is that the batch does not fit."""
+        """Record the bytes of a guess; infinite if it is only known not to fit."""
         self.known[batch] = size
         self._fitted.append(size <= self.limit)
 
     @property
     def asked(self) -> int:
-        """How many batches it was told of beside those that were known."""
+        """Number of guesses recorded."""
         return len(self._fitted)
 
     @property
     def fits(self) -> int | None:
-        """The largest batch that is known to fit, with all smaller ones; None if there is none."""
-        below = self.too_large or float("inf")
-        return max((b for b, size in self.known.items() if size <= self.limit and b < below),
-                   default=None)  # fmt: skip
+        """The largest batch below all that are too large; None if there is none."""
+        below = self.too_large or math.inf
+        return max((b for b in self.known if b < below), default=None)
 
     @property
     def too_large(self) -> int | None:
@@ -63,33 +62,32 @@ class Search:
 
     @property
     def next(self) -> int | None:
-        """The batch to find out about next; None if the search has ended."""
+        """The next guess; None if the search has ended."""
         low, high = self.fits, self.too_large
         if low is None:
             return None if high == self.quantum else self.quantum
         step = max(self.quantum, low // RESOLUTION // self.quantum * self.quantum)
         if high is not None and high - low <= step:
             return None
-        if high is None:
-            return max(self._whole(min(self._on_line(low), GROWTH * low)), low + step)
-        one_sided = len(set(self._fitted[-2:])) == 1 and len(self._fitted) > 1
         guess = self._on_line(low)
+        if high is None:
+            return max(self._whole(min(guess, GROWTH * low)), low + step)
+        one_sided = len(set(self._fitted[-2:])) == 1 and len(self._fitted) > 1
         if one_sided or guess >= high:
             guess = math.isqrt(low * high)
-        # What is just above the largest that fits ends the search.
+        # A guess just above the largest batch that fits would end the search.
         return min(max(self._whole(guess), low + step), high - self.quantum)
 
     def _whole(self, batch: int) -> int:
         return batch // self.quantum * self.quantum
 
     def _on_line(self, low: int) -> int:
-        """Where the line through what fits and the nearest other batch meets the limit."""
-        sizes = {b: size for b, size in self.known.items() if b != low and math.isfinite(size)}
-        others = sorted(sizes, key=lambda b: abs(b - low))
+        """Where the line through `low` and the batch nearest to it meets the limit."""
+        others = [b for b, size in self.known.items() if b != low and math.isfinite(size)]
         if not others:
             return 2 * low
-        other = others[0]
-        slope = (sizes[other] - self.known[low]) / (other - low)
+        other = min(others, key=lambda b: abs(b - low))
+        slope = (self.known[other] - self.known[low]) / (other - low)
         if slope <= 0:
             return GROWTH * low
         return int(low + (self.limit - self.known[low]) / slope)

@@ -1,4 +1,4 @@
-"""What an earlier call has found, which need not be searched again."""
+"""Results of earlier calls that are still valid, so they need not be searched again."""
 
 from __future__ import annotations
 
@@ -11,35 +11,43 @@ from dataclasses import replace
 from bench.measure.environment import relevant_variables
 from bench.plan.content_keys import DIGITS, Contents
 from bench.plan.matrix import BadInput
-from bench.project.maxbatch.largest import Limit, Line, with_batch
+from bench.project.maxbatch.largest_fit import Limit, Line, with_batch
 from bench.records.cells import Cell
 from bench.records.largest_batches import MaxBatchRow, key, key_of
 from bench.records.rows import CellRow
 
 
-def plans(measured: Iterable[CellRow], contents: Contents) -> dict[Cell, float | None]:
-    """What the compiler planned for a device, of cells that are here what they were in the run.
+def planned_bytes(measured: Iterable[CellRow], contents: Contents) -> dict[Cell, float | None]:
+    """The memory that the compiler planned for each measured cell.
 
-    None of one whose files, versions or device have changed since: it is compiled again.
+    None if the cell's files, versions or device have changed since; it is then compiled again.
     """
-    found: dict[Cell, float | None] = {}
+    planned: dict[Cell, float | None] = {}
     for row in measured:
         cell, memory = Cell.of(row), row.get("memory")
         same = memory and row.get("key") == _key(cell, contents)
-        found[cell] = memory["total_bytes"] if memory and same else None
-    return found
+        planned[cell] = memory["total_bytes"] if memory and same else None
+    return planned
 
 
-def hashed(lines: Iterable[Line], contents: Contents) -> list[Line]:
-    """Lines with a hash each: of their files, versions, device, and variables that change XLA."""
-    return [replace(line, contents=_hash(line, contents)) for line in lines]
+def with_hashes(lines: Iterable[Line], contents: Contents) -> list[Line]:
+    """The lines with hashes of their files, versions, device, and variables that affect XLA."""
+    variables = relevant_variables(os.environ)
+    hashed = []
+    for line in lines:
+        # The batch is what the search varies, so it is no part of the hash.
+        own = _key(with_batch(line.cell, 0), contents)
+        text = json.dumps([own, variables]).encode()
+        digest = own and hashlib.sha256(text).hexdigest()[:DIGITS]
+        hashed.append(replace(line, contents=digest))
+    return hashed
 
 
-def kept(lines: Sequence[Line], limit: Limit, stored: Iterable[MaxBatchRow]) -> list[MaxBatchRow]:
-    """Stored rows that are the lines' answers still.
+def valid(lines: Sequence[Line], limit: Limit, stored: Iterable[MaxBatchRow]) -> list[MaxBatchRow]:
+    """The stored rows that still answer the lines.
 
-    They are of the same limit and contents, and say which batch fits, or that none is predicted to;
-    what ended otherwise may end better the next time.
+    They have the same limit and contents, and say which batch fits, or that none is predicted to.
+    Any other outcome may be better the next time.
     """
     known = {key_of(line.cell): line for line in lines}
     return [
@@ -53,16 +61,8 @@ def kept(lines: Sequence[Line], limit: Limit, stored: Iterable[MaxBatchRow]) -> 
     ]
 
 
-def _hash(line: Line, contents: Contents) -> str | None:
-    own = _key(with_batch(line.cell, 0), contents)  # of no batch: it is what is searched
-    if own is None:
-        return None
-    text = json.dumps([own, relevant_variables(os.environ)])
-    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
-
-
 def _key(cell: Cell, contents: Contents) -> str | None:
     try:
         return contents.key(cell)
-    except (BadInput, KeyError):  # a file is gone, as the search will say
+    except (BadInput, KeyError):  # a file is missing; the search will report that
         return None

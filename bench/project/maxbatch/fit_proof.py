@@ -1,4 +1,4 @@
-"""Whether a cell really fits: a process of its own takes some steps of it."""
+"""The proof that a cell fits: a process of its own runs some steps of it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,13 @@ TIMEOUT_S = 900.0
 
 
 def prove(cell: Cell, catalogue: Catalogue) -> Fit:
-    """Take some steps of a cell on its mesh, on this machine.
+    """Run some steps of a cell on its mesh, on this machine.
 
-    Args:
-      cell: of one process, in the usual environment.
-      catalogue: the files to run, and the platform to run them on.
+    The cell has a single process and no variant; the catalogue names its files and the platform.
     """
-    request = cell_request(cell, catalogue)
     before = oom_kills.read_counters()
     environment = worker_environment(catalogue["platform"], cell.block.mesh.size)
-    answer = ask(COMMAND, json.dumps(request), environment, TIMEOUT_S)
+    answer = ask(COMMAND, json.dumps(cell_request(cell, catalogue)), environment, TIMEOUT_S)
     if answer.code == 0:
         return cast("Fit", json.loads(answer.out))
     if answer.code is None:
@@ -37,5 +34,4 @@ def prove(cell: Cell, catalogue: Catalogue) -> Fit:
     ):
         return Fit(status="oom", reason=f"its process {answer.ending}", peak_bytes=None)
     last = "".join(f"; its last line: {line}" for line in answer.last_lines(1))
-    reason = f"its process {answer.ending}{last}"
-    return Fit(status="crashed", reason=reason, peak_bytes=None)
+    return Fit(status="crashed", reason=f"its process {answer.ending}{last}", peak_bytes=None)

@@ -1,0 +1,201 @@
+"""The largest batch of each of a run's cells: found by compiling, proven by running."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rich.console import Console
+
+from bench.present.terminal import activity
+from bench.project import compiled_programs
+from bench.project.compiled_programs import Program, Read, Unread
+from bench.project.maxbatch import fit_proof
+from bench.project.maxbatch.batch_search import Search
+from bench.records.cells import Block, Cell
+from bench.records.largest_batches import MaxBatchRow, Outcome, key_of
+from bench.records.mesh import MeshShape
+from bench.records.messages import Catalogue, Fit
+from bench.records.numbers import count
+
+Prove = Callable[[Cell], Fit]
+"""Runs some steps of a cell."""
+
+_TRIES = 4
+"""Batches to try if the predicted one does not fit."""
+
+_SMALLER = 8
+"""Each of them is smaller than the last by one part in so many."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The memory that one device may use."""
+
+    bytes: float
+    words: str
+    """Where the limit comes from."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """Cells that differ only in their batch."""
+
+    cell: Cell
+    """The one with the smallest batch."""
+    known: Mapping[int, float]
+    """Bytes per device by batch, as far as the run has them."""
+    contents: str | None = None
+    """Hash for the stored row; see bench.project.maxbatch.earlier_results."""
+
+
+def lines_of(planned: Mapping[Cell, float | None]) -> list[Line]:
+    """A line for each implementation, workload, mesh and set of options.
+
+    Cells of several processes and of variants are left out.
+
+    Args:
+      planned: cells, and the bytes that the compiler planned for a device if these are known.
+    """
+    known: dict[Cell, dict[int, float]] = {}
+    first: dict[Cell, Cell] = {}
+    for cell in sorted(planned, key=lambda cell: cell.block.batch):
+        options = cell.block.options
+        if options.processes == 1 and not options.variant:
+            own = known.setdefault(first.setdefault(with_batch(cell, 0), cell), {})
+            size = planned[cell]
+            if size is not None:
+                own[cell.block.batch] = size
+    return [Line(cell, own) for cell, own in known.items()]
+
+
+def quantum(block: Block) -> int:
+    """The smallest batch that divides into a block's shards and microbatches."""
+    return block.mesh.batch_shards * block.options.microbatches
+
+
+def with_batch(cell: Cell, batch: int) -> Cell:
+    """The cell with another global batch."""
+    return replace(cell, block=replace(cell.block, batch=batch))
+
+
+def search_here(
+    lines: Sequence[Line], limit: Limit, catalogue: Catalogue, console: Console
+) -> Iterator[MaxBatchRow]:
+    """Search all lines on this machine, mesh by mesh, and show what goes on."""
+    rounds = Counter[MeshShape]()
+    done = 0
+
+    def read(cells: Sequence[Cell]) -> list[Program | Unread]:
+        mesh = cells[0].block.mesh
+        rounds[mesh] += 1
+        batches = ", ".join(map(str, sorted({cell.block.batch for cell in cells})))
+        what = f"compiling {count(len(cells), 'cell')}, batch {batches}"
+        with activity(console, f"{done}/{len(lines)} {mesh}, round {rounds[mesh]}: {what}"):
+            return compiled_programs.programs(cells, catalogue, here=True)
+
+    def prove(cell: Cell) -> Fit:
+        with activity(console, f"{done}/{len(lines)} running {cell.name}"):
+            return fit_proof.prove(cell, catalogue)
+
+    for mesh in dict.fromkeys(line.cell.block.mesh for line in lines):
+        of_mesh = [line for line in lines if line.cell.block.mesh == mesh]
+        for row in largest(of_mesh, limit, read, prove):
+            done += 1
+            yield row
+
+
+def largest(lines: Sequence[Line], limit: Limit, read: Read, prove: Prove) -> Iterator[MaxBatchRow]:
+    """Find the largest batch of each line, and yield its row as soon as it is proven.
+
+    All lines are searched at once, because one process can compile many cells.
+
+    Args:
+      lines: as from `lines_of`.
+      limit: of one device.
+      read: compiles cells.
+      prove: runs steps on devices that have at least the limit.
+    """
+    searches = [
+        (line, Search(quantum(line.cell.block), limit.bytes, dict(line.known))) for line in lines
+    ]
+    while searches:
+        for line, search in searches:
+            if search.next is None:
+                yield _proven(line, search, limit, prove)
+        guesses = [(*each, batch) for each in searches if (batch := each[1].next) is not None]
+        cells = [with_batch(line.cell, batch) for line, _, batch in guesses]
+        searches = []
+        for (line, search, batch), program in zip(
+            guesses, read(cells) if cells else [], strict=True
+        ):
+            if isinstance(program, Unread) and program.lack != "oom":
+                yield _row(line, search, limit, status="not predicted", reason=program.reason)
+                continue
+            search.add(batch, program.memory_bytes if isinstance(program, Program) else math.inf)
+            searches.append((line, search))
+
+
+def _proven(line: Line, search: Search, limit: Limit, prove: Prove) -> MaxBatchRow:
+    batch, refuted = search.fits, list[int]()
+    if batch is None:
+        reason = (
+            f"the smallest batch, {search.quantum}, exceeds the limit as planned, and did not run"
+        )
+        return _row(line, search, limit, status="predicted oom", reason=reason)
+    while True:
+        fit = prove(with_batch(line.cell, batch))
+        if fit["status"] != "oom":
+            break
+        refuted.append(batch)
+        smaller = (batch - max(1, batch // _SMALLER)) // search.quantum * search.quantum
+        if not smaller or len(refuted) == _TRIES:
+            break
+        batch = smaller
+    return _row(
+        line,
+        search,
+        limit,
+        status=fit["status"],
+        reason=fit["reason"],
+        batch=batch if fit["status"] == "ok" else None,
+        refuted=refuted,
+        peak_bytes=fit["peak_bytes"],
+    )
+
+
+def _row(
+    line: Line,
+    search: Search,
+    limit: Limit,
+    *,
+    status: Outcome,
+    reason: str,
+    batch: int | None = None,
+    refuted: Sequence[int] = (),
+    peak_bytes: int | None = None,
+) -> MaxBatchRow:
+    workload, options, mesh, implementation = key_of(line.cell)
+    larger = (*refuted, search.too_large)
+    too_large = min((one for one in larger if one is not None), default=None)
+    next_bytes = None if too_large is None else search.known.get(too_large)
+    return MaxBatchRow(
+        implementation=implementation,
+        workload=workload,
+        mesh=mesh,
+        options=options,
+        limit_bytes=limit.bytes,
+        limit_is=limit.words,
+        batch=batch,
+        predicted_bytes=None if batch is None else search.known.get(batch),
+        next_batch=too_large,
+        next_bytes=next_bytes if next_bytes is None or math.isfinite(next_bytes) else None,
+        compilations=search.asked,
+        status=status,
+        reason=reason,
+        refuted=list(refuted),
+        peak_bytes=peak_bytes,
+        contents=line.contents,
+    )
