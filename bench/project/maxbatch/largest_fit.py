@@ -127,10 +127,9 @@ def largest(lines: Sequence[Line], limit: Limit, read: Read, prove: Prove) -> It
                 yield _proven(line, search, limit, prove)
         guesses = [(*each, batch) for each in searches if (batch := each[1].next) is not None]
         cells = [with_batch(line.cell, batch) for line, _, batch in guesses]
+        programs = read(cells) if cells else []
         searches = []
-        for (line, search, batch), program in zip(
-            guesses, read(cells) if cells else [], strict=True
-        ):
+        for (line, search, batch), program in zip(guesses, programs, strict=True):
             if isinstance(program, Unread) and program.lack != "oom":
                 yield _row(line, search, limit, status="not predicted", reason=program.reason)
                 continue
