@@ -62,7 +62,7 @@ def faults(
         refuse("\n".join(wrong))
 
     def done(fault: Fault, outcome: Outcome) -> None:
-        word = f"{fault_page.verdict(outcome):7}"
+        word = f"{fault_page.verdict(vars(outcome)):7}"
         console.print(f"{word}  {fault.name}  {outcome.seconds:.0f} s", soft_wrap=True)
         for deviation in outcome.deviations:
             console.print(f"  {deviation}", soft_wrap=True, markup=False)

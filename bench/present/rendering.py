@@ -31,15 +31,22 @@ def environment(folder: Path = _HERE, *, markdown: bool) -> Environment:
     return made
 
 
-def write_pages(folder: Path, name: str, **values: Any) -> Path:
+def write_pages(folder: Path, name: str, templates: Path = _HERE, **values: Any) -> Path:
     """Fill in a template as a page and as Markdown, and return the page.
+
+    Args:
+      folder: where to write `NAME.md` and `NAME.html`.
+      name: of the templates, `NAME.md.j2` and `NAME.html.j2`.
+      templates: folder of the templates, which may include those here.
+      values: for the templates.
 
     Raises:
       OSError: nothing can be written there.
     """
     for suffix in ("md", "html"):
-        template = environment(markdown=suffix == "md").get_template(f"{name}.{suffix}.j2")
-        files.write(folder / f"{name}.{suffix}", template.render(values))
+        filled = environment(templates, markdown=suffix == "md")
+        text = filled.get_template(f"{name}.{suffix}.j2").render(values)
+        files.write(folder / f"{name}.{suffix}", text)
     return folder / f"{name}.html"
 
 

@@ -2,76 +2,87 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from rich import box
-from rich.table import Table
+import rich.table
 from rich.text import Text
 
-from bench.present.rendering import environment
-from bench.records import files
-from bench.records.trial_results import (
-    FAULTS_MARKDOWN,
-    FAULTS_PAGE,
-    FaultResults,
-    FaultRow,
-    summarize_faults,
-)
-from bench.trials.faults.fault_outcome import Outcome
+from bench.present import terminal
+from bench.present.columns import Column, Table
+from bench.present.rendering import write_pages
+from bench.records.trial_results import FaultResults, summarize_faults
 
 _STYLES = {"passed": "green", "FAILED": "bold red", "skipped": "yellow"}
 
 
-def verdict(outcome: Outcome) -> str:
-    """`passed`, `FAILED` or `skipped`."""
-    if outcome.skipped:
+def verdict(outcome: Mapping[str, Any]) -> str:
+    """`passed`, `FAILED` or `skipped`, from the fields of an outcome."""
+    if outcome["skipped"]:
         return "skipped"
-    return "passed" if outcome.passed else "FAILED"
+    return "FAILED" if outcome["deviations"] else "passed"
 
 
-def _time_to_end(outcome: Outcome) -> str:
-    """`20.1 s`; empty where no process had to end."""
-    return "" if outcome.cut_s is None else f"{outcome.cut_s:.1f} s"
+def _ending(row: Mapping[str, Any]) -> str:
+    return str(row["skipped"] or row["cell"])
 
 
-def table(results: FaultResults) -> Table:
+def _time_to_end(row: Mapping[str, Any]) -> str:
+    return "" if row["cut_s"] is None else f"{row['cut_s']:.1f} s"
+
+
+def _as_expected(row: Mapping[str, Any]) -> str:
+    no = f"no: {'; '.join(row['deviations'])}"
+    return {"passed": "yes", "skipped": "skipped", "FAILED": no}[verdict(row)]
+
+
+COLUMNS = (
+    Column("name", "Fault", detail=lambda row: str(row["kind"])),
+    Column("how", "How it is injected"),
+    Column("cell", "How its cell ended, or what the run reported", value=_ending),
+    Column("others", "Other cells"),
+    Column("code", "Exit code", format="count"),
+    Column("cut_s", "Ended after", value=_time_to_end),
+    Column("left", "Leftover processes", value=lambda row: ", ".join(row["left"]) or "none"),
+    Column("half_written", "Incomplete files",
+           value=lambda row: ", ".join(row["half_written"]) or "none"),
+    Column("report", "Report", value=lambda row: row["report"] or "readable"),
+    Column("passed", "As expected", value=_as_expected),
+)  # fmt: skip
+
+
+def table(results: FaultResults) -> rich.table.Table:
     """The columns that fit a terminal. `left` counts leftover processes and incomplete files."""
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    shown.add_column("fault", no_wrap=True)
-    shown.add_column("", no_wrap=True)
     # This column alone shrinks; its lines are truncated rather than wrapped.
-    shown.add_column("how its cell ended", min_width=11)
-    shown.add_column("other cells", no_wrap=True)
-    for heading in ("exit", "ended after", "left"):
-        shown.add_column(heading, justify="right", no_wrap=True)
-    for row, outcome in _rows(results):
-        how = (outcome.skipped or outcome.cell).splitlines()
-        shown.add_row(
+    ending = rich.table.Column("how its cell ended", min_width=11)
+    headings = ("fault", "", ending, "other cells", ">exit", ">ended after", ">left")
+    rows = (
+        (
             row["name"],
-            Text(verdict(outcome), style=_STYLES[verdict(outcome)]),
-            Text(how[0] if how else "", no_wrap=True, overflow="ellipsis"),
-            outcome.others,
-            "" if outcome.code is None else str(outcome.code),
-            _time_to_end(outcome),
-            str(len(outcome.left) + len(outcome.half_written)),
+            Text(verdict(row), style=_STYLES[verdict(row)]),
+            Text(_ending(row).partition("\n")[0], no_wrap=True, overflow="ellipsis"),
+            row["others"],
+            "" if row["code"] is None else str(row["code"]),
+            _time_to_end(row),
+            str(len(row["left"]) + len(row["half_written"])),
         )
-    return shown
+        for row in _rows(results)
+    )
+    return terminal.table(*headings, rows=rows)
 
 
 def build(folder: Path, results: FaultResults) -> Path:
     """Write the Markdown and the HTML page; return the path of the latter."""
-    for name, markdown in ((FAULTS_MARKDOWN, True), (FAULTS_PAGE, False)):
-        template = environment(Path(__file__).parent, markdown=markdown).get_template(f"{name}.j2")
-        text = template.render(
-            results=results,
-            rows=_rows(results),
-            summary=summarize_faults(results),
-            verdict=verdict,
-            time_to_end=_time_to_end,
-        )
-        files.write(folder / name, text)
-    return folder / FAULTS_PAGE
+    return write_pages(
+        folder,
+        "faults",
+        Path(__file__).parent,
+        results=results,
+        table=Table("Faults", COLUMNS, _rows(results)),
+        summary=summarize_faults(results),
+    )
 
 
-def _rows(results: FaultResults) -> list[tuple[FaultRow, Outcome]]:
-    return [(row, Outcome(**row["outcome"])) for row in results["rows"]]
+def _rows(results: FaultResults) -> list[dict[str, Any]]:
+    return [{**row, **row["outcome"]} for row in results["rows"]]

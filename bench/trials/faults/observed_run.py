@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
+import psutil
 from pyarrow import ArrowInvalid, parquet
 
 from bench.measure.environment import child_environment
@@ -293,7 +294,7 @@ class Front:
         """Note when the process that went wrong has ended."""
         with contextlib.suppress(OSError, ValueError):
             process, began = self._injected.read_text(encoding="utf-8").split()
-            if _is_gone(process):
+            if _is_gone(int(process)):
                 self._cut_s = time.monotonic() - float(began)
                 self._injected.rename(self._injected.with_name("cut"))
 
@@ -325,18 +326,16 @@ def _is_whole(path: Path) -> bool:
     return path.stat().st_size > 0
 
 
-def _is_gone(process: str) -> bool:
+def _is_gone(process: int) -> bool:
     """Whether a process has ended, reaped or not."""
     try:
-        state = Path("/proc", process, "stat").read_text(encoding="utf-8").rpartition(")")[2]
-    except OSError:
+        return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return True
-    return state.split()[0] == "Z"
 
 
 def _command_line(process: int) -> str:
     try:
-        words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
-    except OSError:
+        return " ".join(psutil.Process(process).cmdline())[:100]
+    except psutil.Error:
         return str(process)
-    return b" ".join(words).decode(errors="replace")[:100].strip()

@@ -1,1 +1,1 @@
-"""Lockstep measured by itself: false alarms, planted slowdowns, and other tools on the same."""
+"""Lockstep's self-test: false alarms and planted slowdowns, compared with other tools."""

@@ -1,36 +1,38 @@
 """Background load on every core: `python -m bench.trials.selftest.background_load PATTERN`.
 
-One burner a usable core, an ordinary process that is not pinned and has normal priority, as a
-neighbour's would be. A burner ends when its standard input does, so none outlives whoever started
-it, however that one ends.
+Each usable core gets a burner, an ordinary process without affinity and with normal priority, like
+the processes of another user. A burner ends when its standard input does, so that none outlives the
+process that started it.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import random
 import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
+
+import typer
 
 from bench.measure.environment import child_environment
 from bench.records.host import usable_cores
 
 PATTERNS = {
-    "quiet": "nothing",
+    "quiet": "no load",
     "bursty": "each core by itself: bursts of 20 to 300 ms, and pauses; busy 40 % of the time",
-    "ramping": "all cores: busy from 0 to 90 % of the time, rising over 20 s, again and again",
+    "ramping": "all cores: busy for 0 to 90 % of the time, rising over 20 s, again and again",
     "stepping": "0, 1, 2 ... busy cores for some seconds each, in random order",
 }
-"""What there is, and what it does."""
+"""Names and descriptions of the patterns."""
 
 _BURST_S = (0.02, 0.3)
 _PAUSE_FACTOR = 1.5
-"""Pauses are this much longer than bursts, for a mean duty of 1 / (1 + this)."""
+"""Mean pause over mean burst; the mean duty is 1 / (1 + this)."""
 _RAMP_S = 20.0
 _RAMP_TOP = 0.9
 _RAMP_STEPS = 200
@@ -51,17 +53,17 @@ class Segment:
 
     seconds: float
     duty: float
-    """Part of the time that it wants a core: 0 to 1."""
+    """Share of the time in which it wants a core, 0 to 1."""
 
 
 def segments(pattern: str, burner: int, burners: int, seed: int) -> Iterator[Segment]:
-    """What one burner of several does from the start of the load on, without end.
+    """The endless schedule of one burner.
 
     Args:
       pattern: one of `PATTERNS`.
       burner: from 0 to burners - 1.
-      burners: how many there are.
-      seed: the same seed gives the same load.
+      burners: number of burners.
+      seed: equal seeds give equal loads.
 
     Raises:
       ValueError: there is no such pattern.
@@ -80,7 +82,7 @@ def segments(pattern: str, burner: int, burners: int, seed: int) -> Iterator[Seg
                 for step in range(_RAMP_STEPS):
                     yield Segment(_RAMP_S / _RAMP_STEPS, _RAMP_TOP * step / (_RAMP_STEPS - 1))
         case "stepping":
-            # All burners draw the same numbers: they must agree on how many of them are busy.
+            # All burners draw the same numbers and thus agree on how many of them are busy.
             chance = random.Random(f"{seed}")
             level = 0
             while True:
@@ -94,21 +96,19 @@ def segments(pattern: str, burner: int, burners: int, seed: int) -> Iterator[Seg
 def load(pattern: str, seed: int = 0) -> Iterator[tuple[int, ...]]:
     """Load the usable cores of this machine while the context lasts.
 
-    It is there when the context begins, and gone when it ends.
-
     Yields:
-      The process ids of the burners; none for `quiet`.
+      The process ids of the burners, all of which run; none for `quiet`.
 
     Raises:
       LoadError: a burner did not start.
       ValueError: there is no such pattern.
     """
-    next(segments(pattern, 0, 1, seed))  # complains of an unknown pattern
+    next(segments(pattern, 0, 1, seed))  # raises for an unknown pattern
     burners = 0 if pattern == "quiet" else usable_cores()
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
         processes = [
-            stack.enter_context(_burning(pattern, burner, burners, seed, started))
+            stack.enter_context(_burning(pattern, seed, burner, burners, started))
             for burner in range(burners)
         ]
         for process in processes:
@@ -119,25 +119,17 @@ def load(pattern: str, seed: int = 0) -> Iterator[tuple[int, ...]]:
 
 @contextlib.contextmanager
 def _burning(
-    pattern: str, burner: int, burners: int, seed: int, started: float
+    pattern: str, seed: int, burner: int, burners: int, started: float
 ) -> Iterator[subprocess.Popen[bytes]]:
-    command = [
-        sys.executable,
-        "-m",
-        "bench.trials.selftest.background_load",
-        pattern,
-        "--seed",
-        str(seed),
-    ]
-    told = ["--burner", str(burner), "--burners", str(burners), "--started", repr(started)]
+    options = f"--seed={seed} --burner={burner} --burners={burners} --started={started!r}"
     process = subprocess.Popen(  # noqa: S603 (our own command)
-        [*command, *told],
+        [sys.executable, "-m", "bench.trials.selftest.background_load", pattern, *options.split()],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=child_environment(),
-        start_new_session=True,  # an interruption at the terminal is not for it: it ends with us
+        start_new_session=True,  # Ctrl-C goes to this process alone, which then ends the burner
     )
-    # The pipes are closed as well: that alone would end it.
+    # Leaving the context also closes the pipes, which alone would end the burner.
     with process:
         try:
             yield process
@@ -145,51 +137,43 @@ def _burning(
             process.kill()
 
 
-def _burn(pattern: str, burner: int, burners: int, seed: int, started: float) -> None:
-    """Be one burner, until the standard input ends."""
+def _burn(pattern: str, seed: int, burner: int, burners: int, started: float) -> None:
+    """Run one burner until the standard input ends."""
     sys.stdout.buffer.write(_READY)
     sys.stdout.flush()
     end = started
     for segment in segments(pattern, burner, burners, seed):
         begin, end = end, end + segment.seconds
-        # Segments that passed while the process started are left out, so burners stay in step.
+        # Segments that passed before the process was ready are skipped: burners stay in step.
         while (now := time.monotonic()) < end:
-            # Slices are counted from the segment's start, whenever this one was noticed.
             slice_begin = begin + (now - begin) // _SLICE_S * _SLICE_S
             slice_end = min(slice_begin + _SLICE_S, end)
             busy_until = slice_begin + segment.duty * (slice_end - slice_begin)
             while time.monotonic() < busy_until:
                 pass
-            if _input_ended(slice_end - time.monotonic()):
+            rest_s = max(0.0, slice_end - time.monotonic())
+            if select.select([sys.stdin], [], [], rest_s)[0]:
                 return
 
 
-def _input_ended(wait_s: float) -> bool:
-    """Whether the standard input has ended; waits for that as long as it is told."""
-    return bool(select.select([sys.stdin], [], [], max(0.0, wait_s))[0])
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Load the machine until the standard input ends, or an interruption (Ctrl-C)."""
-    listed = "\n".join(f"  {name:9} {does}" for name, does in PATTERNS.items())
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.trials.selftest.background_load",
-        description=f"{main.__doc__}\n\npatterns:\n{listed}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("pattern", choices=PATTERNS, metavar="PATTERN")
-    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same load")
-    # What `load` tells the processes that it starts.
-    parser.add_argument("--burner", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--burners", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--started", type=float, help=argparse.SUPPRESS)
-    told = parser.parse_args(arguments)
-    if told.burner is not None:
-        _burn(told.pattern, told.burner, told.burners, told.seed, told.started)
-        return
-    with contextlib.suppress(KeyboardInterrupt), load(told.pattern, told.seed):
-        sys.stdin.read()
+def main(
+    pattern: Annotated[
+        str, typer.Argument(help="; ".join(f"{name}: {does}" for name, does in PATTERNS.items()))
+    ],
+    seed: Annotated[int, typer.Option(help="Equal seeds give equal loads.")] = 0,
+    burner: Annotated[int, typer.Option(hidden=True)] = -1,
+    burners: Annotated[int, typer.Option(hidden=True)] = 0,
+    started: Annotated[float, typer.Option(hidden=True)] = 0.0,
+) -> None:
+    """Load the machine until the standard input ends, or Ctrl-C."""
+    if burner >= 0:
+        _burn(pattern, seed, burner, burners, started)
+    elif pattern not in PATTERNS:
+        raise typer.BadParameter(f"choose from {', '.join(PATTERNS)}", param_hint="PATTERN")
+    else:
+        with contextlib.suppress(KeyboardInterrupt), load(pattern, seed):
+            sys.stdin.read()
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

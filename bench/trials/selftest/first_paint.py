@@ -1,4 +1,4 @@
-"""How soon a page shows anything: first contentful paint in headless Chromium."""
+"""Time until a page shows anything: first contentful paint in headless Chromium."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAINTED = """new Promise((seen, failed) => {
     if (paint) seen(paint.startTime);
   }).observe({ type: "paint", buffered: true });
 })"""
-"""Milliseconds to the paint, which may be long after the page is loaded."""
+"""JavaScript for the milliseconds to the paint, which may come long after the load event."""
 
 FLAGS = ["--disable-gpu", "--disable-background-networking", "--no-first-run"]
 
@@ -25,12 +25,12 @@ _PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-sta
 
 
 def chromium() -> str | None:
-    """The system's Chromium; None where there is none on the path."""
+    """Path of the system's Chromium; None if there is none."""
     return next(filter(None, map(shutil.which, _PROGRAMS)), None)
 
 
 def flags() -> list[str]:
-    """What Chromium is started with. As root it refuses to run with a sandbox."""
+    """Command line flags of Chromium. As root it refuses to run with a sandbox."""
     root = hasattr(os, "geteuid") and os.geteuid() == 0
     return [*FLAGS, *(["--no-sandbox"] if root else [])]
 
@@ -38,8 +38,8 @@ def flags() -> list[str]:
 def first_paint(page: Path) -> float | None:
     """Seconds from opening a page to its first contentful paint (https://www.w3.org/TR/paint-timing).
 
-    Median of OPENINGS, each of a new page. None without the system's Chromium or without the
-    package playwright, which is part of the extra `selftest`.
+    The median of several openings. None without the system's Chromium or without the package
+    playwright, which is part of the extra `selftest`.
     """
     program = chromium()
     if program is None or importlib.util.find_spec("playwright") is None:

@@ -1,4 +1,4 @@
-"""A large run with made-up times, to see what a report of it costs. Imports no jax."""
+"""A large run with synthetic times, to measure the cost of its report."""
 
 from __future__ import annotations
 
@@ -15,13 +15,9 @@ from bench.records.mesh import MeshShape
 from bench.records.rows import (
     SCHEMA,
     BlockRow,
-    Ceilings,
     CellRow,
-    CompileTimes,
     HostSlot,
-    Look,
     Manifest,
-    MemoryBytes,
     SampleRow,
     block_fields,
 )
@@ -30,11 +26,12 @@ ARMS = [f"implementation_{number:02}" for number in range(20)]
 WORKLOADS = ("one", "two")
 DEVICES = (1, 2, 4, 8, 16, 32, 64, 128)
 ROUNDS = 16
+_STARTED_AT = "2026-01-01T00:00:00+00:00"
 _QUIET = HostSlot(cores_s=0.2, steal_s=0.0, own_s=0.19, foreign_s=0.01, mhz=None)
 
 
 def blocks(cells: int) -> Iterator[Block]:
-    """Of at least so many cells, with all of WORKLOADS over all of DEVICES."""
+    """Blocks of at least this many cells, with every workload on every number of devices."""
     batches = -(-cells // (len(WORKLOADS) * len(DEVICES) * len(ARMS)))
     for workload in WORKLOADS:
         for devices in DEVICES:
@@ -44,36 +41,36 @@ def blocks(cells: int) -> Iterator[Block]:
 
 
 def write(reports: Path, cells: int) -> tuple[Path, int]:
-    """Store a run of at least so many cells; returns its folder and how many there are."""
+    """Store a run of at least this many cells; return its folder and the number of cells."""
     directory = store.create(reports, _manifest())
     rng = np.random.default_rng(0)
     stored = 0
     for number, block in enumerate(blocks(cells)):
         attempt = f"{number:08}"
-        samples = _samples(block, attempt, rng)
-        rows = [_cell(block, attempt, arm) for arm in ARMS]
         row: BlockRow = {
             **block_fields(block, attempt, 0),
             "baseline": ARMS[0],
             "rounds": ROUNDS,
-            "looks": [Look(rounds=ROUNDS, alpha=0.008)],
+            "looks": [{"rounds": ROUNDS, "alpha": 0.008}],
             "steps": 10,
-            "started_at": "2026-01-01T00:00:00+00:00",
+            "started_at": _STARTED_AT,
             "seconds": {"measure": 2.0},
-            "ceilings": Ceilings(
-                matmul_flops=1e11, memory_bytes=1e10, all_reduce_bytes=1e9, all_reduce_s=1e-4
-            ),
+            "ceilings": {
+                "matmul_flops": 1e11, "memory_bytes": 1e10,
+                "all_reduce_bytes": 1e9, "all_reduce_s": 1e-4,
+            },
             "load_before": 0.0,
             "load_after": 0.0,
-        }
-        store.append_launch(directory, samples, rows, [row])
+        }  # fmt: skip
+        rows = [_cell(block, attempt, arm) for arm in ARMS]
+        store.append_launch(directory, _samples(block, attempt, rng), rows, [row])
         stored += len(rows)
     return directory, stored
 
 
 def rebuild(directory: Path) -> tuple[float, int]:
-    """Build the report of a stored run; returns seconds, and bytes of the page."""
-    from bench.present.report_files import build  # noqa: PLC0415 (what it takes to load is part of the cost)
+    """Build the report of a stored run; return the duration and the size of the page in bytes."""
+    from bench.present.report_files import build  # noqa: PLC0415 (loading it is part of the cost)
 
     start = time.perf_counter()
     page = build(store.load(directory))
@@ -97,8 +94,7 @@ def _samples(block: Block, attempt: str, rng: np.random.Generator) -> list[Sampl
                     "round": number, "position": position, "predecessor": predecessor,
                     "at": 1.7e9 + number, "steps": 10, "throughput_ns": 10 * nanoseconds,
                     "latency_steps": 2, "latency_ns": 2 * nanoseconds,
-                    "wash_out_ns": nanoseconds,
-                    "host": _QUIET,
+                    "wash_out_ns": nanoseconds, "host": _QUIET,
                 }
             )  # fmt: skip
             predecessor = arms[index]
@@ -109,37 +105,21 @@ def _cell(block: Block, attempt: str, arm: str) -> CellRow:
     return {
         "cell": Cell(block, arm).name,
         **block_fields(block, attempt, 0),
-        "implementation": arm,
-        "status": "ok",
-        "reason": "",
-        "proof": [],
-        "compile": CompileTimes(trace_s=0.1, lower_s=0.1, compile_s=0.5, cache_hits=0),
-        "memory": MemoryBytes(
-            total_bytes=3000, argument_bytes=1000, output_bytes=1000, temporary_bytes=1000,
-            alias_bytes=0,
-        ),
-        "model_flops": 1e9,
-        "unit": "samples",
-        "units_per_step": block.batch,
-        "interleaved": True,
-        "bubble": 0.0,
+        "implementation": arm, "status": "ok", "reason": "", "proof": [],
+        "compile": {"trace_s": 0.1, "lower_s": 0.1, "compile_s": 0.5, "cache_hits": 0},
+        "memory": {
+            "total_bytes": 3000, "argument_bytes": 1000, "output_bytes": 1000,
+            "temporary_bytes": 1000, "alias_bytes": 0,
+        },
+        "model_flops": 1e9, "unit": "samples", "units_per_step": block.batch,
+        "interleaved": True, "bubble": 0.0,
     }  # fmt: skip
 
 
 def _manifest() -> Manifest:
     return {
-        "schema": SCHEMA,
-        "run": "large",
-        "started_at": "2026-01-01T00:00:00+00:00",
-        "argv": ["run"],
-        "preset": "full",
-        "config": {"margin": 0.02},
-        "platform": "cpu",
-        "device_kind": "cpu",
-        "device_count": 1,
-        "device_memory_bytes": None,
-        "host": {"usable_cores": 8},
-        "versions": {},
-        "environment": {},
-        "git": {},
-    }
+        "schema": SCHEMA, "run": "large", "started_at": _STARTED_AT, "argv": ["run"],
+        "preset": "full", "config": {"margin": 0.02}, "platform": "cpu", "device_kind": "cpu",
+        "device_count": 1, "device_memory_bytes": None, "host": {"usable_cores": 8},
+        "versions": {}, "environment": {}, "git": {},
+    }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What Lockstep asks of another tool: are these two programs equally fast? And how it runs them."""
+"""The question that other tools are asked, which is whether two programs are equally fast."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from bench.measure.environment import child_environment
 from bench.trials.selftest.planted_kernel import Kernel
 
 ALPHA = 0.05
-"""The level of every tool's test: what each of them uses if it is not told otherwise."""
+"""The level of every tool's test, which is their default."""
 
 _START_S = 60.0
 _SLOWDOWN = 20.0
-"""A loaded machine is given this many times the measuring time, after `_START_S`."""
+"""Time limit of a tool: this many times the measuring time, plus `_START_S`."""
 _TAIL_LINES = 10
 
 
 class PeerError(Exception):
-    """A tool failed; the message ends with the last lines it wrote."""
+    """A tool failed; the message ends with the last lines of its output."""
 
 
 @dataclass(frozen=True)
 class PeerTrial:
-    """What one tool says of two programs, by its own rule."""
+    """The verdict of a tool on two programs, by its own rule."""
 
     different: bool | None
-    """Whether they are not equally fast; None where it cannot say."""
+    """Whether they differ in speed; None if the tool cannot say."""
     slower: bool | None
-    """Whether the other is slower; None where it does not say that they differ."""
+    """Whether the other is slower; None if the tool does not say that they differ."""
     ratio: float
     """Time of the other over time of the base, in the tool's own measure."""
     measured_s: float
-    """Seconds inside timed work, both programs together."""
+    """Seconds within timed work, both programs together."""
     wall_s: float
-    """Seconds that the trial took, with every start-up."""
+    """Duration of the trial, including every start-up."""
 
 
 class Peer(Protocol):
-    """A module in `bench.trials.selftest.peer_tools`: one tool, used as its manual says."""
+    """A module in `peer_tools`: one tool, used as its manual says."""
 
     def why_unavailable(self) -> str | None:
-        """Why it cannot be used here, and what to install; None if it can."""
+        """Why the tool cannot be used here, and what to install; None if it can."""
 
     def trial(
         self, kernel: Kernel, base: int, other: int, seconds: float, directory: Path
@@ -56,10 +56,10 @@ class Peer(Protocol):
 
         Args:
           kernel: the planted workload.
-          base: iterations of spin in one call, which takes about a millisecond.
-          other: the same of the other program.
-          seconds: measuring time of both programs together; half is for each.
-          directory: an empty folder, for everything that the tool writes.
+          base: iterations of spin in one call of the base, which takes about a millisecond.
+          other: iterations in one call of the other program.
+          seconds: measuring time of both programs together; each gets half.
+          directory: an empty folder for all files that the tool writes.
 
         Raises:
           KernelError: a program cannot be compiled.
@@ -74,17 +74,17 @@ def run_tool(
     environment: Mapping[str, str] | None = None,
     codes: Sequence[int] = (0,),
 ) -> subprocess.CompletedProcess[str]:
-    """Run a tool in a folder until it ends; its whole process group is gone afterwards.
+    """Run a tool in a folder until it ends, and end all its processes.
 
     Args:
       command: program and arguments.
-      directory: where it runs.
-      seconds: its measuring time; it is ended when it takes much longer.
-      environment: variables added to this process's.
-      codes: exit codes that are no failure.
+      directory: the working directory.
+      seconds: measuring time; a tool that takes much longer is killed.
+      environment: variables added to this process's environment.
+      codes: exit codes that do not mean a failure.
 
     Raises:
-      PeerError: it could not be started, failed, or took too long.
+      PeerError: the tool could not be started, failed, or took too long.
     """
     limit = _START_S + _SLOWDOWN * seconds
     name = Path(command[0]).name
@@ -104,22 +104,21 @@ def run_tool(
         raise PeerError(f"{name} cannot be started: {error}") from error
     with process:
         try:
-            output, faults = process.communicate(timeout=limit)
+            out, err = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired as error:
             raise PeerError(f"{name} did not end within {limit:g} s") from error
         finally:
-            # The whole group: tools measure in processes of their own.
+            # Tools measure in processes of their own, which belong to the same group.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-    done = subprocess.CompletedProcess(command, process.returncode, output, faults)
+    done = subprocess.CompletedProcess(command, process.returncode, out, err)
     if done.returncode not in codes:
         raise failure(done)
     return done
 
 
 def failure(done: subprocess.CompletedProcess[str]) -> PeerError:
-    """The error for a tool that has ended otherwise than it should."""
+    """The error for a tool that has failed."""
     last = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    name = Path(done.args[0]).name
-    how = f"{name} ended with exit code {done.returncode}; its last lines:"
+    how = f"{Path(done.args[0]).name} ended with exit code {done.returncode}; its last lines:"
     return PeerError("\n".join([how, *last[-_TAIL_LINES:]]))

@@ -1,15 +1,15 @@
-// The planted workload: a dependent chain of multiply-adds, as long as it is asked to be.
+// The planted workload: a dependent chain of multiply-adds of a given length.
 //
-// Every iteration needs the result of the one before it, so no compiler can shorten the chain, and
-// its time is proportional to its length. The same source is a plain library; with LOCKSTEP_MAIN a
-// program; with LOCKSTEP_FFI also an XLA FFI handler, for which jaxlib's headers are needed.
+// Every iteration needs the result of the one before, so no compiler can shorten the chain, and its
+// duration is proportional to its length. The source compiles to a plain library; with LOCKSTEP_MAIN
+// to a program; with LOCKSTEP_FFI to a library with an XLA FFI handler, using jaxlib's headers.
 
 #include <cstdint>
 
-// Not inlined, and on a boundary of its own: every caller runs the same machine code.
+// Not inlined, and aligned: every caller runs the same machine code.
 extern "C" __attribute__((noinline, aligned(64))) double lockstep_spin(int64_t n, double seed) {
-  // Tends to 1 and so never overflows or becomes denormal, which would change its speed. Both
-  // constants are exact, so Python computes the same where the two operations are not fused.
+  // The value tends to 1 and never overflows or becomes denormal, which would change the speed.
+  // Both constants are exact, so Python computes the same unless the operations are fused.
   const double a = 1.0 - 1.0 / (1 << 20);
   const double b = 1.0 / (1 << 20);
   double x = seed;
@@ -44,7 +44,7 @@ int main(int argc, char** argv) {
 
 namespace ffi = xla::ffi;
 
-// The length is an operand, not an attribute: programs that differ in it alone are the same.
+// The length is an operand, not an attribute, so that all lengths share one program.
 static ffi::Error SpinHandler(ffi::BufferR0<ffi::S32> n, ffi::BufferR0<ffi::F32> seed,
                               ffi::ResultBufferR0<ffi::F32> out) {
   *out->typed_data() =

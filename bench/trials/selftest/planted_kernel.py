@@ -1,6 +1,6 @@
-"""The planted workload, compiled: `spin(n)` takes as long as n says. Imports no jax.
+"""The planted workload, compiled: the duration of `spin(n)` is proportional to n.
 
-A slowdown is planted by a larger n, and nothing else: both programs run the same machine code.
+A slowdown is planted by a larger n and nothing else: both programs run the same machine code.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("planted_kernel.cc")
 SEED = 0.5
-"""What the chain starts with; every tool passes it, so that all compute the same."""
+"""First value of the chain, which every tool passes, so that all compute the same."""
 
 _COMPILERS = ("c++", "g++", "clang++")
-# Multiply and add stay two roundings, as in Python: where they are fused, results differ.
+# Without fused multiply-add, the results equal those of Python.
 _FLAGS = ("-O2", "-std=c++17", "-fPIC", "-ffp-contract=off")
 _TIMEOUT_S = 300.0
 _TAIL_LINES = 10
 _CALLS = 9
-"""Timed calls whose median is taken."""
-_FIRST = 1_000
+"""Timed calls, of which the median counts."""
+_FIRST_ITERATIONS = 1_000
 _INCLUDE = "import jax; print(jax.ffi.include_dir())"
 
 
 class KernelError(Exception):
-    """The kernel cannot be built; the message says what is missing."""
+    """The workload cannot be compiled; the message says why."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """The planted workload as a library and as a program, both in `folder`."""
+    """The compiled planted workload, a library and a program in `folder`."""
 
     folder: Path
     library: Path
@@ -48,11 +48,11 @@ class Kernel:
     """`planted N_ITERATIONS REPEATS` spins N_ITERATIONS, REPEATS times over."""
 
     def spin(self, iterations: int, seed: float = SEED) -> float:
-        """Run the chain in this process, without Python's lock; returns its last value."""
+        """Run the chain in this process, without the interpreter lock; return its last value."""
         return spin_function(self.library)(iterations, seed)
 
     def seconds_for(self, iterations: int) -> float:
-        """Seconds that one call of `spin(iterations)` takes now: median of a few calls."""
+        """Current duration of `spin(iterations)`: the median of a few calls."""
         times = []
         for _ in range(_CALLS):
             started = time.perf_counter()
@@ -61,16 +61,16 @@ class Kernel:
         return statistics.median(times)
 
     def iterations_for(self, seconds: float) -> int:
-        """Iterations with which one call takes about so many seconds now; at least 1."""
-        iterations = _FIRST
-        # Short calls are mostly the cost of calling: the last estimate is from a long enough one.
+        """Number of iterations, at least 1, with which a call currently takes this long."""
+        iterations = _FIRST_ITERATIONS
+        # The cost of calling dominates short calls, so the last estimate is from a longer one.
         while (taken := self.seconds_for(iterations)) < seconds / 2:
             iterations *= 2
         return max(1, round(iterations * seconds / taken))
 
 
 def why_unavailable() -> str | None:
-    """Why nothing can be compiled here, and what to install; None if it can."""
+    """Why C++ cannot be compiled here, and what to install; None if it can."""
     named = os.environ.get("CXX")
     if named and shutil.which(shlex.split(named)[0]) is None:
         return f"CXX names {named}, which is not on the path"
@@ -83,7 +83,7 @@ def why_unavailable() -> str | None:
 
 
 def build(directory: Path) -> Kernel:
-    """Compile the planted workload into a folder, which is made if it is not there.
+    """Compile the planted workload into a folder, which is created if necessary.
 
     Raises:
       KernelError: there is no compiler, or it failed.
@@ -98,7 +98,7 @@ def build_ffi(directory: Path) -> Path:
     """Compile the workload as an XLA FFI handler, with the headers of the installed jaxlib.
 
     Returns:
-      A shared library that exports `lockstep_spin_ffi`, for `bench.trials.selftest.planted_step`.
+      A shared library that exports `lockstep_spin_ffi`, for `planted_step`.
 
     Raises:
       KernelError: there is no compiler or no jax, or the compiler failed.
@@ -109,7 +109,7 @@ def build_ffi(directory: Path) -> Path:
 
 
 def compile_cpp(sources: Sequence[Path], output: Path, *flags: str) -> Path:
-    """Compile C++ sources as the kernel is compiled; `flags` stand behind the sources.
+    """Compile C++ sources with the flags of the planted workload, and further flags behind them.
 
     Raises:
       KernelError: there is no compiler, or it failed.
@@ -125,7 +125,7 @@ def compile_cpp(sources: Sequence[Path], output: Path, *flags: str) -> Path:
 
 @functools.cache
 def spin_function(library: Path) -> Callable[[int, float], float]:
-    """`lockstep_spin` of a built library, which a process loads once: spin(iterations, seed)."""
+    """Load a library, once a process; return its function `lockstep_spin(iterations, seed)`."""
     spin = ctypes.CDLL(str(library)).lockstep_spin
     spin.argtypes = [ctypes.c_int64, ctypes.c_double]
     spin.restype = ctypes.c_double
@@ -133,7 +133,7 @@ def spin_function(library: Path) -> Callable[[int, float], float]:
 
 
 def has_header(name: str) -> bool:
-    """Whether the compiler finds a header such as `benchmark/benchmark.h`; False without one."""
+    """Whether there is a compiler that finds a header such as `benchmark/benchmark.h`."""
     if why_unavailable():
         return False
     command = [*_compiler(), *_FLAGS, "-fsyntax-only", "-x", "c++", "-"]
@@ -149,15 +149,15 @@ def _compiler() -> list[str]:
     return shlex.split(named) if named else [next(filter(shutil.which, _COMPILERS))]
 
 
-def _run(command: Sequence[str], fault: str, text: str = "") -> str:
+def _run(command: Sequence[str], failure: str, text: str = "") -> str:
     try:
         done = subprocess.run(  # noqa: S603 (our own command)
             command, input=text, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
     except OSError as error:
-        raise KernelError(f"{fault}: {error}") from error
+        raise KernelError(f"{failure}: {error}") from error
     except subprocess.TimeoutExpired as error:
-        raise KernelError(f"{fault} within {_TIMEOUT_S:g} s") from error
+        raise KernelError(f"{failure} within {_TIMEOUT_S:g} s") from error
     if done.returncode:
-        raise KernelError("\n".join([f"{fault}:", *done.stderr.splitlines()[-_TAIL_LINES:]]))
+        raise KernelError("\n".join([f"{failure}:", *done.stderr.splitlines()[-_TAIL_LINES:]]))
     return done.stdout

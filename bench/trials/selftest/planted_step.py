@@ -1,4 +1,4 @@
-"""The planted workload as a jitted JAX step. Runs in the worker of trials alone."""
+"""The planted workload as a jitted JAX step, which runs in the worker of `own_trials`."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ Step: TypeAlias = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 
 
 def planted_step(library: Path, iterations: int) -> tuple[Step, jax.Array, jax.Array]:
-    """A step that spins `iterations` times on the CPU, in the code that every other tool runs.
+    """Create a step that spins on the CPU, in the machine code that every other tool runs.
 
-    Each call makes a program of its own, but all are alike: how long the step takes is only in its
-    batch, which is the number of iterations. Nothing is donated.
+    Each call creates a program of its own, but all programs are identical: the duration of the step
+    depends only on its batch, which is the number of iterations. Nothing is donated.
 
     Args:
-      library: as `bench.trials.selftest.planted_kernel.build_ffi` makes it.
+      library: path of the library that `planted_kernel.build_ffi` compiles.
       iterations: below 2**31.
 
     Returns:
-      The step, its first state (float32) and its batch (int32).
+      The step, its first state (float32 scalar) and its batch (int32 scalar).
     """
     spin = jax.ffi.ffi_call(_register(library.resolve()), jax.ShapeDtypeStruct((), jnp.float32))
 
     @jax.jit
     def step(state: jax.Array, batch: jax.Array) -> tuple[jax.Array, jax.Array]:
-        # The state is what was computed, so that no step can be left out.
+        # The new state depends on the computation, so that no step can be skipped.
         new = spin(batch, state)
         return new, new - state
 
@@ -43,7 +43,7 @@ def planted_step(library: Path, iterations: int) -> tuple[Step, jax.Array, jax.A
 
 @functools.cache
 def _register(library: Path) -> str:
-    """The name that XLA knows the handler by: its path, as a name cannot be given twice."""
+    """Register the handler under its path, as XLA accepts a name only once; return the name."""
     handler = ctypes.CDLL(str(library)).lockstep_spin_ffi
     jax.ffi.register_ffi_target(str(library), jax.ffi.pycapsule(handler), platform="cpu")
     return str(library)

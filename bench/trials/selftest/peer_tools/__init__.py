@@ -1,4 +1,4 @@
-"""Other tools that tell whether two programs are equally fast: one file a tool, its name."""
+"""Other tools that judge whether two programs are equally fast: one file a tool."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from bench.trials.selftest.peer_protocol import Peer
 
 
 def peer_names() -> list[str]:
-    """Names of all tools. Imports none of them: some load large libraries."""
+    """Names of all tools. Imports none of them, since some load large libraries."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def find_peers() -> dict[str, Peer]:
-    """All tools by name, whether they can be used here or not."""
+    """All tools by name, available or not."""
     return {
         name: cast("Peer", importlib.import_module(f"{__name__}.{name}")) for name in peer_names()
     }

@@ -1,7 +1,7 @@
-"""Google Benchmark: its compare.py judges by Mann and Whitney's U test of repetitions, at 5 %.
+"""Google Benchmark: its compare.py applies Mann and Whitney's U test to repetitions, at 5 %.
 
-It prints a p value of the wall time and one of the processor's time. The first is taken: it is what
-the other tools judge by, and a step of JAX is not the work of one thread.
+It prints p values of wall time and of CPU time. The former is used, because the other tools judge
+by it, and because a JAX step is not the work of one thread.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.trials.selftest import planted_kernel as kernels
+from bench.trials.selftest import planted_kernel
 from bench.trials.selftest.peer_protocol import ALPHA, PeerTrial, run_tool
 from bench.trials.selftest.planted_kernel import Kernel
 
 LEAST_REPETITIONS = 9
-"""What its manual asks for the U test."""
+"""The number that its manual recommends for the U test."""
 
 _PROGRAM = Path(__file__).parents[1] / "programs" / "spin_google.cc"
 _HEADER = "benchmark/benchmark.h"
@@ -27,25 +27,23 @@ _COMPARE = tuple(
     Path(place) / "compare.py"
     for place in (
         "/usr/share/benchmark",  # Debian's libbenchmark-tools
-        "/usr/share/googlebenchmark/tools",  # its own installation, and below others' prefixes
+        "/usr/share/googlebenchmark/tools",  # its own installation, also under other prefixes
         "/usr/local/share/googlebenchmark/tools",
         "/opt/homebrew/share/googlebenchmark/tools",
     )
 )
 _REPETITION_S = 0.5
-"""Its own time of one repetition (here at most about)."""
+"""Its default duration of a repetition, which is an upper limit here."""
 _OVERSHOOT = 1.4
-"""It aims at this many times the least time of a repetition that it is told."""
+"""A repetition takes this many times the minimum time that it is given."""
 _P_VALUES = re.compile(r"^spin\S*_pvalue +([\d.]+) +([\d.]+) +U Test", re.MULTILINE)
-_NANO = 1e-9
 
 
 def why_unavailable() -> str | None:
     """Why it cannot be used here, and what to install; None if it can."""
-    reason = kernels.why_unavailable()
-    if reason:
+    if reason := planted_kernel.why_unavailable():
         return reason
-    if not kernels.has_header(_HEADER) or _compare_py() is None:
+    if not planted_kernel.has_header(_HEADER) or _compare_py() is None:
         return (
             f"no {_HEADER} or no compare.py of it: apt install libbenchmark-dev "
             "libbenchmark-tools, or brew install google-benchmark"
@@ -56,14 +54,14 @@ def why_unavailable() -> str | None:
 def trial(kernel: Kernel, base: int, other: int, seconds: float, directory: Path) -> PeerTrial:
     """Run one program after the other and compare their files.
 
-    The benchmark is compiled beside the kernel, once in this process, and not in the trial's time.
+    The benchmark is compiled once in this process, and not in the trial's time.
     """
     directory = directory.resolve()  # the tools run in it
     program = _program(kernel)
     started = time.perf_counter()
     runs = [
-        _run(program, base, seconds / 2, directory / "base.json"),
-        _run(program, other, seconds / 2, directory / "other.json"),
+        _run(program, iterations, seconds / 2, directory / f"{name}.json")
+        for name, iterations in (("base", base), ("other", other))
     ]
     compare = [sys.executable, "-B", str(_compare_py()), "--no-color", "benchmarks"]
     output = run_tool([*compare, "base.json", "other.json"], directory, seconds).stdout
@@ -80,8 +78,8 @@ def trial(kernel: Kernel, base: int, other: int, seconds: float, directory: Path
 
 def verdict(output: str) -> bool | None:
     """Whether the times differ, by the p value that compare.py prints; None if it prints none."""
-    found = _P_VALUES.search(output)
-    return float(found[1]) < ALPHA if found else None
+    values = _P_VALUES.search(output)
+    return float(values[1]) < ALPHA if values else None
 
 
 def _compare_py() -> Path | None:
@@ -91,11 +89,12 @@ def _compare_py() -> Path | None:
 @functools.cache
 def _program(kernel: Kernel) -> Path:
     output = kernel.folder / "spin_google"
-    return kernels.compile_cpp([_PROGRAM, kernels.SOURCE], output, "-lbenchmark", "-pthread")
+    sources = [_PROGRAM, planted_kernel.SOURCE]
+    return planted_kernel.compile_cpp(sources, output, "-lbenchmark", "-pthread")
 
 
 def _run(program: Path, iterations: int, seconds: float, output: Path) -> list[dict[str, Any]]:
-    """What it writes: one row for each repetition, and one for each of their aggregates."""
+    """Return one row for each repetition, and one for each of their aggregates."""
     repetitions = max(LEAST_REPETITIONS, round(seconds / _REPETITION_S))
     command = [
         str(program),
@@ -110,11 +109,11 @@ def _run(program: Path, iterations: int, seconds: float, output: Path) -> list[d
 
 
 def _median(rows: list[dict[str, Any]]) -> float:
-    """Its median of the repetitions, in nanoseconds of wall time a call."""
+    """The median of the repetitions, in nanoseconds of wall time a call."""
     (median,) = (row["real_time"] for row in rows if row.get("aggregate_name") == "median")
     return float(median)
 
 
 def _measured_s(rows: list[dict[str, Any]]) -> float:
     repetitions = [row for row in rows if row["run_type"] == "iteration"]
-    return sum(_NANO * float(row["real_time"] * row["iterations"]) for row in repetitions)
+    return sum(1e-9 * float(row["real_time"] * row["iterations"]) for row in repetitions)

@@ -1,4 +1,4 @@
-"""hyperfine: whole processes are timed, and judged as its scripts/welch_ttest.py does, at 5 %."""
+"""hyperfine: times whole processes, and its scripts/welch_ttest.py tests the means, at 5 %."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from bench.trials.selftest.peer_protocol import ALPHA, PeerTrial, run_tool
 from bench.trials.selftest.planted_kernel import Kernel
 
 REPEATS = 20
-"""Calls in one process: enough that its start, which is timed too, is a small part."""
+"""Calls in one process, so many that the start of the process, which counts, is a small part."""
 
 _START_S = 0.001
-"""What the start of a process takes, about."""
+"""Approximate time that a process takes to start."""
 _LEAST_RUNS = 2
 
 
@@ -33,7 +33,7 @@ def why_unavailable() -> str | None:
 
 def trial(kernel: Kernel, base: int, other: int, seconds: float, directory: Path) -> PeerTrial:
     """Time one program after the other in one invocation."""
-    directory = directory.resolve()  # the tools run in it
+    directory = directory.resolve()  # the tool runs in it
     started = time.perf_counter()
     run_s = REPEATS * kernel.seconds_for(base) + _START_S
     runs = max(_LEAST_RUNS, round(seconds / 2 / run_s))
@@ -41,7 +41,7 @@ def trial(kernel: Kernel, base: int, other: int, seconds: float, directory: Path
     command = [
         *("hyperfine", "--shell=none", "--style=none", "--warmup=1", f"--runs={runs}"),
         f"--export-json={output}",
-        # It takes these apart as a shell would.
+        # It splits each of these as a shell would.
         *(shlex.join([str(kernel.executable), str(n), str(REPEATS)]) for n in (base, other)),
     ]
     run_tool(command, directory, seconds)
@@ -58,7 +58,7 @@ def trial(kernel: Kernel, base: int, other: int, seconds: float, directory: Path
 
 
 def verdict(base: Sequence[float], other: Sequence[float]) -> bool | None:
-    """Whether the other is slower, by Welch's t test of the times; None if it is not rejected."""
+    """Whether the other is slower, by Welch's t test; None if it is not significant."""
     p = float(stats.ttest_ind(base, other, equal_var=False).pvalue)
     if math.isnan(p) or p >= ALPHA:
         return None

@@ -1,7 +1,7 @@
-"""pyperf: `compare_to` judges by Student's t test of all values, at 5 %, and compares the means.
+"""pyperf: `compare_to` applies Student's t test to all values, at 5 %, and compares the means.
 
-Three processes are started for each program, and values are as many and as long as pyperf would
-take them by itself, as far as the time allows.
+Three processes are started for each program. The number and duration of values are pyperf's
+defaults as far as the measuring time allows.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ PROCESSES = 3
 
 _VALUES = 3
 _VALUE_S = 0.1
-"""pyperf's own: values a process (here at least), and the time of one (here at most about)."""
-_SLOWER = re.compile(r": \d+\.\d+x slower$", re.MULTILINE)
-_FASTER = re.compile(r": \d+\.\d+x faster$", re.MULTILINE)
+"""pyperf's defaults: values of a process, here at least, and the duration of one, here at most."""
+_FASTER_OR_SLOWER = re.compile(r": \d+\.\d+x (faster|slower)$", re.MULTILINE)
 _HIDDEN = "hidden because not significant"
 
 
@@ -34,14 +33,14 @@ def why_unavailable() -> str | None:
 
 def trial(kernel: Kernel, base: int, other: int, seconds: float, directory: Path) -> PeerTrial:
     """Measure one program after the other and compare the files."""
-    directory = directory.resolve()  # the tools run in it
+    directory = directory.resolve()  # the tool runs in it
     started = time.perf_counter()
     process_s = seconds / 2 / PROCESSES
     values = max(_VALUES, round(process_s / _VALUE_S))
     loops = max(1, round(process_s / values / kernel.seconds_for(base)))
     times = [
-        _run(kernel, base, values, loops, seconds, directory / "base.json"),
-        _run(kernel, other, values, loops, seconds, directory / "other.json"),
+        _run(kernel, iterations, values, loops, seconds, directory / f"{name}.json")
+        for name, iterations in (("base", base), ("other", other))
     ]
     compare = [sys.executable, "-m", "pyperf", "compare_to", "base.json", "other.json"]
     slower = verdict(run_tool(compare, directory, seconds).stdout)
@@ -55,23 +54,23 @@ def trial(kernel: Kernel, base: int, other: int, seconds: float, directory: Path
 
 
 def verdict(output: str) -> bool | None:
-    """Whether the other is slower, by what `compare_to` prints; None if it is the same to it.
+    """Whether the other is slower, by the output of `compare_to`; None if they are the same to it.
 
     Raises:
-      PeerError: it says neither.
+      PeerError: the output has no verdict.
     """
     if _HIDDEN in output:
         return None
-    slower, faster = _SLOWER.search(output), _FASTER.search(output)
-    if not slower and not faster:
+    words = set(_FASTER_OR_SLOWER.findall(output))
+    if not words:
         raise PeerError(f"pyperf compare_to gave no verdict:\n{output}")
-    return bool(slower)
+    return "slower" in words
 
 
 def _run(
     kernel: Kernel, iterations: int, values: int, loops: int, seconds: float, output: Path
 ) -> list[float]:
-    """All values, in seconds a call."""
+    """Return all values, in seconds a call."""
     setup = (
         "from pathlib import Path\n"
         "from bench.trials.selftest.planted_kernel import spin_function\n"

@@ -1,6 +1,7 @@
-"""pytest-benchmark: the other's run fails if its fastest call is over 2 % above the base's.
+"""pytest-benchmark: a run fails if its fastest call takes over 2 % longer than the base's.
 
-That is a threshold, not a test, and in one direction: what is no regression to it, is the same.
+This is a threshold and not a test, and it works in one direction: without a regression, the
+programs count as the same.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bench.trials.selftest.planted_kernel import Kernel
 from bench.trials.selftest.programs import spin_pytest
 
 THRESHOLD = "min:2%"
-"""As much as Lockstep's own margin; the tool takes whole percents."""
+"""Equal to Lockstep's own margin; the tool takes whole percents."""
 
 _PROGRAM = f"{spin_pytest.__file__}::{spin_pytest.test_spin.__name__}"
 _REGRESSED = "Performance has regressed"
@@ -33,9 +34,9 @@ def why_unavailable() -> str | None:
 
 def trial(kernel: Kernel, base: int, other: int, seconds: float, directory: Path) -> PeerTrial:
     """Save a run of the base, and compare a run of the other with it."""
-    directory = directory.resolve()  # the tools run in it
+    directory = directory.resolve()  # the tool runs in it
     started = time.perf_counter()
-    # A configuration of our own, or it would take the one of a folder above.
+    # Without this file the tool would use the configuration of a parent folder.
     (directory / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     _run(kernel, base, seconds / 2, directory, "--benchmark-save=base")
     compare = ("--benchmark-compare=0001", f"--benchmark-compare-fail={THRESHOLD}")
@@ -52,10 +53,10 @@ def trial(kernel: Kernel, base: int, other: int, seconds: float, directory: Path
 
 
 def has_regressed(done: subprocess.CompletedProcess[str]) -> bool:
-    """Its verdict.
+    """Read the verdict from the tool's output.
 
     Raises:
-      PeerError: it failed for another reason than a regression.
+      PeerError: it failed for a reason other than a regression.
     """
     regressed = _REGRESSED in done.stderr
     if bool(done.returncode) != regressed:
@@ -73,13 +74,13 @@ def _run(
         f"--benchmark-max-time={seconds:.6f}",
         *options,
     ]
-    told = {
+    variables = {
         spin_pytest.LIBRARY: str(kernel.library),
         spin_pytest.ITERATIONS: str(iterations),
         "PYTEST_ADDOPTS": "",
     }
-    # The code of a failed test is that of a regression, too.
-    return run_tool(command, directory, seconds, told, codes=(0, 1))
+    # The exit code of a failed test is also that of a regression.
+    return run_tool(command, directory, seconds, variables, codes=(0, 1))
 
 
 def _stats(directory: Path, name: str) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""What the tools measure that need a program written for them, in the way their manuals ask."""
+"""Programs for the tools that cannot time an existing one, written as their manuals say."""

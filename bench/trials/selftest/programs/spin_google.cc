@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: spin_google [--benchmark_...] N_ITERATIONS\n");
     return 2;
   }
-  // How long it measures goes by the wall clock, as with every other tool.
+  // The measuring time counts wall time, as with every other tool.
   benchmark::RegisterBenchmark("spin", Spin, n)->UseRealTime();
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();

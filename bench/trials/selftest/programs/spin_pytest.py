@@ -1,4 +1,4 @@
-"""The planted workload as a test, for pytest-benchmark; its peer says in variables what to run."""
+"""The planted workload as a test for pytest-benchmark, configured by environment variables."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ ITERATIONS = "LOCKSTEP_PLANTED_ITERATIONS"
 
 
 def test_spin(benchmark: Callable[..., float]) -> None:
-    """Time one call after the other."""
+    """Time repeated calls."""
     spin = spin_function(Path(os.environ[LIBRARY]))
     benchmark(spin, int(os.environ[ITERATIONS]), SEED)
