@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
+from typing import Any
 
 
 class Elements(HTMLParser):
@@ -30,3 +31,10 @@ class Elements(HTMLParser):
     def handle_data(self, data) -> None:
         if self.open and self.open[-1] in {"script", "style"}:
             self.texts.append((*self.found[-1], data))
+
+
+def column(data: dict[str, Any], table: str, key: str, part: str = "values") -> list[Any]:
+    """A column of a table in a page's data, or its details: see bench/present/columns.py."""
+    tables = {each["name"]: each for each in data["tables"]} | {"cells": data["cells"]}
+    values = tables[table][part][key]
+    return values if isinstance(values, list) else [values["texts"][at] for at in values["at"]]

@@ -1,96 +1,86 @@
-"""Tables and sentences of what checkpoints cost."""
+"""What checkpoints cost: a table, and a sentence."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from bench.present.columns import Figure
-from bench.present.text_tables import Row, Table
+from bench.analyse import checkpoint_costs
+from bench.present.cell_columns import IMPLEMENTATION
+from bench.present.columns import Column, Table, formatted, missing
 from bench.records import numbers
 from bench.records.arms import CHECKPOINT_MODES
 
 if TYPE_CHECKING:
-    from bench.analyse.checkpoint_costs import Operation, Spread
+    from collections.abc import Callable, Sequence
 
-HEADINGS = (
-    Figure("Implementation"),
-    Figure("What"),
-    Figure("Takes", "median, range"),
-    Figure("Blocks training", "median, range"),
-    Figure("Bandwidth", "of the state"),
-    Figure("Files", "of a state of"),
-    Figure("A step meanwhile", "median; before"),
-    Figure("A device holds", "most of one array while restoring"),
-)
-
-
-def table(found: Sequence[Operation], place: str) -> Table | None:
-    """The saves and restores of one block; None where none were asked for."""
-    if not found:
-        return None
-    rows = [Row(one.implementation, _figures(one)) for one in found]
-    kinds = sorted({one.file_system for one in found if one.file_system})
-    on = f"Files lay on {' and '.join(kinds)}." if kinds else ""
-    return Table(f"Checkpoints, {place}", list(HEADINGS), rows, [FACT, *filter(None, [on])])
-
+    from bench.analyse.checkpoint_costs import Operation
 
 FACT = (
-    "Orbax saves and restores the state, each process the shards of its devices. What is restored "
-    "was compared with what was saved bit by bit. Files are not forced to the disk while they are "
-    "written, and are dropped from the system's cache before they are read, where it allows."
+    "Orbax saves and restores the state, each process the shards of its devices. Every restored "
+    "state was compared with the saved one bit by bit. Files are not forced to the disk while they "
+    "are written, and are dropped from the system's cache before they are read, where it allows."
 )
 
 
-def _figures(one: Operation) -> list[Figure]:
-    missing = Figure(numbers.MISSING)
-    if one.reason:
-        return [Figure(numbers.MISSING, one.reason), *[missing] * 6]
-    meanwhile, held = missing, missing
-    if one.step_during.median == one.step_during.median:
-        before = numbers.si(one.step_before.median, "s")
-        meanwhile = Figure(numbers.si(one.step_during.median, "s"), before)
-    if one.device_bytes == one.device_bytes:
-        held = Figure(numbers.bytes_(one.device_bytes), numbers.bytes_(one.seen_bytes))
-    return [
-        Figure(one.what),
-        _spread(one.total),
-        _spread(one.blocking),
-        Figure(numbers.si(one.bandwidth, "B/s")),
-        Figure(numbers.bytes_(one.stored_bytes), numbers.bytes_(one.state_bytes)),
-        meanwhile,
-        held,
-    ]
+def _other(column: str, key: str, name: str) -> Callable[[dict[str, Any]], str]:
+    """Makes the text of another item, where the column has a value."""
+    return lambda row: "" if missing(row[column]) else formatted(row[key], name)
+
+
+COLUMNS = (
+    IMPLEMENTATION,
+    Column("what", "Operation", filter=True, long=True, detail=lambda row: row["reason"]),
+    Column("total_s", "Takes", "median, range", "s", span=("total_least_s", "total_most_s")),
+    Column(
+        "blocking_s", "Blocks training", "median, range", "s",
+        span=("blocking_least_s", "blocking_most_s"),
+    ),
+    Column("bytes_a_second", "Bandwidth", "of the state", "B/s"),
+    Column(
+        "stored_bytes", "Files", "for a state of", "bytes", lambda row: row["stored_bytes"] or None,
+        detail=lambda row: formatted(row["state_bytes"] or None, "bytes"),
+    ),
+    Column(
+        "step_during_s", "Step meanwhile", "before", "s",
+        detail=_other("step_during_s", "step_before_s", "s"),
+    ),
+    Column(
+        "device_bytes", "A device holds", "most of one array while restoring", "bytes",
+        detail=_other("device_bytes", "seen_bytes", "bytes"),
+    ),
+    Column("file_system", "File system", filter=True),
+)  # fmt: skip
+
+
+def table(found: Sequence[Operation]) -> Table | None:
+    """The saves and restores; None where none were measured."""
+    if not found:
+        return None
+    rows = checkpoint_costs.frame(found).to_dict("records")
+    return Table(
+        "Checkpoints", COLUMNS, rows, [FACT], name="checkpoints", cell=lambda row: row["cell"]
+    )
 
 
 def sentences(found: Sequence[Operation]) -> list[str]:
-    """What it takes over all cells, in a sentence; and for how many there are no figures."""
+    """What checkpoints cost over all cells, and for how many there are no figures."""
     parts = []
     for mode in CHECKPOINT_MODES:
-        saves = [one for one in found if one.what == f"save, {mode}"]
+        saves = [each for each in found if each.what == f"save, {mode}"]
         if saves:
-            blocking = _between([one.blocking.median for one in saves])
+            blocking = _between([each.blocking.median for each in saves])
             parts.append(f"{mode} saves block training for {blocking}")
-    restores = [one.total.median for one in found if one.what.startswith("restore")]
+    restores = [each.total.median for each in found if each.what.startswith("restore")]
     if restores:
         parts.append(f"restores take {_between(restores)}")
     said = [f"Checkpoints: {', '.join(parts)}."] if parts else []
-    failed = [one for one in found if one.reason]
+    failed = [each for each in found if each.reason]
     if failed:
         cells = numbers.count(len(failed), "cell")
-        said.append(f"No checkpoint of {cells}: {failed[0].reason}")
+        said.append(f"There is no checkpoint of {cells}: {failed[0].reason}")
     return said
 
 
 def _between(seconds: Sequence[float]) -> str:
     ends = dict.fromkeys(numbers.si(end, "s") for end in (min(seconds), max(seconds)))
     return " to ".join(ends)
-
-
-def _spread(seconds: Spread) -> Figure:
-    """Median, and below it the range."""
-    if math.isnan(seconds.median):
-        return Figure(numbers.MISSING)
-    span = numbers.range_si(seconds.least, seconds.most, "s")
-    return Figure(numbers.si(seconds.median, "s"), span)

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from bench.records import numbers
+from bench.records.statuses import STATUSES
 
 FORMATS: dict[str, Callable[[Any], str]] = {
     "text": str,
+    "command": str,
+    "status": lambda value: STATUSES[value].label,
     "count": lambda value: f"{value:.0f}",
     "bytes": numbers.bytes_,
     "percent": numbers.percent,
@@ -138,11 +141,10 @@ def item(row: Any, key: str) -> Any:
 
 @dataclass(frozen=True)
 class Line:
-    """A row as text: its first column, with a link if it has any, and the others."""
+    """A row as text: its first column, and the others."""
 
     name: str
     note: str
-    trace: str
     figures: list[Figure]
 
 
@@ -161,8 +163,6 @@ class Table:
     """Of the file that a page offers for download, and of its section there."""
     cell: Callable[[Any], str] | None = None
     """Name of the cell that a row is about, to which its first column leads on a page."""
-    trace: Callable[[Any], str] = field(default=lambda _row: "")
-    """Address of a row's trace; empty if there is none."""
 
     def shown(self, *places: str) -> list[Column]:
         """The columns for these places, as of `Column.only`, that have something to show."""
@@ -183,13 +183,9 @@ class Table:
         """The rows of a text."""
         first, *others = self.shown("text")
         return [
-            Line(
-                (name := first.figure(row)).main,
-                name.note,
-                self.trace(row),
-                [column.figure(row) for column in others],
-            )
+            Line(name.main, name.note, [column.figure(row) for column in others])
             for row in self.rows
+            for name in [first.figure(row)]
         ]
 
     def for_page(self, cells: Mapping[str, int]) -> dict[str, Any]:
@@ -203,12 +199,19 @@ class Table:
         return {
             "title": self.title,
             "name": self.name,
+            "facts": self.facts,
             "columns": [column.for_page() for column in shown],
-            "values": {column.key: _for_page(map(column.of, self.rows)) for column in shown},
-            "details": {key: texts for key, texts in details.items() if any(texts)},
+            "values": {column.key: packed(map(column.of, self.rows)) for column in shown},
+            "details": {key: packed(texts) for key, texts in details.items() if any(texts)},
             "cell": [cells[self.cell(row)] for row in self.rows] if self.cell else [],
         }
 
 
-def _for_page(values: Iterable[Any]) -> list[Any]:
-    return [shortened([value])[0] if isinstance(value, float) else value for value in values]
+def packed(values: Iterable[Any]) -> Any:
+    """A column's values; of texts that repeat, each once, and its places."""
+    listed = [shortened([value])[0] if isinstance(value, float) else value for value in values]
+    texts = list(dict.fromkeys(listed))
+    if not any(isinstance(text, str) for text in texts) or 2 * len(texts) > len(listed):
+        return listed
+    places = {text: place for place, text in enumerate(texts)}
+    return {"texts": texts, "at": [places[text] for text in listed]}

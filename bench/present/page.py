@@ -1,4 +1,4 @@
-"""The report as one HTML file: its first screen as text, the rest from figures that it carries."""
+"""The report as one HTML file: its first screen is text, the rest is drawn from its own data."""
 
 from __future__ import annotations
 
@@ -6,21 +6,31 @@ import base64
 import hashlib
 from collections import Counter
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from bench.present import energy_sentences, page_data, sentences, text_tables, vega
+from bench.present import (
+    energy_sentences,
+    page_data,
+    run_environment,
+    run_tables,
+    sentences,
+    vega,
+)
+from bench.present.caveats import Caveat, caveats
 from bench.present.rendering import environment, stylesheet
-from bench.records import numbers
 from bench.records.statuses import STATUSES, VERDICT_STYLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bench.analyse.cell_table import Tables
+    from bench.present.columns import Table
     from bench.present.predicted_curves import Projected
+    from bench.present.sentences import Summary
     from bench.records.rows import Manifest
 
 WEB = Path(__file__).with_name("web")
@@ -29,36 +39,12 @@ SCRIPTS = (
     *("format.js", "dom.js", "table.js", "data.js", "state.js", "selection.js"),
     *("chart_style.js", "chart_figure.js", "focused_cell.js", "chart_groups.js"),
     *sorted(path.relative_to(WEB).as_posix() for path in (WEB / "charts").glob("*.js")),
-    *("cell.js", "lists.js", "training.js", "controls.js", "app.js"),
+    *("cell.js", "tables.js", "controls.js", "app.js"),
 )
 """In the order of their definitions; together they are one script."""
 
 FIRST = 8
 """Blocks of a subject that are shown at first; the others are a click away."""
-
-
-@dataclass(frozen=True)
-class Fastest:
-    """What is fastest in one block."""
-
-    place: str
-    leaders: list[str]
-    alone: str
-    """The one implementation where there is nothing to compare it with; else empty."""
-    step: str
-    ratio: str
-    """The first leader's, to the baseline."""
-    interval: str
-    text: str
-    floor: str
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A workload at one size, with one set of options."""
-
-    name: str
-    blocks: list[Fastest]
 
 
 @dataclass(frozen=True)
@@ -69,16 +55,20 @@ class Page:
     headline: str
     tally: str
     started: str
-    subjects: list[Subject]
+    subjects: dict[str, list[Summary]]
+    """Summaries of blocks, by workload and options."""
     verdicts: list[tuple[str, int]]
     price: str
     failures: list[tuple[int, str]]
-    caveats: list[sentences.Caveat]
+    caveats: list[Caveat]
     machine: str
     environment: list[tuple[str, str]]
-    endings: list[text_tables.Ending]
+    endings: Table | None
+    tables: list[dict[str, Any]]
+    """Those of `page_data.build` that have a section of their own."""
     timed: bool
     traced: bool
+    trained: bool
     projected: Projected | None
     """None if the run has no projection."""
     first: int
@@ -90,8 +80,8 @@ class Page:
 
     @property
     def policy(self) -> str:
-        """Content-Security-Policy: nothing is fetched, and nothing runs but the page's own."""
-        scripts = " ".join(_source(text) for text in (self.library, self.code))
+        """Content-Security-Policy: nothing is fetched, and only the page's own scripts run."""
+        scripts = " ".join(map(_source, (self.library, self.code)))
         images = "img-src data:; " if self.projected else ""
         return (
             f"default-src 'none'; script-src {scripts}; style-src {_source(self.style)}; {images}"
@@ -102,16 +92,16 @@ class Page:
 def html(
     found: Tables,
     manifest: Manifest,
-    summaries: Mapping[str, sentences.Summary],
+    summaries: Mapping[str, Summary],
     projected: Projected | None = None,
 ) -> str:
     """The page of a run.
 
     Args:
-      found: its tables.
-      manifest: of the run.
-      summaries: those of `words.summaries`.
-      projected: its projection, if it has one.
+      found: the run's tables.
+      manifest: the run's manifest.
+      summaries: as of `sentences.summaries`.
+      projected: the run's projection, if it has one.
     """
     template = environment(WEB, markdown=False).get_template("page.html.j2")
     return template.render(page=make(found, manifest, summaries, projected))
@@ -120,23 +110,24 @@ def html(
 def make(
     found: Tables,
     manifest: Manifest,
-    summaries: Mapping[str, sentences.Summary],
+    summaries: Mapping[str, Summary],
     projected: Projected | None = None,
 ) -> Page:
     """Put the page together; arguments as of `html`."""
     cells = found.cells
-    of_subject: dict[str, list[Fastest]] = {}
-    for summary in summaries.values():
-        of_subject.setdefault(summary.comparison.subject, []).append(_fastest(summary))
     verdicts = Counter(cells["verdict"].dropna()) if len(cells) else Counter[str]()
     ended = Counter(cells["status"]) if len(cells) else Counter[str]()
+    data = page_data.build(found, manifest)
+    subjects = {
+        name: list(own) for name, own in groupby(summaries.values(), lambda each: each.subject)
+    }
     # Everything in here is ours, or escaped for where it stands.
     return Page(
         run=manifest["run"],
         headline=sentences.headline(list(summaries.values())),
         tally=sentences.tally(cells),
-        started=text_tables.started(manifest),
-        subjects=[Subject(name, rows) for name, rows in of_subject.items()],
+        started=run_environment.started(manifest),
+        subjects=subjects,
         verdicts=[(word, verdicts[word]) for word in VERDICT_STYLES if verdicts[word]],
         price=sentences.price(cells),
         failures=[
@@ -144,48 +135,21 @@ def make(
             for name, status in STATUSES.items()
             if ended[name] and status.failure
         ],
-        caveats=sentences.caveats(found, manifest),
-        machine=text_tables.machine(manifest),
-        environment=text_tables.environment(manifest, energy_sentences.sentence(found)),
-        endings=text_tables.endings(cells),
+        caveats=caveats(found, manifest),
+        machine=run_environment.machine(manifest),
+        environment=run_environment.environment(manifest, energy_sentences.sentence(found)),
+        endings=run_tables.endings(cells),
+        tables=[table for table in data["tables"] if table["name"] != "causes"],
         timed=not found.timeline.empty,
         traced=bool(found.traces),
+        trained=bool(found.losses),
         projected=projected,
         first=FIRST,
         licence=vega.LICENCE,
         style=Markup(stylesheet() + _read("page.css")),  # noqa: S704
-        data=Markup(page_data.encode(page_data.build(found, manifest))),  # noqa: S704
+        data=Markup(page_data.encode(data)),  # noqa: S704
         library=Markup(_inert(vega.library())),  # noqa: S704
         code=Markup("\n".join(map(_read, SCRIPTS))),  # noqa: S704
-    )
-
-
-def _fastest(summary: sentences.Summary) -> Fastest:
-    block = summary.comparison
-    by_name = {cell["implementation"]: cell for cell in block.ranked}
-    # One arm alone leads nobody, but it has a time.
-    first = next(iter([*summary.leaders, *by_name]), None)
-    cell = by_name.get(first or "")
-    claim = block.claims.get(first or "")
-    ratio, interval = numbers.MISSING, ""
-    if first and first == block.baseline:
-        ratio, interval = "1", "the baseline"
-    elif claim:
-        ratio = numbers.ratio(claim.ratio.value)
-        interval = (
-            numbers.interval(claim.ratio.low, claim.ratio.high)
-            if claim.ratio.low
-            else "no interval"
-        )
-    return Fastest(
-        place=block.place,
-        leaders=summary.leaders,
-        alone="" if summary.leaders else first or "",
-        step=numbers.si(cell["step_s"], "s") if cell else numbers.MISSING,
-        ratio=ratio,
-        interval=interval,
-        text=summary.short,
-        floor=summary.floor,
     )
 
 
@@ -199,6 +163,6 @@ def _inert(script: str) -> str:
 
 
 def _source(text: str) -> str:
-    """How a Content-Security-Policy names an inline element by what is in it."""
+    """The hash by which a Content-Security-Policy names an inline element."""
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"

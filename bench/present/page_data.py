@@ -1,16 +1,15 @@
-"""What a report's page draws its charts and tables from: every figure, once, as JSON.
+"""The data of a report's page, as JSON: every figure that its charts and tables show.
 
-Columns are lists of equal length, and rows refer to one another by their place in these. Numbers
-have seven significant digits, of which a page shows three or four: with fewer, rounding twice would
-show another last digit than tables that round once. Samples, which are drawn, have five; cells.csv
-has all. bench/present/web/ is the one reader.
+Tables come as `columns.Table.for_page` writes them. What charts need beyond that are columns of
+equal length, whose rows refer to one another by their numbers. Numbers have `columns.DIGITS`
+significant digits; samples, which are only drawn, have five; samples.csv has all of them.
+bench/present/web/data.js is the one reader.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,22 +19,32 @@ from bench.analyse import (
     input_cost,
     loss_curves,
     scaling_curves,
-    stragglers,
     variant_ratios,
 )
 from bench.analyse.causes import traced_differences
-from bench.present import command_lines, text_tables, trace_tables
+from bench.present import (
+    block_tables,
+    cell_columns,
+    checkpoint_tables,
+    input_tables,
+    run_tables,
+    trace_tables,
+)
+from bench.present.columns import packed, shortened
 from bench.records.arms import implementation_of
+from bench.records.statuses import STATUSES
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     import pandas as pd
     from numpy.typing import NDArray
 
     from bench.analyse.cell_table import Tables
     from bench.analyse.comparisons import Comparison
-    from bench.present.cause_sentences import Reason
-    from bench.records.largest_batches import MaxBatchRow
-    from bench.records.rows import Manifest, TraceRow
+    from bench.present.cell_columns import Row
+    from bench.present.columns import Table
+    from bench.records.rows import Manifest
 
 MOST_ROUNDS = 200
 """Rounds of a block whose samples the page has, evenly over time; samples.csv has all."""
@@ -50,84 +59,60 @@ MOST_STEPS = 200
 FEWEST_STEPS = 20
 """Steps that a curve has, evenly spaced, as far as MOST_LOSSES allows."""
 
-_FIGURES = {
-    "step": "step_s",
-    "step_low": "step_q1_s",
-    "step_high": "step_q3_s",
-    "latency": "latency_s",
-    "latency_low": "latency_q1_s",
-    "latency_high": "latency_q3_s",
-    "rate": "units_per_s",
-    "ratio": "ratio",
-    "ratio_low": "ratio_low",
-    "ratio_high": "ratio_high",
-    "to_decide": "to_decide_s",
-    "trace": "trace_s",
-    "lower": "lower_s",
-    "compile": "compile_s",
-    "memory": "memory_bytes",
-    "high_water": "high_water_bytes",
-    "arguments": "argument_bytes",
-    "outputs": "output_bytes",
-    "temporaries": "temporary_bytes",
-    "reused": "alias_bytes",
-    "wire": "wire_bytes",
-    "communication": "communication_s",
-    "model_flops": "model_flops",
-    "traced_flops": "traced_flops",
-    "compiled_flops": "compiled_flops",
-    "accessed": "accessed_bytes",
-    "intensity": "intensity",
-    "achieved": "device_flops",
-    "roof": "roof",
-    "mfu": "mfu",
-    "proof": "proof_error",
-    "bubble": "bubble",
-    "idle": "idle",
-    "idle_low": "idle_low",
-    "idle_high": "idle_high",
-    "joules": "joules_per_step",
-    "joules_error": "joules_error",
-    "joules_unit": "joules_per_unit",
-    "per_joule": "units_per_joule",
-    "watts": "watts",
-    "energy_ratio": "energy_ratio",
-    "energy_ratio_error": "energy_ratio_error",
-}
-"""Numbers of a cell by their names on the page: columns of cell_table.Tables.cells."""
+FIGURES = (
+    *("step_q1_s", "step_q3_s", "ratio_low", "ratio_high"),
+    *("communication_s", "device_flops", "intensity"),
+)
+"""Numbers of a cell that charts need beside the columns of its table."""
 
-Columns = dict[str, list[Any]]
+Columns = dict[str, Any]
+
+
+def tables(found: Tables, cells: Mapping[str, Row]) -> list[Table]:
+    """The tables of a run that has something to show in them, besides all of its cells.
+
+    Args:
+      found: the run's tables.
+      cells: its cells, as of `cell_columns.rows`.
+    """
+    differences = [
+        difference
+        for block in found.comparisons
+        for difference in traced_differences.differences(block, found.traces)
+    ]
+    every = (
+        run_tables.losses(loss_curves.find(found)),
+        run_tables.variants(variant_ratios.find(found.comparisons)),
+        cell_columns.energy(list(cells.values())),
+        run_tables.processes(found.comparisons, found.traces),
+        input_tables.table(input_cost.find(found.comparisons)),
+        checkpoint_tables.table(checkpoint_costs.find(found.comparisons, found.checkpoints)),
+        run_tables.largest(found.largest),
+        trace_tables.causes(differences) if differences else None,
+    )
+    return [table for table in every if table]
 
 
 def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
-    """Everything that the page can show, ready for `encode`.
-
-    Keys: `run`, `implementations` (names; other tables hold places among them), `subjects`,
-    `blocks`, `cells`, `curves`, `effects` (of variants and several processes), `inputs` (what input
-    costs), `checkpoints`, `largest` (batches), `traced`, `losses`, `timeline`.
-    """
-    cells = found.cells
-    names = sorted(cells["implementation"].unique()) if len(cells) else []
-    place = {name: number for number, name in enumerate(names)}
+    """Everything that the page can show, ready for `encode`."""
+    cells = cell_columns.rows(found, manifest)
+    names = sorted({cell["implementation"] for cell in cells.values()})
+    arms = {name: number for number, name in enumerate(names)}
     subjects = list(dict.fromkeys(block.subject for block in found.comparisons))
     of_block = {block.name: number for number, block in enumerate(found.comparisons)}
-    of_cell = {name: number for number, name in enumerate(cells["cell"])} if len(cells) else {}
+    of_cell = {name: number for number, name in enumerate(cells)}
+    rows = list(cells.values())
     return {
-        "run": {
-            "name": manifest["run"],
-            "device_kind": manifest["device_kind"],
-            "cores": manifest["host"].get("usable_cores"),
-            "platform": manifest["platform"],
-        },
+        "statuses": {name: asdict(status) for name, status in STATUSES.items()},
         "implementations": names,
         "subjects": subjects,
-        "blocks": _blocks(found, manifest, subjects, place),
-        "cells": _cells(cells, of_block, place),
+        "blocks": _blocks(found, manifest, subjects, arms),
+        "cells": {
+            **cell_columns.all_cells(rows, manifest["run"]).for_page(of_cell),
+            "figures": _figures(rows, of_block, arms),
+        },
+        "tables": [table.for_page(of_cell) for table in tables(found, cells)],
         "curves": _curves(found, subjects, of_cell),
-        "effects": _effects(found, of_cell),
-        "inputs": _inputs(found, of_cell),
-        "checkpoints": _checkpoints(found, of_cell),
-        "largest": _largest(found.largest),
         "traced": _traced(found, of_cell),
         "losses": _losses(loss_curves.find(found), of_block, of_cell),
         "timeline": _timeline(found.timeline),
@@ -142,97 +127,56 @@ def encode(value: dict[str, Any]) -> str:
     return text
 
 
-def _short(values: Iterable[float | None], digits: int = 7) -> list[float | None]:
-    """So many significant digits; None where there is no number."""
-    return [
-        None if value is None or not math.isfinite(value) else float(f"{value:.{digits}g}")
-        for value in values
-    ]
+def _figures(rows: Sequence[Row], of_block: Mapping[str, int], arms: Mapping[str, int]) -> Columns:
+    return {
+        "block": [of_block[cell["block"]] for cell in rows],
+        "arm": [arms[cell["implementation"]] for cell in rows],
+        "paired": [cell["paired"] for cell in rows],
+        "unit": packed(cell["unit"] or "" for cell in rows),
+        "reason": packed(cell["reason"] for cell in rows),
+        **{name: shortened(cell[name] for cell in rows) for name in FIGURES},
+    }
 
 
 def _blocks(
-    found: Tables, manifest: Manifest, subjects: Sequence[str], place: Mapping[str, int]
+    found: Tables, manifest: Manifest, subjects: Sequence[str], arms: Mapping[str, int]
 ) -> Columns:
-    number = {name: index for index, name in enumerate(subjects)}
-    columns: Columns = {}
+    rows = []
     for block in found.comparisons:
-        ceilings = block.ceilings
-        floor = block.floor
-        rounds = _shown(len(block.rounds.attempt))
-        row = {
+        ceilings, floor = block.ceilings, block.floor
+        rounds = _evenly(len(block.rounds.attempt))
+        rows.append({
             "name": block.name,
-            "subject": number[block.subject],
+            "subject": subjects.index(block.subject),
             "mesh": str(block.block.mesh),
             "batch": block.block.batch,
             "devices": block.block.mesh.size,
-            "processes": block.block.options.processes,
             "oversubscribed": block.oversubscribed,
-            "baseline": place.get(block.baseline, -1),
+            "baseline": arms.get(block.baseline, -1),
             "margin": block.margin,
-            "floor": None if floor is None else _short([floor.value, floor.low, floor.high]),
+            "floor": None if floor is None else shortened([floor.value, floor.low, floor.high]),
             "matmul": ceilings and ceilings["matmul_flops"],
             "bandwidth": ceilings and ceilings["memory_bytes"],
-            "command": command_lines.of_block(block, manifest),
-            "facts": text_tables.facts(block, manifest) if block.ranked else [],
-            "order": [[by, effect.size, effect.sure] for by, effect in block.order.items()],
-            "launch": _launches(block, rounds),
+            "facts": block_tables.facts(block, manifest),
+            "launch": [int(block.rounds.attempt[place]) for place in rounds],
             "samples": {
-                str(place[arm]) if arm in place else "twin": _samples(block, arm, rounds)
+                str(arms.get(arm, "twin")): _samples(block, arm, rounds)
                 for arm in block.rounds.arms
                 if implementation_of(arm) == arm
             },
-            "slow": _slow(block, place),
-        }
-        for name, value in row.items():
-            columns.setdefault(name, []).append(value)
-    return columns
+        })  # fmt: skip
+    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
 
 
-def _shown(count: int, most: int = MOST_ROUNDS) -> list[int]:
-    """At most so many places of those that there are, evenly."""
+def _evenly(count: int, most: int = MOST_ROUNDS) -> list[int]:
+    """At most so many of the numbers below a count, evenly spaced."""
     places = np.linspace(0, max(count - 1, 0), min(count, most)).astype(int)
     return sorted({int(place) for place in places})
 
 
-def _launches(block: Comparison, rounds: Sequence[int]) -> list[int]:
-    """For each round, which launch or worker it is of."""
-    return [int(block.rounds.attempt[place]) for place in rounds]
-
-
 def _samples(block: Comparison, arm: str, rounds: Sequence[int]) -> list[float | None]:
-    """Microseconds a step in each of these rounds."""
-    return _short((1e6 * block.rounds.seconds(arm, "throughput")[list(rounds)]).tolist(), 5)
-
-
-def _slow(block: Comparison, place: Mapping[str, int]) -> list[list[Any]]:
-    """Of several processes: implementation, slowest rank, how often it is, how far apart."""
-    spreads = {place[a]: stragglers.spread(t) for a, t in block.process_times.items() if a in place}
-    return [[arm, one.slowest, one.often, one.excess] for arm, one in spreads.items()]
-
-
-def _cells(cells: pd.DataFrame, of_block: Mapping[str, int], place: Mapping[str, int]) -> Columns:
-    if cells.empty:
-        return {}
-    reasons: dict[str, int] = {}
-    columns: Columns = {
-        "block": [of_block[name] for name in cells["block"]],
-        "implementation": [place[name] for name in cells["implementation"]],
-        "status": cells["status"].tolist(),
-        "reason": [reasons.setdefault(text, len(reasons)) for text in cells["reason"]],
-        "verdict": [text if isinstance(text, str) else None for text in cells["verdict"]],
-        "paired": cells["paired"].tolist(),
-        "apart": (~cells["interleaved"].astype(bool)).tolist(),
-        "unit": [text if isinstance(text, str) else "" for text in cells["unit"]],
-        "cached": (cells["cache_hits"] > 0).tolist(),
-        "rounds": cells["rounds"].tolist(),
-        "launches": cells["launches"].tolist(),
-        "failed_launches": cells["failed_launches"].tolist(),
-        "collectives": [text_tables.collectives(rows) for rows in cells["communication"]],
-    }
-    for name, column in _FIGURES.items():
-        columns[name] = _short(cells[column].astype(float).tolist())
-    columns["reasons"] = list(reasons)
-    return columns
+    """Microseconds per step in each of these rounds."""
+    return shortened((1e6 * block.rounds.seconds(arm, "throughput")[list(rounds)]).tolist(), 5)
 
 
 def _curves(
@@ -245,128 +189,33 @@ def _curves(
             "subject": subjects.index(curve.subject),
             "slug": curve.slug,
             "cell": [of_cell[name] for name in curve.points["cell"]],
-            **{
-                short: _short(curve.points[column].tolist())
-                for short, column in (
-                    ("efficiency", "efficiency"),
-                    ("efficiency_low", "efficiency_q1"),
-                    ("efficiency_high", "efficiency_q3"),
-                )
-            },
+            "efficiency": shortened(curve.points["efficiency"].tolist()),
+            "efficiency_low": shortened(curve.points["efficiency_q1"].tolist()),
+            "efficiency_high": shortened(curve.points["efficiency_q3"].tolist()),
         }
         for curve in scaling_curves.find(found.cells)
         if curve.subject in subjects
     ]
 
 
-def _effects(found: Tables, of_cell: Mapping[str, int]) -> Columns:
-    """Each cell of a variant, or of several processes, against itself without."""
-    effects = variant_ratios.find(found.comparisons)
-    return {
-        "cell": [of_cell[f"{effect.block.name}/{effect.implementation}"] for effect in effects],
-        "ratio": _short(effect.ratio.value for effect in effects),
-        "low": _short(effect.ratio.low for effect in effects),
-        "high": _short(effect.ratio.high for effect in effects),
-        "verdict": [effect.verdict.word for effect in effects],
-    }
-
-
-def _inputs(found: Tables, of_cell: Mapping[str, int]) -> Columns:
-    """Each cell with its input taken in one way, against itself on a resident batch."""
-    rows = input_cost.frame(input_cost.find(found.comparisons))
-    if rows.empty:
-        return {}
-    figures = {
-        "step": "step_s",
-        "ratio": "ratio",
-        "low": "ratio_low",
-        "high": "ratio_high",
-        "wait": "wait_s",
-        "starved": "starved_s",
-        "latency_wait": "latency_wait_s",
-    }
-    return {
-        "cell": [of_cell[name] for name in rows["cell"]],
-        **{name: rows[name].tolist() for name in ("way", "reason")},
-        # Without samples there is none, which pandas makes NaN among others.
-        "verdict": [text if isinstance(text, str) else None for text in rows["verdict"]],
-        **{name: _short(rows[column].tolist()) for name, column in figures.items()},
-    }
-
-
-def _largest(rows: Sequence[MaxBatchRow]) -> Columns:
-    """The largest batch of each implementation, mesh and set of options."""
-    if not rows:
-        return {}
-    names = ("implementation", "mesh", "batch", "next_batch", "limit_is", "status", "reason")
-    sizes = {"limit": "limit_bytes", "predicted": "predicted_bytes", "next": "next_bytes",
-             "peak": "peak_bytes"}  # fmt: skip
-    columns: list[dict[str, Any]] = [dict(row) for row in rows]
-    return {
-        "subject": [f"{row['workload']}, {row['options']}" for row in rows],
-        **{name: [row[name] for row in columns] for name in names},
-        **{name: _short(row[column] for row in columns) for name, column in sizes.items()},
-        "refuted": [", ".join(map(str, row["refuted"])) for row in rows],
-    }
-
-
-def _checkpoints(found: Tables, of_cell: Mapping[str, int]) -> Columns:
-    """Each cell's saves and restores."""
-    rows = checkpoint_costs.frame(checkpoint_costs.find(found.comparisons, found.checkpoints))
-    if rows.empty:
-        return {}
-    figures = {
-        "total": "total_s",
-        "total_low": "total_least_s",
-        "total_high": "total_most_s",
-        "blocking": "blocking_s",
-        "blocking_low": "blocking_least_s",
-        "blocking_high": "blocking_most_s",
-        "rate": "bytes_a_second",
-        "state": "state_bytes",
-        "stored": "stored_bytes",
-        "before": "step_before_s",
-        "during": "step_during_s",
-        "held": "device_bytes",
-        "seen": "seen_bytes",
-    }
-    return {
-        "cell": [of_cell[name] for name in rows["cell"]],
-        **{name: rows[name].tolist() for name in ("what", "reason", "file_system")},
-        **{name: _short(rows[column].tolist()) for name, column in figures.items()},
-    }
-
-
 def _traced(found: Tables, of_cell: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-    """What traces showed, by a cell's place: parts of its step, and why it differs."""
-    told: dict[str, dict[str, Any]] = {}
-    for name, trace in found.traces.items():
-        if name in of_cell:
-            told[str(of_cell[name])] = _trace(trace)
+    """What traces show, by a cell's number: the parts of its step, and why it differs."""
+    traced: dict[str, dict[str, Any]] = {
+        name: {
+            "parts": traced_differences.parts(trace),
+            "viewer": trace_tables.trace_viewer(trace),
+        }
+        for name, trace in found.traces.items()
+        if name in of_cell
+    }
     for block in found.comparisons:
         differences = traced_differences.differences(block, found.traces)
         for name, reason in trace_tables.reasons(differences).items():
-            _explain(told[str(of_cell[f"{block.name}/{name}"])], reason)
-        for one in differences:
-            cell = told[str(of_cell[one.cell["cell"]])]
-            cell["causes"] = trace_tables.cause_list(
-                one.cell["implementation"], one.baseline, one.attribution
-            )
-            cell["whole"] = one.attribution.whole
+            traced[f"{block.name}/{name}"] |= {"why": reason.sentence, "main": reason.main}
         if block.ranked:
             for name, reason in trace_tables.against_fastest(block, found.traces).items():
-                told[str(of_cell[f"{block.name}/{name}"])]["why_fastest"] = reason.sentence
-    return told
-
-
-def _explain(cell: dict[str, Any], reason: Reason) -> None:
-    cell["why"] = reason.sentence
-    if reason.main:
-        cell["main"], cell["main_s"] = reason.main, reason.seconds
-
-
-def _trace(trace: TraceRow) -> dict[str, Any]:
-    return {"parts": traced_differences.parts(trace), "viewer": trace_tables.trace_viewer(trace)}
+                traced[f"{block.name}/{name}"]["why_fastest"] = reason.sentence
+    return {str(of_cell[name]): each for name, each in traced.items()}
 
 
 def _losses(
@@ -374,39 +223,33 @@ def _losses(
     of_block: Mapping[str, int],
     of_cell: Mapping[str, int],
 ) -> list[dict[str, Any]]:
-    """Loss curves of blocks, thinned; the differences are the largest so far, of every step."""
-    curves = sum(1 + len(one.yardsticks) + len(one.curves) for one in trainings)
+    """Loss curves of blocks, thinned; a difference is the largest so far, of every step."""
+    curves = sum(1 + len(each.yardsticks) + len(each.curves) for each in trainings)
     most = max(FEWEST_STEPS, min(MOST_STEPS, MOST_LOSSES // max(1, 2 * curves)))
     return [
         {
-            "block": of_block[one.block.name],
-            "steps": [place + 1 for place in _shown(one.steps, most)],
-            "of": one.steps,
-            "tolerance": one.reference.tolerance,
+            "block": of_block[training.block.name],
+            "steps": [step + 1 for step in steps],
+            "of": training.steps,
+            "tolerance": training.reference.tolerance,
             "curves": [
-                _loss_curve(each, of_cell.get(f"{one.block.name}/{each.arm}"), one.steps, most)
-                for each in (one.reference, *one.yardsticks, *one.curves)
+                {
+                    "cell": of_cell.get(f"{training.block.name}/{curve.arm}"),
+                    "name": curve.arm,
+                    "yardstick": curve.arm in loss_curves.YARDSTICKS,
+                    "loss": _at(curve.losses, steps),
+                    "apart": _at(curve.so_far, steps),
+                }
+                for curve in (training.reference, *training.yardsticks, *training.curves)
             ],
         }
-        for one in trainings
+        for training in trainings
+        for steps in [_evenly(training.steps, most)]
     ]
 
 
-def _loss_curve(one: loss_curves.Curve, cell: int | None, steps: int, most: int) -> dict[str, Any]:
-    def shown(values: NDArray[np.float64]) -> list[float | None]:
-        return _short([values[p] if p < len(values) else None for p in _shown(steps, most)])
-
-    return {
-        "cell": cell,
-        "name": one.arm,
-        "yardstick": one.arm in loss_curves.YARDSTICKS,
-        "loss": shown(one.losses),
-        "apart": shown(one.so_far),
-        "largest": _short([one.largest])[0],
-        "early": _short([one.early])[0],
-        "beyond": one.beyond,
-        "reason": one.reason,
-    }
+def _at(values: NDArray[np.float64], places: Sequence[int]) -> list[float | None]:
+    return shortened(values[place] if place < len(values) else None for place in places)
 
 
 def _timeline(rounds: pd.DataFrame) -> Columns:
@@ -416,5 +259,5 @@ def _timeline(rounds: pd.DataFrame) -> Columns:
     if len(rounds) > MOST_MOMENTS:
         groups = np.arange(len(rounds)) * MOST_MOMENTS // len(rounds)
         shown = rounds.groupby(groups).median(numeric_only=True)
-    columns = ("minutes", "relative", "foreign", "steal", "mhz")
-    return {name: _short(shown[name].astype(float).tolist()) for name in columns}
+    names = ("minutes", "relative", "foreign", "steal", "mhz")
+    return {name: shortened(shown[name].astype(float).tolist()) for name in names}

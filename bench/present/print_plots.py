@@ -14,7 +14,7 @@ import numpy as np
 
 from bench.analyse import loss_curves, scaling_curves
 from bench.analyse.causes import traced_differences
-from bench.present import sentences, text_tables
+from bench.present import run_tables, sentences
 from bench.present.plots import (
     breakdown,
     distribution,
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from bench.analyse.cell_table import Tables
     from bench.analyse.comparisons import Comparison
     from bench.analyse.scaling_curves import Scaling
+    from bench.present.columns import Table
     from bench.present.plots.style import Plot
-    from bench.present.text_tables import Table
     from bench.records.rows import Ceilings
 
 Kind = Literal[
@@ -178,7 +178,7 @@ def _left_out(plans: Sequence[_Planned]) -> str:
     ]
     return (
         f"Not drawn, as a report has room for {PANELS} panels: {sentences.listing(parts)}. "
-        "`nox -s report -- RUN --all-plots` draws them too."
+        "nox -s report -- RUN --all-plots draws them too."
     )
 
 
@@ -255,7 +255,7 @@ def _scaling(curve: Scaling, implementations: list[str]) -> _Planned:
         f"fastest there.{bound}",
         2,
         lambda: scaling_plot.draw(curve, implementations),
-        lambda: text_tables.curve(curve),
+        lambda: run_tables.scaling(curve),
     )
 
 

@@ -1,4 +1,4 @@
-"""Tables of where traced steps spend their time, and of why one takes longer."""
+"""Tables of where traced steps spend their time, and sentences on why one takes longer."""
 
 from __future__ import annotations
 
@@ -7,12 +7,7 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from bench.analyse.causes.attribution import (
-    Attribution,
-    means,
-    oversubscription,
-    stragglers,
-)
+from bench.analyse.causes.attribution import means, oversubscription, stragglers
 from bench.analyse.causes.traced_differences import Difference, baseline_cell, pair_of, parts
 from bench.present.cause_sentences import (
     Reason,
@@ -22,8 +17,7 @@ from bench.present.cause_sentences import (
     signed_percent,
 )
 from bench.present.cause_table import CauseRow, cause_rows
-from bench.present.columns import Figure
-from bench.present.text_tables import Row, Table
+from bench.present.columns import Column, Table, formatted, missing
 from bench.records import numbers
 
 if TYPE_CHECKING:
@@ -34,14 +28,26 @@ if TYPE_CHECKING:
     from bench.records.rows import TraceRow
 
 _MOST_CAUSES = 12
-
+"""Causes of a difference in a table, the largest ones; causes.csv has them all."""
 
 _MOST_SIZES = 3
-"""Of a table of causes: largest ones, and sizes of each; causes.csv has them all."""
-
+"""Sizes of a cause's operations in a table."""
 
 TENSORBOARD = "http://localhost:6006"
-"""Where `nox -s tensorboard` serves traces unless told otherwise."""
+"""Where `nox -s tensorboard` serves traces by default."""
+
+PARTS = {
+    "dispatch": ("Dispatch", "no launch or inputs yet"),
+    "matmul": ("Matrix products", ""),
+    "elementwise": ("Elementwise", "and reductions"),
+    "layout": ("Layout", "copies"),
+    "unknown": ("Unknown", "of other programs"),
+    "wait": ("Waiting", "in collectives"),
+    "move": ("Moving data", "in collectives"),
+    "idle": ("Idle", ""),
+    "overlap": ("Overlap", "collective beside compute"),
+}
+"""Title and note of each part of a traced step."""
 
 
 def breakdown(
@@ -51,74 +57,64 @@ def breakdown(
 
     Args:
       block: the comparison.
-      traces: by cell.
+      traces: traces by cell.
       said: why implementations differ, for below the table.
     """
-    shown = [cell for cell in block.ranked if cell["cell"] in traces]
-    if not shown:
+    traced = {
+        cell["implementation"]: traces[cell["cell"]]
+        for cell in block.ranked
+        if cell["cell"] in traces
+    }
+    if not traced:
         return None
-    others = any(
-        op["category"] == "unknown" for cell in shown for op in traces[cell["cell"]]["ops"]
-    )
-    rows = [_row(cell, traces[cell["cell"]], others=others) for cell in shown]
-    headings = [
-        Figure("Implementation"),
-        Figure("Traced step", "waited for"),
-        Figure("Dispatch", "no launch or inputs yet"),
-        Figure("Matrix products"),
-        Figure("Elementwise", "and reductions"),
-        Figure("Layout", "copies"),
-        *([Figure("Unknown", "of other programs")] if others else []),
-        Figure("Waiting", "in collectives"),
-        Figure("Moving data", "in collectives"),
-        Figure("Idle"),
-        Figure("Overlap", "collective beside compute"),
-        Figure("Slowest device", "computing, over the mean"),
+    columns = [
+        Column("implementation", "Implementation"),
+        Column("total", "Traced step", "waited for", "s"),
+        *(
+            Column(part, *heading, "s", _nonzero(part), _share(part), optional=part == "unknown")
+            for part, heading in PARTS.items()
+        ),
+        Column("slowest", "Slowest device", "computing, over the mean", "count", detail=_excess),
+    ]
+    rows = [
+        {"implementation": name, **means(trace), **parts(trace), **_slowest(trace)}
+        for name, trace in traced.items()
     ]
     meaning = (
-        "Means over devices and over the traced steps of median length. The parts but the overlap "
-        "add up to the step."
+        "Means over devices and over the traced steps of median length. The parts except the "
+        "overlap add up to the step."
     )
     facts = [meaning]
-    factors = [oversubscription(traces[cell["cell"]]) for cell in shown]
-    shared = max((factor for factor in factors if factor is not None), default=0.0)
+    shared = max((oversubscription(trace) or 0.0 for trace in traced.values()), default=0.0)
     if shared > 1:
         facts.append(
             f"Devices worked {numbers.significant(shared)} times as long as the cores could: "
-            "part of it is waiting for a core."
+            "part of that is waiting for a core."
         )
     remarks = [found.sentence for found in said]
-    return Table(f"Where a step's time goes, {block.place}", headings, rows, facts, remarks)
+    return Table("Where a step's time goes", columns, rows, facts, remarks)
 
 
-def _row(cell: Mapping[Any, Any], trace: TraceRow, *, others: bool) -> Row:
-    found = means(trace)
-    shown = [seconds for part, seconds in parts(trace).items() if others or part != "unknown"]
-    return Row(
-        cell["implementation"],
-        [
-            Figure(numbers.si(found["total"], "s")),
-            *(_share(seconds, found["total"]) for seconds in shown),
-            _share(found["overlap"], found["total"]),
-            _slowest(trace),
-        ],
-        trace=trace_viewer(trace),
-    )
+def _nonzero(part: str) -> Any:
+    return lambda row: row[part] or None
 
 
-def _share(seconds: float, whole: float) -> Figure:
-    if not seconds:
-        return Figure(numbers.MISSING)
-    return Figure(numbers.si(seconds, "s"), numbers.percent(seconds / whole))
+def _share(part: str) -> Any:
+    return lambda row: numbers.percent(row[part] / row["total"]) if row[part] else ""
 
 
-def _slowest(trace: TraceRow) -> Figure:
+def _slowest(trace: TraceRow) -> dict[str, Any]:
+    """The device that computes longest, and by what share longer than the mean."""
     seconds = stragglers(trace)
     if len(seconds) == 1:
-        return Figure(numbers.MISSING)
+        return {"slowest": None, "excess": None}
     place = max(seconds, key=lambda device: seconds[device])
     mean = sum(seconds.values()) / len(seconds)
-    return Figure(str(place), f"+{numbers.percent(seconds[place] / mean - 1)}" if mean else "")
+    return {"slowest": place, "excess": seconds[place] / mean - 1 if mean else None}
+
+
+def _excess(row: Mapping[str, Any]) -> str:
+    return "" if missing(row["excess"]) else f"+{numbers.percent(row['excess'])}"
 
 
 def reasons(found: Iterable[Difference]) -> dict[str, Reason]:
@@ -152,26 +148,49 @@ def against_fastest(block: Comparison, traces: Mapping[str, TraceRow]) -> dict[s
     }
 
 
-def cause_list(a: str, b: str, found: Attribution) -> list[list[Any]]:
-    """The largest causes: what, seconds more in A, in A, in B, source, sizes and peculiarities."""
-    return [
-        [
-            called(cause.key),
-            cause.difference,
-            cause.a.seconds,
-            cause.b.seconds,
-            cause.key.source,
-            ", ".join(
-                filter(None, (" ".join(cause.key.sizes[:_MOST_SIZES]), _transposing(cause, a, b)))
-            ),
-        ]
-        for cause in found.causes[:_MOST_CAUSES]
+CAUSES = (
+    Column("what", "Cause", detail=lambda row: row["sizes"]),
+    Column(
+        "difference_s", "Difference", "and its share", "+s",
+        detail=lambda row: formatted(row["difference_s"] / row["whole"], "percent")
+        if row["whole"] else "",
+    ),
+    Column("here_s", "Here", "as traced", "s"),
+    Column("baseline_s", "Baseline", "as traced", "s"),
+    Column("source", "Source", long=True),
+)  # fmt: skip
+
+
+def causes(differences: Iterable[Difference]) -> Table:
+    """The largest causes of each difference, for the page's description of a cell."""
+    rows = [
+        {
+            "cell": found.cell["cell"],
+            "what": called(cause.key),
+            "difference_s": cause.difference,
+            "here_s": cause.a.seconds,
+            "baseline_s": cause.b.seconds,
+            "source": cause.key.source,
+            "whole": found.attribution.whole,
+            "sizes": ", ".join(filter(None, (_sizes(cause), _transposing(cause, found)))),
+        }
+        for found in differences
+        for cause in found.attribution.causes[:_MOST_CAUSES]
     ]
+    return Table(
+        "Causes of the difference from the baseline", CAUSES, rows,
+        name="causes", cell=lambda row: row["cell"],
+    )  # fmt: skip
 
 
-def _transposing(cause: Cause, a: str, b: str) -> str:
+def _sizes(cause: Cause) -> str:
+    return " ".join(cause.key.sizes[:_MOST_SIZES])
+
+
+def _transposing(cause: Cause, found: Difference) -> str:
     side = only_one_transposes(cause)
-    return f"transposes in {a if side == 'a' else b} only" if side else ""
+    name = found.cell["implementation"] if side == "a" else found.baseline
+    return f"transposes in {name} only" if side else ""
 
 
 def trace_viewer(trace: TraceRow) -> str:

@@ -164,7 +164,7 @@ def test_hostile_text_is_inert(open_page) -> None:
     assert opened.page.locator("img").count() == 0
     assert opened.page.locator("script").count() == 3
     assert IMAGE in opened.page.locator("#all").inner_text()
-    opened.page.get_by_label("Search in: All cells").fill("oom")
+    opened.page.get_by_label("Search in: All cells").fill("out of memory")
     assert "</script><script>alert(1)" in opened.page.locator("#all").inner_text()
     assert HOSTILE[:40] in opened.page.locator("#endings").inner_text()
     assert IMAGE in opened.page.locator("#ratios svg").first.text_content()
@@ -393,9 +393,9 @@ def test_cells_are_sorted_filtered_searched_and_downloaded(open_page, tmp_path: 
     download.value.save_as(path)
     with path.open(newline="") as file:
         stored = list(csv.DictReader(file))
-    assert [float(row["step"]) for row in stored] == pytest.approx(values[::-1], rel=1e-2)
-    assert all("--baseline jit_spmd" in row["command"] for row in stored)
-    assert {row["traced_flops"] for row in stored} == {"1"}, "as the model's"
+    assert [float(row["step_s"]) for row in stored] == pytest.approx(values[::-1], rel=1e-2)
+    assert all("--baseline jit_spmd" in row["again"] for row in stored)
+    assert {row["traced_over_model"] for row in stored} == {"1"}, "as the model's"
 
 
 def _seconds(text: str) -> float:

@@ -13,6 +13,7 @@ from test_report import HOSTILE
 
 from bench.analyse import cell_table
 from bench.present import markdown, print_plots, report_files
+from bench.present.columns import Figure
 from bench.present.print_plots import Figures
 from bench.records import store
 
@@ -91,10 +92,10 @@ def test_the_summary_says_what_went_wrong(page: str) -> None:
 def test_the_only_fastest_is_bold(tmp_path: Path) -> None:
     found = content(tmp_path, ratios={"jit_spmd": 1.0, "fast": 0.8}).summary
     (line,) = found.lines
-    assert (line.fastest, line.alone) == ("fast", True)
+    assert (line.fastest, line.leaders) == ("fast", ["fast"])
     assert "| **fast** |" in markdown.render_summary(found)
     (own,) = content(tmp_path / "own", ratios={"jit_spmd": 1.0, "slow": 1.2}).summary.lines
-    assert own.ratio == "is the baseline"
+    assert own.ratio == Figure("1", "the baseline")
 
 
 def test_of_many_equals_some_are_named(tmp_path: Path) -> None:
@@ -144,18 +145,19 @@ def test_the_summary_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_tables_have_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = {"devices": (1, 2, 4, 8), "workloads": ("linear-base", "mlp-base"), "rounds": 6}
     whole = content(tmp_path, **plan)
-    assert all(not subject.untold for subject in whole.subjects)
+    assert all(not subject.left_out for subject in whole.subjects)
     monkeypatch.setattr(markdown, "BYTES", 16_000)
     monkeypatch.setattr(markdown, "SECTION", 3_000)
     found = content(tmp_path / "again", **plan)
     assert sum(len(t.encode()) for subject in found.subjects for t in subject.sections) <= 16_000
     for subject in found.subjects:
         assert re.fullmatch(
-            r"Left to cells.csv, as this page would become too long: (1 table of all blocks and )?"
+            r"Left out here, but in cells.csv, to keep this page short: "
+            r"(1 table of all blocks and )?"
             r"[1-3] blocks?\.",
-            subject.untold,
+            subject.left_out,
         ), "each has had its share"
-    assert found.subjects[1].untold in markdown.render(found)
+    assert found.subjects[1].left_out in markdown.render(found)
 
 
 def test_every_table_is_rectangular(page: str) -> None:
@@ -200,12 +202,15 @@ def test_there_are_no_gaps(page: str) -> None:
 def test_a_variant_is_shown_against_the_usual_environment(tmp_path: Path) -> None:
     page = text(tmp_path, variants={"": 1.0, "slow": 1.5}, launches=5, shared_noise=0.002)
     assert page.count("### Against the usual environment") == 1
-    assert re.search(r"\| jit_spmd \| 1\.[45]\d+ \(1\.\d+\S1\.\d+, slower\)", page)
+    assert re.search(
+        r"\| jit_spmd \| data=2, batch 64 \| 1\.[45]\d+ \(1\.\d+\S1\.\d+\) \| slower \|", page
+    )
 
 
 def test_a_bubble_is_shown_as_scheduled_and_measured(tmp_path: Path) -> None:
     page = text(tmp_path, stages=3, launches=3, shared_noise=0.002)
-    assert re.search(r"bubble 50.0 % by its schedule, measured with the update \d+", page)
+    assert "Bubble (by schedule)" in page
+    assert re.search(r"\| 50\.0\s% \(\d+\.\d\s% \(\d+\.\d\s%\S\d+\.\d\s%\) measured\) \|", page)
 
 
 def test_measured_memory_is_shown(tmp_path: Path) -> None:
@@ -214,7 +219,9 @@ def test_measured_memory_is_shown(tmp_path: Path) -> None:
 
 def test_what_traces_showed_is_shown(tmp_path: Path) -> None:
     page = text(tmp_path, ratios={"jit_spmd": 1.0, "slow": 1.5}, launches=3, traced=True)
-    assert re.search(r"\| slow \|.*\| slower \| \+\d+.* \(elementwise operations, update, tr", page)
+    assert re.search(
+        r"\| slow \| slower \|.*\| elementwise operations, update, transposing \(\+\d+", page
+    )
     assert "### Where a step's time goes, data=2, batch 64" in page
 
 

@@ -8,9 +8,10 @@ import math
 
 import pytest
 import synthetic
+from pages import column
 
 from bench.analyse import cell_table
-from bench.present import page_data
+from bench.present import cell_columns, page_data
 from bench.records import store
 
 PLAN = synthetic.Plan(
@@ -39,26 +40,41 @@ def data(found, run) -> dict:
 
 
 def test_figures_are_those_of_the_table(found, data) -> None:
-    cells = data["cells"]
+    figures = data["cells"]["figures"]
     names = [
-        f"{data['blocks']['name'][block]}/{data['implementations'][implementation]}"
-        for block, implementation in zip(cells["block"], cells["implementation"], strict=True)
+        f"{data['blocks']['name'][block]}/{data['implementations'][arm]}"
+        for block, arm in zip(figures["block"], figures["arm"], strict=True)
     ]
     assert names == list(found.cells["cell"])
-    for short, column in page_data._FIGURES.items():
-        for shown, value in zip(cells[short], found.cells[column].astype(float), strict=True):
+    described = {each.key for each in cell_columns.COLUMNS if not each.value}
+    stored = described & {name for name, kind in found.cells.dtypes.items() if kind.kind == "f"}
+    assert len(stored) > 15
+    shown_columns = {
+        key: column(data, "cells", key) for key in stored & set(data["cells"]["values"])
+    }
+    for name, values in {
+        **shown_columns,
+        **{key: figures[key] for key in page_data.FIGURES},
+    }.items():
+        for shown, value in zip(values, found.cells[name].astype(float), strict=True):
             if math.isfinite(value):
                 assert shown == pytest.approx(value, rel=6e-5)
             else:
                 assert shown is None
-    assert [cells["reasons"][number] for number in cells["reason"]] == list(found.cells["reason"])
-    assert cells["status"] == list(found.cells["status"])
+    assert column(data, "cells", "reason", "figures") == list(found.cells["reason"])
+    assert column(data, "cells", "status") == list(found.cells["status"])
 
 
 def test_every_column_is_as_long_as_the_others(data) -> None:
-    for name in ("blocks", "cells", "effects", "timeline"):
-        lengths = {len(column) for key, column in data[name].items() if key != "reasons"}
-        assert len(lengths) == 1, name
+    for columns in (data["blocks"], data["timeline"]):
+        assert len({len(values) for values in columns.values()}) == 1
+    for table in (data["cells"], *data["tables"]):
+        parts = {part: table[part] for part in ("values", "details", "figures") if part in table}
+        keys = [(part, key) for part, columns in parts.items() for key in columns]
+        name = "cells" if table is data["cells"] else table["name"]
+        assert len({len(column(data, name, key, part)) for part, key in keys}) == 1, name
+        assert set(table["details"]) <= set(table["values"])
+        assert [each["key"] for each in table["columns"]] == list(table["values"])
 
 
 def test_samples_are_the_rounds_of_an_arm(found, data) -> None:
@@ -96,22 +112,29 @@ def test_curves_refer_to_their_cells(found, data) -> None:
 
 
 def test_variants_refer_to_their_cells(found, data) -> None:
-    effects = data["effects"]
+    (effects,) = [table for table in data["tables"] if table["name"] == "variants"]
     assert len(effects["cell"]) > 10
     options = found.cells["options"].iloc[effects["cell"]]
     assert set(options) == {"fp32,variant=slow"}
-    assert all(1.3 < ratio < 1.7 for ratio in effects["ratio"])
+    assert all(1.3 < ratio < 1.7 for ratio in column(data, "variants", "ratio"))
 
 
 def test_what_traces_showed_belongs_to_its_cell(found, data) -> None:
     names = list(found.cells["cell"])
-    told = data["traced"][str(names.index("mlp-base/data=2/b64/fp32/python_loop"))]
+    slow, baseline = (
+        names.index(f"mlp-base/data=2/b64/fp32/{name}") for name in ("python_loop", "jit_spmd")
+    )
+    told = data["traced"][str(slow)]
     trace = found.traces["mlp-base/data=2/b64/fp32/python_loop"]
     assert sum(told["parts"].values()) == pytest.approx(trace["steps"][0]["total_ns"] / 1e9)
     assert told["main"] == "elementwise operations, update, transposing"
     assert told["why"].startswith("When every step is waited for, python_loop takes")
-    assert told["causes"][0][0] == "elementwise operations, update"
-    assert "causes" not in data["traced"][str(names.index("mlp-base/data=2/b64/fp32/jit_spmd"))]
+    (causes,) = [table for table in data["tables"] if table["name"] == "causes"]
+    assert (
+        column(data, "causes", "what")[causes["cell"].index(slow)]
+        == "elementwise operations, update"
+    )
+    assert baseline not in causes["cell"]
 
 
 def test_no_text_ends_the_element_it_stands_in() -> None:
@@ -130,5 +153,6 @@ def test_nothing_measured(tmp_path) -> None:
     directory = store.create(tmp_path, synthetic.manifest(PLAN))
     run = store.load(directory)
     data = page_data.build(cell_table.build(run), run.manifest)
-    assert data["cells"] == {}
+    assert data["cells"]["values"]["implementation"] == []
+    assert data["tables"] == []
     assert json.loads(page_data.encode(data))["implementations"] == []

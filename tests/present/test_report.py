@@ -15,7 +15,16 @@ import synthetic
 
 from bench.analyse import cell_table, scaling_curves, stragglers, variant_ratios
 from bench.analyse.causes import traced_differences
-from bench.present import page, report_files, sentences, text_tables, trace_tables
+from bench.present import (
+    block_tables,
+    caveats,
+    cell_columns,
+    page,
+    report_files,
+    run_tables,
+    sentences,
+    trace_tables,
+)
 from bench.records import numbers, store
 from bench.records.cells import StepOptions
 from bench.records.mesh import MeshShape
@@ -250,7 +259,7 @@ def test_operations_of_unknown_programs_are_a_part_of_their_own(tmp_path: Path) 
     assert found is not None
     assert "Unknown" in {heading.main for heading in found.headings}
     assert "Unknown" not in {heading.main for heading in known.headings}
-    figures = {row.name: row.figures for row in found.rows}
+    figures = {row.name: row.figures for row in found.body}
     assert figures["slow"][5].main.startswith("5.00")
     assert figures["jit_spmd"][5].main == numbers.MISSING
 
@@ -258,11 +267,14 @@ def test_operations_of_unknown_programs_are_a_part_of_their_own(tmp_path: Path) 
 def test_tracing_that_failed_is_told(tmp_path: Path) -> None:
     built, run = small(tmp_path, ratios={"jit_spmd": 1.0, "slow": 1.5}, traced=True)
     run.manifest["config"]["profile_steps"] = 5
-    titles = [caveat.title for caveat in sentences.caveats(built, run.manifest)]
+    titles = [caveat.title for caveat in caveats.caveats(built, run.manifest)]
     assert "Not traced" not in titles
     del built.traces["mlp-base/data=2/b64/fp32/slow"]
-    told = {caveat.title: caveat.text for caveat in sentences.caveats(built, run.manifest)}
-    assert "Tracing failed for 1 cell, mlp-base/data=2/b64/fp32/slow" in told["Not traced"]
+    told = {caveat.title: caveat.text for caveat in caveats.caveats(built, run.manifest)}
+    assert (
+        "Tracing failed for 1 cell, for instance mlp-base/data=2/b64/fp32/slow"
+        in told["Not traced"]
+    )
 
 
 def test_traces_of_a_single_implementation(tmp_path: Path) -> None:
@@ -283,10 +295,14 @@ def test_of_many_undecided_the_nearest_are_named(tmp_path: Path) -> None:
 
 def test_what_a_step_communicates_is_shown(tmp_path: Path) -> None:
     ratios = dict.fromkeys(("jit_spmd", "pmap", "python_loop"), 1.0)
-    built, _ = small(tmp_path, ratios=ratios, devices=(1, 2))
-    table = text_tables.communication(built.comparisons)
-    assert [heading.main for heading in table.headings[1:]] == ["data=2, batch 64"], "not data=1"
-    figures = {row.name: row.figures[0] for row in table.rows}
+    built, run = small(tmp_path, ratios=ratios, devices=(1, 2))
+    one, two = (
+        block_tables.comparison(block, cell_columns.rows(built, run.manifest), run.manifest)
+        for block in built.comparisons
+    )
+    assert "Sends" not in [heading.main for heading in one.headings], "one device sends nothing"
+    place = [heading.main for heading in two.headings].index("Sends")
+    figures = {row.name: row.figures[place - 1] for row in two.body}
     shown = {
         name: (figure.main.replace(numbers.NARROW, " "), figure.note)
         for name, figure in figures.items()
@@ -294,13 +310,11 @@ def test_what_a_step_communicates_is_shown(tmp_path: Path) -> None:
     assert shown == {
         "jit_spmd": ("5.72 MiB", "2 all-reduces over data"),
         "pmap": ("6.68 MiB", "2 all-reduces over data, 1 reduce-scatter (bf16) among 2 devices"),
-        "python_loop": ("no collective", ""),
+        "python_loop": ("0 B", "no collective"),
     }
     cell = built.cells.set_index("cell").loc["mlp-base/data=2/b64/fp32/pmap"]
     assert cell["wire_bytes"] == 7e6
     assert cell["compiled_flops"] == 1.5 * cell["model_flops"]
-    alone, _ = small(tmp_path / "alone", ratios=ratios, devices=(1,))
-    assert text_tables.communication(alone.comparisons) is None
 
 
 def test_what_is_undecided_has_a_price(tmp_path: Path) -> None:
@@ -334,7 +348,7 @@ def test_a_copy_that_differs_from_its_original_is_an_alarm(tmp_path: Path) -> No
 
     synthetic.rewrite(directory, store.SAMPLES, slower)
     run = store.load(directory)
-    titles = [c.title for c in sentences.caveats(cell_table.build(run), run.manifest)]
+    titles = [c.title for c in caveats.caveats(cell_table.build(run), run.manifest)]
     assert "Two copies of one program differ" in titles
 
 
@@ -344,10 +358,10 @@ def test_what_was_set_aside_is_a_caveat(tmp_path: Path) -> None:
     run = store.load(directory)
     (text,) = [
         c.text
-        for c in sentences.caveats(cell_table.build(run), run.manifest)
+        for c in caveats.caveats(cell_table.build(run), run.manifest)
         if c.title == "Damaged files"
     ]
-    assert text.startswith("Nothing here is made of 12 parts of the stored files. samples.jsonl, ")
+    assert text.startswith("12 parts of the stored files could not be used. samples.jsonl, ")
     assert "launch 8): the file ends at 0; and 4 more." in text
 
 
@@ -355,17 +369,17 @@ def test_few_rounds_resolve_nothing(tmp_path: Path) -> None:
     built, run = small(tmp_path, rounds=5)
     verdict = sentences.summary(built.comparisons[0])
     assert len(verdict.leaders) == len(SMALL.ratios)
-    assert "Too few rounds" in [c.title for c in sentences.caveats(built, run.manifest)]
+    assert "Too few rounds" in [c.title for c in caveats.caveats(built, run.manifest)]
 
 
 def test_caveats_are_read_from_the_rows(found: Tables, directory: Path, tmp_path: Path) -> None:
-    titles = [c.title for c in sentences.caveats(found, store.load(directory).manifest)]
+    titles = [c.title for c in caveats.caveats(found, store.load(directory).manifest)]
     assert "More devices than cores" in titles
     assert "Measured apart" in titles
     assert "A busy host" not in titles
     assert "Wide noise floor" not in titles
     built, run = small(tmp_path, noise=0.2, load=3.0)
-    titles = [c.title for c in sentences.caveats(built, run.manifest)]
+    titles = [c.title for c in caveats.caveats(built, run.manifest)]
     assert "Wide noise floor" in titles
     assert "A busy host" in titles
     assert "More devices than cores" not in titles
@@ -438,11 +452,12 @@ def test_the_slowest_process_is_named() -> None:
 
 
 def test_cells_with_the_same_reason_are_one_row(found: Tables) -> None:
-    endings = text_tables.endings(found.cells)
-    (pmap,) = [e for e in endings if e.status == "unsupported"]
-    assert (pmap.implementations, pmap.reason) == ("pmap", "jax.pmap is not there")
-    assert len(pmap.cells) == 14
-    assert endings[0].status == "wrong"
+    endings = run_tables.endings(found.cells)
+    assert endings is not None
+    (pmap,) = [row for row in endings.rows if row["status"] == "unsupported"]
+    assert (pmap["implementations"], pmap["reason"]) == (["pmap"], "jax.pmap is not there")
+    assert len(pmap["cells"]) == 14
+    assert endings.body[0].name == "wrong"
 
 
 def test_the_same_rows_give_the_same_bytes(directory: Path, tmp_path: Path) -> None:

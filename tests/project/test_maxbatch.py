@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import synthetic
 from fakes.catalogue import catalogue
+from pages import column
 from rich.console import Console
 from rich.text import Text
 from typer.testing import CliRunner
@@ -305,17 +306,17 @@ def test_a_report_has_them(tmp_path):
         "a": "ok", "b": "ok", "big": "predicted oom", "loop": "not predicted"
     }  # fmt: skip
     markdown = (run / "report.md").read_text("utf-8").replace(numbers.NARROW, " ")
-    assert "A device may hold 40.0 KiB: as asked for." in markdown
-    for shown in ("| a | 400 (40.0 KiB) |", "| b | 350 (400 was predicted, and did not fit) |"):
+    assert "| 40.0 KiB (as asked for) |" in markdown
+    refuted = "400 was predicted to fit, but ran out of memory"
+    for shown in ("| a | data=2 | 400 | ok | 40.0 KiB |", f"| b | data=2 | 350 ({refuted}) | ok |"):
         assert shown in markdown
     assert "not predicted (it is a loop)" in markdown
     planned = "the smallest batch, 2, exceeds the limit as planned, and did not run"
-    assert f"| big | predicted oom ({planned}) |" in markdown
-    carried = page_data.build(cell_table.build(store.load(run)), store.read_manifest(run))[
-        "largest"
-    ]
-    assert carried["batch"] == [400, 350, None, None]
-    assert carried["refuted"] == ["", "400", "", ""]
+    assert f"| predicted oom ({planned}) |" in markdown
+    carried = page_data.build(cell_table.build(store.load(run)), store.read_manifest(run))
+    assert column(carried, "max_batch", "batch") == [400, 350, None, None]
+    refuted = column(carried, "max_batch", "batch", "details")
+    assert [text.partition(" ")[0] for text in refuted] == ["", "400", "", ""]
 
 
 def test_a_table_fits_a_terminal():

@@ -22,12 +22,13 @@ from fakes.catalogue import catalogue
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from pages import column
 
 from bench.analyse import cell_table
 from bench.analyse import checkpoint_costs as told
 from bench.plan.matrix import BadInput, make_plan
 from bench.plan.options import Options
-from bench.present import checkpoint_tables, page_data, sentences
+from bench.present import caveats, checkpoint_tables, page_data
 from bench.records import store
 from bench.worker.phases import checkpoints, saved_state
 from bench.worker.prove.failures import UnsupportedError, WrongStepError
@@ -350,21 +351,21 @@ def test_a_report_tells_seconds_bytes_and_bandwidth(tmp_path: Path) -> None:
         "block training for 50.0\N{NARROW NO-BREAK SPACE}ms, restores take "
         "110\N{NARROW NO-BREAK SPACE}ms."
     )
-    assert said[1] == "No checkpoint of 1 cell: no room"
+    assert said[1] == "There is no checkpoint of 1 cell: no room"
     (caveat,) = [
         one.text
-        for one in sentences.caveats(content, store.read_manifest(directory))
+        for one in caveats.caveats(content, store.read_manifest(directory))
         if one.title == "Without a checkpoint"
     ]
-    assert caveat.startswith("1 cell without figures")
+    assert caveat.startswith("There are no figures of checkpoints for 1 cell")
     assert "/pmap: no room" in caveat
-    table = checkpoint_tables.table(found, "data=2")
+    table = checkpoint_tables.table(found)
     assert table is not None
-    assert len({len(row.figures) for row in table.rows} | {len(table.headings) - 1}) == 1
+    assert len({len(row.figures) for row in table.body} | {len(table.headings) - 1}) == 1
     assert len(told.frame(found)) == 5
-    drawn = page_data.build(content, store.read_manifest(directory))["checkpoints"]
-    assert drawn["reason"] == [*[""] * 4, "no room"]
-    assert drawn["rate"][0] == 1e8
+    drawn = page_data.build(content, store.read_manifest(directory))
+    assert column(drawn, "checkpoints", "what", "details") == [*[""] * 4, "no room"]
+    assert column(drawn, "checkpoints", "bytes_a_second")[0] == 1e8
 
 
 def without_room(row: dict[str, Any]) -> None:

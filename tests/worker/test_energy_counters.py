@@ -11,7 +11,7 @@ import pytest
 import synthetic
 
 from bench.analyse import cell_table
-from bench.present import energy_sentences, report_files, text_tables
+from bench.present import cell_columns, energy_sentences, report_files, run_environment
 from bench.records import store
 from bench.worker import process_exchange
 from bench.worker.time import energy_counters
@@ -275,18 +275,18 @@ def test_joules_of_a_step_are_those_of_all_turns(tmp_path):
 
 
 def test_turns_that_are_too_short_for_the_counter_have_no_figure(tmp_path):
-    _, found = counted(tmp_path, 2.1)
+    run, found = counted(tmp_path, 2.1)
     assert found.cells["joules_per_step"].isna().all()
     assert "unknown of 2 cells, whose turns are too short" in energy_sentences.sentence(found)
-    assert text_tables.energy(found.comparisons) is None
+    assert cell_columns.energy(list(cell_columns.rows(found, run.manifest).values())) is None
 
 
 def test_where_no_counter_tells_one_line_says_why(tmp_path):
     run, found = counted(tmp_path, 0.0, reason="no counter here")
     assert found.cells["watts"].isna().all()
     assert energy_sentences.sentence(found) == "unknown: no counter here"
-    assert text_tables.energy(found.comparisons) is None
-    assert ("Energy", "unknown: no counter here") in text_tables.environment(
+    assert cell_columns.energy(list(cell_columns.rows(found, run.manifest).values())) is None
+    assert ("Energy", "unknown: no counter here") in run_environment.environment(
         run.manifest, energy_sentences.sentence(found)
     )
     earlier = store.load(synthetic.write(tmp_path / "earlier", PLAN))

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import synthetic
 from fakes.catalogue import catalogue
+from pages import column
 
 from bench.analyse import cell_table, input_cost
 from bench.contract import TrainStep
@@ -262,10 +263,10 @@ def test_a_report_tells_what_input_costs_and_ranks_nobody_by_it(tmp_path: Path) 
         assert one.waits.starved_s == pytest.approx(one.waits.wait_s / 2, rel=0.1, abs=1e-6)
     table = input_tables.table(input_cost.find([block]))
     assert table is not None
-    assert [row.figures[0].main for row in table.rows] == ["loaded", "prefetched"] * 2
-    assert len({len(row.figures) for row in table.rows} | {len(table.headings) - 1}) == 1
+    assert [row.figures[0].main for row in table.body] == ["loaded", "prefetched"] * 2
+    assert len({len(row.figures) for row in table.body} | {len(table.headings) - 1}) == 1
     drawn = page_data.build(content, store.read_manifest(directory))
-    assert drawn["inputs"]["way"] == ["loaded", "prefetched"] * 2
+    assert column(drawn, "inputs", "way") == ["loaded", "prefetched"] * 2
     assert set(drawn["blocks"]["samples"][0]) == {"0", "1", "twin"}
 
 
@@ -280,6 +281,6 @@ def test_a_page_can_be_made_where_one_arm_has_no_samples(tmp_path: Path) -> None
     # What is measured in a worker of its own has none here.
     directory, content = built(tmp_path, alone=frozenset({"pmap"}))
     drawn = page_data.build(content, store.read_manifest(directory))
-    assert drawn["inputs"]["verdict"] == ["slower", "same", None, None]
-    assert drawn["inputs"]["ratio"][2:] == [None, None]
+    assert column(drawn, "inputs", "verdict") == ["slower", "same", None, None]
+    assert column(drawn, "inputs", "ratio")[2:] == [None, None]
     page_data.encode(drawn)

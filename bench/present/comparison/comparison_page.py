@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from bench.present.comparison import comparison_sentences, comparison_tables
 from bench.present.rendering import environment
-from bench.present.text_tables import started
+from bench.present.run_environment import started
 
 if TYPE_CHECKING:
     from bench.analyse.run_changes import Compared
     from bench.analyse.run_settings import Difference
-    from bench.present.sentences import Caveat
+    from bench.present.caveats import Caveat
     from bench.present.text_tables import Table
 
 

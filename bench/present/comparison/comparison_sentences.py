@@ -6,7 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from bench.analyse.ratio_intervals import UNPAIRED_SD
-from bench.present.sentences import Caveat, damage, listing
+from bench.present.caveats import Caveat, damage
+from bench.present.sentences import listing
 from bench.records import numbers
 from bench.records.statuses import VERDICT_STYLES
 

@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.present.comparison import comparison_sentences, comparison_tables
+from bench.present.run_environment import started
 from bench.present.terminal import plain
-from bench.present.text_tables import started
 from bench.records import numbers
 from bench.records.statuses import CHANGE_STYLES
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.analyse import cell_table
-from bench.present import sentences, text_tables
+from bench.present import run_environment, sentences
 from bench.records import numbers, store, trial_results
 from bench.records.git_files import tracked_folders
 
@@ -89,7 +89,7 @@ def _run(folder: Path) -> Entry:
     versions = [f"{name} {number}" for name, number in manifest["versions"].items()]
     blocks = found.comparisons
     facts = {
-        "Measured": text_tables.started(manifest),
+        "Measured": run_environment.started(manifest),
         "Hardware": hardware(manifest["platform"], manifest["device_kind"], host, count),
         "Versions": ", ".join(versions),
         "Workloads": ", ".join(dict.fromkeys(f"{c.block.workload}-{c.block.size}" for c in blocks)),

@@ -64,12 +64,7 @@ function show() {
   syncControls();
   redraw();
   drawCells();
-  drawEffects();
-  drawEnergy();
-  drawProcesses();
-  drawInputs();
-  drawCheckpoints();
-  drawLargest();
+  drawTables();
   drawCell();
 }
 

@@ -29,166 +29,79 @@ function currentCell() {
   );
 }
 
+/* Columns that the heading and the line below the facts show. */
+const APART = ["implementation", "subject", "mesh", "batch", "status", "again"];
+
 function drawCell() {
   const target = byId("one");
   const cell = currentCell();
   if (!cell) return;
-  const block = cell.of;
-  const width = Math.min(420, widthOf(target) - 80);
-  const facts = [
-    [
-      "Step time",
-      known(cell.step)
-        ? `${si(cell.step, "s")} (${si(cell.step_low, "s")} to ${si(cell.step_high, "s")}, quartiles)`
-        : "",
-    ],
-    [
-      "Latency",
-      known(cell.latency)
-        ? `${si(cell.latency, "s")} (${si(cell.latency_low, "s")} to ${si(cell.latency_high, "s")})`
-        : "",
-    ],
-    [
-      "Throughput",
-      known(cell.rate) ? `${si(cell.rate, "")} ${cell.unit} a second`.replace("  ", " ") : "",
-    ],
-    [
-      "To baseline",
-      cell.isBaseline
-        ? "it is the baseline"
-        : known(cell.ratio)
-          ? `${ratio(cell.ratio)} ${interval(cell.ratio_low, cell.ratio_high, ratio)}`
-          : "",
-    ],
-    ["Verdict", [verdictOf(cell), whyUndecided(cell)].filter(Boolean).join(", ")],
-    [
-      "Compile",
-      known(cell.compiling)
-        ? `${seconds(cell.compiling)}: trace ${seconds(cell.trace)}, lower ${seconds(cell.lower)}, compile ${seconds(cell.compile)}${cell.cached ? ", cached" : ""}`
-        : "",
-    ],
-    [
-      "Memory a device",
-      known(cell.memory)
-        ? `${bytes(cell.memory)} planned: arguments ${bytes(cell.arguments)}, outputs ${bytes(cell.outputs)} (${bytes(cell.reused)} reused), temporaries ${bytes(cell.temporaries)}${known(cell.high_water) ? `; ${bytes(cell.high_water)} measured` : ""}`
-        : "",
-    ],
-    [
-      "Sends a step",
-      cell.wire === 0
-        ? "nothing"
-        : known(cell.wire)
-          ? `${bytes(cell.wire)} a device${cell.collectives ? `: ${cell.collectives}` : ""}`
-          : "",
-    ],
-    [
-      "Work",
-      known(cell.compiled_flops)
-        ? `${si(cell.compiled_flops, "FLOP")} compiled${known(cell.traced_flops) ? `, ${si(cell.traced_flops, "FLOP")} traced` : ""}, ${si(cell.model_flops, "FLOP")} by the model; ${bytes(cell.accessed)} accessed`
-        : "",
-    ],
-    [
-      "Energy a step",
-      known(cell.joules)
-        ? `${si(cell.joules, "J")} (\u00b1 ${si(cell.joules_error, "J")}), ${significant(cell.per_joule)} ${cell.unit} per joule, ${si(cell.watts, "W")}`
-        : "",
-    ],
-    ["Of the roof", known(cell.roof) ? percent(cell.roof) : ""],
-    ["MFU", known(cell.mfu) ? percent(cell.mfu) : ""],
-    [
-      "Bubble",
-      known(cell.bubble) && cell.bubble > 0
-        ? `${percent(cell.bubble)} by its schedule${known(cell.idle) ? `, ${percent(cell.idle)} measured with the update` : ""}`
-        : "",
-    ],
-    ...inputFacts(cell),
-    ...checkpointFacts(cell),
-    ["Proof", known(cell.proof) ? `largest error ${percent(cell.proof)} of what is allowed` : ""],
-  ].filter(([, text]) => text);
+  const { facts, place } = cell.of;
   const parts = [
     element("h3", { tabindex: "-1" }, cell.full),
     cell.status === "ok"
       ? ""
-      : element("p", { class: "reason" }, element("b", {}, `${cell.status}: `), cell.reason),
+      : element(
+          "p",
+          { class: "reason" },
+          element("b", {}, `${formatted(cell.status, "status")}: `),
+          cell.reason,
+        ),
     ...[cell.traced?.why, cell.traced?.why_fastest]
       .filter(Boolean)
       .map((text) => element("p", {}, text)),
-    element(
-      "dl",
-      { class: "facts" },
-      ...facts.map(([name, text]) =>
-        element("div", {}, element("dt", {}, name), element("dd", {}, text)),
-      ),
-    ),
+    element("dl", { class: "facts" }, ...factsOf(cell)),
     element(
       "p",
       {},
       ...(cell.traced ? [traceLink(cell), " in TensorBoard (nox -s tensorboard) \u00b7 "] : []),
-      "again: ",
-      element("code", {}, commandOf(cell)),
+      "measure again: ",
+      element("code", {}, cell.again),
       " ",
-      copyButton(() => commandOf(cell)),
+      copyButton(() => cell.again),
     ),
+    distribution(cell, Math.min(420, widthOf(target) - 80)),
+    ...TABLES.filter(({ name }) => name !== "energy").flatMap((table) => tableOf(cell, table)),
   ];
-  const samples = distribution(cell, width);
-  if (samples) parts.push(samples);
-  if (cell.traced?.causes?.length) {
+  if (facts.length) {
     parts.push(
-      element(
-        "h4",
-        {},
-        `What its step does longer, or less, than ${IMPLEMENTATIONS[block.baseline]}'s`,
-      ),
-      makeTable({
-        title: `Causes, ${cell.full}`,
-        name: "causes",
-        rows: cell.traced.causes,
-        columns: [
-          { key: "what", title: "Cause", value: (row) => row[0], detail: (row) => row[5] },
-          {
-            key: "difference",
-            title: "Difference",
-            value: (row) => row[1],
-            text: (value) => `${value > 0 ? "+" : ""}${si(value, "s")}`,
-            align: "right",
-            detail: (row) => (cell.traced.whole ? percent(row[1] / cell.traced.whole) : ""),
-          },
-          {
-            key: "here",
-            title: cell.name,
-            note: "as traced",
-            value: (row) => row[2],
-            text: (value) => si(value, "s"),
-            align: "right",
-          },
-          {
-            key: "there",
-            title: IMPLEMENTATIONS[block.baseline],
-            note: "as traced",
-            value: (row) => row[3],
-            text: (value) => si(value, "s"),
-            align: "right",
-          },
-          { key: "source", title: "Source", value: (row) => row[4], align: "long" },
-        ],
-      }),
-    );
-  }
-  if (block.facts.length) {
-    parts.push(
-      element("h4", {}, `Its block, ${block.place}`),
-      element("ul", { class: "remarks" }, ...block.facts.map((text) => element("li", {}, text))),
+      element("h4", {}, `Its block, ${place}`),
+      element("ul", { class: "remarks" }, ...facts.map((text) => element("li", {}, text))),
     );
   }
   clear(target);
   target.replaceChildren(...parts.filter(Boolean));
 }
 
+/* Every known value of a cell's row of the table of all cells. */
+function factsOf(cell) {
+  return DATA.cells.columns
+    .filter(({ key }) => known(cell[key]) && !APART.includes(key))
+    .map(({ key, title, note, format }) => {
+      const detail = cell.detail[key];
+      const text = formatted(cell[key], format);
+      return element(
+        "div",
+        {},
+        element("dt", {}, note ? `${title}, ${note}` : title),
+        element("dd", {}, detail ? `${text} (${detail})` : text),
+      );
+    });
+}
+
+/* What another table says of a cell. */
+function tableOf(cell, table) {
+  const rows = table.rows.filter((row) => row.cell === cell.cell);
+  if (!rows.length) return [];
+  const title = `${table.title}, ${cell.full}`;
+  return [element("h4", {}, table.title), makeTable({ ...table, title, rows, search: false })];
+}
+
 function distribution(cell, width) {
   const { samples, launch, margin, baseline } = cell.of;
-  const own = samples[cell.implementation];
+  const own = samples[cell.arm];
   if (!own || cell.status !== "ok") return null;
-  const arms = [[cell.name, own, colourOf(cell.implementation)]];
+  const arms = [[cell.name, own, colourOf(cell.arm)]];
   const other = samples[baseline];
   if (!cell.isBaseline && other)
     arms.push([`${IMPLEMENTATIONS[baseline]} (baseline)`, other, "var(--ink)"]);
@@ -219,9 +132,9 @@ function distribution(cell, width) {
         rows,
         columns: [
           { key: "name", title: "Arm", filter: true },
-          { key: "launch", title: "Launch", align: "right", filter: true },
-          { key: "round", title: "Round", align: "right" },
-          { key: "value", title: "Step time", text: (value) => si(value, "s"), align: "right" },
+          { ...number("launch", "Launch"), filter: true },
+          number("round", "Round"),
+          number("value", "Step time", "s"),
         ],
       }),
     }),
@@ -243,30 +156,16 @@ function distribution(cell, width) {
             name: "rounds",
             rows: paired,
             columns: [
-              { key: "round", title: "Round", align: "right" },
-              { key: "launch", title: "Launch", align: "right" },
-              { key: "ratio", title: "Ratio", text: ratio, align: "right" },
+              number("round", "Round"),
+              number("launch", "Launch"),
+              number("ratio", "Ratio", "ratio"),
             ],
           }),
         }),
       );
     }
   }
-  const order = cell.of.order.map(
-    ([by, size, sure]) => `${by} ${percent(size)}${sure ? "" : " (no more than chance)"}`,
-  );
-  return element(
-    "div",
-    {},
-    element("div", { class: "panels" }, ...figures),
-    order.length
-      ? element(
-          "p",
-          { class: "note" },
-          `Effects of the order of turns in this block: ${order.join(", ")}. Every arm has every place, and every other before it, about equally often.`,
-        )
-      : "",
-  );
+  return element("div", { class: "panels" }, ...figures);
 }
 
 function copyButton(text) {

@@ -10,31 +10,15 @@ const choices = (...selectors) => element("div", { class: "choices" }, ...select
 
 const nothing = (text) => element("p", { class: "note" }, text);
 
-const inSeconds = (value) => si(value, "s");
-
-const inPlain = (value) => si(value, "");
-
-const significantOrMissing = (value) => (known(value) ? significant(value) : MISSING);
-
-/* Columns of the tables behind charts, whose rows refer to cells by their place. A cell's whole name
-   would leave a narrow screen no room for its figures. */
-const CELL = {
-  key: "cell",
-  title: "Implementation",
-  filter: (row) => CELLS[row.cell].name,
-  value: (row) => CELLS[row.cell].full,
-  node: (row) => cellLink(CELLS[row.cell], CELLS[row.cell].name),
-  detail: (row) => whereOf(CELLS[row.cell]),
-};
+/* The first column of tables behind charts, whose rows are about cells: it leads there. */
+const CELL = { key: "name", title: "Implementation", filter: true };
 
 const whereOf = (cell) =>
   [DATA.subjects.length > 1 ? cell.of.subjectName : "", cell.of.place].filter(Boolean).join(", ");
 
-const NAME = { key: "name", title: "Implementation", filter: true, align: "long" };
-
 const VERDICT = { key: "verdict", title: "Verdict", filter: true };
 
-const number = (key, title, text, note) => ({ key, title, text, note, align: "right" });
+const number = (key, title, format = "count", note = "") => ({ key, title, format, note });
 
 /* The cells of at most so many panels, a panel a `key`, and what is said of the others. */
 function panelled(cells, group, what, key) {

@@ -47,7 +47,7 @@ function syncControls() {
   const off = hidden();
   const present = new Set(
     CELLS.filter((cell) => cell.of.subject === subject && cell.status === "ok").map(
-      (cell) => cell.implementation,
+      (cell) => cell.arm,
     ),
   );
   byId("implementations").replaceChildren(

@@ -1,9 +1,10 @@
-// The report's figures: see bench/present/page_data.py, which wrote them.
+// The report's data: see bench/present/page_data.py, which wrote it.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const IMPLEMENTATIONS = DATA.implementations;
 const BLOCKS = rowsOf(DATA.blocks);
-const CELLS = rowsOf(DATA.cells, ["reasons"]);
+const TABLES = DATA.tables.map((table) => ({ ...table, rows: tableRows(table) }));
+const CELLS = tableRows(DATA.cells);
 const CELL_OF = new Map();
 
 for (const [number, block] of BLOCKS.entries()) {
@@ -11,46 +12,36 @@ for (const [number, block] of BLOCKS.entries()) {
   block.place = `${block.mesh}, batch ${block.batch}`;
   block.subjectName = DATA.subjects[block.subject];
 }
-for (const [number, cell] of CELLS.entries()) {
-  const block = BLOCKS[cell.block];
-  cell.number = number;
-  cell.of = block;
-  cell.name = IMPLEMENTATIONS[cell.implementation];
-  cell.full = `${block.name}/${cell.name}`;
-  cell.reason = DATA.cells.reasons[cell.reason];
-  cell.isBaseline = block.baseline === cell.implementation;
+for (const [number, figures] of rowsOf(DATA.cells.figures).entries()) {
+  const cell = Object.assign(CELLS[number], figures, { number });
+  cell.of = BLOCKS[cell.block];
+  cell.name = cell.implementation;
+  cell.full = `${cell.of.name}/${cell.name}`;
+  cell.isBaseline = cell.of.baseline === cell.arm;
   cell.traced = DATA.traced[number];
-  cell.compiling = known(cell.compile) ? cell.trace + cell.lower + cell.compile : null;
   CELL_OF.set(cell.full, cell);
 }
 
-/* Rows from columns; those of `others` are no columns. */
-function rowsOf(columns, others = []) {
-  const keys = Object.keys(columns).filter((key) => !others.includes(key));
-  const count = keys.length ? columns[keys[0]].length : 0;
+/* Rows from columns. */
+function rowsOf(columns) {
+  const entries = Object.entries(columns).map(([key, values]) => [key, decoded(values)]);
+  const count = entries.length ? entries[0][1].length : 0;
   return Array.from({ length: count }, (_, index) =>
-    Object.fromEntries(keys.map((key) => [key, columns[key][index]])),
+    Object.fromEntries(entries.map(([key, values]) => [key, values[index]])),
   );
 }
 
-function commandOf(cell) {
-  const { command, baseline } = cell.of;
-  const names = new Set([baseline >= 0 ? IMPLEMENTATIONS[baseline] : cell.name, cell.name]);
-  return `${command} --implementations ${[...names].map(quoted).join(" ")}`;
+/* Texts that repeat are stored once. */
+function decoded(values) {
+  return Array.isArray(values) ? values : values.at.map((place) => values.texts[place]);
 }
 
-/* A word as a shell takes it, as Python's shlex.quote writes it. */
-function quoted(word) {
-  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
-}
-
-function verdictOf(cell) {
-  if (cell.status !== "ok") return null;
-  return cell.isBaseline ? "baseline" : cell.verdict;
-}
-
-function whyUndecided(cell) {
-  if (cell.verdict !== "undecided") return "";
-  if (!cell.paired) return "not paired";
-  return known(cell.to_decide) ? toDecide(cell.to_decide) : "too few rounds for an interval";
+/* Rows of a table: values by column, their details, and the number of the cell they are about. */
+function tableRows({ values, details, cell }) {
+  const below = rowsOf(details);
+  return rowsOf(values).map((row, index) => ({
+    ...row,
+    detail: below[index] ?? {},
+    cell: cell[index],
+  }));
 }

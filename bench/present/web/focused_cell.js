@@ -31,7 +31,7 @@ function keep(item) {
 function summaryOf(cell) {
   if (cell.status !== "ok") return [`${cell.status}: ${cell.reason}`];
   const lines = [
-    `${si(cell.step, "s")} a step (${si(cell.step_low, "s")} to ${si(cell.step_high, "s")})`,
+    `${si(cell.step_s, "s")} a step (${si(cell.step_q1_s, "s")} to ${si(cell.step_q3_s, "s")})`,
   ];
   if (cell.isBaseline) lines.push("the baseline");
   else if (known(cell.ratio)) {

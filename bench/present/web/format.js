@@ -1,4 +1,4 @@
-// Numbers as bench/records/numbers.py writes them: three significant digits, SI prefixes, no-break spaces.
+// Numbers as bench/records/numbers.py writes them, with three significant digits and SI prefixes.
 
 const MISSING = "\u2013";
 const NARROW = "\u202f";
@@ -79,8 +79,23 @@ function interval(low, high, text) {
   return known(low) && known(high) ? `${text(low)}\u2013${text(high)}` : "";
 }
 
-function toDecide(value) {
-  if (!known(value)) return "";
-  if (value > 86400) return "over a day more would be needed to decide";
-  return `about ${seconds(Math.max(value, 1))} more would decide`;
+/* The formats that columns name; any other name is an SI unit: see bench/present/columns.py. */
+const FORMATS = {
+  bytes,
+  percent,
+  ratio,
+  scientific,
+  seconds,
+  significant,
+  count: (value) => value.toFixed(0),
+  text: String,
+  command: String,
+  status: (value) => DATA.statuses[value].label,
+};
+
+function formatted(value, name = "text") {
+  if (!known(value)) return MISSING;
+  if (Object.hasOwn(FORMATS, name)) return FORMATS[name](value);
+  const text = si(value, name === "si" ? "" : name.replace("+", "")).trim();
+  return name.startsWith("+") && value > 0 ? `+${text}` : text;
 }

@@ -15,7 +15,7 @@ function selection(by = ["mesh", "batch"]) {
 const subjectNumber = () => Math.max(0, DATA.subjects.indexOf(chosen("subject")));
 const hidden = () => new Set(chosen("off").split("/").filter(Boolean)); // No name of a file has one.
 const byPlace = (cells) =>
-  [...cells].sort((a, b) => a.block - b.block || a.implementation - b.implementation);
+  [...cells].sort((a, b) => a.block - b.block || a.arm - b.arm);
 
 const cellLink = (cell, text) =>
   element(

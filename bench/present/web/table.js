@@ -5,13 +5,10 @@ const ROWS_A_PAGE = 50;
 /*
  * A table of objects.
  *
- * columns: {key, title, note, value, text, detail, node, align, filter}
- *   value(row)   what is sorted by and downloaded (default: row[key]); null sorts last
- *   text(value)  how it is shown (default: as it is)
- *   detail(row)  a smaller line below it
- *   node(row)    an element in place of the text
- *   align        "right" for figures, "long" for text that may be folded
- *   filter       whether to offer its values to choose from; a function of a row, if others
+ * columns: {key, title, note, format, filter, long}, as bench/present/columns.py writes them;
+ *   `format` is a name, or a function that makes a text
+ * rows: an item for each column; `detail`, smaller texts by column; and `cell`, the number of the
+ *   cell that a row is about, to which its first column leads
  * state: {sort, down, query, filters}, kept by the caller; `changed()` is called when it has.
  */
 function makeTable({
@@ -23,17 +20,18 @@ function makeTable({
   changed = () => {},
   search = rows.length > 8,
 }) {
-  for (const column of columns) column.value ??= (row) => row[column.key];
-  const shownText = (column, row) => {
-    const value = column.value(row);
-    return column.text ? column.text(value) : known(value) ? String(value) : MISSING;
-  };
-  const offered = ({ filter, value }, row) =>
-    String(typeof filter === "function" ? filter(row) : value(row));
+  const textOf = ({ format }, value) =>
+    typeof format === "function" ? format(value) : formatted(value, format);
+  const detailOf = ({ key }, row) => row.detail?.[key] ?? "";
+  const ofCells = rows.some((row) => known(row.cell));
+  const placed = columns.some(({ key }) => key === "mesh");
+  const placeOf = (row) => (placed ? "" : element("small", {}, whereOf(CELLS[row.cell])));
+  const alignmentOf = ({ format, long }) =>
+    [isNumber(format) ? "right" : "", long ? "long" : ""].join(" ").trim();
   let words = null; // Of each row, once somebody searches.
   const wordsOf = (row) =>
     columns
-      .map((column) => `${shownText(column, row)} ${column.detail?.(row) ?? ""}`)
+      .map((column) => `${textOf(column, row[column.key])} ${detailOf(column, row)}`)
       .join(" ")
       .toLowerCase();
   state.filters ??= {};
@@ -57,7 +55,7 @@ function makeTable({
     const button = element("button", { type: "button", class: "sort" }, column.title, arrow);
     const cell = element(
       "th",
-      { scope: "col", class: column.align },
+      { scope: "col", class: alignmentOf(column) },
       button,
       column.note ? element("small", {}, column.note) : "",
     );
@@ -75,7 +73,7 @@ function makeTable({
     for (const [key, wanted] of Object.entries(state.filters)) {
       const column = columns.find((one) => one.key === key);
       if (column && wanted !== "") {
-        found = found.filter((index) => offered(column, rows[index]) === wanted);
+        found = found.filter((index) => String(rows[index][key]) === wanted);
       }
     }
     for (const word of (state.query ?? "").toLowerCase().split(/\s+/).filter(Boolean)) {
@@ -84,7 +82,7 @@ function makeTable({
     }
     const column = columns.find((one) => one.key === state.sort);
     if (!column) return found;
-    const values = rows.map(column.value);
+    const values = rows.map((row) => row[column.key]);
     const sign = state.down ? -1 : 1;
     return found.sort((a, b) => {
       const [one, other] = [values[a], values[b]];
@@ -112,13 +110,17 @@ function makeTable({
           "tr",
           {},
           ...columns.map((column, number) => {
-            const detail = column.detail?.(row);
-            const shown = column.node?.(row) ?? shownText(column, row);
+            const text = textOf(column, row[column.key]);
+            const detail = detailOf(column, row);
             const below = detail ? element("small", {}, detail) : "";
-            if (number) return element("td", { class: column.align }, shown, below);
-            const name = typeof shown === "string" ? broken(shown) : [shown];
-            const content = element("div", {}, ...name, below);
-            return element("th", { scope: "row", class: column.align }, content);
+            if (number) {
+              const shown = column.format === "command" ? folded(text) : text;
+              return element("td", { class: alignmentOf(column) }, shown, below);
+            }
+            const name = known(row.cell)
+              ? [cellLink(CELLS[row.cell], text), below || placeOf(row)]
+              : [...broken(text), below];
+            return element("th", { scope: "row" }, element("div", {}, ...name));
           }),
         );
       }),
@@ -132,8 +134,11 @@ function makeTable({
 
   const download = () =>
     downloadCsv(name, [
-      columns.map((column) => column.key),
-      ...selected().map((index) => columns.map((column) => column.value(rows[index]))),
+      [...(ofCells ? ["cell"] : []), ...columns.map(({ key }) => key)],
+      ...selected().map((index) => [
+        ...(ofCells ? [CELLS[rows[index].cell]?.full] : []),
+        ...columns.map(({ key }) => rows[index][key]),
+      ]),
     ]);
 
   const tools = element("div", { class: "tools" });
@@ -153,14 +158,14 @@ function makeTable({
     tools.append(field);
   }
   for (const column of columns.filter((one) => one.filter)) {
-    const values = [...new Set(rows.map((row) => offered(column, row)))];
+    const values = [...new Set(rows.map((row) => String(row[column.key])))];
     if (values.length < 2) continue;
     const select = element(
       "select",
       { "aria-label": `${column.title}, in: ${title}` },
       element("option", { value: "" }, `${column.title}: all`),
       ...values.map((value) =>
-        element("option", { value }, column.text ? column.text(value) : value),
+        element("option", { value }, column.format === "status" ? textOf(column, value) : value),
       ),
     );
     select.value = values.includes(state.filters[column.key]) ? state.filters[column.key] : "";
@@ -199,6 +204,18 @@ function makeTable({
     more,
   );
 }
+
+/* Whether a format is of numbers, which are aligned right. */
+const isNumber = (format = "text") => !["text", "status", "command"].includes(format);
+
+/* A long text that is seen on demand. */
+const folded = (text) =>
+  element(
+    "details",
+    { class: "command" },
+    element("summary", {}, "command"),
+    element("code", {}, text),
+  );
 
 /* Tables that are part of the page as it was written can be downloaded too, as they stand. */
 function offerDownload(button) {

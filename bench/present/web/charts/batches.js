@@ -36,11 +36,11 @@ function batches(target) {
       draw("rate", `Throughput, ${on(mesh)[0].unit} a second`, rateOf, {
         axis: { format: "~s" },
         log: true,
-        text: inPlain,
+        text: "si",
       }),
       draw("memory", "Memory a device, as planned", memoryOf, {
         axis: bytesAxis(mostMemory(cells)),
-        text: bytes,
+        text: "bytes",
       }),
     ),
   ];

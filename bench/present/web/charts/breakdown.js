@@ -97,7 +97,7 @@ function breakdown(target) {
         columns: [
           CELL,
           { key: "what", title: "Part", filter: true },
-          number("seconds", "Time", inSeconds),
+          number("seconds", "Time", "s"),
         ],
       }),
     }),

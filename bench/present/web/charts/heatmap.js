@@ -2,13 +2,13 @@
 
 /* What a heatmap can show: title, figure of a cell, its text, and what is better. */
 const METRICS = {
-  ratio: ["ratio to the baseline", (cell) => cell.ratio, ratio, "ratio"],
-  step: ["step time", (cell) => cell.step, inSeconds, "less"],
-  rate: ["throughput", (cell) => cell.rate, inPlain, "more"],
-  memory: ["memory a device", (cell) => cell.memory, bytes, "less"],
-  compiling: ["compile time", (cell) => cell.compiling, seconds, "less"],
-  wire: ["bytes sent a device", (cell) => cell.wire, bytes, "less"],
-  mfu: ["MFU", (cell) => cell.mfu, percent, "more"],
+  ratio: ["ratio to the baseline", (cell) => cell.ratio, "ratio", "ratio"],
+  step: ["step time", (cell) => cell.step_s, "s", "less"],
+  rate: ["throughput", (cell) => cell.units_per_s, "si", "more"],
+  memory: ["memory a device", (cell) => cell.memory_bytes, "bytes", "less"],
+  compiling: ["compile time", (cell) => cell.compile_total_s, "seconds", "less"],
+  wire: ["bytes sent a device", (cell) => cell.wire_bytes, "bytes", "less"],
+  mfu: ["MFU", (cell) => cell.mfu, "percent", "more"],
 };
 
 const MEANING = {
@@ -18,7 +18,6 @@ const MEANING = {
   more: "The more, the bluer; each step of colour is a ratio.",
 };
 
-const SHORT = { ok: MISSING, unsupported: "n/a", implausible: "?" };
 
 const FIELD = { width: 62, height: 26 };
 
@@ -67,7 +66,7 @@ function heatmap(target) {
   const all = byPlace(selection());
   const timed = all.filter((cell) => cell.status === "ok");
   const names = typicalOrder(
-    timed.map((cell) => ({ name: cell.name, place: cell.block, step: cell.step })),
+    timed.map((cell) => ({ name: cell.name, place: cell.block, step: cell.step_s })),
     (row) => row.step,
   );
   const never = unique(all.map((cell) => cell.name)).filter((name) => !names.includes(name));
@@ -93,7 +92,7 @@ function heatmap(target) {
       status: cell.status,
       figure: found,
       colour: found > 0 ? heat(shade(found)) : "transparent",
-      label: known(found) ? text(found) : (SHORT[cell.status] ?? cell.status),
+      label: known(found) ? formatted(found, text) : DATA.statuses[cell.status].short,
     };
   });
   const meshes = unique(byPlace(cells).map((cell) => cell.of.mesh));
@@ -121,7 +120,7 @@ function heatmap(target) {
           { key: "mesh", title: "Mesh", filter: true },
           { ...number("batch", "Batch"), filter: true },
           number("figure", title, text),
-          { key: "status", title: "Status", filter: true },
+          { key: "status", title: "Status", format: "status", filter: true },
         ],
       }),
     }),

@@ -34,3 +34,54 @@ function timelineChart(rows, { width, title, axis, log, height = 130 }) {
     },
   };
 }
+
+function drawHost() {
+  const moments = rowsOf(DATA.timeline);
+  const target = byId("timeline");
+  if (!moments.length || target.childElementCount) return;
+  const width = Math.min(900, widthOf(target) - 80);
+  const panel = (title, series, axis, log) => {
+    const rows = series.flatMap(([key, what]) =>
+      moments
+        .filter((row) => known(row[key]))
+        .map((row) => ({
+          minutes: row.minutes,
+          what,
+          value: log ? row[key] : Math.max(row[key], 0),
+        })),
+    );
+    return rows.length
+      ? figure({
+          title,
+          spec: timelineChart(rows, { width, title, axis, log }),
+          table: () => ({
+            name: "timeline",
+            rows,
+            columns: [
+              number("minutes", "Minutes", "significant"),
+              { key: "what", title: "What", filter: true },
+              number("value", "Value", "significant"),
+            ],
+          }),
+        })
+      : "";
+  };
+  target.append(
+    panel(
+      "Step time of the baselines, each against its block's median",
+      [["relative", "baseline"]],
+      { format: "~r" },
+      true,
+    ),
+    panel(
+      "Share of the cores' time that others had",
+      [
+        ["foreign", "other processes"],
+        ["steal", "other guests (steal)"],
+      ],
+      { format: ".0%" },
+      false,
+    ),
+    panel("Mean frequency of the cores, MHz", [["mhz", "frequency"]], {}, false),
+  );
+}

@@ -158,8 +158,8 @@ function losses(target) {
         name: `losses-${key}`,
         rows: own,
         columns: [
+          CELL,
           { key: "place", title: "Block", filter: true },
-          NAME,
           number("x", "Step"),
           number(key, title, text),
         ],
@@ -194,7 +194,7 @@ function losses(target) {
       caption:
         "Every implementation from the same parameters on the same data, over the reference: the " +
         `whole batch on one device.${thinned}`,
-      text: significantOrMissing,
+      text: "significant",
       axisTitle: "loss",
       format: "~g",
       log: logarithmic && rows.every((row) => !known(row.loss) || row.loss > 0),
@@ -206,25 +206,12 @@ function losses(target) {
         `(${EQUAL}). Grey lines are the reference itself ` +
         "with its batch in parts, and in float64: as far as rounding leads, which every step " +
         `amplifies. The dashed line is what the gate allows its few steps.${thinned}`,
-      text: scientific,
+      text: "scientific",
       axisTitle: "relative difference",
       format: ".0e",
       log: true,
       lines: places.map((place) => ({ place, y: tolerance })),
     }),
     note,
-    makeTable({
-      title: "Largest difference from the reference's loss",
-      name: "loss-differences",
-      rows: every.filter((curve) => known(curve.cell) || curve.yardstick),
-      columns: [
-        { key: "place", title: "Block", filter: true },
-        NAME,
-        number("largest", "Largest difference", scientific, "relative"),
-        number("early", `In the first ${EARLY}`, scientific, "steps"),
-        number("beyond", "Above the tolerance", (step) => step ?? "never", "from step"),
-        ...(every.some((curve) => curve.reason) ? [{ key: "reason", title: "Ended early" }] : []),
-      ],
-    }),
   ].filter(Boolean);
 }

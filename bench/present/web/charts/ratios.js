@@ -138,11 +138,11 @@ function ratios(target) {
       rows,
       columns: [
         CELL,
-        number("ratio", "Ratio", ratio),
-        number("low", "From", ratio, "95 %"),
-        number("high", "To", ratio, "95 %"),
+        number("ratio", "Ratio", "ratio"),
+        number("low", "From", "ratio", "95 %"),
+        number("high", "To", "ratio", "95 %"),
         VERDICT,
-        number("floor", "Noise floor", percent),
+        number("floor", "Noise floor", "percent"),
       ],
     }),
   });

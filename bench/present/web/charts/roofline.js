@@ -49,7 +49,7 @@ function rooflineChart(rows, { columns, width }) {
 
 function roofline(target) {
   const cells = byPlace(selection()).filter(
-    (cell) => known(cell.achieved) && cell.intensity > 0 && known(cell.of.matmul),
+    (cell) => known(cell.device_flops) && cell.intensity > 0 && known(cell.of.matmul),
   );
   if (!cells.length) {
     return [nothing("No cell has both measured ceilings and the compiler's count of its work.")];
@@ -60,7 +60,7 @@ function roofline(target) {
     name: cell.name,
     panel: panelOf(cell),
     x: cell.intensity,
-    y: cell.achieved,
+    y: cell.device_flops,
     share: cell.roof,
   }));
   const intensities = rows.map((row) => row.x);
@@ -91,9 +91,9 @@ function roofline(target) {
       rows,
       columns: [
         CELL,
-        number("x", "Intensity", significantOrMissing, "FLOP a byte"),
-        number("y", "Achieved", (value) => si(value, "FLOP/s"), "a device"),
-        number("share", "Of the roof", percent),
+        number("x", "Intensity", "significant", "FLOP a byte"),
+        number("y", "Achieved", "FLOP/s", "a device"),
+        number("share", "Of the roof", "percent"),
       ],
     }),
   });

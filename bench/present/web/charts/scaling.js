@@ -112,17 +112,17 @@ function pointsOf(cells, x, figure) {
     .map((point) => ({ low: point.value, high: point.value, ...point }));
 }
 
-const stepOf = (cell) => ({ value: cell.step, low: cell.step_low, high: cell.step_high });
+const stepOf = (cell) => ({ value: cell.step_s, low: cell.step_q1_s, high: cell.step_q3_s });
 
-const memoryOf = (cell) => ({ value: cell.memory });
+const memoryOf = (cell) => ({ value: cell.memory_bytes });
 
-const mostMemory = (cells) => Math.max(0, ...cells.map((cell) => cell.memory ?? 0));
+const mostMemory = (cells) => Math.max(0, ...cells.map((cell) => cell.memory_bytes ?? 0));
 
 const rateOf = (cell) => ({
-  value: cell.rate,
+  value: cell.units_per_s,
   // A longer step is a lower rate.
-  low: known(cell.rate) ? (cell.rate * cell.step) / cell.step_high : null,
-  high: known(cell.rate) ? (cell.rate * cell.step) / cell.step_low : null,
+  low: known(cell.units_per_s) ? (cell.units_per_s * cell.step_s) / cell.step_q3_s : null,
+  high: known(cell.units_per_s) ? (cell.units_per_s * cell.step_s) / cell.step_q1_s : null,
 });
 
 function curves(target) {
@@ -195,7 +195,7 @@ function curves(target) {
         axis: TIME_AXIS,
         log: logarithmic,
         lines: [...idealTimes(curve.kind, cells, devices), ...bound],
-        text: inSeconds,
+        text: "s",
       }),
       draw(
         "efficiency",
@@ -204,17 +204,17 @@ function curves(target) {
         {
           axis: { format: ".0%" },
           lines: devices.map((x) => ({ kind: "ideal", x, value: 1 })),
-          text: percent,
+          text: "percent",
         },
       ),
       draw("rate", `Throughput, ${cells[0].unit} a second`, rateOf, {
         axis: { format: "~s" },
         log: logarithmic,
-        text: inPlain,
+        text: "si",
       }),
       draw("memory", "Memory a device, as planned", memoryOf, {
         axis: bytesAxis(mostMemory(cells)),
-        text: bytes,
+        text: "bytes",
       }),
     ),
     nothing(
@@ -236,7 +236,7 @@ function curves(target) {
 /* From the fastest on the smallest mesh. */
 function idealTimes(kind, cells, devices) {
   const first = cells.filter((cell) => cell.of.devices === devices[0]);
-  const best = Math.min(...first.map((cell) => cell.step));
+  const best = Math.min(...first.map((cell) => cell.step_s));
   return devices.map((x) => ({
     kind: "ideal",
     x,
@@ -247,9 +247,9 @@ function idealTimes(kind, cells, devices) {
 /* The least time that communication alone takes on each mesh; empty if it is known of one only. */
 function communicationBound(cells, devices) {
   const least = devices.flatMap((x) => {
-    const known = cells.filter((cell) => cell.of.devices === x && cell.communication > 0);
+    const known = cells.filter((cell) => cell.of.devices === x && cell.communication_s > 0);
     if (!known.length) return [];
-    const value = Math.min(...known.map((cell) => cell.communication));
+    const value = Math.min(...known.map((cell) => cell.communication_s));
     return [{ kind: "communication", x, value }];
   });
   return least.length > 1 ? least : [];

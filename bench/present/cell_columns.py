@@ -1,0 +1,270 @@
+"""The columns of a cell: one description for all tables, in the report and on its page."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from bench.analyse.causes import traced_differences
+from bench.present import command_lines, sentences, trace_tables
+from bench.present.columns import Column, Table, between, formatted, missing
+from bench.records import numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from bench.analyse.cell_table import Tables
+    from bench.analyse.comparisons import Comparison
+    from bench.records.rows import Manifest
+
+Row = dict[str, Any]
+"""A row of `Tables.cells`, with what its block knows of it: see `rows`."""
+
+
+def rows(found: Tables, manifest: Manifest) -> dict[str, Row]:
+    """Every cell by its name: its row of `found.cells`, and the items that `_context` adds."""
+    blocks = {block.name: block for block in found.comparisons}
+    context = {name: _context(block, found, manifest) for name, block in blocks.items()}
+    reasons = {
+        f"{block.name}/{name}": reason
+        for block in found.comparisons
+        for name, reason in trace_tables.reasons(
+            traced_differences.differences(block, found.traces)
+        ).items()
+    }
+    records = found.cells.astype(object).to_dict("records") if len(found.cells) else []
+    return {
+        str(cell["cell"]): {
+            **{str(key): value for key, value in cell.items()},
+            **context[cell["block"]],
+            "reasons": reasons.get(cell["cell"]),
+        }
+        for cell in records
+    }
+
+
+def _context(block: Comparison, found: Tables, manifest: Manifest) -> Row:
+    return {
+        "subject": block.subject,
+        "place": block.place,
+        "command": command_lines.of_block(block, manifest),
+        "single_steps": block.span_steps == (1,),
+        "many_subjects": len({other.subject for other in found.comparisons}) > 1,
+    }
+
+
+def of_block(block: Comparison, cells: Mapping[str, Row]) -> list[Row]:
+    """The rows of a block's cells that have a time, fastest first."""
+    return [cells[cell["cell"]] for cell in block.ranked]
+
+
+def is_baseline(cell: Row) -> bool:
+    """Whether the cell is its block's baseline, and has a time."""
+    return bool(cell["status"] == "ok" and cell["implementation"] == cell["baseline"])
+
+
+def _standing(cell: Row) -> str:
+    """What is special about an implementation in its block."""
+    parts = ["baseline"] if is_baseline(cell) else []
+    if not cell["interleaved"]:
+        parts.append("measured apart")
+    return ", ".join(parts)
+
+
+def _verdict(cell: Row) -> str | None:
+    return "baseline" if is_baseline(cell) else cell["verdict"]
+
+
+def _undecided(cell: Row) -> str:
+    if cell["verdict"] != "undecided":
+        return ""
+    return sentences.to_decide(cell["to_decide_s"]) if cell["paired"] else "not paired"
+
+
+def _step(cell: Row) -> str:
+    """Quartiles; a span of one step shows a latency, whatever it is called."""
+    spread = between(cell["step_q1_s"], cell["step_q3_s"], "s")
+    return f"{spread}, one step per span" if spread and cell["single_steps"] else spread
+
+
+def _ratio_interval(cell: Row) -> str:
+    if is_baseline(cell) or cell["status"] != "ok":
+        return ""
+    if missing(cell["ratio"]):
+        return "the baseline has no time"
+    return between(cell["ratio_low"], cell["ratio_high"], "ratio") or "no interval"
+
+
+def _cause(cell: Row) -> str | None:
+    return (cell["reasons"] and cell["reasons"].main) or None
+
+
+def _cause_seconds(cell: Row) -> str:
+    return formatted(cell["reasons"].seconds, "+s") if _cause(cell) else ""
+
+
+def _compile_parts(cell: Row) -> list[float]:
+    return [cell["trace_s"], cell["lower_s"], cell["compile_s"]]
+
+
+def _compile(cell: Row) -> str:
+    """`0.12 + 0.08 + 1.30 cached`."""
+    parts = _compile_parts(cell)
+    if any(map(missing, parts)):
+        return ""
+    each = " + ".join(numbers.seconds(part).partition(numbers.NARROW)[0] for part in parts)
+    return f"{each}{' cached' if cell['cache_hits'] > 0 else ''}"
+
+
+def _measured(cell: Row) -> str:
+    peak = cell["high_water_bytes"]
+    return "" if missing(peak) else f"{numbers.bytes_(peak)} measured"
+
+
+def _bubble(cell: Row) -> float | None:
+    return cell["bubble"] or None
+
+
+def _idle(cell: Row) -> str:
+    """How much of a pipelined step was measured to be idle, beside what its schedule says."""
+    if missing(cell["idle"]):
+        return ""
+    ends = between(cell["idle_low"], cell["idle_high"], "percent")
+    return f"{numbers.percent(cell['idle'])}{f' ({ends})' if ends else ''} measured"
+
+
+def _sent(cell: Row) -> float | None:
+    return cell["wire_bytes"] if cell["devices"] > 1 else None
+
+
+def collectives(cell: Row) -> str:
+    """`2 all-reduces over data, 1 all-gather over fsdp`; empty if unknown, or on one device."""
+    if cell["devices"] == 1 or cell["communication"] is None:
+        return ""
+    return ", ".join(_collectives(cell["communication"])) or "no collective"
+
+
+def _collectives(used: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    for row in used:
+        text = numbers.count(row["count"], row["kind"])
+        others = [dtype for dtype in row["dtypes"] if dtype != "f32"]
+        text += f" ({', '.join(others)})" if others else ""
+        members = " and ".join(row["axes"])
+        yield f"{text} over {members}" if members else f"{text} among {row['members']} devices"
+
+
+def _error(value: str, error: str, unit: str) -> Any:
+    """Makes the text of the interval of a value and its error."""
+
+    def text(cell: Row) -> str:
+        middle, half = cell[value], cell[error]
+        return "" if missing(middle) else between(max(middle - half, 0.0), middle + half, unit)
+
+    return text
+
+
+def _over_model(key: str) -> Any:
+    return lambda cell: cell[key] / cell["model_flops"]
+
+
+def _again(cell: Row) -> str:
+    """The command that measures the cell again, beside its baseline."""
+    names = dict.fromkeys([cell["baseline"] or cell["implementation"], cell["implementation"]])
+    return f"{cell['command']} --implementations {shlex.join(names)}"
+
+
+IMPLEMENTATION = Column("implementation", "Implementation", filter=True)
+PLACE = Column("place", "Mesh, batch", filter=True, only="text")
+
+ENERGY = (
+    Column(
+        "joules_per_step", "Energy", "per step, 95 % interval", "J",
+        detail=_error("joules_per_step", "joules_error", "J"),
+    ),
+    Column("joules_per_unit", "Energy", "per sample or token", "J"),
+    Column("units_per_joule", "Per joule", "", "significant", detail=lambda cell: cell["unit"]),
+    Column("watts", "Power", "mean", "W"),
+    Column(
+        "energy_ratio", "Energy to baseline", "per step, 95 % interval", "ratio",
+        detail=_error("energy_ratio", "energy_ratio_error", "ratio"),
+    ),
+)  # fmt: skip
+
+COLUMNS = (
+    replace(IMPLEMENTATION, detail=_standing),
+    Column("subject", "Workload", filter=True, long=True, only="page"),
+    Column("mesh", "Mesh", filter=True, only="page"),
+    Column("batch", "Batch", "global", "count", filter=True, only="page"),
+    Column(
+        "status", "Status", "", "status", filter=True, only="page",
+        detail=lambda cell: cell["reason"][:120],
+    ),
+    Column("verdict", "Verdict", value=_verdict, detail=_undecided, filter=True),
+    Column("ratio", "To baseline", "ratio, 95 % interval", "ratio", detail=_ratio_interval),
+    Column("step_s", "Step time", "median, quartiles", "s", detail=_step),
+    Column("latency_s", "Latency", "median, quartiles", "s", span=("latency_q1_s", "latency_q3_s")),
+    Column(
+        "units_per_s", "Throughput", "per second", "si",
+        detail=lambda cell: "" if missing(cell["units_per_s"]) else cell["unit"],
+    ),
+    Column(
+        "cause", "Why", "main cause, as traced", value=_cause, detail=_cause_seconds, long=True,
+        optional=True,
+    ),
+    Column(
+        "compile_total_s", "Compile", "trace + lower + compile", "seconds",
+        value=lambda cell: sum(_compile_parts(cell)), detail=_compile,
+    ),
+    Column("memory_bytes", "Memory", "per device, as planned", "bytes", detail=_measured),
+    *(
+        Column(f"{part}_bytes", title, "per device, as planned", "bytes", only="cell")
+        for part, title in (
+            ("argument", "Arguments"), ("output", "Outputs"), ("alias", "Outputs that reuse"),
+            ("temporary", "Temporaries"),
+        )
+    ),
+    Column(
+        "wire_bytes", "Sends", "per device and step", "bytes", _sent, collectives,
+        long=True, optional=True,
+    ),
+    Column("bubble", "Bubble", "by schedule", "percent", _bubble, detail=_idle, optional=True),
+    Column("achieved_flops", "Achieved", "model FLOP/s", "FLOP/s"),
+    Column("model_flops", "Model FLOPs", "per step", "FLOP", only="cell"),
+    Column("accessed_bytes", "Accessed", "per step, compiled", "bytes", only="cell"),
+    Column(
+        "traced_over_model", "Traced FLOPs", "over the model's", "significant",
+        _over_model("traced_flops"), only="page",
+    ),
+    Column(
+        "compiled_over_model", "Compiled FLOPs", "over the model's", "significant",
+        _over_model("compiled_flops"), only="page",
+    ),
+    Column("roof", "Of the roof", "measured", "percent", only="page"),
+    Column("mfu", "MFU", "", "percent", optional=True),
+    *(replace(column, only="cell") for column in ENERGY),
+    Column("proof_error", "Proof", "largest error, of the allowed", "percent", only="cell"),
+    Column("again", "Measure again", "", "command", _again, only="page"),
+)  # fmt: skip
+"""A cell's columns, in the order of the tables."""
+
+
+def energy(cells: Sequence[Row]) -> Table | None:
+    """What steps use; None where no figure is known."""
+    known = [cell for cell in cells if not missing(cell["joules_per_step"])]
+    if not known:
+        return None
+    fact = (
+        "Energy of whole boards or CPU packages, idle power included, over whole turns: the steps "
+        "of throughput and latency spans alike. The intervals only reflect how often the counters "
+        "move, not differences between runs."
+    )
+    return Table(
+        "Energy", [IMPLEMENTATION, PLACE, *ENERGY], known, [fact],
+        name="energy", cell=lambda cell: cell["cell"],
+    )  # fmt: skip
+
+
+def all_cells(cells: Sequence[Row], run: str) -> Table:
+    """Every cell of a run."""
+    return Table("All cells", COLUMNS, cells, name=f"{run}-cells", cell=lambda cell: cell["cell"])

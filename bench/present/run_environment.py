@@ -1,0 +1,76 @@
+"""What a run ran on, as names and values, and in one line."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from bench.present import command_lines
+from bench.records import numbers
+
+if TYPE_CHECKING:
+    from bench.records.rows import Manifest
+
+
+def environment(manifest: Manifest, energy: str = "") -> list[tuple[str, str]]:
+    """What the run ran on, as names and values; `energy` says what counted it, if anything did."""
+    host, git = manifest["host"], manifest["git"]
+    memory = manifest["device_memory_bytes"]
+    device = f"{manifest['device_count']} {numbers.TIMES} {manifest['device_kind']}"
+    device += f", {numbers.bytes_(memory)} each" if memory else ""
+    if manifest["platform"] == "cpu":
+        device = "virtual CPU devices, as many as each mesh has"
+    commit = git.get("commit") or "unknown"
+    variants = manifest["config"].get("variants", {})
+    known = [
+        ("Started", started(manifest)),
+        ("Command", command_lines.of_run(manifest)),
+        ("Preset", manifest["preset"]),
+        ("Platform", manifest["platform"]),
+        ("Device", device),
+        ("Processor", host.get("cpu")),
+        ("Cores", _cores(host)),
+        ("Host memory", numbers.bytes_(host["memory_bytes"]) if host.get("memory_bytes") else None),
+        ("Operating system", host.get("os")),
+        ("Load at start", None if host.get("load") is None else f"{host['load']:.2f}"),
+        ("Versions", ", ".join(f"{k} {v}" for k, v in manifest["versions"].items())),
+        ("Environment", " ".join(f"{k}={v}" for k, v in manifest["environment"].items()) or "-"),
+        *((f"Variant {name}", text) for name, text in variants.items()),
+        ("Energy", energy or None),
+        ("Commit", f"{commit}{' with uncommitted changes' if git.get('dirty') else ''}"),
+    ]
+    return [(name, str(value)) for name, value in known if value is not None]
+
+
+def machine(manifest: Manifest) -> str:
+    """The environment in a few words."""
+    host = manifest["host"]
+    known = [
+        manifest["device_kind"] if manifest["platform"] != "cpu" else host.get("cpu") or "CPU",
+        f"{_cores(host)} cores" if _cores(host) else None,
+        host.get("os"),
+        *(f"{name} {manifest['versions'][name]}" for name in ("python", "jax")
+          if name in manifest["versions"]),
+    ]  # fmt: skip
+    return ", ".join(text for text in known if text)
+
+
+def provenance(manifest: Manifest) -> str:
+    """Devices, host, commit, versions and time in one line."""
+    known = dict(environment(manifest))
+    parts = [known[key] for key in ("Device", "Processor") if key in known]
+    parts += [f"{key.lower()} {known[key]}" for key in ("Cores", "Commit") if key in known]
+    return "; ".join([*parts, known["Versions"], known["Started"]])
+
+
+def started(manifest: Manifest) -> str:
+    """When the run began: `2026-11-21 14:10 UTC`."""
+    moment = datetime.fromisoformat(manifest["started_at"])
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _cores(host: dict[str, Any]) -> str | None:
+    if host.get("usable_cores") is None:
+        return None
+    physical = host.get("physical_cores")
+    return f"{host['usable_cores']} usable" + (f", {physical} physical" if physical else "")

@@ -1,0 +1,236 @@
+"""Tables of a run beside its cells: variants, processes, largest batches, losses and endings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bench.analyse import loss_curves, stragglers
+from bench.present.cell_columns import IMPLEMENTATION, PLACE
+from bench.present.columns import Column, Figure, Table, formatted, missing
+from bench.records import numbers
+from bench.records.statuses import STATUSES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pandas as pd
+
+    from bench.analyse.comparisons import Comparison
+    from bench.analyse.loss_curves import Training
+    from bench.analyse.scaling_curves import Scaling
+    from bench.analyse.variant_ratios import Effect
+    from bench.records.largest_batches import MaxBatchRow
+    from bench.records.rows import TraceRow
+
+Row = dict[str, Any]
+
+
+def variants(effects: Sequence[Effect]) -> Table | None:
+    """What a variant, or several processes, change; None where nothing can be compared."""
+    if not effects:
+        return None
+    rows = [
+        {
+            "cell": f"{effect.block.name}/{effect.implementation}",
+            "implementation": effect.implementation,
+            "place": effect.block.place,
+            "ratio": effect.ratio.value,
+            "low": effect.ratio.low,
+            "high": effect.ratio.high,
+            "verdict": effect.verdict.word,
+        }
+        for effect in effects
+    ]
+    columns = [
+        IMPLEMENTATION,
+        PLACE,
+        Column("ratio", "Ratio", "95 % interval", "ratio", span=("low", "high")),
+        Column("verdict", "Verdict", filter=True),
+    ]
+    fact = (
+        "Step time over that in the usual environment, or in one process. Each is measured in "
+        "launches of its own, so intervals are wider; more launches narrow them."
+    )
+    return Table(
+        "Against the usual environment", columns, rows, [fact],
+        name="variants", cell=lambda row: row["cell"],
+    )  # fmt: skip
+
+
+def processes(blocks: Sequence[Comparison], traces: Mapping[str, TraceRow]) -> Table | None:
+    """The slowest process of each implementation; None where no mesh has several processes."""
+    rows = [row for block in blocks for row in _processes(block, traces)]
+    if not rows:
+        return None
+    columns = [
+        IMPLEMENTATION,
+        PLACE,
+        Column("slowest", "Slowest process", "by rank", "count"),
+        Column("often", "How often", "of the spans", "percent"),
+        Column("excess", "Apart", "slowest over fastest, median", "percent"),
+        Column(
+            "busiest", "Computes most", "by rank, over the mean", "count", optional=True,
+            detail=lambda row: formatted(row["more"], "percent") if row["more"] else "",
+        ),
+    ]  # fmt: skip
+    fact = (
+        "A step takes as long as its slowest process. Processes wait for one another in "
+        "collectives, so their times are close even where their work is not: traces show what each "
+        "of them computes."
+    )
+    return Table(
+        "Slowest processes", columns, rows, [fact], name="processes", cell=lambda row: row["cell"]
+    )
+
+
+def _processes(block: Comparison, traces: Mapping[str, TraceRow]) -> Iterator[Row]:
+    for cell in block.ranked:
+        if cell["implementation"] not in block.process_times:
+            continue
+        found = stragglers.spread(block.process_times[cell["implementation"]])
+        trace = traces.get(cell["cell"])
+        busiest, more = stragglers.busiest(trace, block.block) if trace else (None, None)
+        yield {
+            "cell": cell["cell"],
+            "implementation": cell["implementation"],
+            "place": block.place,
+            "slowest": found.slowest,
+            "often": found.often,
+            "excess": found.excess,
+            "busiest": busiest,
+            "more": more,
+        }
+
+
+def largest(rows: Sequence[MaxBatchRow]) -> Table | None:
+    """The largest batches that fit; None where none were searched for."""
+    if not rows:
+        return None
+    columns = [
+        IMPLEMENTATION,
+        Column(
+            "subject", "Workload", filter=True, long=True, only="page",
+            value=lambda row: f"{row['workload']}, {row['options']}",
+        ),
+        Column("mesh", "Mesh", filter=True),
+        Column("batch", "Batch", "global", "count", detail=_refuted),
+        Column(
+            "status", "Status", filter=True, long=True, detail=lambda row: row["reason"],
+        ),
+        Column("predicted_bytes", "A device holds", "as planned", "bytes"),
+        Column("peak_bytes", "Held", "as measured", "bytes", optional=True),
+        Column(
+            "limit_bytes", "May hold", "", "bytes", long=True,
+            detail=lambda row: row["limit_is"],
+        ),
+        Column(
+            "next_batch", "Too large", "planned or run", "count",
+            detail=lambda row: "" if missing(row["next_bytes"]) else
+            numbers.bytes_(row["next_bytes"]),
+        ),
+    ]  # fmt: skip
+    fact = (
+        "What a device would hold is predicted by compiling the step with one batch after another, "
+        "to a sixteenth. The largest within the limit was then run for a few steps, which proves "
+        "that it fits and nothing else."
+    )
+    return Table("Largest batch that fits", columns, rows, [fact], name="max_batch")
+
+
+def _refuted(row: MaxBatchRow) -> str:
+    batches = ", ".join(map(str, row["refuted"]))
+    return f"{batches} was predicted to fit, but ran out of memory" if batches else ""
+
+
+def losses(trainings: Sequence[Training]) -> Table | None:
+    """How far loss curves are from the reference's; None where nothing was trained."""
+    if not trainings:
+        return None
+    rows = [
+        {
+            "implementation": curve.arm,
+            "place": training.block.place,
+            "largest": curve.largest,
+            "early": curve.early,
+            "beyond": curve.beyond,
+            "reason": curve.reason,
+        }
+        for training in trainings
+        for curve in (*training.curves, *training.yardsticks)
+    ]
+    early = f"in the first {loss_curves.EARLY} steps"
+    columns = [
+        IMPLEMENTATION,
+        Column("place", "Mesh, batch", filter=True),
+        Column("largest", "Largest difference", "relative", "scientific"),
+        Column("early", "Largest difference", early, "scientific"),
+        Column("beyond", "Above the tolerance", "from step", "count"),
+        Column(
+            "reason", "Ended early", long=True, optional=True,
+            value=lambda row: row["reason"] or None,
+        ),
+    ]  # fmt: skip
+    steps = numbers.count(max(training.steps for training in trainings), "step")
+    tolerance = numbers.scientific(trainings[0].reference.tolerance)
+    fact = (
+        f"Over {steps} from the same parameters on the same data: the difference from the loss of "
+        "the whole batch on one device, in the same dtypes. Every step amplifies rounding; the "
+        "rows of the whole batch show how far rounding takes the reference itself. The gate allows "
+        f"{tolerance} within its few steps."
+    )
+    return Table(
+        "Largest difference from the reference's loss", columns, rows, [fact],
+        name="loss_differences",
+    )  # fmt: skip
+
+
+def endings(cells: pd.DataFrame) -> Table | None:
+    """Cells without a time, those with the same reason together, worst first; None without any."""
+    without = cells[cells["status"] != "ok"] if len(cells) else cells
+    if without.empty:
+        return None
+    rows = [
+        {
+            "status": status,
+            "reason": str(reason),
+            "implementations": sorted(same["implementation"].unique()),
+            "cells": list(same["cell"]),
+        }
+        for status in STATUSES
+        for reason, same in without[without["status"] == status].groupby("reason", sort=True)
+    ]
+    columns = [
+        Column("status", "Ended", "", "status"),
+        Column("reason", "Reason", long=True),
+        Column(
+            "implementations", "Implementations",
+            value=lambda row: ", ".join(row["implementations"]),
+        ),
+        Column("cells", "Cells", "", "count", lambda row: len(row["cells"])),
+    ]  # fmt: skip
+    return Table("Cells without a time", columns, rows)
+
+
+def scaling(curve: Scaling) -> Table:
+    """The numbers behind a scaling plot: step time, and efficiency below it."""
+    devices = sorted(curve.points["devices"].unique())
+    rows = [
+        {"implementation": name, **points.set_index("devices").to_dict("index")}
+        for name, points in curve.points.groupby("implementation")
+    ]
+    columns = [
+        Column(str(count), numbers.count(count, "device"), value=_point(count)) for count in devices
+    ]
+    return Table(curve.title, [IMPLEMENTATION, *columns], rows)
+
+
+def _point(devices: int) -> Any:
+    def figure(row: Mapping[Any, Any]) -> Figure | None:
+        point = row.get(devices)
+        if point is None:
+            return None
+        share = point["efficiency"]
+        efficient = numbers.MISSING if missing(share) else numbers.significant(100 * share)
+        return Figure(numbers.si(point["step_s"], "s"), f"{efficient} % efficient")
+
+    return figure
