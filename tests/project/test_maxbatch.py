@@ -265,7 +265,7 @@ def test_rows_of_another_limit_stay(tmp_path):
     assert largest_batches.write(tmp_path, [none]) == [none, one]
 
 
-def test_damage_is_told_and_rows_of_two_limits_are_two_tables(tmp_path, capsys):
+def test_damage_is_reported_and_each_row_has_its_limit(tmp_path, capsys):
     run = synthetic.write(tmp_path, synthetic.Plan(devices=(2,), rounds=4))
     of = line("a", "data=2", 64, "fp32")
     limits = [largest.Limit(size, "as asked for") for size in (40_960, 81_920)]
@@ -275,8 +275,8 @@ def test_damage_is_told_and_rows_of_two_limits_are_two_tables(tmp_path, capsys):
     assert not capsys.readouterr().err
     build(found, all_plots=False)
     markdown = (run / "report.md").read_text("utf-8").replace(numbers.NARROW, " ")
-    assert "Largest batch that fits 40.0 KiB" in markdown
-    assert "Largest batch that fits 80.0 KiB" in markdown
+    assert "| 40.0 KiB (as asked for) |" in markdown
+    assert "| 80.0 KiB (as asked for) |" in markdown
     path = run / largest_batches.FILE
     path.write_bytes(path.read_bytes()[:-9])
     assert cell_table.build(load_run(str(run))).damaged
