@@ -81,7 +81,7 @@ class BlockRounds:
             session.end_lap("compile")
         session.announce("measure", "", 0, job["rounds"])
         meter = Meter(session.mesh.local_devices)
-        session.row["energy"] = meter.told
+        session.row["energy"] = meter.description
         try:
             steps = steps_per_span(session.arms, job["rounds"], job["seconds"], self.begin_turn)
             session.row["steps"] = steps

@@ -141,3 +141,12 @@ def test_compile_times_are_seen_without_the_functions_help():
     programs = log.programs
     jax.jit(lambda x: jnp.cos(x) * 5)(jnp.zeros(7)).block_until_ready()
     assert log.programs == programs, "closed"
+
+
+def test_a_state_with_a_random_key_can_be_timed():
+    def step(state, batch):
+        return jax.random.split(state, 1)[0], jnp.sum(batch)
+
+    arm = Arm("A", step, jax.random.key(0), jnp.ones(4))
+    assert arm.run(2) > 0
+    assert arm.run(2, wait_each=True) > 0

@@ -104,7 +104,7 @@ def test_what_cannot_be_read_is_unknown_with_its_reason(tmp_path, monkeypatch):
 
     original = type(path).read_text
     monkeypatch.setattr(type(path), "read_text", refuse)
-    with pytest.raises(UnknownError, match="energy_uj of package-0 can be read by root alone"):
+    with pytest.raises(UnknownError, match="only root may read energy_uj of package-0"):
         packages(tmp_path, tmp_path)
 
 
@@ -162,7 +162,7 @@ def test_boards_are_those_that_the_devices_are(monkeypatch, shown, names):
             "no energy of NVIDIA H100: Not Supported",
         ),
         (nvml([1]), "MIG-4", "a part of a board"),
-        (nvml([1, 2], ["A", "B"]), "", "CUDA_DEVICE_ORDER=PCI_BUS_ID makes them agree"),
+        (nvml([1, 2], ["A", "B"]), "", "set CUDA_DEVICE_ORDER=PCI_BUS_ID to make them agree"),
     ],
 )
 def test_boards_that_tell_nothing_are_unknown(monkeypatch, planted, shown, reason):
@@ -186,8 +186,8 @@ def test_how_often_a_counter_moves_is_seen(clock):
 
 def test_a_meter_sums_what_was_used_between_readings(clock):
     meter = Meter([], [Planted("a", 10), Planted("b", 30, every_s=0.05)])
-    assert meter.told["counted"] == ["board", "board"]
-    assert meter.told["period_s"] == pytest.approx(0.05, rel=0.05)
+    assert meter.description["counted"] == ["board", "board"]
+    assert meter.description["period_s"] == pytest.approx(0.05, rel=0.05)
     joules = seconds = 0.0
     for _ in range(100):
         time.sleep(0.073)
@@ -214,7 +214,7 @@ def test_a_package_that_two_processes_see_counts_once(clock, monkeypatch):
     assert merged(slots)["joules"] == pytest.approx(sum(slot["joules"] for slot in slots))
     assert merged([slots[0], None]) is None
     for meter in meters:
-        assert meter.told == {"counted": ["board", "board"], "period_s": 0.1, "reason": ""}
+        assert meter.description == {"counted": ["board", "board"], "period_s": 0.1, "reason": ""}
 
 
 def test_a_counter_that_fails_later_leaves_the_times_alone(clock):
@@ -222,8 +222,12 @@ def test_a_counter_that_fails_later_leaves_the_times_alone(clock):
     meter = Meter([], [counter])
     counter.joules = lambda: {}["gone"]
     assert meter.slot() is None
-    assert meter.told["reason"] == "KeyError: 'gone'"
-    assert Meter([SimpleNamespace(platform="tpu")]).reason.endswith("for the platform tpu")
+    assert meter.description["reason"] == "KeyError: 'gone'"
+    assert (
+        Meter([SimpleNamespace(platform="tpu")])
+        .description["reason"]
+        .endswith("for the platform tpu")
+    )
 
 
 PLAN = synthetic.Plan(devices=(1,), ratios={"jit_spmd": 1.0, "hungry": 1.2}, rounds=50)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from types import SimpleNamespace
 
 import jax
@@ -17,9 +17,18 @@ class Device:
 
     def __init__(self, device, in_use):
         self.id, self.in_use = device.id, in_use
+        self.read = threading.Event()
 
     def memory_stats(self):
-        return {"bytes_in_use": self.in_use}
+        in_use = self.in_use
+        self.read.set()
+        return {"bytes_in_use": in_use}
+
+    def wait_until_read(self):
+        """Wait for a reading that began after this call did."""
+        for _ in range(2):  # the first may have begun before
+            self.read.clear()
+            assert self.read.wait(timeout=60)
 
 
 def test_the_most_that_was_seen_of_the_arm_on_the_largest_device():
@@ -32,7 +41,8 @@ def test_the_most_that_was_seen_of_the_arm_on_the_largest_device():
     def step(state, batch):
         devices[0].in_use += 7
         devices[1].in_use += 5
-        time.sleep(0.02)  # so that it is looked at
+        for device in devices:
+            device.wait_until_read()
         devices[0].in_use -= 7
         devices[1].in_use -= 5
         return state, batch[0]

@@ -1,16 +1,17 @@
 """Arms that take the next batch of a Grain pipeline in every step, as training does.
 
-Nothing is done for such an arm while another has its turn: a span begins with as many batches ahead
+Nothing is done for such an arm during another arm's turn: a span begins with as many batches ahead
 as it ends with, so that it makes exactly as many as it takes. A pipeline with threads of its own,
-as Grain's iterators start by default, would work on while others are timed, and would be given away
-what it then has. So Grain reads, shards, shuffles and batches by number, on the thread that asks.
+as Grain's iterators start by default, would work on while others are timed, and get the batches
+that it makes then for free. So Grain reads, shards, shuffles and batches by number, on the calling
+thread.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -28,18 +29,18 @@ SEED = 0
 """Of the order of records: the same for every arm, launch and run."""
 
 DRAWN_BATCHES = 16
-"""Of a workload without records: so many of its batches are drawn beforehand, and come again."""
+"""Batches of a workload without records that are drawn beforehand, and repeat."""
 
 AHEAD = 2
 """Batches that are made and placed before the step that takes them."""
 
 MakeBatch = Callable[[int], Any]
-"""The i-th batch, placed."""
+"""Makes and places the i-th batch."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Which rows of a global batch a process reads."""
+    """The rows of a global batch that a process reads."""
 
     start: int
     stop: int
@@ -47,12 +48,12 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """How many they are."""
+        """Number of the rows."""
         return self.stop - self.start
 
     @property
     def shard(self) -> slice:
-        """Which of the records they are taken from: those of no process with other rows."""
+        """The records that these rows are taken from; no process with other rows takes them."""
         return slice(self.start // self.count, None, self.of // self.count)
 
 
@@ -60,32 +61,32 @@ class Feed(Protocol):
     """Gives placed batches, one after the other."""
 
     def take(self) -> Any:
-        """The next one."""
+        """Return the next batch."""
 
     def settle(self) -> None:
-        """Wait until as many are ahead as ever will be."""
+        """Wait until as many batches are ahead as ever will be."""
 
     def close(self) -> None:
         """Give no more."""
 
 
 class Loaded:
-    """Makes each batch when it is asked for."""
+    """Makes each batch when it is taken."""
 
     def __init__(self, make: MakeBatch) -> None:
         self._make = make
         self._next = 0
 
     def take(self) -> Any:
-        """The next batch; its transfer may still go on."""
+        """Return the next batch, whose transfer may still go on."""
         self._next += 1
         return self._make(self._next - 1)
 
     def settle(self) -> None:
-        """Nothing is ahead."""
+        """Do nothing: no batch is ahead."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 class Prefetched:
@@ -100,28 +101,26 @@ class Prefetched:
             self._order()
 
     def _order(self) -> None:
-        self._ahead.append(self._pool.submit(self._made, self._next))
+        number = self._next
         self._next += 1
-
-    def _made(self, number: int) -> Any:
-        return jax.block_until_ready(self._make(number))
+        self._ahead.append(self._pool.submit(lambda: jax.block_until_ready(self._make(number))))
 
     def take(self) -> Any:
-        """The next batch, which is on the devices by then."""
+        """Return the next batch, which is on the devices by then."""
         self._order()
         return self._ahead.popleft().result()
 
     def settle(self) -> None:
-        """Wait until AHEAD of them are on the devices."""
+        """Wait until AHEAD batches are on the devices."""
         wait(self._ahead)
 
     def close(self) -> None:
-        """Let the thread end."""
+        """End the thread."""
         self._pool.shutdown(cancel_futures=True)
 
 
 FEEDS: dict[str, Callable[[MakeBatch], Feed]] = {"loaded": Loaded, "prefetched": Prefetched}
-"""By the ways of bench.records.arms."""
+"""By the ways of bench.records.arms.INPUT_WAYS."""
 
 
 @dataclass
@@ -135,17 +134,17 @@ class FedArm(Arm):
     latency_wait_ns: int = 0
 
     def launch(self, steps: int, *, wait_each: bool) -> tuple[Any, jax.Array]:
-        """Run steps, each on the next batch. What is made ahead of others is made in this span.
+        """Run steps, each on the next batch; batches that are made ahead are made in this span.
 
-        A look at whether the devices are done takes about a microsecond a step.
+        Asking whether the devices are done takes about a microsecond a step.
         """
         step, state, take = self.step, self.state, self.feed.take
         loss: Any = self.losses[-1][1] if self.losses else None
         waited = starved = 0
         for _ in range(steps):
-            asked = time.perf_counter_ns()
+            began = time.perf_counter_ns()
             batch = take()
-            took = time.perf_counter_ns() - asked
+            took = time.perf_counter_ns() - began
             waited += took
             if loss is None or loss.is_deleted() or loss.is_ready():
                 starved += took
@@ -162,50 +161,48 @@ class FedArm(Arm):
         return state, loss
 
     def waits(self) -> InputWait | None:
-        """How long it waited since it was last asked."""
-        found = InputWait(
+        """Time spent waiting for input since the last call."""
+        waits = InputWait(
             wait_ns=self.wait_ns, starved_ns=self.starved_ns, latency_wait_ns=self.latency_wait_ns
         )
         self.wait_ns = self.starved_ns = self.latency_wait_ns = 0
-        return found
+        return waits
 
 
 def fed_arm(name: str, way: str, train_step: TrainStep, problem: Problem) -> FedArm:
-    """An arm of a train step of its own, which nothing else has run.
+    """Make an input arm of a train step of its own, which nothing else has run.
 
     Raises:
       UnsupportedError: several processes cannot place parts of this implementation's batches.
     """
-    host = problem.batch(0)
-    place, rows = placing(train_step, host)
+    place, rows = placing(train_step, problem.batch(0))
     read = pipeline(problem, rows)
     feed = FEEDS[way](lambda number: place(read(number)))
     return FedArm(input_arm(name, way), train_step.step, train_step.state, None, way=way, feed=feed)
 
 
-def longest(waits: Iterable[InputWait]) -> InputWait:
-    """Of several processes' waits in one turn, the longest of each kind."""
-    each = list(waits)
+def longest(waits: Sequence[InputWait]) -> InputWait:
+    """The longest of each kind of several processes' waits in one turn."""
     return InputWait(
-        wait_ns=max(one["wait_ns"] for one in each),
-        starved_ns=max(one["starved_ns"] for one in each),
-        latency_wait_ns=max(one["latency_wait_ns"] for one in each),
+        wait_ns=max(wait["wait_ns"] for wait in waits),
+        starved_ns=max(wait["starved_ns"] for wait in waits),
+        latency_wait_ns=max(wait["latency_wait_ns"] for wait in waits),
     )
 
 
 def placing(train_step: TrainStep, host: Batch) -> tuple[Callable[[Batch], Any], Rows]:
-    """How a process places what it reads of each batch, and which rows that are.
+    """How a process places the rows that it reads of each batch, and which rows these are.
 
-    One process places whole batches, as the implementation does. Of several, each makes its part of
-    the arrays that the implementation's own placing leads to.
+    One process places whole batches, as the implementation does. Each of several makes its part of
+    the arrays that the implementation's own `place` leads to.
 
     Args:
-      train_step: whose batches they are.
-      host: one of them.
+      train_step: has `place`.
+      host: one of the batches.
 
     Raises:
-      UnsupportedError: these arrays are arranged in another way than the batch, or a process's
-        rows do not lie together.
+      UnsupportedError: these arrays have other shapes than the batch, or a process's rows are not
+        contiguous.
     """
     size = len(jax.tree.leaves(host)[0])
     if jax.process_count() == 1:
@@ -214,8 +211,7 @@ def placing(train_step: TrainStep, host: Batch) -> tuple[Callable[[Batch], Any],
     shapes = [jax.tree.map(np.shape, batch) for batch in (host, placed)]
     if shapes[0] != shapes[1]:
         raise UnsupportedError(
-            "its place() arranges batches in another way than they are read, so that a process "
-            "cannot read its rows alone"
+            "its place() changes the shape of a batch, so that a process cannot read its rows alone"
         )
     (rows, *others) = {own_rows(array) for array in jax.tree.leaves(placed)}
     if others or size % rows.count or rows.start % rows.count:
@@ -234,17 +230,17 @@ def own_rows(array: jax.Array) -> Rows:
     """The rows that this process's devices hold of an array.
 
     Raises:
-      UnsupportedError: there are others between them.
+      UnsupportedError: they are not contiguous.
     """
     held = {shard.index[0].indices(len(array))[:2] for shard in array.addressable_shards}
     start, stop = min(held)[0], max(end for _, end in held)
     if sum(end - begin for begin, end in held) != stop - start:
-        raise UnsupportedError("its processes' rows of a batch do not lie together")
+        raise UnsupportedError("its processes' rows of a batch are not contiguous")
     return Rows(start, stop, len(array))
 
 
 def pipeline(problem: Problem, rows: Rows) -> Callable[[int], Batch]:
-    """A Grain pipeline that makes a process's rows of the i-th batch, on the thread that asks.
+    """Make a Grain pipeline that gives a process's rows of the i-th batch, on the calling thread.
 
     Records are divided among the processes, shuffled anew in every epoch, and stacked. A workload
     without records has its first batches instead, in their order.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -11,11 +9,12 @@ from typing import Any
 import jax
 
 from bench.records.rows import MemoryBytes
+from bench.worker.polling_thread import polling
 from bench.worker.time.clock import Arm
 
 LOOK_EVERY_S = 1e-4
 LOOKED_AT_STEPS = 3
-"""Of an arm, while its memory is looked at."""
+"""Steps of an arm that run while its memory is looked at."""
 
 
 def largest_program(programs: Sequence[Any]) -> MemoryBytes | None:
@@ -32,40 +31,31 @@ def largest_program(programs: Sequence[Any]) -> MemoryBytes | None:
 
 
 def high_water(arm: Arm, devices: Sequence[Any]) -> int | None:
-    """The most that a device is seen to hold for an arm while it runs some steps.
+    """Measure the most that a device holds for an arm while it runs some steps.
 
-    Backends count what is in use at the moment, and the most since the process began, which cannot
-    be reset and which the proof in float64 has set. So a thread looks at the moment, over and over:
-    what is held for a shorter time than between two looks may be missed.
+    Backends count the bytes in use now, and the most since the process began, which cannot be reset
+    and which the proof in float64 has set. So a thread looks at the former again and again. Memory
+    that is held for less than LOOK_EVERY_S may be missed.
 
     Args:
       arm: at rest.
       devices: that it runs on.
 
     Returns:
-      Bytes on the device that holds most of them: what was seen above the state of rest, and the
-      arm's own state and batch; None where the backend does not count.
+      Bytes on the device that holds most of them: the rise above the state of rest, and the arm's
+      own state and batch; None where the backend does not count.
     """
-    before = [_in_use(device) for device in devices]
-    at_rest = [size for size in before if size is not None]
-    if len(at_rest) < len(before):
+    at_rest = [size for device in devices if (size := _in_use(device)) is not None]
+    if len(at_rest) < len(devices):
         return None
     most = list(at_rest)
-    done = threading.Event()
 
     def look() -> None:
-        while not done.is_set():
-            for number, device in enumerate(devices):
-                most[number] = max(most[number], _in_use(device) or 0)
-            time.sleep(LOOK_EVERY_S)
+        for number, device in enumerate(devices):
+            most[number] = max(most[number], _in_use(device) or 0)
 
-    watcher = threading.Thread(target=look, daemon=True)
-    watcher.start()
-    try:
+    with polling(look, LOOK_EVERY_S):
         arm.run(LOOKED_AT_STEPS)
-    finally:
-        done.set()
-        watcher.join()
     own = device_bytes((arm.state, arm.batch))
     return max(
         top - rest + own.get(str(device.id), 0)
@@ -74,7 +64,7 @@ def high_water(arm: Arm, devices: Sequence[Any]) -> int | None:
 
 
 def device_bytes(tree: Any) -> dict[str, int]:
-    """Bytes of a tree's arrays on each device, by its id."""
+    """Bytes of a tree's arrays on each device, by the device's id."""
     total: Counter[str] = Counter()
     for leaf in jax.tree.leaves(tree):
         if isinstance(leaf, jax.Array):

@@ -1,18 +1,18 @@
 """What this machine can do at best: matrix products, memory and all-reduces, measured.
 
-No published figure is asked: these are of the very devices, cores and versions that the steps run
-on, taken in the worker that measures them, on all devices of the mesh at the same time, because
-virtual devices share caches and memory. A ceiling is the best of several repetitions and sizes.
+These are no published figures: they are measured on the very devices, cores and versions that the
+steps run on, in the same worker, on all devices of the mesh at the same time, because virtual
+devices share caches and memory. A ceiling is the best of several repetitions and sizes.
 
 - Products are of square matrices in the dtype that a workload computes in, at jax's default matmul
   precision, as the steps' are: 2 n^3 FLOPs each.
 - Memory is the Scale kernel of STREAM (McCalpin, "Memory Bandwidth and Machine Balance in Current
   High Performance Computers", 1995, https://www.cs.virginia.edu/stream/) in place, a[i] = s a[i]:
-  every element is read once and written once, and nothing else is moved, where a target of its own
+  every element is read once and written once, and nothing else is moved, whereas a separate target
   would first be read into the cache. As STREAM asks, the array has four times the bytes of the
   last-level caches that the devices reach.
-- All-reduces are sums of float32 over the whole mesh. What is counted is what a device sends on a
-  ring (bench.worker.read.programs.wire_bytes), which is nccl-tests' bus bandwidth:
+- All-reduces are sums of float32 over the whole mesh. Their rate counts the bytes that a device
+  sends on a ring (bench.worker.read.programs.wire_bytes), as nccl-tests' bus bandwidth does:
   https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md.
 """
 
@@ -39,30 +39,30 @@ from bench.worker.prove.failures import name_and_text
 from bench.worker.read.programs import wire_bytes
 
 REPETITION_S = 0.02
-"""Length of a repetition, in which a program is called again and again."""
+"""Length of a repetition, which calls a program again and again."""
 PATIENCE = 4
-"""Repetitions in a row without a better one, after which the best one is believed."""
+"""Repetitions in a row without a better one, after which the best one counts."""
 GAIN = 0.01
 """A repetition is better if it is faster by more than this share."""
 
 CALL_S = 0.005
-"""Longest call that a larger size is tried for."""
+"""Larger sizes are tried only while their calls take at most this long."""
 
 SHARE_OF_MEMORY = 1 / 16
-"""The most that is taken of a device's memory, or of what a host has left."""
+"""Largest share that is taken of a device's memory, or of a host's available memory."""
 IN_CACHE = 4
-"""Times the last-level caches that an array has to be, so that it is not in them."""
+"""Bytes of an array, as a multiple of the last-level caches, that do not fit in these."""
 ACCELERATORS_ARRAY = 1 << 30
-"""Bytes of the array on a device whose caches are not known: many times those of any."""
+"""Bytes of the array on a device of unknown caches: many times those of any device."""
 
 PRODUCTS = tuple(2**power for power in range(8, 15))
 """Widths of matrices: 256 to 16,384."""
 PAYLOADS = tuple(2**power for power in range(20, 29))
-"""Bytes that are reduced: 1 to 256 MiB."""
+"""Bytes of an all-reduce: 1 to 256 MiB."""
 
 _AXIS = "devices"
 _SCALE = 1 - 2.0**-20
-"""What memory is scaled by: nearly 1, so that its numbers stay ordinary."""
+"""Factor that memory is scaled by: nearly 1, so that its numbers stay ordinary."""
 
 T = TypeVar("T")
 Call = Callable[[], jax.Array]
@@ -70,20 +70,20 @@ Call = Callable[[], jax.Array]
 
 
 class CeilingsError(Exception):
-    """A process could not measure; the message says why."""
+    """A process cannot measure; the message says why."""
 
 
 def measure_ceilings(mesh: Mesh, precision: str) -> Ceilings | None:
     """Measure what the mesh's devices can do, all of them at once.
 
-    To be called by every process of a launch at the same point; nothing stays on the devices.
+    Every process of a launch calls this at the same point; nothing stays on the devices.
 
     Args:
       mesh: of the block.
       precision: a key of bench.contract.PRECISIONS.
 
     Returns:
-      None where it fails in any process, in all of them; the reason is on stderr.
+      None in all processes if it fails in any; the reason is on stderr.
     """
     own = Mesh(np.array(mesh.local_devices), _AXIS)
     whole = Mesh(mesh.devices.reshape(-1), _AXIS)
@@ -102,11 +102,9 @@ def measure_ceilings(mesh: Mesh, precision: str) -> Ceilings | None:
 
 
 def sizes(own: Mesh) -> tuple[int, int]:
-    """What every process may use, the same in all: the least room, the largest cache.
+    """Bytes of memory to use on a device, and of the array that shows how fast the memory is.
 
-    Returns:
-      Bytes of memory that may be taken on a device, and bytes of the array there that shows how
-      fast the memory is.
+    The same in all processes: the least room, and the array for the largest cache.
     """
 
     def here() -> tuple[int | None, int, int]:
@@ -129,7 +127,7 @@ def matmul_flops(own: Mesh, precision: str, room: int) -> float:
     dtype = np.dtype(PRECISIONS[precision].compute)
 
     def product(width: int) -> Call:
-        # No zeros: what a device's circuits use, and how fast they may run, depends on the numbers.
+        # No zeros: the power of a device's circuits, and so their speed, depends on the numbers.
         numbers = np.random.default_rng(0).standard_normal(1 << 16).astype(dtype)
         matrix = jax.device_put(np.resize(numbers, (width, width)), NamedSharding(own, P()))
         shape = (own.size * width, width)
@@ -140,7 +138,7 @@ def matmul_flops(own: Mesh, precision: str, room: int) -> float:
 
 
 def squared(last: jax.Array, matrix: jax.Array) -> jax.Array:
-    """A matrix by itself, once the last product is there."""
+    """Multiply a matrix by itself, once the last product is there."""
     _, matrix = jax.lax.optimization_barrier((last, matrix))
     return matrix @ matrix
 
@@ -171,15 +169,15 @@ def all_reduce(whole: Mesh, room: int) -> tuple[float, float]:
 def best_rate(
     make: Callable[[int], Call], work: Callable[[int], float], sizes: Sequence[int]
 ) -> float:
-    """Most work a second, over sizes from the first to those whose calls are not too long.
+    """Find the most work a second, over sizes whose calls are not too long.
 
     Args:
       make: makes the program of a size.
       work: of one call of it.
-      sizes: that there are, from the smallest.
+      sizes: to choose from, from the smallest.
 
     Raises:
-      CeilingsError: there are none, or a process fails.
+      CeilingsError: there are no sizes, or a process fails.
     """
     best, left = 0.0, list(sizes)
     if not left:
@@ -213,22 +211,20 @@ def fastest(make: Callable[[], Call]) -> float:
 
 
 def repeat(call: Call, times: int) -> None:
-    """Call it so often, and wait once, as in a span of steps."""
+    """Call a program several times, and wait once, as in a span of steps."""
     for _ in range(times):
         output = call()
     output.block_until_ready()
 
 
 def everywhere(action: Callable[[], T]) -> tuple[T, float]:
-    """Do something in all processes at once.
-
-    Each starts when it hears that all have done what was before.
+    """Run an action in all processes at once: each starts when all have ended the one before.
 
     Returns:
       The result in this process, and the seconds of the slowest.
 
     Raises:
-      CeilingsError: in all processes, where it fails in any.
+      CeilingsError: in all processes, if it fails in any.
     """
     result, failed = None, ""
     start = time.perf_counter()
@@ -244,28 +240,28 @@ def everywhere(action: Callable[[], T]) -> tuple[T, float]:
 
 
 def filled(mesh: Mesh, shape: tuple[int, ...], value: float, dtype: Any = jnp.float32) -> jax.Array:
-    """An array of one value, divided over the mesh by its first dimension."""
+    """Make an array of one value, divided over the mesh by its first dimension."""
     sharding = NamedSharding(mesh, P(_AXIS))
     make = jax.jit(lambda: jnp.full(shape, value, dtype), out_shardings=sharding)
     return make().block_until_ready()
 
 
 def floats(mesh: Mesh, size: int) -> tuple[int]:
-    """Shape of float32 with so many bytes on each device, rounded down to whole ones."""
+    """Shape of a float32 array with at most `size` bytes on each device."""
     return (mesh.size * (size // np.dtype(np.float32).itemsize),)
 
 
 def chained(
     function: Callable[..., jax.Array], x: jax.Array, mesh: Mesh, *whole: jax.Array
 ) -> Call:
-    """Calls of a program that every device runs on its part of x, which the next call takes.
+    """Compile a program that runs on each device's part of x; the next call takes its output.
 
-    A call waits for the last one, as a step does. Calls that need not may run at the same time,
+    So a call waits for the last one, as a step does. Independent calls might run at the same time,
     on CPU on more cores than there are devices.
 
     Args:
-      function: of a device's part of x, which it uses, and of what every device has whole; gives
-        the next x, in the memory of this one.
+      function: gives the next part of x, in the memory of this one, for a device's part of x and
+        for arguments that every device has whole.
       x: divided over the mesh by its first dimension.
       mesh: of one axis.
       whole: further arguments.

@@ -22,7 +22,7 @@ WARM_UP_STEPS = 3
 CALIBRATION_STEPS = 3
 MAX_STEPS = 1000
 LATENCY_SHARE = 0.25
-"""Length of the latency span beside the throughput span, which verdicts rest on."""
+"""Length of the latency span as a share of the throughput span, which verdicts rest on."""
 
 
 @dataclass
@@ -34,18 +34,18 @@ class Arm:
     state: Any
     batch: Any
     steps: int = 0
-    """Run so far."""
+    """Steps run so far."""
     losses: list[tuple[int, jax.Array]] = field(default_factory=list)
-    """The last loss of each span, and after how many steps it was: left on the devices, where
-    nothing waits for them."""
+    """The number of steps run by the end of each span, and the span's last loss. Losses stay on the
+    devices, so that nothing waits for them."""
 
     def run(self, steps: int, *, wait_each: bool = False) -> int:
         """Run steps and wait until the devices are done.
 
-        With `wait_each`, the loss of every step is waited for before the next one starts, as a
-        training loop does that looks at its loss. The last step is waited for as a whole, loss
-        and state. Collecting the state's arrays is the harness's own work: it is left out of the
-        time where they all were ready by its end, and hides in their wait where not.
+        With `wait_each`, each step starts once the loss of the step before is there, as in a
+        training loop that looks at its loss. The last step is waited for as a whole, loss and
+        state. Collecting the state's arrays is the harness's own work: it is left out of the time
+        if they all were ready by the end of the span, and otherwise overlaps with waiting for them.
 
         Returns:
           Nanoseconds.
@@ -55,7 +55,8 @@ class Arm:
         loss.block_until_ready()
         end = time.perf_counter_ns()
         arrays: list[Any] = [leaf for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array)]
-        if not all(array.is_ready() for array in arrays):
+        # Arrays of PRNG keys cannot say whether they are ready, but can be waited for.
+        if not all(hasattr(array, "is_ready") and array.is_ready() for array in arrays):
             jax.block_until_ready(arrays)
             end = time.perf_counter_ns()
         self.state = state
@@ -64,7 +65,7 @@ class Arm:
         return end - start
 
     def launch(self, steps: int, *, wait_each: bool) -> tuple[Any, jax.Array]:
-        """Run steps, and wait for every loss or for none: the last state and loss."""
+        """Run steps, and wait for every loss or for none; return the last state and loss."""
         step, state, batch = self.step, self.state, self.batch
         if wait_each:
             for _ in range(steps):
@@ -76,25 +77,20 @@ class Arm:
         return state, loss
 
     def waits(self) -> InputWait | None:
-        """How long it waited for input since it was last asked; None if it takes none."""
+        """Time spent waiting for input since the last call; None if the arm takes no input."""
         return None
 
 
-def nobody_asks(_name: str) -> None:
-    """Where it does not matter whose turn it is."""
-
-
-def nothing_counts() -> None:
-    """Where no energy is counted."""
-
-
 def steps_per_span(
-    arms: list[Arm], rounds: int, seconds: float, turn_of: Callable[[str], None] = nobody_asks
+    arms: list[Arm],
+    rounds: int,
+    seconds: float,
+    turn_of: Callable[[str], None] = lambda _arm: None,
 ) -> int:
-    """Steps of a throughput span, so that the rounds take about `seconds` together.
+    """Choose the steps of a throughput span so that the rounds together take about `seconds`.
 
-    All arms share it. Unequal step counts would bias the comparison of microsecond steps: the cost
-    of starting and ending a span would be shared by a different number of steps.
+    All arms share the number. Unequal numbers would bias the comparison of microsecond steps: the
+    cost of starting and ending a span would be shared by a different number of steps.
     """
     each = []
     for arm in arms:
@@ -116,7 +112,7 @@ def latency_steps(steps: int) -> int:
 def without_garbage_collection() -> Iterator[None]:
     """Keep Python's cyclic collector from running inside a span.
 
-    What is alive now is set aside, so that collecting between rounds, which only finds what the
+    What is alive now is frozen, so that collecting between rounds, which only finds what the
     rounds left, takes no time worth mentioning.
     """
     gc.collect()
@@ -136,8 +132,8 @@ def measure(
     seed: int,
     log: CompilationLog,
     after_round: Callable[[list[Turn]], bool],
-    turn_of: Callable[[str], None] = nobody_asks,
-    used: Callable[[], Energy | None] = nothing_counts,
+    turn_of: Callable[[str], None] = lambda _arm: None,
+    used: Callable[[], Energy | None] = lambda: None,
 ) -> tuple[list[Turn], dict[str, int]]:
     """Time all arms in interleaved rounds.
 
@@ -146,22 +142,22 @@ def measure(
 
     Args:
       arms: warm, each with a name of its own.
-      rounds: most rounds.
-      steps: steps of a throughput span.
+      rounds: at most.
+      steps: of a throughput span.
       seed: of the order of arms.
       log: open, to notice compilation.
-      after_round: is given all turns so far, and says whether to go on.
-      turn_of: told before each turn whose it is, and after the last of a round that it is nobody's.
-      used: gives the energy since it was last asked.
+      after_round: is given all turns so far, and decides whether to go on.
+      turn_of: is called with the arm's name before each turn, and with "" after a round's last.
+      used: gives the energy since its last call.
 
     Returns:
-      All turns, and for every arm that compiled a program inside a span, how many: its times are
-      worthless.
+      All turns, and for every arm that compiled programs inside a span, how many: its times are
+      useless.
     """
     by_name = {arm.name: arm for arm in arms}
     turns: list[Turn] = []
     compiled: dict[str, int] = {}
-    predecessor, waited = "", latency_steps(steps)
+    predecessor, waited_steps = "", latency_steps(steps)
     with without_garbage_collection(), HostWatch() as watch:
         for number, order in enumerate(balanced_orders(list(by_name), rounds, seed)):
             watch.slot()  # what happened between rounds belongs to no turn
@@ -173,7 +169,7 @@ def measure(
                 wash_out = arm.run(1)
                 arm.waits()
                 throughput = arm.run(steps)
-                latency = arm.run(waited, wait_each=True)
+                latency = arm.run(waited_steps, wait_each=True)
                 energy = used()
                 if log.programs > programs:
                     compiled[name] = compiled.get(name, 0) + log.programs - programs
@@ -185,7 +181,7 @@ def measure(
                     at=round(at, 3),
                     steps=steps,
                     throughput_ns=throughput,
-                    latency_steps=waited,
+                    latency_steps=waited_steps,
                     latency_ns=latency,
                     wash_out_ns=wash_out,
                     host=watch.slot(),

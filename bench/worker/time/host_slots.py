@@ -20,35 +20,35 @@ _STEAL = 7
 
 
 def merged(slots: Sequence[HostSlot | None], hosts: Sequence[str]) -> HostSlot | None:
-    """What happened on all hosts during a turn, each of them counted once.
+    """Sum what happened on all hosts during a turn, each host counted once.
 
     Args:
-      slots: what each process saw.
-      hosts: which host each is on.
+      slots: of each process.
+      hosts: the host of each process.
 
     Returns:
-      Sums over the hosts, and the mean frequency; None where one of them tells nothing.
+      Sums over the hosts, and the mean frequency; None where one of them shows nothing.
     """
-    found = [slot for slot in slots if slot is not None]
-    if len(found) < len(slots):
+    known = [slot for slot in slots if slot is not None]
+    if len(known) < len(slots):
         return None
-    own, first = dict.fromkeys(hosts, 0.0), dict(zip(reversed(hosts), reversed(found), strict=True))
-    for host, slot in zip(hosts, found, strict=True):
-        own[host] += slot["own_s"]
-    mhz = [slot["mhz"] for slot in first.values() if slot["mhz"] is not None]
-    # What is foreign to one process may be another's that measures.
-    busy = sum(slot["foreign_s"] + slot["own_s"] for slot in first.values())
+    # The first process of each host speaks for it, but for the CPU time of the processes.
+    of_host = list(dict(zip(reversed(hosts), reversed(known), strict=True)).values())
+    own_s = sum(slot["own_s"] for slot in known)
+    mhz = [slot["mhz"] for slot in of_host if slot["mhz"] is not None]
+    # CPU time that is foreign to one process may be that of another process that measures.
+    busy_s = sum(slot["foreign_s"] + slot["own_s"] for slot in of_host)
     return HostSlot(
-        cores_s=round(sum(slot["cores_s"] for slot in first.values()), 6),
-        steal_s=round(sum(slot["steal_s"] for slot in first.values()), 6),
-        own_s=round(sum(own.values()), 6),
-        foreign_s=round(busy - sum(own.values()), 6),
+        cores_s=round(sum(slot["cores_s"] for slot in of_host), 6),
+        steal_s=round(sum(slot["steal_s"] for slot in of_host), 6),
+        own_s=round(own_s, 6),
+        foreign_s=round(busy_s - own_s, 6),
         mhz=round(sum(mhz) / len(mhz), 1) if mhz else None,
     )
 
 
 class Reading(NamedTuple):
-    """Totals since the system started, and this process's own."""
+    """Totals since the system started, and this process's own CPU time."""
 
     wall_s: float
     busy_s: float
@@ -57,9 +57,9 @@ class Reading(NamedTuple):
 
 
 class HostWatch:
-    """Reads the kernel's counters between turns; cheap enough to leave out of the timed spans.
+    """Reads the kernel's counters between turns, outside of the timed spans.
 
-    Where the system has no /proc/stat, there is nothing to read and every slot is None.
+    Where the system has no /proc/stat, every slot is None.
     """
 
     def __init__(self, stat: Path = STAT, frequencies: str = FREQUENCIES) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 def balanced_orders(arms: list[str], rounds: int, seed: int) -> Iterator[list[str]]:
     """One order a round, from randomised Williams squares.
 
-    Within a square of n rounds (2n for odd n) every arm stands once (twice) at every position and
+    Within a square of n rounds (2n for odd n) every arm has every position once (twice) and
     follows every other arm equally often, so that neither a place in the round nor a predecessor
     favours anyone (Williams 1949, "Experimental designs balanced for the estimation of residual
     effects of treatments"). Every square assigns the arms anew and shuffles its rows.
