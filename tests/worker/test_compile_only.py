@@ -65,8 +65,8 @@ def in_both_ways(asked):
         implementation_files(asked["implementation_paths"])[asked["implementation"]]
     )
     batch = stand_in(problem.batch(0), block.batch)
-    read = compile_only.read(implementation, problem, mesh, batch)
-    return read, compile_only.run(implementation, problem, mesh), mesh
+    read = compile_only.compile_step(implementation, problem, mesh, batch)
+    return read, compile_only.run_step(implementation, problem, mesh), mesh
 
 
 def check_equal(asked):
@@ -153,7 +153,7 @@ def test_what_nothing_divides_is_not_guessed(tmp_path, monkeypatch, init):
     monkeypatch.setattr(compile_only, "RUN_DEVICES", 2)
     refused = compile_only.answer(asked)
     assert refused["row"] is None
-    assert "nothing says how its state[1][0].mu['layers'][0]" in refused["reason"]
+    assert "nothing shows how its state[1][0].mu['layers'][0]" in refused["reason"]
     assert "out_shardings" in refused["reason"]
 
 
@@ -173,10 +173,10 @@ def test_a_step_of_many_programs_has_a_reason():
     block = Block("mlp", "tiny", shape, 16, StepOptions())
     problem = make_problem(load_workload(block, []), block, "fp32")
     loop = load(implementation_files([])["python_loop"])
-    with pytest.raises(NotAbstractError, match=r"not one compiled function, but 10 operations"):
+    with pytest.raises(NotAbstractError, match=r"not one compiled function but 10 operations"):
         abstract_step(loop, problem, make_mesh(shape), problem.batch(0))
     answer = compile_only.answer(request("python_loop"))
-    assert answer["reason"] == "what passes between its devices is in none of its programs"
+    assert answer["reason"] == "none of its programs shows what its devices communicate"
     # What it holds here is known all the same.
     here = compile_only.answer(request("python_loop", elsewhere=False))
     assert here["row"]["memory_bytes"] > here["row"]["state_bytes"] / 4 > 0
@@ -236,7 +236,7 @@ def test_a_compiler_that_has_too_little_memory_says_so(monkeypatch):
             "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 63.80G of 30.75G"
         )
 
-    monkeypatch.setattr(compile_only, "had", compile_)
+    monkeypatch.setattr(compile_only, "read_programs", compile_)
     answer = compile_only.answer(request("jit_spmd"))
     assert (answer["row"], answer["lack"]) == (None, "oom")
     assert answer["reason"].startswith("RESOURCE_EXHAUSTED: Ran out of memory")

@@ -1,13 +1,14 @@
 """An implementation's step as a program that has not run, on devices that hold nothing.
 
 `build`, `place` and `step` are traced as one function, so that no array is made: a model that is
-replicated on 1,024 devices takes no memory. In its jaxpr, what `build` compiles, such as a copy of
-the parameters with `out_shardings`, says how its results are divided, and the step is the one
-compiled function behind all that.
+replicated on 1,024 devices takes no memory. In the jaxpr, functions that `build` compiles, such as
+a copy of the parameters with `out_shardings`, show how their results are divided, and the step is
+the one compiled function after them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -19,51 +20,43 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.extend import core
-from jax.sharding import (
-    AbstractMesh,
-    Mesh,
-    NamedSharding,
-    Sharding,
-    SingleDeviceSharding,
-)
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, Sharding, SingleDeviceSharding
 
 from bench.contract import Implementation, Problem, TrainStep
 
 
 class NotAbstractError(Exception):
-    """The step cannot be had without running something; the message says why."""
+    """The step cannot be read without running something; the message says why."""
 
 
 @dataclass(frozen=True)
 class AbstractStep:
-    """A step that is one compiled function, and what it is called with."""
+    """A step that is one compiled function, and its arguments."""
 
     jaxpr: Any
     """The function, a closed jaxpr."""
     arguments: list[jax.ShapeDtypeStruct]
-    """Its arguments: of the state, of the batch, and constants."""
+    """Arrays of the state and the batch, and constants."""
     state: list[jax.ShapeDtypeStruct]
     """All arrays of the state."""
     options: dict[str, Any]
-    """Of jax.jit: shardings, donation."""
+    """Arguments of jax.jit, such as shardings and donation."""
     mesh: AbstractMesh | None
-    """Of explicit axes that it is traced under."""
+    """The mesh of explicit axes that the step is traced under."""
     bubble: float
 
     def compile(self) -> Any:
-        """The compiled program (jax.stages.Compiled)."""
+        """Compile the step (jax.stages.Compiled)."""
         return _compiled(self.jaxpr, self.options, self.arguments, self.mesh)
 
     @property
     def state_bytes(self) -> int:
-        """Of the state, on one device."""
-        return sum(map(device_bytes, self.state))
-
-
-def device_bytes(array: jax.ShapeDtypeStruct) -> int:
-    """What a device holds of an array."""
-    shape = array.sharding.shard_shape(array.shape) if array.sharding else array.shape
-    return int(np.prod(shape, dtype=np.int64)) * array.dtype.itemsize
+        """Bytes of the state on one device."""
+        return sum(
+            math.prod(array.sharding.shard_shape(array.shape) if array.sharding else array.shape)
+            * array.dtype.itemsize
+            for array in self.state
+        )
 
 
 def abstract_step(
@@ -72,15 +65,15 @@ def abstract_step(
     """Trace an implementation from `build` to the end of its first step.
 
     Args:
-      implementation: one that says that it can run this.
+      implementation: supports the problem on this mesh.
       problem: draws its own parameters.
-      mesh: where to.
-      batch: arrays of NumPy, or what looks like them, such as `stand_in` makes.
+      mesh: to build the step on.
+      batch: NumPy arrays, or stand-ins for them as `stand_in` makes.
 
     Raises:
-      NotAbstractError: the step is not one compiled function, or an array of the state is made
-        outside of any, so that nothing says how it is divided.
-      Exception: whatever the implementation raises, also because it wants values that are not there
+      NotAbstractError: the step is not one compiled function, or nothing shows how an array of the
+        state is divided, because it is made outside of any compiled function.
+      Exception: whatever the implementation raises, also if it needs values, which do not exist
         while it is traced.
     """
     shardings = _Shardings()
@@ -96,14 +89,14 @@ def abstract_step(
         found["program"] = getattr(loss, "parent", None)
         return boundary, state, loss
 
-    with shardings.told():
+    with shardings.visible():
         equations = jax.make_jaxpr(whole)().jaxpr.eqns
-        programs = equations[_place_of_boundary(equations) + 1 :]
-        names = [equation.primitive.name for equation in programs]
+        marks = [equation.params.get("name") == _boundary.__name__ for equation in equations]
+        names = [equation.primitive.name for equation in equations[marks.index(True) + 1 :]]
         if names != ["jit"]:
             shown = ", ".join(dict.fromkeys(names)) or "nothing"
             raise NotAbstractError(
-                f"its step is not one compiled function, but {len(names)} operations ({shown})"
+                f"its step is not one compiled function but {len(names)} operations ({shown})"
             )
         program = found["program"]
         arguments = [shardings.described(argument) for argument in program.in_tracers]
@@ -118,46 +111,38 @@ def abstract_step(
 
 
 def stand_in(batch: Any, rows: int) -> Any:
-    """Host arrays of a batch's shapes, but with `rows` rows; they take no memory."""
+    """Make host arrays of a batch's shapes, but with `rows` rows; they take no memory."""
     return jax.tree.map(
         lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), (rows, *leaf.shape[1:])), batch
     )
 
 
 def _boundary() -> jax.Array:
-    """What is traced before it is `build` and `place`, what comes after is the step."""
+    """Mark the boundary in a trace between `build` and `place`, and the step."""
     return jnp.zeros(())
 
 
-def _place_of_boundary(equations: Any) -> int:
-    return next(
-        number
-        for number, equation in enumerate(equations)
-        if equation.params.get("name") == _boundary.__name__
-    )
-
-
 def _described_state(step: TrainStep, shardings: _Shardings) -> list[jax.ShapeDtypeStruct]:
-    """Raises NotAbstractError where nothing says how an array is divided."""
-    found = []
+    """Describe a state's arrays; raises NotAbstractError if nothing shows how one is divided."""
+    arrays = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(step.state):
         described = shardings.described(leaf)
         if described.shape and described.sharding is None:
             name = jax.tree_util.keystr(path)
             raise NotAbstractError(
-                f"nothing says how its state{name} is divided: make it in a function of jax.jit "
+                f"nothing shows how its state{name} is divided: make it in a function of jax.jit "
                 "with out_shardings, or by jax.device_put"
             )
-        found.append(described)
-    return found
+        arrays.append(described)
+    return arrays
 
 
 class _Shardings:
-    """How arrays are divided that are being traced."""
+    """The shardings of arrays that are being traced."""
 
     def __init__(self) -> None:
         self._decided: dict[int, tuple[Any, list[Sharding | None]]] = {}
-        """By the id of an equation, which is kept: what the compiler said of it."""
+        """By the id of an equation, which is kept alive: the compiler's decision about it."""
 
     def described(self, array: Any) -> jax.ShapeDtypeStruct:
         """An array's shape, dtype and sharding."""
@@ -169,9 +154,9 @@ class _Shardings:
     def of(self, array: Any) -> Sharding | None:
         """An array's sharding; None if it is on no device in particular.
 
-        `parent` is the equation that makes it, whose parameters have the sharding of what jax.jit
-        or jax.device_put makes. Of other results, such as those of a jax.jit that was not told one,
-        the compiler decides.
+        `parent` is the equation that makes it. The parameters of jax.jit's and jax.device_put's
+        equations have the sharding; about other results, such as those of a jax.jit without
+        out_shardings, the compiler decides.
         """
         if not isinstance(array, Tracer):
             return array.sharding if isinstance(array, jax.Array) and array.committed else None
@@ -185,20 +170,20 @@ class _Shardings:
                 return self.of(equation.in_tracers[number])
             return SingleDeviceSharding(place) if isinstance(place, jax.Device) else place
         if equation.primitive.name == "jit":
-            asked = equation.params["out_shardings"][number]
-            if isinstance(asked, Sharding):
-                return asked
+            requested = equation.params["out_shardings"][number]
+            if isinstance(requested, Sharding):
+                return requested
         if id(equation) not in self._decided:
             arguments = [self.described(argument) for argument in equation.in_tracers]
             self._decided[id(equation)] = equation, _decided(equation, arguments)
         return self._decided[id(equation)][1][number]
 
     @contextmanager
-    def told(self) -> Iterator[None]:
-        """While in here, traced arrays have a `sharding`, and jax.set_mesh may be used for them.
+    def visible(self) -> Iterator[None]:
+        """Give traced arrays a `sharding`, and let jax.set_mesh be used for them, while in here.
 
-        jax offers neither: an implementation asks what it has just placed, or calls its step in the
-        context of a mesh, when it runs, and not when it is traced.
+        jax offers neither: implementations look at the sharding of an array that they have placed,
+        or call their step in the context of a mesh, when they run, and not when they are traced.
         """
         sharding, set_mesh = Tracer.sharding, jax.set_mesh
         Tracer.sharding = property(self.of)  # type: ignore[method-assign, assignment]
@@ -211,9 +196,9 @@ class _Shardings:
 
 
 def _decided(equation: Any, arguments: list[jax.ShapeDtypeStruct]) -> list[Sharding | None]:
-    """What the compiler decides for an equation's results.
+    """Compile an equation to see the shardings of its results.
 
-    Those of a program that uses no argument, such as zeros, are on no device in particular.
+    Results of a program that uses no argument, such as zeros, are on no device in particular.
     """
     if all(argument.sharding is None for argument in arguments):
         return [None] * len(equation.outvars)
@@ -229,14 +214,14 @@ def _decided(equation: Any, arguments: list[jax.ShapeDtypeStruct]) -> list[Shard
 
 
 def _jit_options(params: dict[str, Any]) -> dict[str, Any]:
-    """What jax.jit was told of a function, from its equation."""
+    """The arguments that jax.jit was called with, from its equation."""
 
-    def told(shardings: Any) -> tuple[Sharding | None, ...]:
+    def known(shardings: Any) -> tuple[Sharding | None, ...]:
         return tuple(one if isinstance(one, Sharding) else None for one in shardings)
 
     return {
-        "in_shardings": told(params["in_shardings"]),
-        "out_shardings": list(told(params["out_shardings"])),
+        "in_shardings": known(params["in_shardings"]),
+        "out_shardings": list(known(params["out_shardings"])),
         "donate_argnums": tuple(n for n, one in enumerate(params["donated_invars"]) if one),
         "keep_unused": params["keep_unused"],
         "compiler_options": dict(params["compiler_options_kvs"]) or None,
@@ -257,7 +242,7 @@ def _compiled(
 
 
 def _explicit_mesh(arguments: list[jax.ShapeDtypeStruct]) -> AbstractMesh | None:
-    """The mesh of arrays whose axes are explicit; None if there are none."""
+    """The mesh of arrays whose axes are explicit; None if there are no such arrays."""
     for argument in arguments:
         sharding = argument.sharding
         if isinstance(sharding, NamedSharding) and not sharding.mesh.are_all_axes_auto:

@@ -1,7 +1,7 @@
-"""Prints, as JSON, which devices, implementations and workloads there are.
+"""Prints as JSON which devices, implementations and workloads there are.
 
-A process of its own: the asking process stays free of jax, and of the device's memory. Before it
-imports a file it prints the file's path, for a file may end the process that imports it.
+This is a process of its own, so that the calling process needs neither jax nor device memory.
+Before it imports a file it prints the file's path, because a file may end the process.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from bench.worker.prove.failures import name_and_text
 
 
 def catalogue(request: CatalogueRequest, importing: Callable[[Path], None]) -> Catalogue:
-    """Import everything that can be imported, and say why where it cannot.
+    """Import every file, and list each with what it is for or why it cannot be imported.
 
     Args:
-      request: what is asked.
-      importing: told each file before it is imported.
+      request: names further files.
+      importing: is called with each file before it is imported.
     """
     loader = Loader(request["fatal"], importing)
     device = jax.devices()[0]
@@ -59,23 +59,23 @@ def catalogue(request: CatalogueRequest, importing: Callable[[Path], None]) -> C
 
 
 def installed(packages: Iterable[str]) -> dict[str, str]:
-    """Versions of those of these packages that are there; none of them is imported."""
-    found = {}
+    """Versions of the packages that are installed; none of them is imported."""
+    versions = {}
     for name in packages:
         with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            versions[name] = version(name)
+    return versions
 
 
 class Loader:
-    """Imports files, but for those that ended an earlier process."""
+    """Imports files, except those that ended an earlier process."""
 
     def __init__(self, fatal: dict[str, str], importing: Callable[[Path], None]) -> None:
         self._fatal = fatal
         self._importing = importing
 
     def try_load(self, path: Path, *required: str) -> tuple[ModuleType | None, str]:
-        """The module and an empty string, or what is wrong with it."""
+        """Return the module and an empty string, or the module if any and what is wrong with it."""
         if str(path) in self._fatal:
             return None, self._fatal[str(path)]
         self._importing(path)
@@ -88,13 +88,13 @@ class Loader:
 
 
 def implementation_entry(name: str, path: Path, loader: Loader) -> ImplementationEntry:
-    """One file's entry."""
+    """List an implementation's file."""
     module, error = loader.try_load(path, "build", "why_unsupported")
     return ImplementationEntry(name=name, path=str(path), summary=summary(module), error=error)
 
 
 def workload_entry(name: str, path: Path, loader: Loader) -> WorkloadEntry:
-    """One file's entry."""
+    """List a workload's file."""
     module, error = loader.try_load(path, "SIZES", "DEFAULT_SIZE", "problem")
     sizes: list[str] = []
     if module is not None and not error:
@@ -113,7 +113,7 @@ def workload_entry(name: str, path: Path, loader: Loader) -> WorkloadEntry:
 
 
 def summary(module: ModuleType | None) -> str:
-    """First line of the docstring."""
+    """First line of a module's docstring."""
     lines = str((module.__doc__ if module else None) or "").strip().splitlines()
     return lines[0] if lines else ""
 

@@ -1,8 +1,8 @@
-"""Compiles cells' steps without running them, and prints, as JSON, what a device does in each.
+"""Compiles steps without running them, and prints a device's work and communication as JSON.
 
-A process of its own, with as many virtual CPU devices as the cells' mesh: nothing is allocated on
-them. Requests come on stdin, one a line; each is answered by one line as soon as it can be. Where
-a step cannot be had without running it, a small one runs once on a small mesh.
+This is a process of its own, with as many virtual CPU devices as the cells' mesh; nothing is
+allocated on them. Each line of stdin is a request, which is answered by one line as soon as
+possible. A step that cannot be compiled without running it runs once, if it and its mesh are small.
 """
 
 from __future__ import annotations
@@ -29,63 +29,63 @@ from bench.worker.read.traced_flops import flops_of, traced_flops
 
 RUN_DEVICES = 8
 RUN_FLOPS = 1e11
-"""The largest mesh and model FLOPs with which a step is run that cannot be had otherwise: about as
-many as a core computes in seconds, with a model that fits beside its copies."""
+"""Limits on the mesh and the model FLOPs of a step that is run because it cannot be compiled
+otherwise: about as many FLOPs as a core computes in seconds, with a model whose copies fit."""
 
 
 class Reading(NamedTuple):
-    """What there is to read of a step."""
+    """A step's compiled programs, and figures that they do not show."""
 
     programs: list[Any]
     traced_flops: float
-    """Over all devices; 0 where it is no JAX program as a whole."""
+    """Over all devices; 0 if the step cannot be traced as a whole."""
     state_bytes: int
-    """Of one device."""
+    """On one device."""
     bubble: float
 
 
 def compile_only(request: CompileRequest) -> CompiledRow:
     """Compile a cell's step and read it.
 
-    A device's FLOPs are its share of the traced step's, or what was compiled for it, whichever is
-    more: the compiler may let several devices compute the same, and may make other operations of
-    small products (see `product_flops`).
+    A device's FLOPs are its share of the traced step's, or those compiled for it, whichever are
+    more: the compiler may let several devices compute the same, and may turn small products into
+    other operations (see `product_flops`).
 
-    XLA:CPU communicates in float32 what a step has in bfloat16, and as it is what a step has in
-    float16: what a bfloat16 step communicates elsewhere is read of its float16 twin, and sums of
-    which devices keep slices count as reduce-scatters.
+    XLA:CPU communicates bfloat16 as float32, but float16 as it is. The communication of a bfloat16
+    step on other devices is therefore read from its float16 twin, and sums of which devices keep
+    slices count as reduce-scatters.
 
     Raises:
-      UnsupportedError: the implementation says that it cannot run this.
+      UnsupportedError: the implementation cannot run this cell.
       Exception: whatever the implementation or the compiler raises.
     """
     cell = load_cell(request)
-    if cell.unsupported:
-        raise UnsupportedError(cell.unsupported)
-    reading = sending = had(cell)
+    if reason := cell.why_unsupported():
+        raise UnsupportedError(reason)
+    reading = sending = read_programs(cell)
     elsewhere = request["elsewhere"]
     options = cell.block.options
     widened = elsewhere and options.precision == "bf16"
     if widened and cell.mesh.size > 1:
         half: CompileRequest = {**request, "options": str(replace(options, precision="fp16"))}
         twin = load_cell(half)
-        if twin.unsupported:
+        if reason := twin.why_unsupported():
             raise NotAbstractError(
-                "what it sends in bfloat16 is read in float16, which it does not support: "
-                f"{twin.unsupported}"
+                "its bfloat16 communication can only be read from the same step in float16, which "
+                f"it does not support: {reason}"
             )
-        sending = had(twin)
-    found = communication(sending.programs, cell.mesh, scatter=elsewhere)
-    if elsewhere and cell.mesh.size > 1 and not found:
-        raise NotAbstractError("what passes between its devices is in none of its programs")
+        sending = read_programs(twin)
+    rows = communication(sending.programs, cell.mesh, scatter=elsewhere)
+    if elsewhere and cell.mesh.size > 1 and not rows:
+        raise NotAbstractError("none of its programs shows what its devices communicate")
     if widened:
-        for row in found:
+        for row in rows:
             row["dtypes"] = ["bf16" if dtype == "f16" else dtype for dtype in row["dtypes"]]
-    return read_row(reading, found, cell.problem, cell.mesh)
+    return compiled_row(reading, rows, cell.problem, cell.mesh)
 
 
-def had(cell: RequestedCell) -> Reading:
-    """Compile a step, or run it where it is small and cannot be had otherwise.
+def read_programs(cell: RequestedCell) -> Reading:
+    """Compile a step; run it if it cannot be compiled otherwise and is small.
 
     Raises:
       Exception: whatever the implementation or the compiler raises.
@@ -94,16 +94,18 @@ def had(cell: RequestedCell) -> Reading:
     # A batch of the shapes, made of a few rows: the whole one may be gigabytes on many devices.
     few = make_problem(cell.workload, replace(block, batch=1), block.options.precision)
     try:
-        return read(cell.implementation, problem, mesh, stand_in(few.batch(0), block.batch))
+        return compile_step(cell.implementation, problem, mesh, stand_in(few.batch(0), block.batch))
     except Exception as error:
         if mesh.size > RUN_DEVICES or problem.model_flops > RUN_FLOPS:
             raise
         print(f"the step is run: {name_and_text(error)}", file=sys.stderr)  # noqa: T201
-        return run(cell.implementation, problem, mesh)
+        return run_step(cell.implementation, problem, mesh)
 
 
-def read(implementation: Implementation, problem: Problem, mesh: Mesh, batch: Any) -> Reading:
-    """Compile a step that has not run.
+def compile_step(
+    implementation: Implementation, problem: Problem, mesh: Mesh, batch: Any
+) -> Reading:
+    """Compile a step without running it.
 
     Raises:
       Exception: see `abstract_step`.
@@ -113,14 +115,14 @@ def read(implementation: Implementation, problem: Problem, mesh: Mesh, batch: An
     return Reading([program], flops_of(step.jaxpr), step.state_bytes, step.bubble)
 
 
-def run(implementation: Implementation, problem: Problem, mesh: Mesh) -> Reading:
+def run_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> Reading:
     """Run a step once."""
     step = implementation.build(problem, mesh)
     batch = step.place(problem.batch(0))
     own = max(device_bytes(step.state).values())
     try:
         traced = traced_flops(step.step, step.state, batch)
-    except Exception as error:  # noqa: BLE001 - what was compiled still tells
+    except Exception as error:  # noqa: BLE001 - the compiled programs still show most
         print(f"the step cannot be traced: {error}", file=sys.stderr)  # noqa: T201
         traced = 0.0
     first_call = FirstCall(step.step)
@@ -128,10 +130,10 @@ def run(implementation: Implementation, problem: Problem, mesh: Mesh) -> Reading
     return Reading(first_call.programs, traced, own, float(step.bubble))
 
 
-def read_row(
-    reading: Reading, found: list[Communication], problem: Problem, mesh: Mesh
+def compiled_row(
+    reading: Reading, rows: list[Communication], problem: Problem, mesh: Mesh
 ) -> CompiledRow:
-    """What one device does.
+    """Put together what one device does.
 
     Raises:
       RuntimeError: the backend gives no figures.
@@ -139,13 +141,13 @@ def read_row(
     programs = reading.programs
     cost, memory = compilers_cost(programs), largest_program(programs)
     if cost is None or memory is None:
-        raise RuntimeError("the compiler gives no figures of the step's cost and memory")
+        raise RuntimeError("the compiler gives no figures for the step's cost and memory")
     return CompiledRow(
         flops=max(reading.traced_flops, product_flops(programs)) / mesh.size,
         accessed_bytes=cost["accessed_bytes"] / mesh.size,
         memory_bytes=memory["total_bytes"],
         state_bytes=reading.state_bytes,
-        communication=found,
+        communication=rows,
         model_flops=problem.model_flops,
         units=problem.units_per_step,
         unit=problem.unit,
@@ -154,7 +156,7 @@ def read_row(
 
 
 def answer(request: CompileRequest) -> CompiledAnswer:
-    """The row, or why there is none."""
+    """Answer a request: the row, or why there is none."""
     lack: Lack = "failed"
     try:
         return CompiledAnswer(row=compile_only(request), reason="", lack="")
@@ -169,10 +171,10 @@ def answer(request: CompileRequest) -> CompiledAnswer:
 
 
 def answer_and_forget(request: CompileRequest) -> CompiledAnswer:
-    """As `answer`. What is compiled is not used again: 1,024 devices' programs take room."""
-    found = answer(request)
+    """Answer a request, and drop what was compiled: programs of 1,024 devices take memory."""
+    compiled = answer(request)
     jax.clear_caches()
-    return found
+    return compiled
 
 
 if __name__ == "__main__":

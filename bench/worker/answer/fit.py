@@ -1,6 +1,6 @@
-"""Runs a few steps of a cell, and prints as JSON whether its devices hold them.
+"""Runs a few steps of a cell, and prints as JSON whether they fit its devices' memory.
 
-Runs in a process of its own, on the cell's mesh. Nothing is proved and nothing is timed.
+This is a process of its own, on the cell's mesh. Nothing is proved and nothing is timed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from bench.worker.prove.failures import UnsupportedError, WrongStepError, failur
 from bench.worker.prove.trajectory import build_step, state_and_loss
 
 STEPS = 3
-"""The first may hold more than others, and the second is the first whose state is a step's own."""
+"""The first step may use more memory than others, and its state is not yet the result of a step."""
 
 
 def fit(request: CellRequest) -> Fit:
-    """Build the cell and step; whatever is raised is its reason."""
+    """Build the cell and take some steps; whatever is raised is the reason why it does not fit."""
     try:
         _step(request)
     except BaseException as error:  # noqa: BLE001 - a user's file may raise anything
@@ -30,8 +30,8 @@ def fit(request: CellRequest) -> Fit:
 
 def _step(request: CellRequest) -> None:
     cell = load_cell(request)
-    if cell.unsupported:
-        raise UnsupportedError(cell.unsupported)
+    if reason := cell.why_unsupported():
+        raise UnsupportedError(reason)
     step = build_step(cell.implementation, cell.problem, cell.mesh)
     state = step.state
     for number in range(STEPS):
@@ -42,14 +42,10 @@ def _step(request: CellRequest) -> None:
 
 
 def _peak_bytes() -> int | None:
-    """The most that a device has held since the process began; None where none counts."""
-    found = []
-    for device in jax.local_devices():
-        peak = (device.memory_stats() or {}).get("peak_bytes_in_use")
-        if peak is None:
-            return None
-        found.append(int(peak))
-    return max(found)
+    """The most that a device has held since the process began; None where it does not count."""
+    stats = [device.memory_stats() or {} for device in jax.local_devices()]
+    peaks = [own["peak_bytes_in_use"] for own in stats if "peak_bytes_in_use" in own]
+    return max(map(int, peaks)) if len(peaks) == len(stats) else None
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""Prints, as JSON, where a cell's arrays lie. Runs in a process of its own, on the cell's mesh."""
+"""Prints as JSON where a cell's arrays lie, in a process of its own, on the cell's mesh."""
 
 from __future__ import annotations
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from bench.contract.logical_axes import path_of
 from bench.records.messages import ArrayLayout, CellRequest, Inspection
@@ -13,31 +12,34 @@ from bench.worker.read.program_memory import device_bytes
 
 
 def inspect(request: CellRequest) -> Inspection:
-    """Build the cell's step and look at its state and a batch; nothing is run."""
+    """Build the cell's step and look at its state and a batch; no step runs."""
     cell = load_cell(request)
-    found = Inspection(
+    inspection = Inspection(
         axes=[[name, size] for name, size in cell.block.mesh.axes],
-        devices=[[int(device.id) for device in row] for row in _rows(cell.mesh)],
-        unsupported=cell.unsupported,
+        # Its last axis across.
+        devices=np.vectorize(lambda device: int(device.id))(
+            cell.mesh.devices.reshape(-1, cell.mesh.devices.shape[-1])
+        ).tolist(),
+        unsupported=cell.why_unsupported(),
         parameters=[],
         device_bytes={},
     )
-    if found["unsupported"]:
-        return found
+    if inspection["unsupported"]:
+        return inspection
     step = cell.implementation.build(cell.problem, cell.mesh)
     params = (step.held or step.params)(step.state)
     leaves = jax.tree_util.tree_leaves_with_path(params)
-    found["parameters"] = [layout(path_of(path), leaf) for path, leaf in leaves]
-    found["device_bytes"] = {
+    inspection["parameters"] = [layout(path_of(path), leaf) for path, leaf in leaves]
+    inspection["device_bytes"] = {
         "parameters": device_bytes(params),
         "state": device_bytes(step.state),
         "batch": device_bytes(step.place(cell.problem.batch(0))),
     }
-    return found
+    return inspection
 
 
 def layout(path: str, array: jax.Array) -> ArrayLayout:
-    """Which device has which part of an array."""
+    """Describe which device holds which part of an array."""
     parts: dict[tuple[tuple[int, int], ...], list[int]] = {}
     for shard in array.addressable_shards:
         ranges = zip(shard.index, array.shape, strict=True)
@@ -51,11 +53,6 @@ def layout(path: str, array: jax.Array) -> ArrayLayout:
         device_bytes=max(int(shard.data.nbytes) for shard in array.addressable_shards),
         parts=[{"index": [list(r) for r in index], "devices": ids} for index, ids in parts.items()],
     )
-
-
-def _rows(mesh: Mesh) -> np.ndarray:
-    """The mesh's devices with its last axis across."""
-    return mesh.devices.reshape(-1, mesh.devices.shape[-1])
 
 
 if __name__ == "__main__":

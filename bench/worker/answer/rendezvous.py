@@ -1,8 +1,9 @@
-"""Prints, as JSON, which of a cluster's processes this is, and where that of rank 0 listens.
+"""Prints as JSON the rank of this process in its cluster, and where the process of rank 0 listens.
 
-Each reads from stdin where it would listen itself. jax's own detection (Slurm, Open MPI, Kubernetes
-and others: see jax.distributed.initialize) says who is who; the processes meet once, on CPU devices
-alone, and part again. It is a process of its own: what asks stays free of jax, and of devices.
+Each process reads from stdin where it would listen itself. jax's own detection (Slurm, Open MPI,
+Kubernetes and others: see jax.distributed.initialize) gives the ranks. The processes meet once, on
+CPU devices alone, and part again. This is a process of its own, so that the calling process needs
+neither jax nor devices.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a process needs that is asked about cells: their problem, mesh and implementation."""
+"""A cell that a process is asked about: its problem, mesh and implementation."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from bench.worker import event_stream
 from bench.worker.file_loader import implementation_files, load
 from bench.worker.meshes import make_mesh
 from bench.worker.problems import load_workload, make_problem
+from bench.worker.prove.failures import why_unsupported
 
 
 @dataclass(frozen=True)
 class RequestedCell:
-    """The parts of a cell."""
+    """A cell, loaded on this process's devices."""
 
     block: Block
     mesh: Mesh
@@ -29,14 +30,13 @@ class RequestedCell:
     problem: Problem
     implementation: Implementation
 
-    @property
-    def unsupported(self) -> str:
-        """Why the implementation cannot run this; empty if it can."""
-        return self.implementation.why_unsupported(self.problem, self.mesh) or ""
+    def why_unsupported(self) -> str:
+        """Ask the implementation why it cannot run this cell; empty if it can."""
+        return why_unsupported(self.implementation, self.problem, self.mesh)
 
 
 def load_cell(request: CellRequest) -> RequestedCell:
-    """Import and make them, on this process's devices.
+    """Import a cell's files, and make its problem and mesh.
 
     Raises:
       Exception: whatever a file raises.
@@ -52,15 +52,15 @@ def load_cell(request: CellRequest) -> RequestedCell:
 def answer_requests(question: Callable[[Any], Any]) -> NoReturn:
     """Answer each line of stdin by a line of stdout, both JSON, and end the process.
 
-    All lines are read before a file is imported, which could read them. Each is answered at once.
+    All lines are read before a file is imported, because the file could read them.
 
     Args:
-      question: a request's answer. What it raises ends the process with exit code 1.
+      question: gives the answer to a request. If it raises, the process ends with exit code 1.
     """
     requests = sys.stdin.read().splitlines()
 
-    def main(said: TextIO) -> None:
+    def main(answers: TextIO) -> None:
         for request in requests:
-            print(json.dumps(question(json.loads(request))), file=said)
+            print(json.dumps(question(json.loads(request))), file=answers)
 
     event_stream.run(main)
