@@ -49,7 +49,7 @@ def test_names_the_planted_fastest_with_its_ratio(tmp_path):
     assert (mesh, batch, fastest, verdict) == ("data=2", "64", "shard_map_psum", "faster")
     # The baseline's true time is 432 ms, the planted one's 0.8 of that.
     assert float(ms) == pytest.approx(346, rel=0.15)
-    low, high = map(float, interval.strip("()").split("-"))
+    low, high = map(float, interval.strip("()").split("\N{EN DASH}"))
     assert low <= float(ratio) <= high
     assert abs(float(ratio) - 0.8) < 0.02
 
@@ -152,7 +152,7 @@ def test_long_names_are_cut_and_figures_are_not(tmp_path):
         assert fastest.startswith("an_impl")
         assert fastest.endswith("…")
         assert float(ms) > 0
-        low, high = map(float, interval.strip("()").split("-"))
+        low, high = map(float, interval.strip("()").split("\N{EN DASH}"))
         assert low <= float(ratio) <= high
         assert float(ratio) == pytest.approx(0.0123, abs=0.0015)
 
