@@ -97,7 +97,8 @@ def _cells(summary: Summary, narrow: bool) -> dict[str, Text]:
     """A block's row, by heading."""
     block, first = summary.comparison, summary.first
     claim = block.claims.get(first)
-    ratio, verdict = summary.ratio, claim.verdict.word if claim else ""
+    ratio = summary.ratio
+    verdict: str = claim.verdict.word if claim else ""
     if first and first == block.baseline:
         verdict = "baseline"
     interval = f" ({ratio.note})" if claim and claim.ratio.low is not None and not narrow else ""
