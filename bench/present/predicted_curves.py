@@ -1,4 +1,4 @@
-"""Predicted curves that lie in a run's folder, for its report."""
+"""The predicted curves in a run's folder, for the run's report."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PAGE = Path("projection", "projection.html")
-"""In the folder of a run, once `project` has made it."""
+"""In a run's folder, if `project` has made it."""
 
 MOST = 8
-"""Charts that a report shows; its link leads to all."""
+"""Charts that a report shows; a link leads to the others."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of predicted curves, measured ones beside them."""
+    """A chart of predicted and measured curves."""
 
     label: str
     path: str
     """From the run's folder."""
     source: str
-    """The image itself, as a data URL."""
+    """The image as a data URL."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Projected:
     """Path from the run's folder."""
     charts: list[Chart]
     more: int
-    """Charts that are not shown."""
+    """Number of charts that are not shown."""
 
 
 def find(run_dir: Path) -> Projected | None:
-    """What is there to be shown; None if the run has no projection."""
+    """The projection of a run; None if it has none."""
     if not (run_dir / PAGE).is_file():
         return None
     plots = sorted((run_dir / PAGE.parent / "plots").glob("*.svg"))

@@ -129,6 +129,8 @@ class Hardware(Part):
     device_kind: str
     """jax's name of the device."""
     memory: Memory
+    achievable: Figure[PositiveFloat]
+    """The share of the peak that its best matrix products reach."""
     domain: Domain | None = None
     torus: Torus | None = None
     network: Network | None = None

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-from pydantic import PositiveFloat, TypeAdapter
 
 from bench.project.collective_costs import Route, Switch
-from bench.project.hardware import Figure, Hardware, Part
+from bench.project.hardware import Hardware
 from bench.project.link_placement import place
 from bench.records.mesh import MeshShape
 from bench.records.rows import Ceilings
@@ -26,7 +22,6 @@ class MachineError(ValueError):
 class Machine:
     """What each device of a mesh can do. Bandwidths are in bytes per second."""
 
-    name: str
     flops: float
     """FLOP/s of a device's best matrix products."""
     peak: float | None
@@ -38,13 +33,6 @@ class Machine:
     """The links of collectives along mesh axes; raises PlacementError if there are none."""
     combines: bool
     """Whether its compiler combines collectives; if not, programs are as they run."""
-
-
-class Achievable(Part):
-    """The share of a chip's published peak that its best matrix products reach."""
-
-    hardware: list[str]
-    share: Figure[PositiveFloat]
 
 
 def of_sheet(hardware: Hardware, mesh: MeshShape, precision: str) -> Machine:
@@ -65,8 +53,7 @@ def of_sheet(hardware: Hardware, mesh: MeshShape, precision: str) -> Machine:
     # Counting groups of tens of thousands of chips takes milliseconds.
     links = functools.cache(placement.route)
     return Machine(
-        hardware.name,
-        peak.flops * achievable(hardware.name).value,
+        peak.flops * hardware.achievable.value,
         peak.flops,
         hardware.memory.bandwidth.value,
         hardware.memory.bytes.value,
@@ -92,22 +79,4 @@ def of_ceilings(measured: Ceilings, mesh: MeshShape) -> Machine:
         return Route(Switch(members, rate), overhead_s=latency)
 
     flops, bandwidth = measured["matmul_flops"], measured["memory_bytes"]
-    return Machine("this machine", flops, None, bandwidth, None, route, combines=False)
-
-
-def achievable(name: str) -> Figure[PositiveFloat]:
-    """The share of a chip's peak that its best matrix products reach, with its source.
-
-    Raises:
-      MachineError: achievable.toml has no figure for this chip.
-    """
-    for entry in _achievable():
-        if name in entry.hardware:
-            return entry.share
-    raise MachineError(f"{name}: nobody's products were measured; add it to achievable.toml")
-
-
-@functools.cache
-def _achievable() -> list[Achievable]:
-    text = Path(__file__).with_name("achievable.toml").read_text(encoding="utf-8")
-    return TypeAdapter(list[Achievable]).validate_python(tomllib.loads(text)["achievable"])
+    return Machine(flops, None, bandwidth, None, route, combines=False)

@@ -55,18 +55,9 @@ class Curve:
         return Cell(block, self.implementation)
 
 
-@dataclass(frozen=True)
-class CurveFormula:
-    """A curve's formula, or why it has none."""
-
-    curve: Curve
-    formula: Formula | None
-    reason: str = ""
-
-
 def programs(
     curves: Sequence[Curve], chips: Sequence[int], scaling: Scaling, read: Read
-) -> tuple[dict[Curve, dict[int, Program | Unread | None]], list[CurveFormula]]:
+) -> tuple[dict[Curve, dict[int, Program | Unread | None]], dict[Curve, Formula | str]]:
     """The programs of each curve on each number of chips.
 
     Args:
@@ -77,7 +68,7 @@ def programs(
 
     Returns:
       Programs by curve and number of chips, None where the mesh or the batch does not divide; and
-      the formulae of the curves.
+      the formulae of curves, or the reasons why they have none.
     """
     ladders = {curve: _ladder(curve, chips, scaling) for curve in curves}
     direct = [
@@ -96,15 +87,14 @@ def programs(
             known.update(zip(missing, read(missing), strict=True))
 
     compile_all([*direct, *(cell for rungs in ladders.values() for cell in rungs)])
-    formulae = [
-        _formula(curve, [known[cell] for cell in rungs])
+    formulae = {
+        curve: _formula(curve, [known[cell] for cell in rungs])
         for curve, rungs in ladders.items()
         if rungs
-    ]
-    failed = [one.curve for one in formulae if one.formula is None]
+    }
+    failed = [curve for curve, formula in formulae.items() if isinstance(formula, str)]
     again = (curve.cell(count, scaling) for curve in failed for count in chips)
     compile_all([cell for cell in again if cell is not None])
-    by_curve = {one.curve: one.formula for one in formulae}
 
     def program(curve: Curve, count: int) -> Program | Unread | None:
         cell = curve.cell(count, scaling)
@@ -112,8 +102,8 @@ def programs(
             return None
         if cell in known:
             return known[cell]
-        formula = by_curve.get(curve)
-        if formula is None:
+        formula = formulae.get(curve, "")
+        if isinstance(formula, str):
             return Unread(cell, "it was not compiled, and has no formula")
         try:
             return formula.at(cell.block.mesh.axis(curve.first))
@@ -134,13 +124,11 @@ def _ladder(curve: Curve, chips: Sequence[int], scaling: Scaling) -> list[Cell]:
         return []
 
 
-def _formula(curve: Curve, compiled: Sequence[Program | Unread]) -> CurveFormula:
+def _formula(curve: Curve, compiled: Sequence[Program | Unread]) -> Formula | str:
+    """The formula of compiled programs, or the reason why there is none."""
+    programs = [one for one in compiled if isinstance(one, Program)]
     unread = next((one for one in compiled if isinstance(one, Unread)), None)
-    if unread is not None:
-        return CurveFormula(curve, None, unread.reason)
     try:
-        return CurveFormula(
-            curve, fit([p for p in compiled if isinstance(p, Program)], curve.first)
-        )
+        return unread.reason if unread else fit(programs, curve.first)
     except ValueError as error:
-        return CurveFormula(curve, None, str(error))
+        return str(error)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from bench.project import published_results
 from bench.project.calibration import Calibrated
 from bench.project.hardware import Hardware
-from bench.project.machines import achievable
 from bench.project.projection import Projection
 from bench.project.step_model import COMBINED_BYTES, Calibration, Prediction
 from bench.records import numbers
@@ -80,7 +79,7 @@ def hardware(sheet: Hardware) -> str:
             f"on this chip, and on the errors for {len(calibrated.errors)} chips, each predicted "
             "from the others of its kind"
         )
-    reach = achievable(sheet.name)
+    reach = sheet.achievable
     spread = calibrated.calibration.spread
     return (
         f"{sheet.name}: the predictions rest on {basis}. The 95 % interval of step times is "
@@ -115,10 +114,9 @@ def remarks(predictions: Sequence[Prediction]) -> list[str]:
 def formulae(projection: Projection) -> list[str]:
     """Where the programs of meshes come from that were not compiled."""
     names = defaultdict[str, list[str]](list)
-    for one in projection.formulae:
-        curve, formula = one.curve, one.formula
-        if formula is None:
-            text = f"No formula holds, so meshes are compiled one by one if possible: {one.reason}"
+    for curve, formula in projection.formulae.items():
+        if isinstance(formula, str):
+            text = f"No formula holds, so meshes are compiled one by one if possible: {formula}"
         else:
             fitted = " and ".join(map(str, formula.fitted))
             checked = ", ".join(map(str, sorted({check.size for check in formula.checks})))

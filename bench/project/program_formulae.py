@@ -259,20 +259,17 @@ def _scaling(ordered: Sequence[Program], axis: str) -> Scaling:
     cell = ordered[0].cell
     scalings: tuple[Scaling, Scaling] = ("weak", "strong")
     for scaling in scalings:
-        if all(
-            program.cell == _grown_or_none(cell, axis, size, scaling)
-            for program, size in zip(ordered, sizes, strict=True)
-        ):
+        if all(_is_grown(program, cell, axis, scaling) for program in ordered):
             return scaling
     names = ", ".join(program.cell.name for program in ordered)
     raise ValueError(f"these differ by more than {axis} and the batch that goes with it: {names}")
 
 
-def _grown_or_none(cell: Cell, axis: str, size: int, scaling: Scaling) -> Cell | None:
+def _is_grown(program: Program, cell: Cell, axis: str, scaling: Scaling) -> bool:
     try:
-        return grown(cell, axis, size, scaling)
+        return program.cell == grown(cell, axis, program.mesh.axis(axis), scaling)
     except ValueError:
-        return None
+        return False
 
 
 def _same_structure(first: Program, other: Program, axis: str) -> None:

@@ -21,8 +21,8 @@ from bench.project.compiled_programs import Program, Read, Unread, from_row
 from bench.project.hardware import Hardware
 from bench.project.link_placement import PlacementError
 from bench.project.machines import MachineError, of_ceilings, of_sheet
-from bench.project.mesh_growth import Curve, CurveFormula
-from bench.project.program_formulae import Scaling
+from bench.project.mesh_growth import Curve
+from bench.project.program_formulae import Formula, Scaling
 from bench.project.projection_request import Request, without_peak
 from bench.project.published_results import elsewhere
 from bench.project.step_model import Calibration, Prediction, predict, work
@@ -79,7 +79,8 @@ class Projection:
     """This machine's calibrations, by subject (`mlp-base, fp32`)."""
     measured: list[Measured]
     points: list[Point]
-    formulae: list[CurveFormula]
+    formulae: dict[Curve, Formula | str]
+    """The formulae of curves, or the reasons why they have none."""
     unread: list[Unread]
     """Cells of the run whose programs are not available."""
 

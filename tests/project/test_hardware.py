@@ -51,7 +51,7 @@ def test_there_is_a_sheet_for_each_chip() -> None:
 @pytest.mark.parametrize("name", known())
 def test_every_figure_has_a_public_source(name: str) -> None:
     found = dict(figures(hardware(name)))
-    assert {"memory.bytes", "memory.bandwidth"} <= found.keys()
+    assert {"memory.bytes", "memory.bandwidth", "achievable"} <= found.keys()
     for figure in found.values():
         assert figure.source.startswith("https://")
         assert figure.says
@@ -117,6 +117,7 @@ def test_a_name_is_never_a_near_match_or_a_path(name: str) -> None:
         ('source = "https://', 'source = "http://', "memory.bytes.source"),
         ("[domain.chips]", "[domain.chip]", "domain.chip: Extra inputs"),
         ("device_kind", "device", "device_kind: Field required"),
+        ("[achievable]", "[reached]", "achievable: Field required"),
         ("[memory.bytes]", "[memory.bytes", "mine.toml: "),
     ],
 )

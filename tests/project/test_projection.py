@@ -35,6 +35,7 @@ from bench.project import (
 )
 from bench.project.compiled_programs import Program, Unread
 from bench.project.hardware import hardware
+from bench.project.program_formulae import Formula
 from bench.project.projection import Projection, project
 from bench.project.projection_request import Request, chip_counts, sheets, unavailable
 from bench.records import store
@@ -263,7 +264,7 @@ def test_of_many_meshes_few_are_compiled(folder) -> None:
     compiled_ = {chips for chips, how in read.items() if how == "compiled"}
     assert compiled_ == compiler.sizes()
     assert set(read) == set(asked.chips)
-    assert all(one.formula is not None and one.formula.error < 1e-9 for one in found.formulae)
+    assert all(isinstance(one, Formula) and one.error < 1e-9 for one in found.formulae.values())
     assert {p.chips for p in found.points if p.reason} == set()
 
 
@@ -281,7 +282,7 @@ def test_where_no_formula_holds_every_mesh_is_compiled(folder) -> None:
     asked = Request((hardware("h100-sxm"),), tuple(chip_counts("8..2048")), precision="bf16")
     found = project(store.load(folder), asked, compiler)
     assert compiler.sizes() == {8, 16, 32, 64, 128, 256, 512, 1024, 2048}
-    assert all("at data=256, flops is 1e+20" in one.reason for one in found.formulae)
+    assert all("at data=256, flops is 1e+20" in one for one in found.formulae.values())
     reasons = {p.reason for p in found.points if p.prediction is None}
     assert reasons == {"too large to compile"}
     assert len(compiler.asked) == len(set(compiler.asked))
