@@ -1,13 +1,23 @@
-"""The folder of a stored run: how it is found by its name, and what a resumed run takes from it."""
+"""The folder of a run: found by name, created, locked, and checked before a run is resumed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from bench.plan.matrix import BadInput
+from bench.measure.environment import recorded_variables
+from bench.plan.content_keys import Contents, changed
+from bench.plan.matrix import BadInput, Plan
 from bench.plan.options import Options
-from bench.records import store
+from bench.records import files, store
+from bench.records.cells import Cell
+from bench.records.files import storing
+from bench.records.host import describe_code, describe_host
+from bench.records.messages import Catalogue
 from bench.records.paths import REPORTS
+from bench.records.rows import SCHEMA, Manifest
 from bench.records.spelling import closest
 
 
@@ -23,7 +33,7 @@ def name_faults(name: str) -> list[str]:
 
 
 def find_run(name: str) -> Path:
-    """The folder of a stored run, given by its name or its path.
+    """Find the folder of a stored run by its name or path.
 
     Raises:
       BadInput: there is none.
@@ -39,16 +49,16 @@ def find_run(name: str) -> Path:
     raise BadInput([f"there is no run {name!r} in {REPORTS}/; {closest(name, known)}"])
 
 
-def stored_options(options: Options) -> Options:
-    """With `--resume`, the options that the run was started with.
+def resumed_options(options: Options) -> Options:
+    """Replace options with `--resume` by those that the run was started with.
 
     Raises:
-      BadInput: there is no such run, or options that would change it were given.
+      BadInput: there is no such run, or other options were given that would change it.
     """
     if options.resume is None:
         return options
     if options.base_revision is not None:
-        fault = "a gate is not continued: the working tree may have changed since; start it again"
+        fault = "a gate cannot be resumed: the working tree may have changed; start it again"
         raise BadInput([f"--resume: {fault}"])
     directory = find_run(options.resume)
     # Files outside the checkout may lie elsewhere now, so their paths may be given anew.
@@ -65,8 +75,153 @@ def stored_options(options: Options) -> Options:
         raise BadInput(faults)
     config = store.read_manifest(directory)["config"]
     if "regress" in config:
-        fault = f"{directory.name} gates a change and is not continued; start it again"
+        fault = f"{directory.name} gates a change and cannot be resumed; start it again"
         raise BadInput([f"--resume: {fault}"])
-    stored = config["options"]
     kept = {name: value for name, value in given.items() if name in free}
-    return Options.from_json({**stored, **kept, "resume": str(directory)})
+    return Options.from_json({**config["options"], **kept, "resume": str(directory)})
+
+
+def lock_run(directory: Path) -> str:
+    """Lock a run until this process ends, so that no other process measures it.
+
+    Returns:
+      Why the file system cannot lock it; empty if it is locked.
+
+    Raises:
+      BadInput: another process measures the run.
+    """
+    try:
+        return files.lock(directory / store.MANIFEST)
+    except files.LockedError as error:
+        fault = f"{directory} is being measured by another process; wait until it has ended"
+        raise BadInput([fault]) from error
+
+
+def create_run(
+    plan: Plan,
+    options: Options,
+    catalogue: Catalogue,
+    argv: Sequence[str],
+    gate: Mapping[str, Any] | None,
+) -> Path:
+    """Create a run's folder with its manifest.
+
+    Args:
+      plan: what the run measures.
+      options: as typed.
+      catalogue: what exists.
+      argv: the command line.
+      gate: in a gate, what is compared with what.
+
+    Raises:
+      BadInput: another process has created the folder meanwhile.
+    """
+    manifest: Manifest = {
+        "schema": SCHEMA,
+        "run": options.run or "",
+        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "argv": [_portable(word) for word in argv],
+        "preset": plan.preset,
+        "config": {
+            **plan.config,
+            "options": _portable_options(options),
+            **({} if gate is None else {"regress": gate}),
+        },
+        "platform": catalogue["platform"],
+        "device_kind": catalogue["device_kind"],
+        "device_count": catalogue["device_count"],
+        "device_memory_bytes": catalogue["device_memory_bytes"],
+        "host": {**describe_host(), "usable_cores": catalogue["usable_cores"]},
+        "versions": catalogue["versions"],
+        "environment": recorded_variables(),
+        "git": describe_code(),
+    }
+    try:
+        with storing(REPORTS):
+            return store.create(REPORTS, manifest)
+    except store.StoreError as error:
+        raise BadInput([str(error)]) from error
+
+
+def refuse_other_machine(run: store.Run, catalogue: Catalogue) -> None:
+    """Refuse to resume a run on another machine or with other versions.
+
+    Raises:
+      BadInput: names every difference.
+    """
+    then = run.manifest
+    differences: list[tuple[str, object, object]] = [
+        ("platform", then["platform"], catalogue["platform"]),
+        ("device_kind", then["device_kind"], catalogue["device_kind"]),
+        ("device_count", then["device_count"], catalogue["device_count"]),
+        *((key, old, catalogue["versions"].get(key)) for key, old in then["versions"].items()),
+    ]
+    faults = [
+        f"--resume: {run.directory.name} was measured with {name} {old}, and here it is {new}; "
+        "rows of different machines or versions do not belong in one run"
+        for name, old, new in differences
+        if old != new
+    ]
+    if faults:
+        raise BadInput(faults)
+
+
+def refuse_other_sources(run: store.Run, cells: Iterable[Cell], contents: Contents) -> None:
+    """Refuse to resume a run whose cells were measured with other files.
+
+    Raises:
+      BadInput: names the files.
+    """
+    stored = {row["cell"]: row for row in run.cells.to_dict("records")}
+    names: list[str] = []
+    for cell in cells:
+        then = stored.get(cell.name)
+        if then is not None and then["key"] != contents.key(cell):
+            other = [*changed(cell, then["sources"], contents.sources(cell))]
+            names += other or [f"{cell.name} (something else than its files)"]
+    if names:
+        fault = (
+            f"--resume: {_listed(names)}: changed since {run.directory.name} was measured; rows of "
+            "different sources do not belong in one run. Restore the files, or start another run"
+        )
+        raise BadInput([fault])
+
+
+def refuse_changed_files(cells: Iterable[Cell], before: Contents, now: Contents, run: str) -> None:
+    """Refuse to measure on if files have changed since the run began.
+
+    Raises:
+      BadInput: names the files.
+    """
+    names = [
+        name
+        for cell in cells
+        for name in changed(cell, before.sources(cell), now.sources(cell))
+    ]
+    if names:
+        fault = (
+            f"{_listed(names)}: changed while {run} was measured; what was measured before is "
+            "stored. Restore the files to continue it with --resume, or start another run"
+        )
+        raise BadInput([fault])
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(names))
+
+
+def _portable(word: str) -> str:
+    """Remove the folders of the person who typed an argument."""
+    option, equals, value = word.rpartition("=")
+    if Path(value).is_absolute():
+        here = Path(value).is_relative_to(Path.cwd())
+        value = str(Path(value).relative_to(Path.cwd())) if here else Path(value).name
+    return f"{option}{equals}{value}"
+
+
+def _portable_options(options: Options) -> dict[str, Any]:
+    return {
+        name: [_portable(word) for word in value] if name.endswith("_path") else value
+        for name, value in options.to_json().items()
+        if name not in ("dry_run", "distributed", "checkpoint_dir")
+    }
