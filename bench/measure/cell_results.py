@@ -52,7 +52,12 @@ def cell_results(
         if status == "ok":
             ok = [(row["attempt"], row["implementation"]) for row in rows if row["status"] == "ok"]
             measured = [value for attempt in ok for value in seconds[attempt]]
-            figures = row["precision"], row["model_flops"], median(measured), row["devices"]
+            figures = (
+                row["precision"],
+                row.get("model_flops", 0.0),
+                median(measured),
+                row["devices"],
+            )
             _, reason = peaks.utilization(device_kind, *figures)
             if reason:
                 status, measured = "implausible", []

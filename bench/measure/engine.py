@@ -173,9 +173,7 @@ class Engine:
         self._lock(self.directory)
         return self.directory
 
-    def _launch(
-        self, block: Block, arms: Sequence[str], programs: str, monitor: Monitor
-    ) -> None:
+    def _launch(self, block: Block, arms: Sequence[str], programs: str, monitor: Monitor) -> None:
         """Measure and store one launch of a block."""
         run = self.directory.name if self.directory else "it"
         cells = [Cell(block, name) for name in arms]

@@ -194,9 +194,7 @@ def refuse_changed_files(cells: Iterable[Cell], before: Contents, now: Contents,
       BadInput: names the files.
     """
     names = [
-        name
-        for cell in cells
-        for name in changed(cell, before.sources(cell), now.sources(cell))
+        name for cell in cells for name in changed(cell, before.sources(cell), now.sources(cell))
     ]
     if names:
         fault = (

@@ -123,7 +123,7 @@ def test_equal_programs_pass(gate: Gate) -> None:
     assert sorted(gate.front.benchmarks("r")) == [f"{CELL}/mine", f"{CELL}/other"]
     done = gate.front("run", "--resume", "r")
     assert done.code == 4
-    assert "r gates a change and is not continued" in done.err
+    assert "r gates a change and cannot be resumed" in done.err
 
 
 def test_a_slower_head_is_a_regression(gate: Gate) -> None:
@@ -212,11 +212,11 @@ def test_new_and_removed_implementations_are_listed(gate: Gate) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "name first what to compare with"),
-        (("--meshes", "data=1"), "name first what to compare with"),
+        ((), "name the revision to compare with first"),
+        (("--meshes", "data=1"), "name the revision to compare with first"),
         (("no-such",), "'no-such' is no revision of"),
         (("main", "--allow-undecided", "-1"), "--allow-undecided: '-1' is not a whole number"),
-        (("main", "--resume", "r"), "--resume: a gate is not continued"),
+        (("main", "--resume", "r"), "--resume: a gate cannot be resumed"),
         (("main", "--workloads", "mpl"), "did you mean mlp?"),
     ],
 )

@@ -22,13 +22,14 @@ from rich.text import Text
 
 from bench.commands.exits import BAD_INPUT, FAILED
 from bench.measure.catalogue import file_faults, read_catalogue
+from bench.measure.cell_results import Result
 from bench.measure.cluster.follower import TERMINATION, follow
 from bench.measure.cluster.leader import Leader
 from bench.measure.cluster.membership import ClusterError, Membership, membership
-from bench.measure.engine import Engine, Result, Verdicts
+from bench.measure.engine import Engine, Verdicts
 from bench.measure.hosts import Hosts, ThisHost
 from bench.measure.processes.ask import ChildError
-from bench.measure.run_folder import stored_options
+from bench.measure.run_folder import resumed_options
 from bench.plan.base_revisions import find_bases, gated
 from bench.plan.distributed_config import DistributedConfig, DistributedConfigError
 from bench.plan.estimate import Remaining, block_seconds, read_history
@@ -106,7 +107,7 @@ def described(options: Options, config: DistributedConfig) -> Options:
 
 
 def _make_front(config: pytest.Config, options: Options, hosts: Hosts) -> Front:
-    options = stored_options(options)
+    options = resumed_options(options)
     if options.base_revision is not None:
         options = gated(options)
     faults = file_faults(options.implementation_path, options.workload_path)
@@ -216,7 +217,7 @@ class Front:
         todo = self._to_do()
         seconds = sum(self._seconds(block, number) for block, number in todo)
         self._warn()
-        budget_s, more = self.engine.budget_left_s, self.plan.target_ci is not None
+        budget_s, more = self.engine.schedule.budget_left_s, self.plan.target_ci is not None
         self._progress = Progress(self.console, len(todo), Remaining(seconds, budget_s, more=more))
         with _termination_as_interrupt(), self._progress:
             return (yield)
@@ -238,7 +239,7 @@ class Front:
         return [
             (block, number)
             for block, arms in self._selected.items()
-            for number in range(self.engine.to_do(block, arms))
+            for number in range(self.engine.schedule.missing_launches(block, arms))
         ]
 
     def _seconds(self, block: Block, number: int) -> float:
