@@ -1,1 +1,1 @@
-"""The measuring process: proves, compiles, times and traces one block. The only part with jax."""
+"""The measuring process, which proves, compiles, times and traces one block."""

@@ -15,11 +15,7 @@ from bench.worker.block import run_job
 
 
 def main(events: TextIO) -> None:
-    """Run one job.
-
-    Args:
-      events: the stdout that the process was started with.
-    """
+    """Run one job, and write its events."""
     job = cast("Job", json.loads(sys.stdin.readline()))
 
     def exchange(value: Any) -> list[Any]:
@@ -28,17 +24,17 @@ def main(events: TextIO) -> None:
 
     if "place" in job:
         process_exchange.join(job["place"], exchange)
-    # Rank 0 speaks for all. The others show that they are alive, and what they fail at.
-    told = None if process_exchange.is_main() else {"phase", "cell"}
+    # Rank 0 speaks for all. The others report that they are alive, and where they fail.
+    kinds = None if process_exchange.is_main() else {"phase", "cell"}
 
     def emit(event: Event) -> None:
-        if told is None or event["event"] in told:
+        if kinds is None or event["event"] in kinds:
             events.write(json.dumps(event) + "\n")
 
     def more() -> bool:
         return sys.stdin.readline().strip() == MORE
 
-    # A worker that is killed leaves no folder behind: where launches share one, it makes none.
+    # Launches usually share a folder, so that a worker that is killed leaves none behind.
     shared = job.get("program_cache")
     with nullcontext(shared) if shared else TemporaryDirectory(prefix="lockstep-") as programs:
         run_job(job, emit, more, Path(programs))

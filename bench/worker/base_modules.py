@@ -1,4 +1,4 @@
-"""Another revision's modules in the place of the working tree's, in the same process."""
+"""Modules of another revision in place of the working tree's, in the same process."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ _STANDARD = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "pl
 
 
 class BaseModules:
-    """A checkout of another revision, whose modules are imported while it is entered.
+    """A context in which imports find a checkout of another revision.
 
-    Modules that lie in the repository are set aside from `sys.modules`, and entries of `sys.path`
-    in the repository lead to the same folder of the checkout. Whoever holds the modules set aside,
-    as the harness does, goes on using them. What is imported meanwhile is kept with the checkout
-    and is there again when it is entered again; outside, no name leads to it. A function that
-    imports whenever it is called therefore finds the working tree's modules when it is called
-    outside.
+    On entry, modules of the repository leave `sys.modules`, and entries of `sys.path` in the
+    repository are replaced by the same folders of the checkout. Code that already holds such
+    modules, as the harness does, goes on using them. On exit all is restored. Modules imported
+    meanwhile are kept and come back at the next entry; outside of the context, no name leads to
+    them, so that a function that imports when it is called finds the working tree's modules there.
 
-    What is installed in a folder of the repository (a virtual environment) or cloned into one is
-    not of the repository.
+    Packages installed in a folder of the repository (a virtual environment), and repositories
+    cloned into one, are not part of the repository.
 
     Args:
       worktree: the checkout, resolved.
-      repository: whose working tree it stands in for, resolved.
+      repository: the repository whose working tree it replaces, resolved.
 
     Raises:
-      ImportError: when it is left, if modules of the working tree were imported meanwhile, by a
-        finder that does not go by `sys.path`: they would have been measured in place of the base's.
+      ImportError: on exit, if a finder that ignores `sys.path` imported modules of the working
+        tree: they would have been measured in place of the base's.
     """
 
     def __init__(self, worktree: Path, repository: Path) -> None:
@@ -64,12 +63,12 @@ class BaseModules:
         sys.path[:] = self._path
         if strays and error is None:
             raise ImportError(
-                f"the base cannot be told from the working tree: {', '.join(sorted(strays))} "
-                "came from there, by a way to import that is not sys.path"
+                f"the base revision imported {', '.join(sorted(strays))} from the working tree, by "
+                "an import hook that ignores sys.path, so that the two cannot be compared"
             )
 
     def _counterpart(self, entry: str) -> str:
-        """Where an entry of `sys.path` leads in the checkout; the entry itself if it is no part."""
+        """The folder of the checkout for an entry of `sys.path`; other entries as they are."""
         path = Path(entry).resolve()  # the empty one is the working directory
         if not is_of(path, self._repository):
             return entry
@@ -77,15 +76,15 @@ class BaseModules:
 
 
 def modules_of(repository: Path) -> dict[str, ModuleType]:
-    """Imported modules that lie in a repository, but for the program that runs."""
-    found = {}
+    """Imported modules that lie in a repository, except the main program."""
+    modules = {}
     for name, module in list(sys.modules.items()):
-        # Not getattr: some modules import others when they are asked.
+        # Not getattr: some modules import others on attribute access.
         names = getattr(module, "__dict__", {})
         place = names.get("__file__") or next(iter(names.get("__path__") or ()), None)
         if name != "__main__" and isinstance(place, str) and _lies_in(place, repository):
-            found[name] = module
-    return found
+            modules[name] = module
+    return modules
 
 
 @cache
@@ -94,12 +93,7 @@ def _lies_in(place: str, repository: Path) -> bool:
 
 
 def is_of(path: Path, repository: Path) -> bool:
-    """Whether a resolved path is a repository's own, rather than installed or cloned inside of it.
-
-    Args:
-      path: of a file or folder.
-      repository: its root, resolved.
-    """
+    """Whether a resolved path belongs to a repository, and is not installed or cloned inside it."""
     if not path.is_relative_to(repository) or _INSTALLED & set(path.parts):
         return False
     if any(path.is_relative_to(folder) for folder in _STANDARD):

@@ -1,4 +1,4 @@
-"""Finds and imports implementations and workloads: a file's name is its name."""
+"""Finds and imports implementations and workloads, each named after its file."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ import implementations
 
 
 def implementation_files(outside: list[str]) -> dict[str, Path]:
-    """Name to file: those in implementations/, and files named on the command line."""
+    """Implementations by name: those in implementations/, and files from the command line."""
     return python_files(implementations, outside)
 
 
 def workload_files(outside: list[str]) -> dict[str, Path]:
-    """Name to file: those in bench/contract/workloads/, and files named on the command line."""
+    """Workloads by name: those in bench/contract/workloads/, and files from the command line."""
     return python_files(bench.contract.workloads, outside)
 
 
 def python_files(package: ModuleType, outside: list[str]) -> dict[str, Path]:
-    """Name to file, sorted by name, the package's own before those from outside."""
+    """Files by name: the package's own, sorted, and then those from outside."""
     own = sorted(Path(package.__path__[0]).glob("*.py"))
     paths = [path for path in own if not path.stem.startswith("_")]
     return {path.stem: path for path in [*paths, *map(Path, outside)]}
 
 
 def load(path: Path) -> ModuleType:
-    """Import a file as a module, once a process.
+    """Import a file as a module, once in a process.
 
     Raises:
-      ImportError: there is no such Python file. Whatever the file itself raises passes through.
+      ImportError: there is no such Python file.
+      Exception: whatever the file itself raises.
     """
     for package in (implementations, bench.contract.workloads):
         if path.parent.resolve() == Path(package.__path__[0]).resolve():

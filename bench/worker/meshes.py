@@ -1,4 +1,4 @@
-"""A mesh's shape as a mesh of this process's devices."""
+"""Meshes of this process's devices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.records.mesh import MeshShape
 
 
 def make_mesh(shape: MeshShape) -> Mesh:
-    """The mesh over the first devices.
+    """Make a mesh of the first devices.
 
     Raises:
       ValueError: there are fewer devices than the mesh needs.

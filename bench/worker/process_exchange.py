@@ -1,8 +1,8 @@
-"""What the processes of a launch tell one another. One process alone has nothing to ask.
+"""Exchange of values between the processes of a launch; a single process exchanges with itself.
 
-They speak by way of the supervisor, and not by collectives of their devices: where one process has
-failed at a step, the others may still be in it, and another collective would meet theirs. Every
-process has to ask the same things, in the same order.
+Values go through the supervisor, and not through collectives of the devices: if one process has
+failed at a step, the others may still be in it, and a further collective would meet the step's.
+Every process has to exchange the same values in the same order.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def join(place: Place, exchange: Callable[[Any], list[Any]]) -> None:
 
     Args:
       place: of this process.
-      exchange: gives everybody's value, by rank, for this process's own.
+      exchange: sends this process's value, and returns those of all, by rank.
 
     Raises:
-      jax.errors.JaxRuntimeError: they did not all come.
+      jax.errors.JaxRuntimeError: some did not connect.
     """
     global _exchange  # noqa: PLW0603 - there is one launch a process
     _exchange = exchange
@@ -41,35 +41,34 @@ def join(place: Place, exchange: Callable[[Any], list[Any]]) -> None:
         local_device_ids=place.get("local_devices"),
         cluster_detection_method="deactivate",
         coordinator_bind_address=place["coordinator"],
-        # Whoever started the processes sees which one is at fault; left to itself, jax ends those
-        # that wait for it.
+        # The supervisor sees which process is at fault; jax would end those that wait for it.
         heartbeat_timeout_seconds=_NEVER_S,
     )
 
 
 def leave() -> None:
-    """Part from the others: none of them takes this process's end for a failure."""
+    """Disconnect, so that the others do not take this process's end for a failure."""
     if jax.process_count() > 1:
         jax.distributed.shutdown()
 
 
 def is_main() -> bool:
-    """Whether this process speaks for all: it is of rank 0."""
+    """Whether this is the process of rank 0, which speaks for all."""
     return jax.process_index() == 0
 
 
 def gather(value: T) -> list[T]:
-    """The value of every process, by rank. It must be one that JSON can write."""
+    """The values of all processes, by rank. They must be serializable as JSON."""
     return [value] if _exchange is None else _exchange(value)
 
 
 def from_main(value: T) -> T:
-    """The value that the process of rank 0 has."""
+    """The value of the process of rank 0."""
     return gather(value)[0]
 
 
 def to_host(array: Any) -> np.ndarray:
-    """An array as a whole, also where this process has a part of it alone: then, a collective."""
+    """Copy a whole array to the host; a collective if this process has only a part of it."""
     if isinstance(array, jax.Array) and not (
         array.is_fully_addressable or array.is_fully_replicated
     ):

@@ -124,7 +124,7 @@ def test_annotations_of_the_implementations_own_are_no_steps():
 
 
 def test_a_file_that_is_no_trace():
-    with pytest.raises(ValueError, match="no profiler's trace"):
+    with pytest.raises(ValueError, match="this is not a profiler's trace"):
         read(b"\xff\xff\xff\xff no", "step")
 
 

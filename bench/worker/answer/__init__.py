@@ -1,1 +1,1 @@
-"""Programs that answer one question on stdout, as JSON, and end."""
+"""Programs that each answer one question on stdout, as JSON."""

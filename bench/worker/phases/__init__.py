@@ -1,1 +1,1 @@
-"""What happens beside the rounds: input, checkpoints, training."""
+"""Input arms, and the phases after the rounds: checkpoints and training."""

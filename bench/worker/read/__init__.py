@@ -1,1 +1,1 @@
-"""What compiled programs say of themselves."""
+"""Readers of compiled programs."""

@@ -1,4 +1,4 @@
-"""What the operations of a trace are: looked up in the compiled programs, never told by a name."""
+"""The operations of a trace, looked up in the compiled programs and never guessed from a name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHAPES = {
 
 @dataclass(frozen=True)
 class Operation:
-    """One instruction of a program, as far as explaining its time needs it."""
+    """One instruction of a program, with what is needed to explain its time."""
 
     module: str
     name: str
@@ -38,7 +38,7 @@ class Operation:
     source: str
     """Innermost source line: `optax/_src/transform.py:283`; empty if unknown."""
     shapes: tuple[str, ...]
-    """Of what it makes: `f32[256,1024]`."""
+    """Of its results: `f32[256,1024]`."""
     transposes: bool
     """Whether it moves elements to another layout, alone or beside computing."""
     groups: tuple[tuple[int, ...], ...] = ()
@@ -47,7 +47,7 @@ class Operation:
     start: str = ""
     """Name of the operation that began an asynchronous one, of which this is the end."""
     inside: Category = "elementwise"
-    """Category of what a control operation calls."""
+    """Category of the operations that a control operation calls."""
 
 
 def unknown(module: str, name: str) -> Operation:
@@ -56,7 +56,7 @@ def unknown(module: str, name: str) -> Operation:
 
 
 class Module:
-    """A compiled module, read where it is asked for something."""
+    """A compiled module, whose parts are read when they are needed."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
@@ -64,11 +64,8 @@ class Module:
 
     @cached_property
     def number(self) -> int:
-        """Its id, which traces call the program's.
-
-        Only the serialized HloModuleProto has it, as its field 5.
-        """
-        return int(_varints(self._module.as_serialized_hlo_module_proto()).get(5, 0))
+        """Its id, which traces call the program's: field 5 of the serialized HloModuleProto."""
+        return int(_integer_fields(self._module.as_serialized_hlo_module_proto()).get(5, 0))
 
     @cached_property
     def computations(self) -> dict[str, list[Any]]:
@@ -77,7 +74,7 @@ class Module:
 
     @cached_property
     def instructions(self) -> dict[str, Any]:
-        """By name, over all computations."""
+        """Instructions of all computations, by name."""
         return {one.name: one for own in self.computations.values() for one in own}
 
     @cached_property
@@ -86,7 +83,7 @@ class Module:
         return hlo.Sources(self._module)
 
     def inner(self, instruction: Any) -> list[Any]:
-        """An instruction; of those that call others, what they call, however deep."""
+        """The instructions that an instruction calls, however deep; itself if it calls none."""
         called = [name for name, _ in hlo.called(instruction) if name in self.computations]
         if hlo.opcode(instruction) not in {"fusion", *_CONTROL} or not called:
             return [instruction]
@@ -105,19 +102,19 @@ class Operations:
 
     Args:
       own: modules of the programs that the step compiled.
-      devices: of the mesh.
+      devices: number of devices of the mesh.
       others: modules of all other programs of the process. A step may run programs that were
-        compiled before it, as small ones of jax.numpy are.
+        compiled before it, such as small ones of jax.numpy.
     """
 
     def __init__(self, own: Sequence[Module], devices: int, others: Sequence[Module] = ()) -> None:
         self._devices = devices
-        self._own: defaultdict[str, list[Module]] = defaultdict(list)
-        self._others: defaultdict[str, list[Module]] = defaultdict(list)
-        for modules, found in ((own, self._own), (others, self._others)):
+        self._modules: defaultdict[str, list[tuple[Module, bool]]] = defaultdict(list)
+        """Modules by name, and whether they are the step's own; own ones first."""
+        for modules, is_own in ((own, True), (others, False)):
             for module in modules:
-                found[module.name].append(module)
-        self._found: dict[tuple[str, str, int], Operation] = {}
+                self._modules[module.name].append((module, is_own))
+        self._operations: dict[tuple[str, str, int], Operation] = {}
 
     def get(self, module: str, name: str, program: int = 0) -> Operation:
         """The operation; one of category `unknown` if no program has it.
@@ -125,21 +122,21 @@ class Operations:
         Args:
           module: name of its module, which several programs may share.
           name: of the instruction.
-          program: which of them it is, as traces number programs; 0 if they do not say.
+          program: number of the program in the trace; 0 if the trace does not say.
         """
         key = (module, name, program)
-        if key not in self._found:
-            self._found[key] = self._look_up(module, name, program)
-        return self._found[key]
+        if key not in self._operations:
+            self._operations[key] = self._look_up(module, name, program)
+        return self._operations[key]
 
     def _look_up(self, module: str, name: str, program: int) -> Operation:
-        own = [one for one in self._own[module] if name in one.instructions]
-        others = [one for one in self._others[module] if program and name in one.instructions]
-        # Of programs from the compilation cache, the number may be another process's.
-        exact = [one for one in (*own, *others) if program and one.number == program]
-        found = next(iter([*exact, *own]), None)
-        if found is None:
+        candidates = [pair for pair in self._modules[module] if name in pair[0].instructions]
+        # A program from the compilation cache may have the number that it has in another process.
+        exact = [found for found, _ in candidates if program and found.number == program]
+        own = [found for found, is_own in candidates if is_own]
+        if not (exact or own):
             return unknown(module, name)
+        found = (exact or own)[0]
         return _read(found, found.instructions[name], self._devices)
 
 
@@ -177,11 +174,10 @@ def _category(opcode: str, inner: Iterable[Any]) -> Category:
 
 
 def phase_of(op_name: str, source: str) -> str:
-    """Which part of a step an operation belongs to.
+    """The part of a step that an operation belongs to, by the transformations it was traced under.
 
-    By the transformations that it was traced under: `jit(step)/transpose(jvp())/dot_general` is of
-    the backward pass, `jit(step)/jvp()/...` of the forward pass. What is under neither and written
-    in optax is of the update.
+    `jit(step)/transpose(jvp())/dot_general` belongs to the backward pass, `jit(step)/jvp()/...` to
+    the forward pass. An operation under neither belongs to the update if optax's source has it.
     """
     if "rematted_computation" in op_name:
         return "recomputed"
@@ -193,7 +189,7 @@ def phase_of(op_name: str, source: str) -> str:
 
 
 def joined(groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """Sets of devices that groups connect: pairs of a collective-permute may be a chain."""
+    """Join groups that share devices: pairs of a collective-permute may form a chain."""
     sets: list[set[int]] = []
     for group in groups:
         touching = [one for one in sets if one & set(group)]
@@ -202,9 +198,9 @@ def joined(groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(sorted(one)) for one in sets)
 
 
-def _varints(message: bytes) -> dict[int, int]:
+def _integer_fields(message: bytes) -> dict[int, int]:
     """The integer fields of a serialized protocol buffer, by number (protobuf.dev/encoding)."""
-    found, at = {}, 0
+    fields, at = {}, 0
 
     def varint() -> int:
         nonlocal at
@@ -214,14 +210,14 @@ def _varints(message: bytes) -> dict[int, int]:
             at += 1
             value |= (byte & 0x7F) << shift
             shift += 7
-            if byte < 0x80:  # noqa: PLR2004 - the highest bit says that more bytes follow
+            if byte < 0x80:  # noqa: PLR2004 - the highest bit marks that more bytes follow
                 return value
 
     while at < len(message):
-        field, kind = divmod(varint(), 8)
+        number, kind = divmod(varint(), 8)
         if kind == 0:
-            found[field] = varint()
+            fields[number] = varint()
         else:
             length = varint() if kind == 2 else {1: 8, 5: 4}[kind]  # noqa: PLR2004
             at += length
-    return found
+    return fields

@@ -1,9 +1,9 @@
-"""What a profiler's trace says happened: steps, and the operations of each device.
+"""The steps of a profiler's trace, and the operations of each device.
 
-One reader for three layouts of planes. On CPU all operations are on threads of `/host:CPU`, and say
-their device and launch themselves. On GPU every device has a plane with a line a stream, on TPU one
-with the lines `XLA Ops` and `Async XLA Ops`. Steps are annotations on the host everywhere; each is
-waited for, so that what runs during a step is the step's.
+One reader for three layouts of planes. On CPU all operations are on threads of `/host:CPU`, and
+carry their device and launch. On GPU every device has a plane with a line for each stream, on TPU
+one with the lines `XLA Ops` and `Async XLA Ops`. Steps are annotations on the host everywhere; each
+is waited for, so that whatever runs during a step belongs to it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Event:
     """Its ordinal in the process."""
     module: str
     op: str
-    """Its instruction; where the platform does not say, whatever it calls what ran."""
+    """Its instruction, or the platform's own name for it."""
     launch: int
-    """Run of a program that it belongs to; 0 where the platform does not say."""
+    """The run of a program that it belongs to; 0 if unknown."""
     start: int
     end: int
-    """When its result was there, also where a thread only started it and others did it."""
+    """When its result was there, also if one thread started it and others did the work."""
     program: int = 0
-    """Number of the program among those of its name; 0 where the platform does not say."""
+    """Number of the program among those of its name; 0 if unknown."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Recording:
     events: list[Event]
     """By time of their start."""
     began: int
-    """When its clock showed 0: nanoseconds since 1970, UTC; 0 where the trace does not say."""
+    """When its clock showed 0: nanoseconds since 1970, UTC; 0 if unknown."""
 
 
 def read(serialized: bytes, step: str) -> Recording:
@@ -60,15 +60,15 @@ def read(serialized: bytes, step: str) -> Recording:
 
     Args:
       serialized: the content.
-      step: what steps are annotated with.
+      step: name of the annotations of steps.
 
     Raises:
-      ValueError: it is none.
+      ValueError: the content is not an XSpace.
     """
     try:
         data = ProfileData.from_serialized_xspace(serialized)
     except RuntimeError as error:
-        raise ValueError(f"no profiler's trace: {error}") from error
+        raise ValueError(f"this is not a profiler's trace: {error}") from error
     with warnings.catch_warnings():
         # The types of jaxlib's binding have no __module__, which Python 3.12 and later deprecates.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -122,7 +122,7 @@ class _Run:
 
 
 def _event(event: Any, stats: dict[str, Any], device: int, op: str, run: _Run) -> Event:
-    """An event with what its stats say; of its program, else what `run` says."""
+    """Make an event from its stats; `run` gives the program if they do not."""
     return Event(
         device=device,
         module=str(stats.get("hlo_module", run.module)),
@@ -135,24 +135,24 @@ def _event(event: Any, stats: dict[str, Any], device: int, op: str, run: _Run) -
 
 
 def _named(name: str) -> str:
-    """The operation of an event that is named by its instruction's text, as on TPU."""
-    found = re.match(r"%([\w.-]+) = ", name)
-    return found[1] if found else name
+    """The operation of an event that has its instruction's text as a name, as on TPU."""
+    match = re.match(r"%([\w.-]+) = ", name)
+    return match[1] if match else name
 
 
 @dataclass
 class _Thread:
-    """What one thread of the host recorded."""
+    """The records of one thread of the host."""
 
     steps: list[tuple[int, int]] = field(default_factory=list)
     started: list[tuple[int, Event]] = field(default_factory=list)
-    """Events as the thread saw them, with the number that their completion refers to."""
+    """Events that the thread started, with the number that their completion refers to."""
     completed: list[tuple[int, int]] = field(default_factory=list)
     """Numbers of operations whose completion this thread noted, and when."""
     regions: list[int] = field(default_factory=list)
-    """When the thread began a task of its pool."""
+    """When the thread began each task of its pool."""
     others: list[int] = field(default_factory=list)
-    """When it began an operation, or to run what waited for one."""
+    """When it began each operation, or the execution of what waited for one."""
 
     @classmethod
     def of(cls, line: Any, step: str) -> _Thread:
@@ -171,17 +171,17 @@ class _Thread:
                 stats = dict(event.stats)
                 if "hlo_op" in stats:
                     device = int(stats.get("device_ordinal", 0))
-                    found = _event(event, stats, device, str(stats["hlo_op"]), _Run())
-                    thread.started.append((int(stats.get("_p", 0)), found))
+                    started = _event(event, stats, device, str(stats["hlo_op"]), _Run())
+                    thread.started.append((int(stats.get("_p", 0)), started))
         thread.others += [event.start for _, event in thread.started]
         thread.regions.sort()
         thread.others.sort()
         return thread
 
     def finished(self, noted: int, since: int) -> int:
-        """When an operation was done whose completion the thread noted then.
+        """When an operation was done whose completion the thread noted at `noted`.
 
-        What waited for the operation may run first, within the same task and before the note.
+        Whatever waited for the operation may run first, within the same task and before the note.
         """
         task = self.regions[bisect_right(self.regions, noted) - 1 :][:1]
         earliest = max([since, *(start for start in task if start <= noted)])
@@ -191,8 +191,8 @@ class _Thread:
 def _of_threads(threads: list[_Thread]) -> Iterator[Event]:
     """Operations of XLA:CPU.
 
-    An operation's event covers the thread that started it. What it handed to other threads (a
-    matrix product's parts, for instance) is done when the last of them notes `end: <operation>`.
+    An operation's event covers the thread that started it. The work that it handed to other threads
+    (parts of a matrix product, say) is done when the last of them notes `end: <operation>`.
     """
     notes: defaultdict[int, list[tuple[_Thread, int]]] = defaultdict(list)
     for thread in threads:
