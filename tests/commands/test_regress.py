@@ -452,7 +452,7 @@ def test_helpers_that_are_not_found_by_the_path_are_noticed(two_states: tuple[Pa
     head, base = two_states
     # As a finder of an editable installation does, which knows folders of its own.
     (base / "step.py").write_text(f"import sys\nsys.path.insert(0, {str(head / 'src')!r})\n{STRAY}")
-    message = r"helpers_of_a_gate, helpers_of_a_gate\.which came from there"
+    message = r"imported helpers_of_a_gate, helpers_of_a_gate\.which from the working tree"
     with pytest.raises(ImportError, match=message), BaseModules(base, head):
         load(base / "step.py")
     assert "helpers_of_a_gate" not in sys.modules
