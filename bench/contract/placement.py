@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -67,9 +68,7 @@ def place_batch_on_shards(batch: Any, sharding: NamedSharding) -> Any:
     """
     axes = sharding.spec[0] if sharding.spec else None
     names = (axes,) if isinstance(axes, str) else tuple(axes or ())
-    shards = 1
-    for name in names:
-        shards *= sharding.mesh.shape[name]
+    shards = math.prod(sharding.mesh.shape[name] for name in names)
     for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
         name = jax.tree_util.keystr(path) or "the batch"
         if not jnp.shape(leaf):
@@ -86,9 +85,6 @@ def place_model_state_on_shards(
 ) -> Any:
     """Copy a pytree of arrays onto the mesh.
 
-    A compiled program makes the copy, because `jax.device_put` may reuse its source's buffer for
-    one of the replicas; a step that donates the replica would then delete the source.
-
     Args:
       state: parameters, optimizer state, or both.
       mesh: the target.
@@ -99,36 +95,18 @@ def place_model_state_on_shards(
     Raises:
       ValueError: `param_sharding` is another string, or an expression applies to no array.
     """
-    if isinstance(param_sharding, str):
-        if param_sharding != "replicate":
-            raise ValueError(
-                f"param_sharding is {param_sharding!r}; "
-                "it is 'replicate' or a PartitionSpec by path"
-            )
-        rules: Mapping[str, P] = {}
-    else:
-        rules = param_sharding
-    used = set()
+    if isinstance(param_sharding, str) and param_sharding != "replicate":
+        raise ValueError(
+            f"param_sharding is {param_sharding!r}; it is 'replicate' or a PartitionSpec by path"
+        )
+    by_path = {} if isinstance(param_sharding, str) else param_sharding
 
-    def sharding(path: Any, _: Any) -> NamedSharding:
-        for expression, spec in rules.items():
-            if re.search(expression, path_of(path)):
-                used.add(expression)
-                return NamedSharding(mesh, spec)
-        return NamedSharding(mesh, P())
+    def matches(expression: str) -> Callable[[str, Any], bool]:
+        return lambda path, _: re.search(expression, path) is not None
 
-    shardings = jax.tree_util.tree_map_with_path(sharding, state)
-    unused = [expression for expression in rules if expression not in used]
-    if unused:
-        paths = [path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(state)]
-        taken = [name for name in unused if any(re.search(name, path) for path in paths)]
-        if taken:
-            raise ValueError(
-                f"earlier expressions match every path that {', '.join(taken)} matches"
-            )
-        raise ValueError(f"no path matches {', '.join(unused)}; the paths are: {', '.join(paths)}")
-    copy = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree), out_shardings=shardings)
-    return copy(state)
+    rules = [(expression, matches(expression), spec) for expression, spec in by_path.items()]
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    return _copy(state, mesh, [(path_of(path), leaf) for path, leaf in leaves], rules)
 
 
 def place_nnx_state_on_shards(
@@ -146,25 +124,42 @@ def place_nnx_state_on_shards(
     Raises:
       ValueError: a filter applies to no variable.
     """
-    filters = [(nnx.filterlib.to_predicate(kind), spec) for kind, spec in filter_sharding]
-    used = set()
+    rules = [(kind, nnx.filterlib.to_predicate(kind), spec) for kind, spec in filter_sharding]
+    copied: nnx.State = _copy(state, mesh, list(nnx.to_flat_state(state)), rules)
+    return copied
 
-    def sharding(path: tuple[Any, ...], variable: Any) -> Any:
-        for number, (lets_through, spec) in enumerate(filters):
-            if lets_through(path, variable):
-                used.add(number)
-                return NamedSharding(mesh, spec)
-        return NamedSharding(mesh, P())
 
-    flat = nnx.to_flat_state(state)
-    shardings = [sharding(path, variable) for path, variable in flat]
-    for number, (kind, _) in enumerate(filter_sharding):
-        if number not in used:
-            if any(filters[number][0](path, variable) for path, variable in flat):
-                raise ValueError(f"earlier filters match every variable that {kind!r} matches")
-            raise ValueError(f"the filter {kind!r} matches no variable of the state")
-    arrays, structure = jax.tree.flatten(state)
-    copy = jax.jit(lambda leaves: [jnp.copy(leaf) for leaf in leaves], out_shardings=shardings)
+def _copy(
+    tree: Any,
+    mesh: Mesh,
+    leaves: Sequence[tuple[Any, Any]],
+    rules: Sequence[tuple[Any, Callable[[Any, Any], bool], P]],
+) -> Any:
+    """Copy a pytree onto the mesh; the first rule that matches a leaf shards it.
+
+    A compiled program makes the copy, because `jax.device_put` may reuse its source's buffer for
+    one of the replicas; a step that donates the replica would then delete the source.
+
+    Args:
+      tree: what to copy.
+      mesh: the target.
+      leaves: path and value of each leaf.
+      rules: name, predicate of path and value, and PartitionSpec. Each has to apply to a leaf.
+    """
+    matches = [[rule(path, leaf) for _, rule, _ in rules] for path, leaf in leaves]
+    first = [row.index(True) if any(row) else None for row in matches]
+    for number, (name, _, _) in enumerate(rules):
+        if number not in first:
+            if any(row[number] for row in matches):
+                raise ValueError(f"earlier rules match everything that {name!r} matches")
+            paths = ", ".join(str(path) for path, _ in leaves)
+            raise ValueError(f"nothing matches {name!r}; the paths are: {paths}")
+    specs = [P() if number is None else rules[number][2] for number in first]
+    arrays, structure = jax.tree.flatten(tree)
+    copy = jax.jit(
+        lambda arrays: [jnp.copy(array) for array in arrays],
+        out_shardings=[NamedSharding(mesh, spec) for spec in specs],
+    )
     return jax.tree.unflatten(structure, copy(arrays))
 
 
