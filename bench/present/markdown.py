@@ -26,7 +26,7 @@ from bench.present import (
 )
 from bench.present.caveats import Caveat, caveats
 from bench.present.print_plots import sample
-from bench.present.rendering import environment
+from bench.present.rendering import environment, reading_guide
 from bench.records import numbers
 from bench.records.statuses import STATUSES
 
@@ -111,8 +111,7 @@ class Content:
     endings: Table | None
     environment: list[tuple[str, str]]
     command: str
-    traced: bool
-    trained: bool
+    guide: list[tuple[str, Markup]]
     projected: Projected | None
     """None if the run has no projection."""
 
@@ -144,8 +143,7 @@ def content(
         endings=endings,
         environment=run_environment.environment(manifest, energy_sentences.sentence(found)),
         command=command_lines.of_run(manifest),
-        traced=bool(found.traces),
-        trained=bool(found.losses),
+        guide=reading_guide(traces=bool(found.traces), losses=bool(found.losses)),
         projected=projected,
     )
 

@@ -21,7 +21,7 @@ from bench.present import (
     vega,
 )
 from bench.present.caveats import Caveat, caveats
-from bench.present.rendering import environment, stylesheet
+from bench.present.rendering import environment, reading_guide, stylesheet
 from bench.records.statuses import STATUSES, VERDICT_STYLES
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ class Page:
     tables: list[dict[str, Any]]
     """Those of `page_data.build` that have a section of their own."""
     timed: bool
-    traced: bool
-    trained: bool
+    guide: list[tuple[str, Markup]]
     projected: Projected | None
     """None if the run has no projection."""
     first: int
@@ -141,8 +140,7 @@ def make(
         endings=run_tables.endings(cells),
         tables=[table for table in data["tables"] if table["name"] != "causes"],
         timed=not found.timeline.empty,
-        traced=bool(found.traces),
-        trained=bool(found.losses),
+        guide=reading_guide(traces=bool(found.traces), losses=bool(found.losses)),
         projected=projected,
         first=FIRST,
         licence=vega.LICENCE,

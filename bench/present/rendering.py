@@ -1,13 +1,14 @@
-"""How pages are filled in: one look, everything escaped for what the page is written in."""
+"""Filling in page templates: one style, and every value escaped for the page's language."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from bench.records import files
 
@@ -15,7 +16,7 @@ _HERE = Path(__file__).with_name("templates")
 
 
 def environment(folder: Path = _HERE, *, markdown: bool) -> Environment:
-    """For templates in a folder, and those here: HTML, or GitHub's Markdown."""
+    """Templates of HTML, or of GitHub's Markdown, in a folder and among the shared ones."""
     made = Environment(
         loader=FileSystemLoader([folder, _HERE]),
         autoescape=not markdown,  # noqa: S701 - `finalize` escapes every value, for Markdown
@@ -28,6 +29,7 @@ def environment(folder: Path = _HERE, *, markdown: bool) -> Environment:
         made.filters["code"] = _code
     else:
         made.globals["style"] = Markup(stylesheet())  # noqa: S704
+        made.filters["prose"] = _prose
     return made
 
 
@@ -37,7 +39,7 @@ def write_pages(folder: Path, name: str, templates: Path = _HERE, **values: Any)
     Args:
       folder: where to write `NAME.md` and `NAME.html`.
       name: of the templates, `NAME.md.j2` and `NAME.html.j2`.
-      templates: folder of the templates, which may include those here.
+      templates: folder of the templates, which may include the shared ones.
       values: for the templates.
 
     Raises:
@@ -51,12 +53,35 @@ def write_pages(folder: Path, name: str, templates: Path = _HERE, **values: Any)
 
 
 def stylesheet() -> str:
-    """What all pages look like."""
+    """The style of all pages."""
     return (_HERE / "style.css").read_text("utf-8")
 
 
+def reading_guide(**present: bool) -> list[tuple[str, Markup]]:
+    """Terms of a report with their explanations in Markdown.
+
+    Args:
+      present: whether the run has `traces` and `losses`, which some entries need.
+    """
+    text = Path(__file__).with_name("reading_guide.toml").read_text("utf-8")
+    return [
+        (entry["term"], Markup(entry["text"].strip()))  # noqa: S704 (is ours)
+        for entry in tomllib.loads(text)["entry"]
+        if present.get(entry.get("needs"), True)
+    ]
+
+
+def _prose(text: str) -> Markup:
+    """HTML of a text of our own with `code`, *emphasis* and [links](to) in Markdown."""
+    html = str(escape(str(text)))
+    html = re.sub(r"`(.+?)`", r"<code>\1</code>", html)
+    html = re.sub(r"\[(.+?)\]\((.+?)\)", r'<a href="\2">\1</a>', html)
+    # A name with a star, `*.jsonl`, is code by now.
+    return Markup(re.sub(r"(?<!>)\*(\w[\w ]*)\*", r"<em>\1</em>", html))  # noqa: S704
+
+
 def escape_markdown(value: Any) -> str:
-    """Text that GitHub's Markdown, also within a table, shows as it is. Lines are joined."""
+    """Text that GitHub's Markdown shows as it is, even within a table. Lines are joined."""
     if isinstance(value, Markup):
         return str(value)
     text = " ".join(str(value).split())
@@ -67,5 +92,5 @@ def escape_markdown(value: Any) -> str:
 
 
 def _code(value: str) -> Markup:
-    """A code block's line, which cannot end its block."""
+    """A line of a code block, which cannot end its block."""
     return Markup("    " + " ".join(value.split()))  # noqa: S704

@@ -97,7 +97,7 @@ def test_how_it_was_run_and_traced_is_said(text, tmp_path) -> None:
     found = cell_table.build(run)
     traced = page.html(found, run.manifest, sentences.summaries(found))
     for shown, said in ((text, False), (traced, True)):
-        assert ("<code>nox -s tensorboard</code> shows them" in shown) == said
+        assert ("<code>nox -s tensorboard</code> serves them" in shown) == said
 
 
 def test_hostile_names_break_nothing(tmp_path) -> None:

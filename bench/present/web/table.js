@@ -11,211 +11,184 @@ const ROWS_A_PAGE = 50;
  *   cell that a row is about, to which its first column leads
  * state: {sort, down, query, filters}, kept by the caller; `changed()` is called when it has.
  */
-function makeTable({
-  title,
-  name,
-  columns,
-  rows,
-  state = {},
-  changed = () => {},
-  search = rows.length > 8,
-}) {
-  const textOf = ({ format }, value) =>
-    typeof format === "function" ? format(value) : formatted(value, format);
-  const detailOf = ({ key }, row) => row.detail?.[key] ?? "";
-  const ofCells = rows.some((row) => known(row.cell));
-  const placed = columns.some(({ key }) => key === "mesh");
-  const placeOf = (row) => (placed ? "" : element("small", {}, whereOf(CELLS[row.cell])));
-  const alignmentOf = ({ format, long }) =>
-    [isNumber(format) ? "right" : "", long ? "long" : ""].join(" ").trim();
+function makeTable({ title, name, columns, rows, state = {}, changed = () => {}, search }) {
+  let pages = 1;
+  state.filters ??= {};
+  const body = element("tbody");
+  const count = element("span", { class: "count", role: "status" });
+  const more = element("button", { type: "button" }, "Show more rows");
+  const headings = columns.map((column) => heading(column, sortBy));
+  const chosenRows = rowFinder(columns, rows, state);
+
+  function draw() {
+    const found = chosenRows();
+    for (const { key, cell, arrow } of headings) {
+      const sorted = state.sort === key;
+      if (sorted) cell.setAttribute("aria-sort", state.down ? "descending" : "ascending");
+      else cell.removeAttribute("aria-sort");
+      arrow.textContent = sorted ? (state.down ? " \u25be" : " \u25b4") : "";
+    }
+    body.replaceChildren(...found.slice(0, pages * ROWS_A_PAGE).map((row) => line(columns, row)));
+    const of = found.length === rows.length ? "" : `${found.length} of `;
+    count.textContent = `${of}${rows.length} rows`;
+    more.hidden = found.length <= pages * ROWS_A_PAGE;
+  }
+
+  function redrawn(change) {
+    Object.assign(state, change);
+    pages = 1;
+    draw();
+    changed();
+  }
+
+  function sortBy(key) {
+    redrawn({ sort: key, down: state.sort === key && !state.down });
+  }
+
+  more.addEventListener("click", () => {
+    pages += 4;
+    draw();
+  });
+  const download = element("button", { type: "button" }, "CSV");
+  download.setAttribute("aria-label", `Download as CSV: ${title}`);
+  download.addEventListener("click", () => downloadCsv(name, csvLines(columns, chosenRows())));
+  const tools = element(
+    "div",
+    { class: "tools" },
+    (search ?? rows.length > 8) ? searchField(title, state, redrawn) : "",
+    ...columns
+      .filter(({ filter }) => filter)
+      .map((column) => filterOf(column, rows, title, state, redrawn)),
+    count,
+    download,
+  );
+  draw();
+  const table = element(
+    "table",
+    { class: "numbers" },
+    element("caption", { class: "unseen" }, title),
+    element("thead", {}, element("tr", {}, ...headings.map(({ cell }) => cell))),
+    body,
+  );
+  const scrolled = { class: "wide", tabindex: "0", role: "region", "aria-label": title };
+  return element("div", { class: "table" }, tools, element("div", scrolled, table), more);
+}
+
+const textOf = ({ format }, value) =>
+  typeof format === "function" ? format(value) : formatted(value, format);
+
+const detailOf = ({ key }, row) => row.detail?.[key] ?? "";
+
+/* Numbers are aligned right. */
+const alignmentOf = ({ format = "text", long }) =>
+  `${["text", "status", "command"].includes(format) ? "" : "right"}${long ? " long" : ""}`.trim();
+
+function heading(column, sortBy) {
+  const { key, title, note } = column;
+  const arrow = element("span", { class: "arrow", "aria-hidden": "true" });
+  const button = element("button", { type: "button", class: "sort" }, title, arrow);
+  button.addEventListener("click", () => sortBy(key));
+  const below = note ? element("small", {}, note) : "";
+  const cell = element("th", { scope: "col", class: alignmentOf(column) }, button, below);
+  return { key, cell, arrow };
+}
+
+function line(columns, row) {
+  const cells = columns.map((column, number) => {
+    const text = textOf(column, row[column.key]);
+    const detail = detailOf(column, row);
+    const below = detail ? element("small", {}, detail) : "";
+    if (!number) {
+      const name = element("div", {}, ...rowName(columns, row, text, below));
+      return element("th", { scope: "row" }, name);
+    }
+    const shown = column.format === "command" ? folded(text) : text;
+    return element("td", { class: alignmentOf(column) }, shown, below);
+  });
+  return element("tr", {}, ...cells);
+}
+
+/* The name of a row leads to its cell; unless the table says where that is, it stands below. */
+function rowName(columns, row, text, below) {
+  if (!known(row.cell)) return [...broken(text), below];
+  const cell = CELLS[row.cell];
+  const placed = below || columns.some(({ key }) => key === "mesh");
+  return [cellLink(cell, text), placed ? below : element("small", {}, whereOf(cell))];
+}
+
+/* A long text that is seen on demand. */
+function folded(text) {
+  const summary = element("summary", {}, "command");
+  return element("details", { class: "command" }, summary, element("code", {}, text));
+}
+
+/* A function that finds the rows that the state asks for, in its order. */
+function rowFinder(columns, rows, state) {
   let words = null; // Of each row, once somebody searches.
   const wordsOf = (row) =>
     columns
       .map((column) => `${textOf(column, row[column.key])} ${detailOf(column, row)}`)
       .join(" ")
       .toLowerCase();
-  state.filters ??= {};
-  let pages = 1;
-
-  const body = element("tbody");
-  const count = element("span", { class: "count", role: "status" });
-  const more = element(
-    "button",
-    {
-      type: "button",
-      onclick: () => {
-        pages += 4;
-        draw();
-      },
-    },
-    "Show more rows",
-  );
-  const headings = columns.map((column) => {
-    const arrow = element("span", { class: "arrow", "aria-hidden": "true" });
-    const button = element("button", { type: "button", class: "sort" }, column.title, arrow);
-    const cell = element(
-      "th",
-      { scope: "col", class: alignmentOf(column) },
-      button,
-      column.note ? element("small", {}, column.note) : "",
+  return () => {
+    const wanted = Object.entries(state.filters).filter(
+      ([key, value]) => value !== "" && columns.some((column) => column.key === key),
     );
-    button.addEventListener("click", () => {
-      state.down = state.sort === column.key && !state.down;
-      state.sort = column.key;
-      draw();
-      changed();
-    });
-    return { column, cell, arrow };
-  });
-
-  function selected() {
-    let found = rows.map((_, index) => index);
-    for (const [key, wanted] of Object.entries(state.filters)) {
-      const column = columns.find((one) => one.key === key);
-      if (column && wanted !== "") {
-        found = found.filter((index) => String(rows[index][key]) === wanted);
-      }
-    }
-    for (const word of (state.query ?? "").toLowerCase().split(/\s+/).filter(Boolean)) {
-      words ??= rows.map(wordsOf);
-      found = found.filter((index) => words[index].includes(word));
-    }
-    const column = columns.find((one) => one.key === state.sort);
-    if (!column) return found;
-    const values = rows.map((row) => row[column.key]);
+    const searched = (state.query ?? "").toLowerCase().split(/\s+/).filter(Boolean);
+    if (searched.length) words ??= new Map(rows.map((row) => [row, wordsOf(row)]));
+    const found = rows.filter(
+      (row) =>
+        wanted.every(([key, value]) => String(row[key]) === value) &&
+        searched.every((word) => words.get(row).includes(word)),
+    );
+    const sorted = columns.some(({ key }) => key === state.sort);
     const sign = state.down ? -1 : 1;
-    return found.sort((a, b) => {
-      const [one, other] = [values[a], values[b]];
-      if (!known(one) || !known(other)) return known(other) - known(one) || a - b;
-      if (one === other) return a - b;
-      if (typeof one === "string") {
-        return sign * one.localeCompare(other, "en", { numeric: true });
-      }
-      return sign * (one < other ? -1 : 1);
-    });
-  }
-
-  function draw() {
-    const found = selected();
-    for (const { column, cell, arrow } of headings) {
-      const sorted = state.sort === column.key;
-      if (sorted) cell.setAttribute("aria-sort", state.down ? "descending" : "ascending");
-      else cell.removeAttribute("aria-sort");
-      arrow.textContent = sorted ? (state.down ? " \u25be" : " \u25b4") : "";
-    }
-    body.replaceChildren(
-      ...found.slice(0, pages * ROWS_A_PAGE).map((index) => {
-        const row = rows[index];
-        return element(
-          "tr",
-          {},
-          ...columns.map((column, number) => {
-            const text = textOf(column, row[column.key]);
-            const detail = detailOf(column, row);
-            const below = detail ? element("small", {}, detail) : "";
-            if (number) {
-              const shown = column.format === "command" ? folded(text) : text;
-              return element("td", { class: alignmentOf(column) }, shown, below);
-            }
-            const name = known(row.cell)
-              ? [cellLink(CELLS[row.cell], text), below || placeOf(row)]
-              : [...broken(text), below];
-            return element("th", { scope: "row" }, element("div", {}, ...name));
-          }),
-        );
-      }),
-    );
-    count.textContent =
-      found.length === rows.length
-        ? `${rows.length} rows`
-        : `${found.length} of ${rows.length} rows`;
-    more.hidden = found.length <= pages * ROWS_A_PAGE;
-  }
-
-  const download = () =>
-    downloadCsv(name, [
-      [...(ofCells ? ["cell"] : []), ...columns.map(({ key }) => key)],
-      ...selected().map((index) => [
-        ...(ofCells ? [CELLS[rows[index].cell]?.full] : []),
-        ...columns.map(({ key }) => rows[index][key]),
-      ]),
-    ]);
-
-  const tools = element("div", { class: "tools" });
-  if (search) {
-    const field = element("input", {
-      type: "search",
-      placeholder: "Search",
-      "aria-label": `Search in: ${title}`,
-    });
-    field.value = state.query ?? "";
-    field.addEventListener("input", () => {
-      state.query = field.value;
-      pages = 1;
-      draw();
-      changed();
-    });
-    tools.append(field);
-  }
-  for (const column of columns.filter((one) => one.filter)) {
-    const values = [...new Set(rows.map((row) => String(row[column.key])))];
-    if (values.length < 2) continue;
-    const select = element(
-      "select",
-      { "aria-label": `${column.title}, in: ${title}` },
-      element("option", { value: "" }, `${column.title}: all`),
-      ...values.map((value) =>
-        element("option", { value }, column.format === "status" ? textOf(column, value) : value),
-      ),
-    );
-    select.value = values.includes(state.filters[column.key]) ? state.filters[column.key] : "";
-    select.addEventListener("change", () => {
-      state.filters[column.key] = select.value;
-      pages = 1;
-      draw();
-      changed();
-    });
-    tools.append(select);
-  }
-  tools.append(
-    count,
-    element(
-      "button",
-      { type: "button", onclick: download, "aria-label": `Download as CSV: ${title}` },
-      "CSV",
-    ),
-  );
-  draw();
-  return element(
-    "div",
-    { class: "table" },
-    tools,
-    element(
-      "div",
-      { class: "wide", tabindex: "0", role: "region", "aria-label": title },
-      element(
-        "table",
-        { class: "numbers" },
-        element("caption", { class: "unseen" }, title),
-        element("thead", {}, element("tr", {}, ...headings.map(({ cell }) => cell))),
-        body,
-      ),
-    ),
-    more,
-  );
+    return sorted ? found.sort((a, b) => compare(a[state.sort], b[state.sort], sign)) : found;
+  };
 }
 
-/* Whether a format is of numbers, which are aligned right. */
-const isNumber = (format = "text") => !["text", "status", "command"].includes(format);
+/* Values that are missing come last, whichever the direction. */
+function compare(a, b, sign) {
+  if (!known(a) || !known(b)) return known(b) - known(a);
+  if (typeof a === "string") return sign * a.localeCompare(b, "en", { numeric: true });
+  return sign * (a - b);
+}
 
-/* A long text that is seen on demand. */
-const folded = (text) =>
-  element(
-    "details",
-    { class: "command" },
-    element("summary", {}, "command"),
-    element("code", {}, text),
+function searchField(title, state, redrawn) {
+  const label = `Search in: ${title}`;
+  const field = element("input", { type: "search", placeholder: "Search", "aria-label": label });
+  field.value = state.query ?? "";
+  field.addEventListener("input", () => redrawn({ query: field.value }));
+  return field;
+}
+
+function filterOf(column, rows, title, state, redrawn) {
+  const { key } = column;
+  const values = [...new Set(rows.map((row) => row[key]).filter(known))];
+  if (values.length < 2) return "";
+  const select = element(
+    "select",
+    { "aria-label": `${column.title}, in: ${title}` },
+    element("option", { value: "" }, `${column.title}: all`),
+    ...values.map((value) => element("option", { value }, textOf(column, value))),
   );
+  select.value = values.map(String).includes(state.filters[key]) ? state.filters[key] : "";
+  select.addEventListener("change", () =>
+    redrawn({ filters: { ...state.filters, [key]: select.value } }),
+  );
+  return select;
+}
+
+/* Values as they are; rows about cells have the cell's whole name too. */
+function csvLines(columns, rows) {
+  const keys = columns.map(({ key }) => key);
+  const named = rows.some((row) => known(row.cell));
+  const nameOf = (row) => (named ? [CELLS[row.cell]?.full] : []);
+  return [
+    [...(named ? ["cell"] : []), ...keys],
+    ...rows.map((row) => [...nameOf(row), ...keys.map((key) => row[key])]),
+  ];
+}
 
 /* Tables that are part of the page as it was written can be downloaded too, as they stand. */
 function offerDownload(button) {
