@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from bench.analyse import loss_curves, peaks
@@ -83,14 +84,11 @@ def _oversubscribed(content: Tables, manifest: Manifest) -> str:
 
 
 def _wide_floor(content: Tables) -> str:
-    wide = [
-        (width, block)
-        for block in content.comparisons
-        if block.floor and (width := floor_width(block.floor)) > block.margin
-    ]
+    floors = [(block.floor, block) for block in content.comparisons if block.floor]
+    wide = [(width, b) for floor, b in floors if (width := floor_width(floor)) > b.margin]
     if not wide:
         return ""
-    worst, where = max(wide, key=lambda pair: pair[0])
+    worst, where = max(wide, key=itemgetter(0))
     return (
         f"In {len(wide)} of {numbers.count(len(content.comparisons), 'block')}, two copies of the "
         f"same program could differ by more than the margin of {numbers.percent(where.margin)}: "
@@ -122,7 +120,7 @@ def _unsteady(content: Tables) -> str:
     ]
     if not moving:
         return ""
-    size, name, where = max(moving, key=lambda each: each[0])
+    size, name, where = max(moving, key=itemgetter(0))
     return (
         f"{numbers.count(len(moving), 'ratio')} changed within the launches by more than the "
         f"margin; most, by {numbers.percent(size)}, that of {name} in {where.name}. Such a ratio "
@@ -139,7 +137,7 @@ def _order(content: Tables) -> str:
     ]
     if not effects:
         return ""
-    size, by, where = max(effects, key=lambda each: each[0])
+    size, by, where = max(effects, key=itemgetter(0))
     blocks = numbers.count(len({block.name for _, _, block in effects}), "block")
     return (
         f"In {blocks}, the time of a turn depends on its place in the round or on what ran before "

@@ -1,4 +1,4 @@
-"""Command lines: the one that made a run, and the one that measures a block of it again."""
+"""Command lines that made a run, or that measure one of its blocks again."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def of_run(manifest: Manifest) -> str:
 
 
 def of_block(comparison: Comparison, manifest: Manifest) -> str:
-    """What measures a block again; `--implementations` and their names are to be appended.
+    """The command line that measures a block again, but for `--implementations` at its end.
 
-    A cell is measured beside its baseline, because its ratio is one to it. Files of the user's own
-    are named as they were when the run was started.
+    A cell needs its baseline beside it, because its ratio refers to that. The user's own files have
+    the names under which the run was started.
     """
     block, config = comparison.block, manifest["config"]
     words = [
@@ -50,7 +50,7 @@ def of_block(comparison: Comparison, manifest: Manifest) -> str:
 
 
 def _step(asked: StepOptions, typed: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """The options of a step, and where its files are; `typed` is what the run was asked for."""
+    """The options of a step, and of its files; `typed` holds options as the run was given them."""
     yield from ("--precision", asked.precision)
     if asked.microbatches > 1:
         yield from ("--microbatches", str(asked.microbatches))

@@ -1,4 +1,4 @@
-"""What counted the energy of a run, or why it is unknown, in a sentence."""
+"""A sentence on what counted the energy of a run, or why it is unknown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def sentence(found: Tables) -> str:
-    """What was counted, or why the energy is unknown; empty where no launch looked for counters."""
+    """What counted the energy, or why it is unknown; empty if no launch looked for counters."""
     meters = [meter for block in found.comparisons for meter in found.meters.get(block.name, ())]
     reasons = sorted({meter["reason"] for meter in meters if meter["reason"]})
     known = [meter for meter in meters if not meter["reason"]]
@@ -22,8 +22,8 @@ def sentence(found: Tables) -> str:
         longest = max(meter["period_s"] for meter in known)
         kinds = sorted({_kinds(meter["counted"]) for meter in known})
         parts.append(
-            f"of {' or '.join(kinds)}, each as a whole, with idle power and other programs; "
-            f"counters that move every {numbers.si(longest, 's')}"
+            f"of {' or '.join(kinds)}, each as a whole, with idle power and other programs; the "
+            f"counters advance every {numbers.si(longest, 's')}"
         )
         unsure = _unsure(found)
         if unsure:
@@ -49,6 +49,6 @@ def _unsure(found: Tables) -> str:
     if not missing:
         return ""
     return (
-        f"unknown of {numbers.count(missing, 'cell')}, whose turns are too short for that: more "
+        f"unknown for {numbers.count(missing, 'cell')}, whose turns are too short for that: more "
         "--seconds make them longer"
     )

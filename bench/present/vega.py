@@ -1,4 +1,4 @@
-"""The charting library that pages carry with them: Vega-Lite, as vl-convert packs it."""
+"""The charting library that is part of every page: Vega-Lite, as bundled by vl-convert."""
 
 from __future__ import annotations
 

@@ -281,7 +281,7 @@ def test_joules_of_a_step_are_those_of_all_turns(tmp_path):
 def test_turns_that_are_too_short_for_the_counter_have_no_figure(tmp_path):
     run, found = counted(tmp_path, 2.1)
     assert found.cells["joules_per_step"].isna().all()
-    assert "unknown of 2 cells, whose turns are too short" in energy_sentences.sentence(found)
+    assert "unknown for 2 cells, whose turns are too short" in energy_sentences.sentence(found)
     assert cell_columns.energy(list(cell_columns.rows(found, run.manifest).values())) is None
 
 
