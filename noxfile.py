@@ -1,7 +1,7 @@
-"""Sessions of Lockstep. `nox -s bench -- ARGS` hands ARGS to `python -m bench run`.
+"""Sessions of Lockstep. `nox -s bench -- ARGS` passes ARGS to `python -m bench run`.
 
-Dependencies come from pyproject.toml, their versions from requirements.lock. Environments are
-kept between calls, and made by uv where it is installed. `nox --no-venv -s SESSION` installs
+Dependencies come from pyproject.toml, and their versions from requirements.lock. Environments are
+kept between calls, and created by uv if it is installed. `nox --no-venv -s SESSION` installs
 nothing and uses the packages of the running Python.
 
 For accelerators, or to view traces, name extras of pyproject.toml (cuda, tpu, profile):
@@ -23,15 +23,15 @@ nox.options.reuse_venv = "yes"
 nox.options.sessions = ["tests", "lint"]
 nox.options.error_on_missing_interpreters = True
 
-# Tests, workers and launches are many fresh processes: without compiled modules beside the sources,
-# each would compile pandas and jax again, for seconds.
+# Tests and workers are many new processes. Without compiled modules beside the sources, each one
+# would compile pandas and jax again, which takes seconds.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 PROJECT = nox.project.load_toml("pyproject.toml")
 LOCK = "requirements.lock"
 
 SEVERAL_CORES = ("--numprocesses", "auto", "--maxprocesses", "4", "--dist", "worksteal")
-"""Of the tests, many of which wait for processes of their own."""
+"""Options for tests, many of which wait for processes of their own."""
 
 
 def install(session: nox.Session, *groups: str, extras: tuple[str, ...] = ()) -> None:
@@ -54,15 +54,48 @@ def install(session: nox.Session, *groups: str, extras: tuple[str, ...] = ()) ->
 
 
 def python(session: nox.Session) -> str:
-    """The session's Python; without an environment, the one that runs nox."""
+    """Return the session's Python; without an environment, the one that runs nox."""
     return sys.executable if session.venv_backend == "none" else "python"
 
 
-@nox.session
-def bench(session: nox.Session) -> None:
-    """Prove, time and compare implementations; the report is in reports/ (posargs: options)."""
-    install(session)
-    session.run(python(session), "-m", "bench", "run", *session.posargs)
+COMMANDS = {
+    "bench": "Prove, time and compare implementations; writes a report (posargs: options).",
+    "report": "Build a stored run's report again (posargs: its name).",
+    "publish": "Make a folder of a stored run that can be committed (posargs: its name).",
+    "gallery": "Index the published runs in reports/README.md and reports/index.html.",
+    "compare": "Compare two stored runs, cell by cell (posargs: their names).",
+    "project": "Predict a run's steps on other hardware (posargs: its name, --hardware, --chips).",
+    "plan": "Rank mesh shapes by predicted step time (posargs: a workload, --hardware, --chips).",
+    "inspect": "Show where a cell's arrays lie, and bytes per device (posargs: the cell's name).",
+    "explain": "Explain why one traced cell is slower than another (posargs: the cells' names).",
+    "maxbatch": "Find the largest batch that fits for the cells of a run (posargs: its name, ...).",
+    "tensorboard": "Show the traces that `bench -- --profile` recorded (posargs: --port, --keep).",
+    "selftest": "Measure Lockstep's own false alarms and detection (posargs: options).",
+    "faults": "Inject faults into real runs: what does each leave? (posargs: names, --list).",
+}
+"""Sessions that run the command of `python -m bench` with their name, and what `nox -l` shows."""
+
+COMMAND_NAMES = {"bench": "run"}
+"""Commands whose sessions have another name."""
+
+COMMAND_EXTRAS = {"tensorboard": ("profile",), "selftest": ("selftest",)}
+"""Extras of pyproject.toml that commands need."""
+
+
+def command_session(name: str, summary: str) -> None:
+    """Define the session of a command."""
+
+    def run_command(session: nox.Session) -> None:
+        install(session, extras=COMMAND_EXTRAS.get(name, ()))
+        command = COMMAND_NAMES.get(name, name)
+        session.run(python(session), "-m", "bench", command, *session.posargs)
+
+    run_command.__doc__ = summary
+    nox.session(run_command, name=name)
+
+
+for name, summary in COMMANDS.items():
+    command_session(name, summary)
 
 
 @nox.session
@@ -70,110 +103,33 @@ def regress(session: nox.Session) -> None:
     """Gate a change (posargs: the revision to compare with, then options of bench)."""
     install(session)
     path = python(session) if session.venv_backend == "none" else Path(session.bin, "python")
-    # Not by session.run: to nox every failure is the same, and the exit code says what was found.
+    # session.run would treat all failures alike, and the exit code says what the gate found.
     command = [path, "-m", "bench", "regress", *session.posargs]
     code = subprocess.run(command, check=False).returncode  # noqa: S603 (our own command)
     if code:
         raise SystemExit(code)
 
 
-@nox.session
-def report(session: nox.Session) -> None:
-    """Build a stored run's report again (posargs: its name)."""
-    install(session)
-    session.run(python(session), "-m", "bench", "report", *session.posargs)
-
-
-@nox.session
-def publish(session: nox.Session) -> None:
-    """Make a folder of a stored run that can be committed (posargs: its name)."""
-    install(session)
-    session.run(python(session), "-m", "bench", "publish", *session.posargs)
-
-
-@nox.session
-def gallery(session: nox.Session) -> None:
-    """Index the published runs in reports/README.md and reports/index.html."""
-    install(session)
-    session.run(python(session), "-m", "bench", "gallery", *session.posargs)
-
-
-@nox.session
-def compare(session: nox.Session) -> None:
-    """Compare two stored runs, cell by cell (posargs: their names)."""
-    install(session)
-    session.run(python(session), "-m", "bench", "compare", *session.posargs)
-
-
-@nox.session
-def project(session: nox.Session) -> None:
-    """Predict a run's steps on other hardware (posargs: its name, --hardware, --chips)."""
-    install(session)
-    session.run(python(session), "-m", "bench", "project", *session.posargs)
-
-
-@nox.session
-def plan(session: nox.Session) -> None:
-    """Rank mesh shapes by predicted step time (posargs: a workload, --hardware, --chips)."""
-    install(session)
-    session.run(python(session), "-m", "bench", "plan", *session.posargs)
-
-
-@nox.session
-def inspect(session: nox.Session) -> None:
-    """Show where a cell's arrays lie, and their bytes a device (posargs: the cell's name)."""
-    install(session)
-    session.run(python(session), "-m", "bench", "inspect", *session.posargs)
-
-
-@nox.session
-def explain(session: nox.Session) -> None:
-    """Say why one traced cell is slower than another (posargs: the cells' names)."""
-    install(session)
-    session.run(python(session), "-m", "bench", "explain", *session.posargs)
-
-
-@nox.session
-def maxbatch(session: nox.Session) -> None:
-    """Find the largest batch that fits, of a stored run's cells (posargs: its name, options)."""
-    install(session)
-    session.run(python(session), "-m", "bench", "maxbatch", *session.posargs)
-
-
-@nox.session
-def tensorboard(session: nox.Session) -> None:
-    """Show the traces that `bench -- --profile` recorded (posargs: --port, --keep)."""
-    install(session, extras=("profile",))
-    session.run(python(session), "-m", "bench", "tensorboard", *session.posargs)
-
-
-@nox.session
-def selftest(session: nox.Session) -> None:
-    """Measure Lockstep's own false alarms and detection, beside other tools' (posargs: options)."""
-    install(session, extras=("selftest",))
-    session.run(python(session), "-m", "bench", "selftest", *session.posargs)
-
-
-@nox.session
-def faults(session: nox.Session) -> None:
-    """Inject faults into real runs: what does each leave behind? (posargs: names, --list)."""
-    install(session)
-    session.run(python(session), "-m", "bench", "faults", *session.posargs)
+def run_tests(session: nox.Session, *words: str) -> None:
+    """Run the project's own tests with further arguments of pytest."""
+    install(session, "tests")
+    session.run(python(session), "-m", "pytest", *words, *session.posargs)
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the project's own tests (posargs: options of pytest, such as `-n 0 --pdb`)."""
-    install(session, "tests")
-    session.run(python(session), "-m", "pytest", *SEVERAL_CORES, *session.posargs)
+    """Run the project's own tests, in a browser too if there is Chromium (posargs: of pytest).
+
+    Chromium is the system's (on Debian: apt-get install chromium), or one that
+    `playwright install chromium` has installed.
+    """
+    run_tests(session, *SEVERAL_CORES)
 
 
 @nox.session
 def conformance(session: nox.Session) -> None:
     """Run the slow tests: every implementation on all it is for, and more (posargs: of pytest)."""
-    install(session, "tests")
-    words = ("-m", "slow", "--slow", *SEVERAL_CORES)
-    session.run(python(session), "-m", "pytest", *words, *session.posargs)
+    run_tests(session, "-m", "slow", "--slow", *SEVERAL_CORES)
 
 
 @nox.session
@@ -182,22 +138,15 @@ def cluster(session: nox.Session) -> None:
 
     On Debian: apt-get install openmpi-bin slurmctld slurmd slurm-client iproute2
     """
-    install(session, "tests")
-    # Each waits for whole runs.
-    words = ("tests/test_launchers.py", "--cluster", "-rs", "-o", "faulthandler_timeout=1200")
-    session.run(python(session), "-m", "pytest", *words, *session.posargs)
+    # Each test waits for whole runs.
+    timeout = ("-o", "faulthandler_timeout=1200")
+    run_tests(session, "tests/measure/test_launchers.py", "--cluster", "-rs", *timeout)
 
 
 @nox.session
 def browser(session: nox.Session) -> None:
-    """Open reports in headless Chromium, and try every control (posargs: of pytest).
-
-    Chromium is the system's (on Debian: apt-get install chromium), or one that
-    `playwright install chromium` brought.
-    """
-    install(session, "tests", "browser")
-    words = ("tests/test_browser.py", "--browser")
-    session.run(python(session), "-m", "pytest", *words, *session.posargs)
+    """Run only the tests that open reports in headless Chromium (posargs: of pytest)."""
+    run_tests(session, "tests/present", "-m", "browser", "--browser")
 
 
 @nox.session
@@ -211,14 +160,14 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def lock(session: nox.Session) -> None:
-    """Resolve the dependencies anew into requirements.lock (posargs: for instance --upgrade)."""
+    """Resolve the dependencies again into requirements.lock (posargs: for instance --upgrade)."""
     if session.venv_backend != "none":
         session.install("uv")
     # One file for every supported Python; without the index's address, which differs by site.
     session.run(
         *("uv", "pip", "compile", "pyproject.toml", "--output-file", LOCK, "--quiet"),
         *("--universal", "--python-version", "3.11", "--fork-strategy", "requires-python"),
-        *("--all-extras", "--group", "lint", "--group", "tests", "--group", "browser"),
+        *("--all-extras", "--group", "lint", "--group", "tests"),
         *("--no-emit-index-url", "--no-emit-find-links", "--no-header", "--no-annotate"),
         *session.posargs,
         external=session.venv_backend == "none",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+from pathlib import Path
 
 import pytest
 
+from bench.trials.selftest.first_paint import chromium
+
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
-os.environ["NPROC"] = (
-    "16"  # spare threads, which collectives need: see bench/measure/environment.py
-)
+# Collectives need spare threads: see bench/measure/environment.py.
+os.environ["NPROC"] = "16"
 # Tests compile many programs and run each a few times. This replaces what was set, also because
 # jax refuses the older way to make devices beside the above.
 os.environ["XLA_FLAGS"] = (
@@ -22,7 +25,7 @@ for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
 
 
 SESSIONS = {"slow": "conformance", "cluster": "cluster", "browser": "browser"}
-"""Marks of tests that are left out unless asked for, and the nox session that asks for them."""
+"""Marks of tests that are skipped by default, and the nox sessions that run them."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,9 +34,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for mark, session in SESSIONS.items():
-        if not config.getoption(f"--{mark}"):
-            skip = pytest.mark.skip(reason=f"{mark}: nox -s {session} runs it")
+    reasons = {mark: f"{mark}: nox -s {session} runs it" for mark, session in SESSIONS.items()}
+    reasons["browser"] = why_no_browser()  # these tests run wherever there is one
+    for mark, reason in reasons.items():
+        if reason and not config.getoption(f"--{mark}"):
+            skip = pytest.mark.skip(reason=reason)
             for item in items:
                 if item.get_closest_marker(mark):
                     item.add_marker(skip)
+
+
+def why_no_browser() -> str:
+    """Why tests of pages cannot run here; empty if they can."""
+    for package in ("playwright", "axe_playwright_python"):
+        if importlib.util.find_spec(package) is None:
+            return f"browser: {package} is not installed"
+    default = Path.home() / ".cache" / "ms-playwright"
+    own = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH", default))
+    if chromium() is None and not list(own.glob("chromium*")):
+        return "browser: there is no Chromium; install it, or run `playwright install chromium`"
+    return ""

@@ -1,4 +1,4 @@
-"""Starts `python -m bench` with a worker that behaves as told, and hears what it says."""
+"""Start `python -m bench` with a worker that behaves as told, and keep its output."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import runpy
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,6 +72,15 @@ class Front:
         assert done.code is not None, done
         assert "Traceback" not in done.out + done.err, done
         return done
+
+    def wait_for_hang(self, process: subprocess.Popen[str]) -> Path:
+        """Wait until a worker hangs, and return the file with its processes."""
+        pids, until = self.folder / "pids", time.monotonic() + 60
+        while not pids.exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < until, "no worker hangs"
+            time.sleep(0.02)
+        return pids
 
     @property
     def jobs(self) -> list[dict]:

@@ -233,6 +233,16 @@ def test_the_newest_run_with_both_cells_is_taken(reports: Path) -> None:
     assert explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")[0].run == "run0"
 
 
+def test_a_published_run_is_explained_only_if_it_is_named(
+    reports: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synthetic.write(reports, PLAN)
+    monkeypatch.setattr("bench.commands.explain.tracked_folders", lambda _: {"synthetic"})
+    with pytest.raises(BadInput, match="no run in reports/ has traces; record some"):
+        explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")
+    assert explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd", "synthetic")[0].run == "synthetic"
+
+
 def test_cells_that_cannot_be_explained(reports: Path) -> None:
     with pytest.raises(BadInput, match="no run in reports/ has traces; record some"):
         explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -251,10 +250,7 @@ def test_a_failure_of_its_own_leaves_no_worktree(gate: Gate) -> None:
 def test_an_interruption_leaves_no_worktree(gate: Gate) -> None:
     front = gate.front.told(other="hang")
     process = front.start("regress", "main", *gate.paths, *SMALL)
-    pids = front.folder / "pids"
-    while not pids.exists():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
+    front.wait_for_hang(process)
     assert git(gate.repository, "worktree", "list").count("\n") == 1
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sysconfig
-import time
 from pathlib import Path
 
 import pytest
@@ -226,10 +225,7 @@ def test_a_killed_run_is_continued_and_comes_to_the_same(front: Front) -> None:
 
     # Killed while a worker measures; until then, nobody else may go on with it.
     process = front.told(**behaviour, jit_spmd="hang").start(*resume)
-    pids = front.folder / "pids"
-    while not pids.exists():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
+    pids = front.wait_for_hang(process)
     try:
         refused = front(*resume)
         assert refused.code == 4
@@ -456,10 +452,7 @@ def test_an_interruption_keeps_what_is_stored(front: Front, number: signal.Signa
     process = front.told(pmap="hang").start(
         *("run", *SMALL, "--run", "r", "-k", "not data=2 or not pmap")
     )  # data=1, where pmap hangs, comes second
-    pids = front.folder / "pids"
-    while not pids.exists():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
+    pids = front.wait_for_hang(process)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 2, (out, err)

@@ -1,14 +1,15 @@
-"""Old traces can be deleted, and nothing else is."""
+"""Old traces can be deleted, and nothing else is; the server ends with the command."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 from bench.commands.tensorboard import prune, traced_runs
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from bench.records.paths import ROOT
 
 
 def trace(profiles: Path, run: str, time: float) -> None:
@@ -32,3 +33,20 @@ def test_the_newest_runs_stay(tmp_path: Path) -> None:
     assert left == {"README.md", "no traces", "link", "new"}
     assert list(outside.rglob("*.pb"))
     assert prune(tmp_path, 1) == []
+
+
+def test_sigterm_ends_the_server_too(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    server = f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(300)"
+    script = (
+        "import sys; from bench.commands.tensorboard import serve; "
+        f"sys.exit(serve([sys.executable, '-c', {server!r}]))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT)
+    until = time.monotonic() + 60
+    while not (pid.exists() and pid.read_text()):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    process.terminate()
+    assert process.wait(60) == 0
+    assert not Path(f"/proc/{pid.read_text()}").exists()

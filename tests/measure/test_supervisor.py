@@ -185,8 +185,12 @@ def test_out_of_memory_alone_is_final(bench: Bench, behaviour: str) -> None:
 @pytest.mark.parametrize(
     ("counts", "status", "told"),
     [
-        (itertools.repeat({"vmstat": 3}), "crashed", "not by the kernel for want of memory"),
-        (({"vmstat": n} for n in itertools.count()), "oom", "as the kernel does for want"),
+        (itertools.repeat({"vmstat": 3}), "crashed", "not by the kernel's out-of-memory killer"),
+        (
+            ({"vmstat": n} for n in itertools.count()),
+            "oom",
+            "by the kernel's out-of-memory killer: its",
+        ),
         (itertools.repeat({}), "oom", "or by somebody else"),
     ],
     ids=("steady", "rising", "unknown"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.measure import supervisor
+from bench.measure import worker_report
 from bench.measure.supervisor import Launch, Settings, run_block
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
@@ -54,7 +54,7 @@ def measured(mesh: str, names: list[str], paths: list[Path], workload: str) -> d
     block = Block(name, size, shape, 8, options)
     worker = worker_settings(rounds=2, implementation_paths=[str(path) for path in paths])
     settings = Settings("cpu", "jit_spmd", worker, silence_s=200)
-    attempts = run_block(block, names, settings, launch=Launch(more=lambda _: True))
+    attempts = run_block(block, names, settings, launch=Launch(needs_more=lambda _: True))
     cells = {row["implementation"]: row for one in attempts for row in one.cells}
     return {"cells": cells, "samples": [row for one in attempts for row in one.samples]}
 
@@ -63,7 +63,7 @@ def measured(mesh: str, names: list[str], paths: list[Path], workload: str) -> d
 def test_processes_agree_on_what_one_of_them_finds(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(supervisor, "_PEER_S", 8.0)
+    monkeypatch.setattr(worker_report, "PEER_S", 8.0)
     paths = []
     for name, text in PLANTED.items():
         paths.append(tmp_path / f"{name}.py")

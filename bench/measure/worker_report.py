@@ -1,0 +1,158 @@
+"""What the worker of a launch reports, and what its end says about the cell that is to blame."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.measure.processes.ask import signal_name
+from bench.measure.processes.group import End, Group
+from bench.records.messages import PHASES_AFTER_ROUNDS
+from bench.records.printable import readable
+from bench.records.rows import BlockRow, CellRow, LossRow, SampleRow, TraceRow
+from bench.records.statuses import Status
+
+PEER_S = 30.0
+"""Time that the other processes get to report a failure that one process has reported."""
+
+_REASON_LINES = 5
+_OUT_OF_MEMORY = re.compile(
+    r"RESOURCE_EXHAUSTED|out of memory|std::bad_alloc|MemoryError", re.IGNORECASE
+)
+_KILLERS = {
+    True: ", by the kernel's out-of-memory killer: its counter has risen",
+    False: ", and not by the kernel's out-of-memory killer: its counter has not risen",
+    None: ", by the kernel's out-of-memory killer or by somebody else: this system has no counter",
+}
+"""By whether the kernel is known to have killed a process to free memory."""
+
+
+@dataclass
+class WorkerReport:
+    """The events of a worker so far, and how it ended."""
+
+    timeout_s: float | None
+    """Limit on the time of the whole launch."""
+    silence_s: float
+    """Limit on the time without an event."""
+    processes: int
+    phase: str = ""
+    arm: str = ""
+    cells: dict[str, CellRow] = field(default_factory=dict)
+    samples: list[SampleRow] = field(default_factory=list)
+    traces: list[TraceRow] = field(default_factory=list)
+    losses: list[LossRow] = field(default_factory=list)
+    block: BlockRow | None = None
+    status: Status = "ok"
+    """`ok` if the worker finished; otherwise the status of the cell that is to blame."""
+    reason: str = ""
+    _started: float = field(default_factory=time.monotonic)
+    _timed_out: bool = False
+    _failures: dict[str, dict[int, CellRow]] = field(default_factory=dict)
+    """Rows of failed cells by implementation and the rank of the process that reports it."""
+    _failed_at: dict[str, float] = field(default_factory=dict)
+    """When the first process reported the failure, on the monotonic clock."""
+    _failed_alone: CellRow | None = None
+    """A cell that failed in one process while the others waited for that process."""
+
+    def hear(self, rank: int, event: dict[str, Any]) -> None:
+        """Note an event. Rank 0 speaks for all processes, except that any may report a failure."""
+        if event["event"] == "cell" and event["row"]["status"] != "ok":
+            name = event["row"]["implementation"]
+            self._failures.setdefault(name, {})[rank] = event["row"]
+            self._failed_at.setdefault(name, time.monotonic())
+        if rank:
+            return
+        match event:
+            case {"event": "phase", "phase": phase, "arm": arm}:
+                self.phase, self.arm = phase, arm
+            case {"event": "cell", "row": row}:
+                self.cells[row["implementation"]] = row
+            case {"event": "samples", "rows": rows}:
+                self.samples = rows
+            case {"event": "trace", "row": row}:
+                self.traces.append(row)
+            case {"event": "losses", "row": row}:
+                self.losses.append(row)
+            case {"event": "block", "row": row}:
+                self.block = row
+
+    def overdue(self, silent_s: float) -> str:
+        """Say why the launch must be cut short; an empty text if it may go on.
+
+        Args:
+          silent_s: seconds since the last event of any process.
+        """
+        late, took = "", time.monotonic() - self._started
+        if self.timeout_s is not None and took > self.timeout_s:
+            self._timed_out = True
+            late = f"the worker took over {took:.0f} s"
+        elif silent_s > self.silence_s:
+            late = f"the worker showed no progress for {self.silence_s:g} s"
+        for name, rows in self._failures.items():
+            waited_s = time.monotonic() - self._failed_at[name]
+            if len(rows) < self.processes and (late or waited_s > PEER_S):
+                rank, self._failed_alone = next(iter(rows.items()))
+                reason = self._failed_alone["reason"]
+                return f"process {rank} of {self.processes} failed where others did not: {reason}"
+        return late
+
+    def finish(self, end: End, group: Group, rounds_s: float) -> None:
+        """Conclude from the end of the worker's processes how it ended, and who is to blame.
+
+        Args:
+          end: of its processes.
+          group: the processes.
+          rounds_s: seconds that all rounds should take.
+        """
+        arm, held_s = group.turn()
+        if self.phase == "measure" and (not self._timed_out or held_s > rounds_s):
+            # A slow worker is cut off in somebody's turn; that arm is to blame only if its turn
+            # alone took longer than all rounds should.
+            self.arm = arm
+        during = f" during {self.phase}" if self.phase else ""
+        # A worker reports what it measured before the phases after the rounds begin.
+        if self.block is not None and (self.phase in PHASES_AFTER_ROUNDS or end.code == 0):
+            self.status = "ok"
+        elif self._failed_alone is not None and end.late:
+            self.arm = self._failed_alone["implementation"]
+            self.status, self.reason = self._failed_alone["status"], end.late
+        elif end.late:
+            held = "".join(f"; process {rank} was stopped" for rank in end.stopped)
+            self.status, self.reason = "timeout", end.late + during + held
+        else:
+            who = "the worker"
+            if self.processes > 1:
+                who = f"process {end.rank} of {self.processes}"
+            tail, by_kernel = group.tail(end.rank), group.killed_by_kernel(end.rank)
+            self.status, self.reason = _diagnose(who, end.code, during, tail, by_kernel)
+
+
+def _diagnose(
+    who: str, code: int, during: str, tail: Sequence[str], by_kernel: bool | None
+) -> tuple[Status, str]:
+    """Status and reason of the cell that is blamed for the end of a worker's process.
+
+    Args:
+      who: the subject of the reason.
+      code: exit code, negative for a signal.
+      during: the phase, as the end of a sentence.
+      tail: the last lines that the process wrote.
+      by_kernel: whether the kernel killed a process to free memory meanwhile; None if unknown.
+    """
+    last = readable("\n".join(tail[-_REASON_LINES:]))
+    if code < 0:
+        how = f"{who} was killed by {signal_name(-code)}"
+    elif code:
+        how = f"{who} ended with exit code {code}"
+    else:
+        how = f"{who} ended before its block was complete"
+    killer = _KILLERS[by_kernel] if code == -signal.SIGKILL else ""
+    reason = f"{how}{during}{killer}" + (f"; its last lines:\n{last}" if last else "")
+    killed = code == -signal.SIGKILL and by_kernel is not False
+    memory = killed or (code != 0 and _OUT_OF_MEMORY.search(last))
+    return ("oom" if memory else "crashed"), reason
