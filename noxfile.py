@@ -91,7 +91,7 @@ def command_session(name: str, summary: str) -> None:
         session.run(python(session), "-m", "bench", command, *session.posargs)
 
     run_command.__doc__ = summary
-    nox.session(run_command, name=name)
+    nox.session(name=name)(run_command)
 
 
 for name, summary in COMMANDS.items():
