@@ -179,6 +179,12 @@ class Table:
         return [Figure(column.title, column.note) for column in self.shown("text")]
 
     @property
+    def left(self) -> list[bool]:
+        """Whether each column of a text is aligned left, as words are, or right, as numbers are."""
+        texts = ("text", "command", "status")
+        return [column.format in texts for column in self.shown("text")]
+
+    @property
     def body(self) -> list[Line]:
         """The rows of a text."""
         first, *others = self.shown("text")

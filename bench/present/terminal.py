@@ -73,11 +73,11 @@ def _column(heading: str | Column) -> Column:
 
 def show(console: Console, content: columns.Table) -> None:
     """Print a table with its facts and remarks; a name that repeats is left out."""
-    first, *others = (
-        Column(each.main, justify="right" if place else "left", overflow="fold", min_width=6)
-        for place, each in enumerate(content.headings)
+    headings = (
+        Column(each.main, justify="left" if left else "right", overflow="fold", min_width=6)
+        for each, left in zip(content.headings, content.left, strict=True)
     )
-    shown = table(first, *others, gap=1)
+    shown = table(*headings, gap=1)
     last = ""
     for line in content.body:
         name = f"{line.name}, {line.note}" if line.note else line.name

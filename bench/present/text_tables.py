@@ -30,6 +30,11 @@ class Table:
     """What is said of single rows, below the table."""
 
     @property
+    def left(self) -> list[bool]:
+        """Whether each column is aligned left: that of the names is."""
+        return [place == 0 for place in range(len(self.headings))]
+
+    @property
     def body(self) -> list[Row]:
         """The rows, by the name that bench.present.columns.Table has for them."""
         return self.rows

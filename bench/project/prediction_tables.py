@@ -57,7 +57,12 @@ def of_prediction(get: Callable[[Prediction], Any]) -> Callable[[Any], Any]:
 
 
 STEP = Column("step_s", "Step time", "predicted", "s", value=of_prediction(lambda p: p.best_s))
-INTERVAL = Column("interval", "95 % interval", value=of_prediction(sentences.interval))
+INTERVAL = Column(
+    "interval",
+    "95 % interval",
+    format="s",
+    value=of_prediction(lambda p: Figure(sentences.interval(p))),
+)
 MFU = Column("mfu", "MFU", format="percent", value=of_prediction(lambda p: p.mfu))
 BOUND = Column("bound", "Bound by", value=of_prediction(sentences.bound))
 
@@ -94,7 +99,7 @@ PREDICTIONS = (
     STEP,
     INTERVAL,
     Column("implementation", "Fastest", "+ equally fast", value=_implementation),
-    Column("efficiency", "Efficiency", "nothing to all hidden", value=_efficiency),
+    Column("efficiency", "Efficiency", "nothing to all hidden", "percent", _efficiency),
     MFU,
     BOUND,
     Column("memory", "Memory per chip", value=of_prediction(_memory)),
@@ -124,10 +129,14 @@ def remarks(points: Sequence[Point]) -> list[str]:
     ] + sentences.remarks([*best.values()])
 
 
-def _error(row: Any) -> str | None:
-    return (
-        None if row.predicted_s is None else sentences.signed(row.predicted_s / row.measured_s - 1)
-    )
+def _error(row: Any) -> Figure | None:
+    if row.predicted_s is None:
+        return None
+    note = "" if getattr(row, "within", True) else "outside the interval"
+    return Figure(sentences.signed(row.predicted_s / row.measured_s - 1), note)
+
+
+ERROR = Column("error", "Error", format="percent", value=_error)
 
 
 MEASURED = (
@@ -136,7 +145,7 @@ MEASURED = (
     Column("batch", "Batch", format="count", value=lambda row: row.program.batch),
     Column("measured_s", "Step time", "measured", "s"),
     Column("predicted_s", "Predicted", "from the other meshes", "s"),
-    Column("error", "Error", value=_error),
+    ERROR,
 )
 
 
@@ -163,13 +172,10 @@ PUBLISHED = (
     Column("chips", "Chips", format="count", detail=lambda row: row.mesh),
     Column("measured_s", "Step time", "published", "s"),
     Column("predicted_s", "Predicted", "from the others", "s"),
-    Column(
-        "error", "Error", value=_error,
-        detail=lambda row: "" if row.within else "outside the interval",
-    ),
+    ERROR,
     Column("measured_efficiency", "Efficiency", "published", "percent"),
     Column("predicted_efficiency", "Predicted efficiency", format="percent"),
-)  # fmt: skip
+)
 
 
 def published() -> Table:
@@ -190,10 +196,14 @@ def published() -> Table:
     return Table("Published results and predictions", PUBLISHED, rows, [fact], remarks)
 
 
+def _four_digits(value: float) -> Figure:
+    return Figure(numbers.significant(value, 4))
+
+
 ANSWERS = (
     Column("question", "Question"),
-    Column("book", "The scaling book", value=lambda row: numbers.significant(row.book, 4)),
-    Column("ours", "Lockstep", value=lambda row: numbers.significant(row.ours, 4)),
+    Column("book", "The scaling book", "", "count", lambda row: _four_digits(row.book)),
+    Column("ours", "Lockstep", "", "count", lambda row: _four_digits(row.ours)),
 )
 
 
