@@ -1,11 +1,11 @@
 """Energy of steps: what counters showed over an arm's turns, and how sure that is.
 
-A counter that moves every T seconds shows what was used up to its last move, which lies anywhere in
-the T seconds before a reading. Of an arm with n turns of d seconds each that blurs both ends: by
-chance, with a variance of n T^2/6 times its power squared, as a lag is uniform in [0, T]; and
-always towards its neighbours, since T/2 of each turn is booked to the next one, T/(2d) of its
-energy. The neighbours are every other arm about equally often, so that their power is taken to be
-the block's.
+A counter that moves every T seconds shows the energy up to its last move, which lies anywhere in
+the T seconds before a reading. That blurs both ends of each of an arm's n turns of d seconds. By
+chance, it adds a variance of n T^2/6 times the arm's power squared, as a lag is uniform in [0, T].
+It also always biases the arm towards its neighbours, since T/2 of each turn, T/(2d) of its energy,
+is booked to the next turn. Every other arm is a neighbour about equally often, so the power of the
+neighbours is taken to be the block's.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ FIGURES = (
     "joules_per_step", "joules_error", "joules_per_unit", "units_per_joule", "watts",
     "energy_ratio", "energy_ratio_error",
 )  # fmt: skip
-"""Columns of `Tables.cells`; errors are half-widths of 95 % intervals, in the figure's unit."""
-
-_NONE: dict[str, float] = dict.fromkeys(FIGURES, math.nan)
+"""Columns of `Tables.cells`: joules a step, joules per unit, units per joule, mean power, and the
+ratio of joules to the baseline's. Errors are half-widths of 95 % intervals, in the unit of the
+figure."""
 
 MOST_ERROR = 0.5
-"""Share of a figure from which its error makes it worthless."""
+"""Relative error from which on a figure is worthless."""
 
 
 @dataclass(frozen=True)
 class Used:
-    """What an arm used over all of its turns."""
+    """The energy that an arm used over all of its turns."""
 
     joules: float
     seconds: float
     turns: int
     steps: int
-    """Of all turns, washing out included: counters are read around whole turns."""
+    """Of all turns, wash-out included: counters are read around whole turns."""
     period_s: float
     block_watts: float
     """Of all arms of the block."""
@@ -68,7 +68,7 @@ class Used:
 
 
 def measure(samples: pd.DataFrame, blocks: pd.DataFrame) -> dict[tuple[str, str], Used]:
-    """What every arm used, by block and arm; only those whose turns were counted."""
+    """Return the energy of every arm whose turns were counted, by block and arm."""
     counted = samples[samples["energy_seconds"].astype(float) > 0]
     if counted.empty:
         return {}
@@ -92,12 +92,12 @@ def measure(samples: pd.DataFrame, blocks: pd.DataFrame) -> dict[tuple[str, str]
 
 
 def figures(
-    found: Mapping[tuple[str, str], Used], cell: Mapping[str, Any], baseline: str
+    energy: Mapping[tuple[str, str], Used], cell: Mapping[str, Any], baseline: str
 ) -> dict[str, float]:
-    """The FIGURES of a cell; NaN where they are unknown or too unsure."""
-    used = found.get((cell["block"], cell["implementation"]))
+    """Return the FIGURES of a cell that are known and sure enough."""
+    used = energy.get((cell["block"], cell["implementation"]))
     if cell["status"] != "ok" or used is None or used.error > MOST_ERROR:
-        return _NONE
+        return {}
     units = cell["units_per_step"]
     own = {
         "joules_per_step": used.per_step,
@@ -106,10 +106,10 @@ def figures(
         "units_per_joule": units / used.per_step,
         "watts": used.watts,
     }
-    other = found.get((cell["block"], baseline))
+    other = energy.get((cell["block"], baseline))
     if other is None or other.error > MOST_ERROR or baseline == cell["implementation"]:
-        return _NONE | own
+        return own
     ratio = used.per_step / other.per_step
-    return _NONE | own | {
+    return own | {
         "energy_ratio": ratio, "energy_ratio_error": ratio * math.hypot(used.error, other.error)
     }  # fmt: skip

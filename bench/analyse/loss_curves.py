@@ -1,8 +1,8 @@
 """Loss curves: how far each is from the reference's, and how far rounding alone leads.
 
-The reference is the whole batch on one device: see bench/worker/phases/training.py. Every step amplifies
-rounding, so that late differences say little: those of the first EARLY steps are given apart, and
-beside all of them those of the reference itself in other arithmetic.
+The reference is the whole batch on one device: see bench/worker/phases/training.py. Every step
+amplifies rounding, so late differences say little. Those of the first EARLY steps are therefore
+reported separately, and the reference itself in other arithmetic serves as a yardstick for all.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Curve:
     losses: NDArray[np.float64]
     """(steps,)."""
     differences: NDArray[np.float64]
-    """(steps that the reference has too,): relative to the reference's loss of the same step."""
+    """(shared steps,): relative to the reference's loss at the same step."""
     tolerance: float
     reason: str
-    """Why it is shorter than was asked for; empty if it is not."""
+    """Why it is shorter than requested; empty if it is not."""
 
     @property
     def largest(self) -> float | None:
@@ -53,14 +53,14 @@ class Curve:
 
     @property
     def early(self) -> float | None:
-        """The largest of the first EARLY steps."""
+        """The largest difference within the first EARLY steps."""
         return float(self.differences[:EARLY].max()) if self.differences.size else None
 
     @property
     def beyond(self) -> int | None:
         """The first step, from 1, that differs by more than the tolerance; None if none does."""
-        found = np.flatnonzero(self.differences > self.tolerance)
-        return int(found[0]) + 1 if found.size else None
+        beyond = np.flatnonzero(self.differences > self.tolerance)
+        return int(beyond[0]) + 1 if beyond.size else None
 
     @property
     def so_far(self) -> NDArray[np.float64]:
@@ -76,16 +76,16 @@ class Training:
     reference: Curve
     yardsticks: list[Curve]
     curves: list[Curve]
-    """Of the implementations that may show a time, by name."""
+    """Of the implementations that may show a time, in order of their names."""
 
     @property
     def steps(self) -> int:
-        """Of the longest curve."""
+        """Number of steps of the longest curve."""
         return max(len(one.losses) for one in (self.reference, *self.yardsticks, *self.curves))
 
     @property
     def farthest(self) -> Curve | None:
-        """The implementation that is farthest from the reference."""
+        """The implementation farthest from the reference."""
         known = [one for one in self.curves if one.largest is not None]
         return max(known, key=lambda one: one.largest or 0.0, default=None)
 
@@ -93,7 +93,7 @@ class Training:
     def parted(self) -> list[Curve]:
         """Curves that leave the tolerance early, where the reference in other arithmetic does not.
 
-        Empty where nothing says how far rounding leads.
+        Empty where there is no such yardstick.
         """
         known = [one.early for one in self.yardsticks if one.early is not None]
         if not known or max(known) > self.reference.tolerance:
@@ -102,7 +102,7 @@ class Training:
 
 
 def find(found: Tables) -> list[Training]:
-    """The curves of every block that has any, in the order of the report."""
+    """Return the curves of every block that has any, in the order of the report."""
     rows: dict[str, dict[str, LossRow]] = {}
     for row in found.losses:
         rows.setdefault(row["block"], {})[row["arm"]] = row
@@ -127,7 +127,7 @@ def _training(block: Comparison, rows: dict[str, LossRow]) -> Training:
 
 
 def curves_frame(trainings: Iterable[Training]) -> pd.DataFrame:
-    """One row a step of a curve: its loss, and its difference from the reference's."""
+    """Return one row a step of a curve: its loss, and its difference from the reference's."""
     frames = []
     for training in trainings:
         for one in (training.reference, *training.yardsticks, *training.curves):
@@ -139,7 +139,7 @@ def curves_frame(trainings: Iterable[Training]) -> pd.DataFrame:
 
 
 def differences_frame(trainings: Iterable[Training]) -> pd.DataFrame:
-    """One row a curve but the reference's: how far it is from that."""
+    """Return one row a curve but the reference's: how far it is from that."""
     rows = [
         {
             "block": training.block.name,

@@ -1,4 +1,4 @@
-"""What the machine was measured to do at best, and each cell's place beneath that.
+"""The best that the machine was measured to do, and each cell's place beneath that.
 
 A roofline (Williams, Waterman and Patterson, Communications of the ACM 52 (2009), 65) bounds a
 device's FLOP/s by its matrix products and by its memory times the FLOPs done for each byte of it.
@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, cast
 
-from bench.records.cells import StepOptions
+from bench.records.cells import Block
 from bench.records.rows import Ceilings
 
 if TYPE_CHECKING:
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 def ceilings(blocks: pd.DataFrame) -> dict[str, Ceilings]:
-    """The best of each figure, by a block's name, over all blocks that had the same hardware.
+    """Return the best of each figure over all blocks with the same hardware, by block.
 
-    These have the same numbers of devices and processes, precision and variant. Blocks without any
-    such figures are missing.
+    These have equal numbers of devices and processes, and the same precision and variant. Blocks
+    without any such figures are left out.
     """
     hardware: dict[str, tuple[Any, ...]] = {}
     measured: defaultdict[tuple[Any, ...], list[Ceilings]] = defaultdict(list)
-    for row in blocks.to_dict("records"):
-        variant = StepOptions.parse(row["options"]).variant
-        same = row["devices"], row["processes"], row["precision"], variant
+    for row in cast("list[dict[str, Any]]", blocks.to_dict("records")):
+        options = Block.of(row).options
+        same = row["devices"], options.processes, options.precision, options.variant
         hardware[row["block"]] = same
         if isinstance(row["ceilings"], dict):
             measured[same].append(cast("Ceilings", row["ceilings"]))
@@ -37,11 +37,11 @@ def ceilings(blocks: pd.DataFrame) -> dict[str, Ceilings]:
 
 
 def figures(cell: Mapping[str, Any], machine: Ceilings | None) -> dict[str, float]:
-    """A cell's place: columns of bench.analyse.cell_table.Tables.cells; NaN where unknown.
+    """Return a cell's place: columns of bench.analyse.cell_table.Tables.cells; NaN where unknown.
 
     Args:
       cell: a row of that table, with its times.
-      machine: what its block's hardware can do.
+      machine: the ceilings of its block's hardware.
     """
     flops, moved, sent = (cell[of] for of in ("compiled_flops", "accessed_bytes", "wire_bytes"))
     intensity = flops / moved if moved > 0 else math.nan

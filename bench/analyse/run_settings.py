@@ -1,4 +1,4 @@
-"""What two runs were measured on, and how: everything in it that differs. Imports no jax."""
+"""What two runs were measured on, and how: everything in it that differs."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ OPTIONS = {
     "target_ci": "Target interval",
     "budget": "Budget in seconds",
 }
-"""Those of the resolved options that change how a cell is measured or judged. What is measured
-(workloads, meshes, batches, precisions, implementations) is in the name of every cell."""
+"""Resolved options that change how a cell is measured or judged. The measured workloads, meshes,
+batches, precisions and implementations are in the name of every cell."""
 
 SHARE = 0.01
-"""Memories that differ by no more are the same."""
+"""Relative difference of memory sizes that is ignored: a few pages, which vary by boot."""
 
 UNKNOWN = "unknown"
 NOT_SET = "not set"
-NOT_THERE = "not used"
+NOT_USED = "not used"
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Difference:
 
 
 def differences(a: Manifest, b: Manifest) -> list[Difference]:
-    """What differs between two runs, machines first."""
+    """List what differs between two runs, machines first."""
     return [
         *_differing("machine", _machine(a), _machine(b), UNKNOWN),
         *_memory(a, b),
@@ -61,27 +61,26 @@ def differences(a: Manifest, b: Manifest) -> list[Difference]:
 
 
 def contents(a: Run, b: Run) -> dict[str, list[Difference]]:
-    """Files that differ, of the implementations and workloads that both runs have.
+    """Find the files that differ, of the implementations and workloads that both runs have.
 
     Returns:
-      By `implementation pmap` or `workload mlp`, those of which any file differs: their own under
-      that name, and what they import under its path.
+      By `implementation pmap` or `workload mlp`, if any file differs: its own file under that name,
+      and files that it imports under their paths.
     """
     files_a, files_b = _files(a.cells), _files(b.cells)
-    found = {
+    changed = {
         name: [
-            replace(difference, name=name if difference.name == f"{own}.py" else difference.name)
-            for difference in _differing("sources", files_a[name], files_b[name], NOT_THERE)
+            replace(each, name=name) if each.name == f"{name.partition(' ')[2]}.py" else each
+            for each in _differing("sources", files_a[name], files_b[name], NOT_USED)
         ]
         for name in files_a
         if name in files_b
-        for own in [name.partition(" ")[2]]
     }
-    return {name: differ for name, differ in found.items() if differ}
+    return {name: each for name, each in changed.items() if each}
 
 
 def _files(cells: pd.DataFrame) -> dict[str, dict[str, str]]:
-    """Hashes of files by what they are of."""
+    """Return hashes of files by the implementation or workload that they belong to."""
     return {
         f"{part} {row[part]}": hashes
         for row in cast("list[dict[str, Any]]", cells.to_dict("records"))
@@ -90,18 +89,13 @@ def _files(cells: pd.DataFrame) -> dict[str, dict[str, str]]:
 
 
 def _differing(
-    kind: Kind, a: Mapping[str, str], b: Mapping[str, str], absent: str
+    kind: Kind, a: Mapping[str, Any], b: Mapping[str, Any], absent: str
 ) -> list[Difference]:
-    found = []
-    for name in dict.fromkeys([*a, *b]):
-        values = str(a.get(name, absent)), str(b.get(name, absent))
-        if values[0] != values[1]:
-            found.append(Difference(kind, name, *values))
-    return found
+    both = [Difference(kind, k, str(a.get(k, absent)), str(b.get(k, absent))) for k in {**a, **b}]
+    return [each for each in both if each.a != each.b]
 
 
 def _memory(a: Manifest, b: Manifest) -> list[Difference]:
-    """Differences of memory. A few pages more or less, as from one start to the next, are none."""
     sizes = {
         "Device memory": (a["device_memory_bytes"], b["device_memory_bytes"]),
         "Host memory": (a["host"].get("memory_bytes"), b["host"].get("memory_bytes")),
@@ -113,9 +107,9 @@ def _memory(a: Manifest, b: Manifest) -> list[Difference]:
     ]
 
 
-def _machine(manifest: Manifest) -> dict[str, str]:
+def _machine(manifest: Manifest) -> dict[str, Any]:
     host = manifest["host"]
-    known: dict[str, Any] = {
+    known = {
         "Platform": manifest["platform"],
         "Device": manifest["device_kind"],
         "Devices": manifest["device_count"],
@@ -124,20 +118,19 @@ def _machine(manifest: Manifest) -> dict[str, str]:
         "Usable cores": host.get("usable_cores"),
         "Operating system": host.get("os"),
     }
-    return {name: str(value) for name, value in known.items() if value is not None}
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def _code(manifest: Manifest) -> dict[str, str]:
     git = manifest["git"]
-    commit = git.get("commit") or UNKNOWN
-    return {"Commit": f"{commit}{' with uncommitted changes' if git.get('dirty') else ''}"}
+    changes = " with uncommitted changes" if git.get("dirty") else ""
+    return {"Commit": f"{git.get('commit') or UNKNOWN}{changes}"}
 
 
-def _options(manifest: Manifest) -> dict[str, str]:
-    config = manifest["config"]
+def _options(manifest: Manifest) -> dict[str, Any]:
     shares = {"margin", "target_ci"}
     return {
-        title: numbers.percent(float(config[key])) if key in shares else str(config[key])
+        title: numbers.percent(float(value)) if key in shares else value
         for key, title in OPTIONS.items()
-        if config.get(key) is not None
+        if (value := manifest["config"].get(key)) is not None
     }

@@ -1,13 +1,11 @@
-"""Which blocks make up a scaling curve, and the efficiency along it."""
+"""Scaling curves: the cells that make up each, and the efficiency along it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from bench.records import numbers
-from bench.records.cells import StepOptions
-from bench.records.mesh import MeshShape
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,9 +25,9 @@ class Scaling:
     workload: str
     size: str
     options: str
-    """The precision, and what else is asked of the step; on the largest mesh."""
+    """Step options, on the largest mesh."""
     devices_a_process: int | None
-    """None where one process has all."""
+    """None where one process has all devices."""
     family: str
     """The mesh with its first axis open: `data=N,model=2`."""
     batch: int
@@ -72,18 +70,19 @@ _COLUMNS = [
 
 
 def find(cells: pd.DataFrame) -> list[Scaling]:
-    """All curves over at least two meshes, strong before weak, of the report's tidy table."""
+    """Find all curves over at least two meshes in `Tables.cells`, strong before weak."""
     ok = cells[cells["status"] == "ok"] if not cells.empty else cells
     if ok.empty:
         return []
-    families = {mesh: _family(mesh) for mesh in ok["mesh"].unique()}
-    ok = ok.assign(family=ok["mesh"].map(families), each=ok["batch"] / ok["devices"])
-    ok = ok.sort_values(["implementation", "devices"])
-    asked = {text: str(replace(StepOptions.parse(text), processes=1)) for text in ok["options"]}
-    ok = ok.assign(asked=ok["options"].map(asked), own=ok["devices"] // ok["processes"])
+    ok = ok.assign(
+        family=ok["mesh"].str.replace(r"=\d+", "=N", n=1, regex=True),
+        each=ok["batch"] / ok["devices"],
+        in_one_process=ok["options"].str.replace(r",processes=\d+", "", regex=True),
+        own=ok["devices"] // ok["processes"],
+    ).sort_values(["implementation", "devices"])
     alone = ok["processes"] == 1
     groups: list[tuple[int | None, pd.DataFrame]] = [(None, ok[alone])]
-    # What one process has alone begins the curve of processes with as much each.
+    # The mesh that one process has alone begins the curve of processes with as many devices each.
     groups += [(int(own), ok[ok["own"] == own]) for own in sorted(ok.loc[~alone, "own"].unique())]
     curves = [
         curve
@@ -94,15 +93,10 @@ def find(cells: pd.DataFrame) -> list[Scaling]:
     return sorted(curves, key=lambda c: (c.workload, c.size, c.options))
 
 
-def _family(mesh: str) -> str:
-    (first, _), *others = MeshShape.parse(mesh).axes
-    return ",".join([f"{first}=N", *(f"{name}={size}" for name, size in others)])
-
-
 def _curves(ok: pd.DataFrame, kind: Kind, fixed: str, own: int | None) -> list[Scaling]:
-    """All curves of a kind; `fixed` is the column that stays the same along one."""
+    """Find all curves of a kind; `fixed` is the column that is constant along each."""
     ok = ok[ok[fixed] % 1 == 0]
-    same = ["workload", "size", "asked", "family", fixed]
+    same = ["workload", "size", "in_one_process", "family", fixed]
     curves = []
     for _, points in _efficiency(ok, kind, same).groupby(same):
         if len(points["devices"].unique()) > 1:

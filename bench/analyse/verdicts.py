@@ -1,11 +1,11 @@
-"""From ratios to words: faster, slower, same or undecided, and when to stop measuring.
+"""From ratios to verdicts (faster, slower, same or undecided), and when to stop measuring.
 
-The 95 % interval of a ratio is about that ratio alone. A verdict is held to more: of all blocks,
-at most 1 % (ALPHA) may contain a wrong one, whichever of their arms are compared and however often
-their samples were looked at. A block with k arms therefore splits ALPHA evenly over its
+The 95 % interval of a ratio is about that ratio alone. A verdict is held to more: at most 1 %
+(ALPHA) of all blocks may contain a wrong one, whichever of their arms are compared and however
+often their samples were looked at. A block with k arms therefore splits ALPHA evenly over its
 k (k - 1) / 2 pairs (Bonferroni) and over its looks: `AlphaSpending`. A regress run is held to more
 still: ALPHA is for a wrong verdict anywhere in it, so it splits what a look at a block may spend
-over the comparisons of the whole run. Imports no jax.
+over the comparisons of the whole run.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ ALPHA = 0.01
 FIRST_LOOK = 16
 
 RESERVE = 0.2
-"""Share of ALPHA kept for launches beyond the planned ones."""
+"""Share of ALPHA that is reserved for launches beyond the planned ones."""
 
 _NOTHING = 1e-9 * ALPHA
-"""What sums of floats may leave of a share that is spent."""
+"""Rounding error that sums of floats may leave of a spent share."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What may be said of a ratio."""
+    """What may be said about a ratio."""
 
     word: VerdictWord
     low: float
@@ -51,7 +51,7 @@ class Verdict:
 
 
 def margin_of(manifest: Manifest) -> float:
-    """Return the relative difference of step times that a run takes to be too small to matter."""
+    """Return the relative difference of step times that is too small to matter in a run."""
     return float(manifest["config"].get("margin", MARGIN))
 
 
@@ -61,10 +61,7 @@ def decide(ratio: Ratio, alpha: float, margin: float = MARGIN) -> Verdict:
     *same*: the interval lies within 1 / (1 + margin) .. 1 + margin, so that whatever difference
     there is does not matter. Otherwise *faster* (*slower*): it lies below (above) 1.
     """
-    interval = ratio.interval(alpha)
-    if interval is None:
-        return Verdict("undecided", 0.0, math.inf)
-    low, high = interval
+    low, high = ratio.interval(alpha) or (0.0, math.inf)
     word: VerdictWord = "undecided"
     if 1 / (1 + margin) <= low and high <= 1 + margin:
         word = "same"
@@ -77,12 +74,12 @@ def decide(ratio: Ratio, alpha: float, margin: float = MARGIN) -> Verdict:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a block says of one of its arms against another: its baseline, if no other is named."""
+    """A block's claim about one of its arms against another, by default its baseline."""
 
     ratio: Ratio
     verdict: Verdict
     to_decide: float
-    """How many times the launches so far would probably decide it: `launches_to_decide`."""
+    """Factor on the launches so far that would probably decide it: `launches_to_decide`."""
 
 
 def claims(
@@ -93,15 +90,15 @@ def claims(
     margin: float,
     beside: Mapping[str, str] | None = None,
 ) -> dict[str, Claim]:
-    """What a block's rounds say of its arms but the baseline, by arm.
+    """Return the claims about a block's arms but the baseline.
 
     Args:
       rounds: of the block, in all launches.
       arms: all of the block's arms that are right, the baseline among them.
       baseline: what they are compared with.
-      alpha: error of the look that this is, over all pairs of arms and what is beside them.
-      margin: share of a step time that is too small a difference to matter.
-      beside: other arms, and what each of them alone is compared with.
+      alpha: error of this look, over all pairs of arms and those in `beside`.
+      margin: relative difference of step times that is too small to matter.
+      beside: further arms, each compared with one opponent alone.
     """
     others = beside or {}
     opponents = {arm: baseline for arm in arms if arm != baseline} | dict(others)
@@ -111,42 +108,37 @@ def claims(
 def compare(
     rounds: Rounds, opponents: Mapping[str, str], alpha: float, margin: float
 ) -> dict[str, Claim]:
-    """What a block's rounds say of arms, each against an opponent of its own.
+    """Return the claim about each arm against its opponent, wherever both have samples.
 
     Args:
       rounds: of the block, in all launches.
-      opponents: what each arm is compared with.
+      opponents: by arm.
       alpha: error of each comparison.
-      margin: share of a step time that is too small a difference to matter.
-
-    Returns:
-      Claims by arm, of those that have samples and whose opponents have.
+      margin: relative difference of step times that is too small to matter.
     """
     from bench.analyse.ratio_intervals import ratios  # noqa: PLC0415 (planning looks needs no scipy)
 
-    found = ratios(rounds, opponents)
-    return {arm: claim(ratio, alpha, margin) for arm, ratio in found.items()}
+    return {arm: claim(r, alpha, margin) for arm, r in ratios(rounds, opponents).items()}
 
 
 def claim(ratio: Ratio, alpha: float, margin: float) -> Claim:
-    """What a ratio says, with an error of alpha."""
+    """Make a claim about a ratio, with an error of alpha."""
     verdict = decide(ratio, alpha, margin)
     needed = 0.0 if verdict.decided else launches_to_decide(ratio, alpha, margin)
     return Claim(ratio, verdict, needed)
 
 
 def pairs(arms: int, beside: int = 0) -> int:
-    """Comparisons between so many arms, and so many others; at least 1."""
+    """Count the comparisons between so many arms, and `beside` others; at least 1."""
     return max(1, arms * (arms - 1) // 2 + beside)
 
 
 def launches_to_decide(ratio: Ratio, alpha: float, margin: float = MARGIN) -> float:
-    """How many times the launches so far would probably decide an undecided ratio.
+    """Estimate the factor on the launches so far that would decide an undecided ratio.
 
     The interval narrows with the root of the number of launches. It decides once its half-width is
     below the distance to what it must exclude: no difference, or the end of the margin, whichever
-    is farther. This takes the estimate for the truth, so it is an estimate itself; infinite where
-    there is no interval.
+    is farther. This takes the estimated ratio for the truth; infinite where there is no interval.
     """
     effect, limit = abs(math.log(ratio.value)), math.log1p(margin)
     needed = max(effect, limit - effect)
@@ -154,7 +146,7 @@ def launches_to_decide(ratio: Ratio, alpha: float, margin: float = MARGIN) -> fl
 
 
 def look_rounds(rounds: int) -> list[int]:
-    """Rounds within a launch after which to look: 16, 32, 64 ... below `rounds`."""
+    """Return the rounds within a launch after which to look: 16, 32, 64 ... below `rounds`."""
     looks = []
     look = FIRST_LOOK
     while look < rounds:
@@ -166,13 +158,12 @@ def look_rounds(rounds: int) -> list[int]:
 class AlphaSpending:
     """How much error each look at a block may spend, so that all looks together spend ALPHA.
 
-    A spending function, as of Lan and DeMets, Biometrika 70 (1983): what all looks up to n rounds
+    A spending function after Lan and DeMets, Biometrika 70 (1983): what all looks up to n rounds
     have spent depends on n alone, however many looks there were. Up to the planned rounds it grows
-    in proportion to n, up to ALPHA less RESERVE's share of it; the last planned look spends what is
-    left of that. Of the reserve, looks beyond the N rounds of the plan have spent 1 - N / n: twice
-    the rounds may spend half of it, so that more measuring goes on to make verdicts easier. Between
-    looks there is Bonferroni's inequality in place of their joint distribution, which is
-    conservative.
+    in proportion to n, up to ALPHA less the reserve; the last planned look spends what is left of
+    that. Of the reserve, looks beyond the N rounds of the plan have spent 1 - N / n: twice the
+    rounds may spend half of it, so that more measuring keeps making verdicts easier. Looks are
+    combined by Bonferroni's inequality instead of their joint distribution, which is conservative.
 
     Args:
       planned: rounds of all planned launches together.
@@ -186,11 +177,11 @@ class AlphaSpending:
 
     @property
     def spent(self) -> float:
-        """By all looks so far."""
+        """Error that all looks so far have spent."""
         return sum(look["alpha"] for look in self.looks)
 
     def look(self, rounds: int, last_planned: bool) -> float:
-        """Spend on a look at the block's first `rounds` rounds.
+        """Spend error on a look at the block's first `rounds` rounds.
 
         A look at as many rounds as the one before is the same look: it may spend more, if anything.
         A look at fewer spends nothing.
@@ -207,16 +198,16 @@ class AlphaSpending:
         return alpha
 
     def _until(self, rounds: int, last_planned: bool) -> float:
-        """What all looks up to so many rounds may spend together."""
+        """Return what all looks up to so many rounds may spend together."""
         planned = self._rounds_of_plan()
         if planned is not None and rounds > planned:
             return self._share + ALPHA * RESERVE * (1 - planned / rounds)
         return self._share * (1.0 if last_planned else min(rounds / self._planned, 1.0))
 
     def _rounds_of_plan(self) -> int | None:
-        """Rounds at the look that spent what was left of the plan's share; None before it.
+        """Return the rounds at the look that spent the rest of the plan's share; None before it.
 
-        Launches that end early leave them at fewer than were planned.
+        They are fewer than planned if launches end early.
         """
         spent = 0.0
         for look in self.looks:

@@ -32,12 +32,12 @@ def compare(
     from rich.console import Console
 
     from bench.plan.matrix import share
-    from bench.present.comparison import build, comparison_terminal
+    from bench.present.comparison import comparison_page, comparison_terminal
 
     with refusing(OSError):
         ignored = None if margin is None else share("--margin", margin)
         names = (find_run(name).resolve().name for name in (a, b))
         folder = output or REPORTS / "_".join(["compare", *names])
-        compared = build(load_run(a), load_run(b), folder, ignored)
+        compared = comparison_page.build(load_run(a), load_run(b), folder, ignored)
     comparison_terminal.show(Console(highlight=False), compared)
     typer.echo(f"comparison: {(folder / 'compare.html').as_posix()}")

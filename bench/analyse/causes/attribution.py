@@ -1,8 +1,7 @@
-"""What makes one traced step longer than another: the difference, by what is computed.
+"""Why one traced step takes longer than another: the difference, divided among operations.
 
-Operations of two programs are matched by what they compute, never by their names: the category and
-phase they are of, the source line they come from, and the sizes of what they make, whatever the
-layout. Imports no jax.
+Operations of two programs are matched by what they compute, never by their names: their category
+and phase, the source line they come from, and the sizes of their results, whatever the layout.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -22,7 +20,7 @@ Part = Literal[
 
 
 class Key(NamedTuple):
-    """What is matched between two programs."""
+    """The properties by which operations of two programs are matched."""
 
     category: str
     """One of bench.records.rows.Category, or `dispatch`, `idle`, `wait` (in collectives)."""
@@ -71,26 +69,26 @@ class Attribution:
 
     @property
     def gap(self) -> float:
-        """Difference of the traced steps, as a share of B's."""
+        """Difference of the traced steps, relative to B's."""
         return self.traced_a / self.traced_b - 1
 
     @property
     def named(self) -> float:
-        """What is attributed to something with a name, as a share of B's step."""
-        found = sum(cause.difference for cause in self.causes if cause.key.category != "idle")
-        return found / self.traced_b
+        """Difference that is attributed to named causes, relative to B's step."""
+        named = (cause.difference for cause in self.causes if cause.key.category != "idle")
+        return sum(named) / self.traced_b
 
     @property
     def whole(self) -> float:
-        """The difference that is to be explained: of untraced steps, in seconds of traced ones."""
+        """The difference to explain: that of untraced steps, in seconds of traced ones."""
         return (self.untraced - 1) * self.traced_b
 
     @property
     def explained(self) -> float:
-        """Which share of the difference of untraced steps is attributed to something with a name.
+        """Share of the difference of untraced steps that is attributed to named causes.
 
-        1 where the named causes add up to it, less where they come to more or less than it, and 0
-        where they do not show it at all.
+        1 where the named causes add up to it, less where they come to more or less, and 0 where
+        they do not show it at all.
         """
         timed = self.untraced - 1
         return max(0.0, 1 - abs(timed - self.named) / abs(timed)) if timed else 0.0
@@ -99,24 +97,24 @@ class Attribution:
 def attribute(a: TraceRow, b: TraceRow) -> Attribution:
     """Divide the difference of two traced steps among everything that they spend time on."""
     sides = _sides(a), _sides(b)
-    found = [
-        Cause(key, *(side.get(key, Side()) for side in sides))
-        for key in dict.fromkeys(key for side in sides for key in side)
+    causes = [
+        Cause(key, *(side.get(key, Side()) for side in sides)) for key in {**sides[0], **sides[1]}
     ]
-    found.sort(key=lambda cause: (cause.key.category == "idle", -abs(cause.difference)))
+    causes.sort(key=lambda cause: (cause.key.category == "idle", -abs(cause.difference)))
     untraced = statistics.median(a["untraced_ns"]) / statistics.median(b["untraced_ns"])
-    return Attribution(_mean(a, "total_ns"), _mean(b, "total_ns"), found, untraced)
+    return Attribution(_mean(a, "total_ns"), _mean(b, "total_ns"), causes, untraced)
 
 
 def means(row: TraceRow) -> dict[str, float]:
-    """Seconds of a step by part of bench.records.rows.StepParts: means over devices and counted steps."""
+    """Return seconds of a step by part of StepParts: means over devices and counted steps."""
     return {part.removesuffix("_ns"): _mean(row, part) for part in get_args(Part)}
 
 
 def oversubscription(row: TraceRow) -> float | None:
-    """Seconds in which devices computed or moved data, over what the cores had; None without cores.
+    """Return the seconds in which devices were busy over those that the cores had.
 
-    Above 1, devices share cores: what is then called computing includes waiting for a core.
+    Above 1, devices share cores, and "computing" includes waiting for a core. None where devices
+    are not made of cores.
     """
     if row["cores"] is None:
         return None
@@ -127,7 +125,7 @@ def oversubscription(row: TraceRow) -> float | None:
 
 
 def stragglers(row: TraceRow) -> dict[int, float]:
-    """Seconds that each device computes in a step, by its place in the mesh."""
+    """Return the seconds that each device computes in a step, by its place in the mesh."""
     seconds: defaultdict[int, list[int]] = defaultdict(list)
     for part in counted(row):
         seconds[part["device"]].append(part["compute_ns"])
@@ -135,7 +133,7 @@ def stragglers(row: TraceRow) -> dict[int, float]:
 
 
 def counted(row: TraceRow) -> list[StepParts]:
-    """Of the steps to look at."""
+    """Select the parts of the counted steps."""
     return [part for part in row["steps"] if part["step"] in row["counted"]]
 
 
@@ -145,7 +143,7 @@ def _mean(row: TraceRow, part: Part) -> float:
 
 
 def _sides(row: TraceRow) -> dict[Key, Side]:
-    """Everything that a step spends time on."""
+    """Group everything that a step spends time on."""
     groups: defaultdict[Key, list[tuple[OpTime, float]]] = defaultdict(list)
     for op in row["ops"]:
         if op["category"] == "collective":
@@ -154,11 +152,18 @@ def _sides(row: TraceRow) -> dict[Key, Side]:
             groups[Key("wait")].append((op, op["wait_ns"]))
         else:
             groups[_key(op)].append((op, op["compute_ns"]))
-    found = {key: _side(ops) for key, ops in groups.items()}
-    control = sum(side.seconds for key, side in found.items() if key.category == "control")
-    found[Key("dispatch")] = Side(_mean(row, "dispatch_ns"))
-    found[Key("idle")] = Side(_mean(row, "idle_ns") - control)
-    return found
+    sides = {
+        key: Side(
+            seconds=sum(nanoseconds for _, nanoseconds in ops) / 1e9,
+            ops=tuple(op["op"] for op, _ in ops),
+            transposes=any(op["transposes"] for op, _ in ops),
+        )
+        for key, ops in groups.items()
+    }
+    control = sum(side.seconds for key, side in sides.items() if key.category == "control")
+    sides[Key("dispatch")] = Side(_mean(row, "dispatch_ns"))
+    sides[Key("idle")] = Side(_mean(row, "idle_ns") - control)
+    return sides
 
 
 def _key(op: OpTime) -> Key:
@@ -168,16 +173,7 @@ def _key(op: OpTime) -> Key:
 
 
 def _size(shape: str) -> str:
-    """`f32[1,1024,256]` -> `f32[256,1024]`: the same numbers may lie in another order."""
+    """`f32[1,1024,256]` -> `f32[256,1024]`: the same values may be laid out in another order."""
     dtype, _, dimensions = shape.rstrip("]").partition("[")
     ordered = sorted((size for size in dimensions.split(",") if size not in {"", "1"}), key=int)
     return f"{dtype}[{','.join(ordered)}]"
-
-
-def _side(ops: Iterable[tuple[OpTime, float]]) -> Side:
-    listed = list(ops)
-    return Side(
-        seconds=sum(nanoseconds for _, nanoseconds in listed) / 1e9,
-        ops=tuple(op["op"] for op, _ in listed),
-        transposes=any(op["transposes"] for op, _ in listed),
-    )

@@ -21,26 +21,26 @@ _COMPUTING = ("matmul", "elementwise", "layout", "unknown")
 
 
 def parts(trace: TraceRow) -> dict[str, float]:
-    """Seconds of a step by what they are spent on, in the order of the report.
+    """Return the seconds of a step by what they are spent on, in the order of the report.
 
     Means over devices and counted steps, of `dispatch`, `matmul`, `elementwise`, `layout` and
     `unknown` operations, `wait` and `move` in collectives, and `idle`.
     """
-    found = means(trace)
+    mean = means(trace)
     computing = {
         category: sum(op["compute_ns"] for op in trace["ops"] if op["category"] == category) / 1e9
         for category in _COMPUTING
     }
     return {
-        "dispatch": found["dispatch"],
+        "dispatch": mean["dispatch"],
         **computing,
-        **{part: found[part] for part in ("wait", "move", "idle")},
+        **{part: mean[part] for part in ("wait", "move", "idle")},
     }
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A cell that is faster or slower than its block's baseline, and what traces show of both."""
+    """A cell that is faster or slower than its block's baseline, attributed by their traces."""
 
     cell: Mapping[Any, Any]
     baseline: str
@@ -50,7 +50,7 @@ class Difference:
 
 
 def differences(block: Comparison, traces: Mapping[str, TraceRow]) -> list[Difference]:
-    """Of every implementation that is faster or slower than the baseline, where both are traced."""
+    """List implementations that are faster or slower than the baseline, if both are traced."""
     return [
         Difference(cell, block.baseline, *pair)
         for cell in block.ranked
@@ -60,14 +60,17 @@ def differences(block: Comparison, traces: Mapping[str, TraceRow]) -> list[Diffe
 
 
 def baseline_cell(block: Comparison) -> Mapping[Any, Any] | None:
-    """The baseline's row of the block, where it has a time."""
+    """Return the baseline's row of `ranked`, if it has a time."""
     return next((c for c in block.ranked if c["implementation"] == block.baseline), None)
 
 
 def pair_of(
     cell: Mapping[Any, Any], other: Mapping[Any, Any] | None, traces: Mapping[str, TraceRow]
 ) -> tuple[Attribution, float] | None:
-    """A cell's attribution against another's, and their timed ratio; None where either lacks."""
+    """Attribute a cell's difference from another, and return it with the ratio of their latencies.
+
+    None where either has no trace or no time.
+    """
     if other is None or other is cell or not {cell["cell"], other["cell"]} <= traces.keys():
         return None
     timed = cell["latency_s"] / other["latency_s"]
@@ -77,7 +80,7 @@ def pair_of(
 
 
 def steps_frame(traces: Iterable[TraceRow]) -> pd.DataFrame:
-    """One row a traced step and device, with whether it is among the steps looked at."""
+    """Return one row a traced step and device, with whether the step counts."""
     return pd.DataFrame(
         {"cell": row["cell"], **step, "counted": step["step"] in row["counted"]}
         for row in traces
@@ -86,5 +89,5 @@ def steps_frame(traces: Iterable[TraceRow]) -> pd.DataFrame:
 
 
 def operations_frame(traces: Iterable[TraceRow]) -> pd.DataFrame:
-    """One row an operation of a cell."""
+    """Return one row an operation of a cell."""
     return pd.DataFrame({"cell": row["cell"], **op} for row in traces for op in row["ops"])

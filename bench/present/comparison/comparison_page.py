@@ -1,72 +1,87 @@
-"""Puts a comparison onto one HTML page and one Markdown page, in the look of the report."""
+"""A comparison of two runs as an HTML page, a Markdown page and a CSV file."""
 
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from bench.analyse.run_changes import Compared, compare
+from bench.present.columns import Column, Table, item
 from bench.present.comparison import comparison_sentences, comparison_tables
 from bench.present.rendering import environment
 from bench.present.run_environment import started
+from bench.records import files
 
 if TYPE_CHECKING:
-    from bench.analyse.run_changes import Compared
-    from bench.analyse.run_settings import Difference
-    from bench.present.caveats import Caveat
-    from bench.present.text_tables import Table
+    from pathlib import Path
 
+    from bench.records.store import Run
 
 COMMAND = ("python", "-m", "bench", "compare")
 
 
-@dataclass(frozen=True)
-class Content:
-    """Everything on the page."""
+def build(a: Run, b: Run, output: Path, margin: float | None) -> Compared:
+    """Compare run B with run A, and write `compare.html`, `.md` and `.csv` into a folder.
 
-    a: str
-    b: str
-    """Names of the runs."""
-    started_a: str
-    started_b: str
-    setting: str
-    apart: str
-    tally: str
-    basis: str
-    differences: list[Difference]
-    caveats: list[Caveat]
-    blocks: list[Table]
-    endings: list[comparison_tables.Ending]
-    missing: list[comparison_tables.Missing]
-    command: str
+    Args:
+      a: the run to compare with.
+      b: the run to compare.
+      output: the folder; it is made if missing.
+      margin: relative difference of step times that is too small to matter; None for the runs' own.
 
-
-def content(found: Compared) -> Content:
-    """Everything the page shows."""
-    margin = f"{100 * found.margin:g}"
-    return Content(
-        a=found.a["run"],
-        b=found.b["run"],
-        started_a=started(found.a),
-        started_b=started(found.b),
-        setting=comparison_sentences.setting(found),
-        apart=comparison_sentences.APART,
-        tally=comparison_sentences.tally(found),
-        basis=comparison_sentences.basis(found),
-        differences=found.differences,
-        caveats=comparison_sentences.caveats(found),
-        blocks=comparison_tables.blocks(found),
-        endings=comparison_tables.endings(found),
-        missing=comparison_tables.missing(found),
-        command=shlex.join([*COMMAND, found.a["run"], found.b["run"], "--margin", margin]),
-    )
+    Raises:
+      OSError: the folder cannot be written.
+    """
+    compared = compare(a, b, margin)
+    output.mkdir(parents=True, exist_ok=True)
+    files.write(output / "compare.csv", compared.table.to_csv(index=False, lineterminator="\n"))
+    page = content(compared)
+    for name, text in (("compare.md", markdown(page)), ("compare.html", html(page))):
+        files.write(output / name, text)
+    return compared
 
 
-def html(page: Content) -> str:
-    """One file with no links to fetch and no scripts."""
+def content(compared: Compared) -> dict[str, Any]:
+    """Return everything that the page shows, by the names that its templates use."""
+    a, b = compared.a, compared.b
+    facts = [
+        {"name": "Run", "kind": "", "a": a["run"], "b": b["run"]},
+        {"name": "Started", "kind": "", "a": started(a), "b": started(b)},
+        *compared.differences,
+    ]
+    sides = Column("a", "A"), Column("b", "B")
+    name = Column("name", "", detail=lambda row: item(row, "kind"))
+    absent = Column("a", "Only in"), Column("b", "Because"), comparison_tables.CELLS
+    margin = f"{100 * compared.margin:g}"
+    return {
+        "a": a["run"],
+        "b": b["run"],
+        "setting": comparison_sentences.setting(compared),
+        "apart": comparison_sentences.APART,
+        "tally": comparison_sentences.tally(compared),
+        "basis": comparison_sentences.basis(compared),
+        "runs": Table("The two runs, and everything recorded that differs", (name, *sides), facts),
+        "caveats": comparison_sentences.caveats(compared),
+        "blocks": comparison_tables.blocks(compared),
+        "endings": Table(
+            "Cells that ended differently, with the reasons",
+            (*sides, comparison_tables.CELLS),
+            comparison_tables.endings(compared),
+        ),
+        "missing": Table(
+            "Cells that only one of the runs has, and what the other lacks",
+            absent,
+            comparison_tables.missing(compared),
+        ),
+        "command": shlex.join([*COMMAND, a["run"], b["run"], "--margin", margin]),
+    }
+
+
+def html(page: dict[str, Any]) -> str:
+    """Render one file with no links to fetch and no scripts."""
     return environment(markdown=False).get_template("compare.html.j2").render(page=page)
 
 
-def markdown(page: Content) -> str:
-    """The same in GitHub's Markdown."""
+def markdown(page: dict[str, Any]) -> str:
+    """Render the same in GitHub's Markdown."""
     return environment(markdown=True).get_template("compare.md.j2").render(page=page)

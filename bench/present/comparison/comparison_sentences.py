@@ -1,4 +1,4 @@
-"""A comparison of two runs in words: what differs, what changed, and what to be careful about."""
+"""A comparison of two runs in sentences: what differs, what changed, and what to mind."""
 
 from __future__ import annotations
 
@@ -12,196 +12,188 @@ from bench.records import numbers
 from bench.records.statuses import VERDICT_STYLES
 
 if TYPE_CHECKING:
-    from bench.analyse.run_changes import Change, Compared
+    from bench.analyse.run_changes import Compared
     from bench.analyse.run_settings import Kind
 
 SAME_RUN = (
-    "A and B are the same run: there is no difference to be found. What is shown is how "
-    "narrow the intervals are where there is none."
+    "A and B are the same run, so there is no difference to find: the intervals show how narrow "
+    "they get where there is none."
 )
-ALIKE = "Machine, versions, environment variables, commit, files and options are the same in both."
+ALIKE = (
+    "Both runs have the same machine, versions, environment variables, commit, files and options."
+)
 
-_DIFFER: dict[Kind, str] = {
-    "machine": "The machines differ",
-    "versions": "The versions differ",
-    "environment": "The environment variables differ",
-    "code": "The code differs",
-    "sources": "The files differ",
-    "options": "The options differ",
+_KINDS: dict[Kind, str] = {
+    "machine": "machines",
+    "versions": "versions",
+    "environment": "environment variables",
+    "code": "code",
+    "sources": "files",
+    "options": "options",
 }
 
 APART = (
-    "Nothing of the two runs happened side by side. A drift of the host between them is in the "
-    "difference of their step times, and neither run can see it: identical programs that ran one "
-    f"after the other differed by {numbers.percent(UNPAIRED_SD)} (standard deviation). So these "
-    "intervals are much wider than that of a ratio within one run. Where both runs have the same "
-    "baseline, its ratios are compared instead: what slows the whole host cancels in them."
+    "The two runs were not measured side by side. If the host drifted between them, their step "
+    "times differ by that drift too, and neither run can detect it: identical programs that ran "
+    f"one after the other differed by {numbers.percent(UNPAIRED_SD)} (standard deviation). "
+    "Intervals of step times are therefore much wider than those of a ratio within one run. Where "
+    "both runs have the same baseline, the ratios to it are compared instead, because whatever "
+    "slows the whole host cancels out of them."
 )
 """Why a comparison of two runs is less sure than a ratio within one."""
 
 
-def setting(found: Compared) -> str:
-    """What differs between the runs, in a sentence a kind."""
-    if found.same_run:
+def setting(compared: Compared) -> str:
+    """Say what differs between the runs, in a sentence for each kind of difference."""
+    if compared.same_run:
         return SAME_RUN
-    if not found.differences:
+    if not compared.differences:
         return ALIKE
     by_kind: dict[Kind, list[str]] = {}
-    for difference in found.differences:
+    for each in compared.differences:
         # Names of packages, variables and files are spelled as they are.
-        own = difference.kind in ("versions", "environment", "sources")
-        name = difference.name if own else difference.name.lower()
-        by_kind.setdefault(difference.kind, []).append(name)
-    return " ".join(f"{_DIFFER[kind]}: {listing(names)}." for kind, names in by_kind.items())
+        verbatim = each.kind in ("versions", "environment", "sources")
+        by_kind.setdefault(each.kind, []).append(each.name if verbatim else each.name.lower())
+    return " ".join(
+        f"The {_KINDS[kind]} differ{'s' if kind == 'code' else ''}: {listing(names)}."
+        for kind, names in by_kind.items()
+    )
 
 
-def tally(found: Compared) -> str:
-    """How many cells are faster, slower, the same and undecided, and which have no counterpart."""
-    counts = Counter[str](change.verdict.word for change in found.changes)
-    parts = [f"{counts[word]} {word}" for word in VERDICT_STYLES if counts[word]]
-    compared = numbers.count(len(found.changes), "cell")
+def tally(compared: Compared) -> str:
+    """Count cells by verdict, and those that have no counterpart."""
+    counts = Counter[str](change.verdict.word for change in compared.changes)
+    verdicts = ", ".join(f"{counts[word]} {word}" for word in VERDICT_STYLES if counts[word])
+    cells = numbers.count(len(compared.changes), "cell")
     sentences = [
-        f"B against A, {compared}: {', '.join(parts)}."
-        if parts
-        else "No cell has a time in both runs."
+        f"B against A, {cells}: {verdicts}." if verdicts else "No cell has a time in both runs."
     ]
-    if found.ended:
-        sentences.append(f"{len(found.ended)} ended differently.")
-    only = [f"{len(o)} only in {run}" for run, o in (("A", found.only_a), ("B", found.only_b)) if o]
+    if compared.ended:
+        sentences.append(f"{numbers.count(len(compared.ended), 'cell')} ended differently.")
+    only = Counter[str]()
+    for (run, _), cells_of_run in compared.only.items():
+        only[run] += len(cells_of_run)
     if only:
-        sentences.append(f"{listing(only)}.")
-    if found.untimed:
-        sentences.append(f"{found.untimed} without a time in either.")
+        parts = [f"{count} only in {run}" for run, count in only.items()]
+        sentences.append(f"{listing(parts)}.")
+    if compared.untimed:
+        sentences.append(f"{compared.untimed} without a time in either.")
     return " ".join(sentences)
 
 
-def basis(found: Compared) -> str:
-    """How many verdicts rest on what."""
-    counts = Counter[str](change.source for change in found.changes)
+def basis(compared: Compared) -> str:
+    """Say how many verdicts rest on what, and the margin."""
+    counts = Counter[str](change.source for change in compared.changes)
     parts = [
-        f"{counts[source]} on {words}"
-        for source, words in (
+        f"{counts[source]} on {what}"
+        for source, what in (
             ("baseline", "ratios to the baseline"),
             ("step time", "step times, which are not paired"),
         )
         if counts[source]
     ]
-    return f"Verdicts: {listing(parts)}." if parts else ""
+    margin = numbers.percent(compared.margin)
+    return f"Verdicts: {listing(parts)}; margin {margin}." if parts else ""
 
 
-def caveats(found: Compared) -> list[Caveat]:
-    """What the rows of both runs say against trusting the changes too far."""
-    return [
-        Caveat(title, text)
-        for title, text in (
-            ("Damaged files in A", damage(found.damaged_a)),
-            ("Damaged files in B", damage(found.damaged_b)),
-            ("Other contents", _contents(found)),
-            ("More than the code differs", _other_world(found)),
-            ("Blind to the baseline", _blind(found)),
-            ("No common baseline", _baselines(found)),
-            ("Not the same work", _work(found)),
-            ("Compile times from a cache", _cached(found)),
-            ("Uncommitted changes", _dirty(found)),
-        )
-        if text
-    ]
-
-
-def _contents(found: Compared) -> str:
-    """For which implementations and workloads other files were measured."""
-    if not found.contents:
-        return ""
-    alike = sorted(
-        {
-            f"implementation {change.implementation}"
-            for change in found.changes
-            if f"implementation {change.implementation}" not in found.contents
+def caveats(compared: Compared) -> list[Caveat]:
+    """List reasons in both runs' rows not to trust the changes too far."""
+    found = {
+        "Damaged files in A": damage(compared.damaged_a),
+        "Damaged files in B": damage(compared.damaged_b),
+    }
+    if compared.changes:
+        found |= {
+            "Other contents": _contents(compared),
+            "More than the code differs": _other_setting(compared),
+            "Blind to the baseline": _blind(compared),
+            "No common baseline": _baselines(compared),
+            "Not the same work": _work(compared),
+            "Compile times from a cache": _cached(compared),
+            "Uncommitted changes": _dirty(compared),
         }
-    )
+    return [Caveat(title, text) for title, text in found.items() if text]
+
+
+def _contents(compared: Compared) -> str:
+    """Name the implementations and workloads whose files differ, and those that do not."""
+    if not compared.contents:
+        return ""
+    names = {f"implementation {change.implementation}" for change in compared.changes}
+    alike = sorted(names - compared.contents.keys())
     rest = f" Those of {listing(alike)} are the same." if alike else ""
-    return f"The files of {listing(list(found.contents))} are not the same in A and B.{rest}"
+    return f"The files of {listing(list(compared.contents))} are not the same in A and B.{rest}"
 
 
-def _other_world(found: Compared) -> str:
-    kinds = {difference.kind for difference in found.differences}
-    named = [
-        words
-        for kind, words in (
-            ("machine", "machine"),
-            ("versions", "versions"),
-            ("environment", "environment variables"),
-        )
-        if kind in kinds
-    ]
-    if not named:
+def _other_setting(compared: Compared) -> str:
+    kinds = {difference.kind for difference in compared.differences}
+    named = {"machine": "machine", "versions": "versions", "environment": "environment variables"}
+    other = [words for kind, words in named.items() if kind in kinds]
+    if not other:
         return ""
     return (
-        f"A change may come from the {listing(named)} as well as from the code, also a change "
-        "against the baseline: what slows one implementation does not slow all of them alike."
+        f"A change may come from the {listing(other)} instead of the code. This holds for changes "
+        "against the baseline too, because what slows one implementation need not slow all of them "
+        "equally."
     )
 
 
-def _blind(found: Compared) -> str:
-    if not any(change.source == "baseline" for change in found.changes):
+def _blind(compared: Compared) -> str:
+    if not any(change.source == "baseline" for change in compared.changes):
         return ""
-    own = {(one.name, one.baseline) for one, _ in found.blocks}
-    steps = [c.step.value for c in found.changes if (c.block, c.implementation) in own]
     text = (
-        "A change against the baseline does not show what became of the baseline itself, and looks "
-        "like a change of every other implementation if the baseline alone changed."
+        "A ratio to the baseline cannot show how the baseline itself changed. If it alone "
+        "changed, every other implementation appears to have changed instead."
     )
+    baselines = {(one.name, one.baseline) for one, _ in compared.blocks}
+    steps = [c.step.value for c in compared.changes if (c.block, c.implementation) in baselines]
     if not steps:
         return text
-    ends = [numbers.ratio(end) for end in (min(steps), max(steps))]
-    spread = ends[0] if len(steps) == 1 else f"{ends[0]} to {ends[1]}"
-    return f"{text} Its step times in B are {spread} times those in A."
+    ends = " to ".join(dict.fromkeys(map(numbers.ratio, (min(steps), max(steps)))))
+    return f"{text} Its step times in B are {ends} times those in A."
 
 
-def _baselines(found: Compared) -> str:
-    other = [(a, b) for a, b in found.blocks if a.baseline != b.baseline]
-    if not other:
-        return ""
-    pairs = [f"{a.name} ({a.baseline or 'none'} in A, {b.baseline or 'none'} in B)"
-             for a, b in other]  # fmt: skip
-    return f"Only step times are compared in {listing(pairs)}."
+def _baselines(compared: Compared) -> str:
+    others = [
+        f"{a.name} ({a.baseline or 'none'} in A, {b.baseline or 'none'} in B)"
+        for a, b in compared.blocks
+        if a.baseline != b.baseline
+    ]
+    return f"Only step times are compared in {listing(others)}." if others else ""
 
 
-def _work(found: Compared) -> str:
-    other = sorted({c.block for c in found.changes if _differ(c.a.model_flops, c.b.model_flops)})
-    if not other:
+def _work(compared: Compared) -> str:
+    # An unknown number is NaN, whose difference is not above 0.
+    blocks = {c.block for c in compared.changes if abs(c.b["model_flops"] - c.a["model_flops"]) > 0}
+    if not blocks:
         return ""
     return (
-        f"A step of {listing(other)} has another number of model FLOPs in B than in A, so that "
-        "their times are of different work."
+        f"A step of {listing(sorted(blocks))} has another number of model FLOPs in B than in A, so "
+        "the step times measure different work."
     )
 
 
-def _differ(a: float, b: float) -> bool:
-    """Whether both are known and not equal."""
-    return abs(b - a) > 0
-
-
-def _cached(found: Compared) -> str:
-    mixed = [c for c in found.changes if c.compile is not None and c.a.cached != c.b.cached]
+def _cached(compared: Compared) -> str:
+    mixed = [
+        change
+        for change in compared.changes
+        if change.compile is not None
+        and (change.a["cache_hits"] > 0) != (change.b["cache_hits"] > 0)
+    ]
     if not mixed:
         return ""
     return (
-        f"In {numbers.count(len(mixed), 'cell')} one run took programs from the compilation cache "
-        "and the other did not."
+        f"In {numbers.count(len(mixed), 'cell')}, one run took programs from the compilation cache "
+        "and the other compiled them."
     )
 
 
-def _dirty(found: Compared) -> str:
-    dirty = [name for name, run in (("A", found.a), ("B", found.b)) if run["git"].get("dirty")]
-    if not dirty or found.same_run:
+def _dirty(compared: Compared) -> str:
+    runs = {"A": compared.a, "B": compared.b}
+    dirty = [name for name, run in runs.items() if run["git"].get("dirty")]
+    if not dirty or compared.same_run:
         return ""
     return (
-        f"The working tree of {listing(dirty)} had changes that the recorded commit does not hold: "
-        "the code may differ in more than the commits do."
+        f"The working tree of {listing(dirty)} had uncommitted changes, so the code may differ in "
+        "more than the commits do."
     )
-
-
-def source(change: Change) -> str:
-    """What a verdict rests on, as a note below it."""
-    return "against the baseline" if change.source == "baseline" else "step times"

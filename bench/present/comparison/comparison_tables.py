@@ -1,78 +1,80 @@
-"""A comparison as tables of text, ready for a page."""
+"""Tables of a comparison of two runs."""
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
 from bench.analyse.ratio_intervals import floor_width
-from bench.present.columns import Figure
-from bench.present.comparison import comparison_sentences
-from bench.present.text_tables import Row, Table
+from bench.analyse.run_changes import compile_s
+from bench.present.columns import Column, Figure, Table, between, formatted
 from bench.records import numbers
 from bench.records.statuses import STATUSES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from bench.analyse.comparisons import Comparison
     from bench.analyse.ratio_intervals import Ratio
-    from bench.analyse.run_changes import Change, Compared
+    from bench.analyse.run_changes import Change, Compared, Row
 
 
-@dataclass(frozen=True)
-class Ending:
-    """Cells that ended in one and the same way in A, and in another way in B."""
+def _ratio(ratio: Ratio | None) -> Figure | None:
+    if ratio is None:
+        return None
+    interval = between(ratio.low, ratio.high, "ratio") or "no interval"
+    return Figure(numbers.ratio(ratio.value), interval)
+
+
+def _sides(change: Change, column: str, unit: str, separator: str = ", ") -> str:
+    return separator.join(formatted(side[column], unit) for side in (change.a, change.b))
+
+
+CHANGES = (
+    Column("implementation", "Implementation", detail=lambda c: "baseline" * c.is_baseline),
+    Column("step_s", "Step time", "A, B", value=lambda c: _sides(c, "step_s", "s")),
+    Column("step", "B over A", "step time, 95 %", value=lambda c: _ratio(c.step)),
+    Column("ratio", "To baseline", "A, B", value=lambda c: _sides(c, "ratio", "ratio")),
+    Column("against_baseline", "B over A", "to baseline, 95 %",
+           value=lambda c: _ratio(c.against_baseline)),
+    Column("verdict", "Verdict", value=lambda c: c.verdict.word,
+           detail=lambda c: "against the baseline" if c.source == "baseline" else "step times"),
+    Column("compile", "Compile", "B over A", "ratio", optional=True,
+           detail=lambda c: " to ".join(numbers.seconds(compile_s(side)) for side in (c.a, c.b))),
+    Column("memory", "Memory", "B over A", "ratio", optional=True,
+           detail=lambda c: _sides(c, "memory_bytes", "bytes", " to ")),
+)  # fmt: skip
+"""Columns of a table of `Change`. Most runs change neither compile times nor memory."""
+
+
+class Group(NamedTuple):
+    """Cells that one thing is said about."""
 
     a: str
+    """How they ended in A, or the one run that has them."""
     b: str
+    """How they ended in B, or what the other run lacks."""
+    number: int
+    """Of cells."""
     cells: list[str]
-    """A line a block."""
+    """A line a block: `block: implementation, implementation`."""
 
 
-@dataclass(frozen=True)
-class Missing:
-    """Cells that one run alone has, because the other lacks one and the same thing."""
-
-    run: str
-    absence: str
-    cells: list[str]
-    """A line a block; with how a cell ended, where that is not ok."""
+CELLS = Column(
+    "cells",
+    "Cells",
+    value=lambda group: Figure(numbers.count(group.number, "cell"), "; ".join(group.cells)),
+)
 
 
-def blocks(found: Compared) -> list[Table]:
-    """A table for every block in which cells can be compared."""
-    made = []
-    for one, other in found.blocks:
-        changes = [change for change in found.changes if change.block == one.name]
+def blocks(compared: Compared) -> list[Table]:
+    """Return a table for every block with cells that can be compared."""
+    tables = []
+    for one, other in compared.blocks:
+        changes = [change for change in compared.changes if change.block == one.name]
         if changes:
-            made.append(_block(one, other, changes, found))
-    return made
-
-
-def _block(one: Comparison, other: Comparison, changes: Sequence[Change], found: Compared) -> Table:
-    columns = {
-        Figure("Step time", "A, B"): _times,
-        Figure("B over A", "not paired, 95 %"): _step,
-        Figure("To baseline", "A, B"): _to_baseline,
-        Figure("B over A", "of the ratio, 95 %"): _against_baseline,
-        Figure("Verdict", f"margin {numbers.percent(found.margin)}"): _verdict,
-    }
-    # Most runs change neither.
-    if any(change.compile for change in found.changes):
-        columns[Figure("Compile", "B over A")] = _compile
-    if any(change.memory for change in found.changes):
-        columns[Figure("Memory", "B over A")] = _memory
-    rows = []
-    for change in changes:
-        is_baseline = one.baseline == other.baseline == change.implementation
-        figures = [made(change) for made in columns.values()]
-        rows.append(Row(change.implementation, figures, "baseline" if is_baseline else ""))
-    title = f"{one.subject}, {one.place}"
-    facts = [_baseline(one, other), _floors(one, other)]
-    return Table(title, [Figure("Implementation"), *columns], rows, facts)
+            facts = [_baseline(one, other), _floors(one, other)]
+            tables.append(Table(f"{one.subject}, {one.place}", CHANGES, changes, facts))
+    return tables
 
 
 def _baseline(one: Comparison, other: Comparison) -> str:
@@ -89,76 +91,35 @@ def _floors(one: Comparison, other: Comparison) -> str:
     return f"Noise floor of the ratios to the baseline: {widths[0]} in A, {widths[1]} in B."
 
 
-def _times(change: Change) -> Figure:
-    return Figure(", ".join(numbers.si(side.step_s, "s") for side in (change.a, change.b)))
-
-
-def _step(change: Change) -> Figure:
-    return _ratio(change.step)
-
-
-def _to_baseline(change: Change) -> Figure:
-    sides = change.a.to_baseline, change.b.to_baseline
-    known = [numbers.MISSING if math.isnan(side) else numbers.ratio(side) for side in sides]
-    return Figure(", ".join(known))
-
-
-def _against_baseline(change: Change) -> Figure:
-    against = change.against_baseline
-    return Figure(numbers.MISSING) if against is None else _ratio(against)
-
-
-def _verdict(change: Change) -> Figure:
-    return Figure(change.verdict.word, comparison_sentences.source(change))
-
-
-def _compile(change: Change) -> Figure:
-    ends = numbers.seconds(change.a.compile_s), numbers.seconds(change.b.compile_s)
-    return _changed(change.compile, *ends)
-
-
-def _memory(change: Change) -> Figure:
-    ends = numbers.bytes_(change.a.memory_bytes), numbers.bytes_(change.b.memory_bytes)
-    return _changed(change.memory, *ends)
-
-
-def _ratio(ratio: Ratio) -> Figure:
-    note = "no interval" if ratio.low is None else numbers.interval(ratio.low, ratio.high)
-    return Figure(numbers.ratio(ratio.value), note)
-
-
-def _changed(ratio: float | None, a: str, b: str) -> Figure:
-    return Figure("") if ratio is None else Figure(numbers.ratio(ratio), f"{a} to {b}")
-
-
-def endings(found: Compared) -> list[Ending]:
-    """Cells that ended differently, those with the same endings together."""
+def endings(compared: Compared) -> list[Group]:
+    """Group the cells that ended differently by how they ended."""
     groups: defaultdict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
-    for cell in found.ended:
-        ways = _way(cell.status_a, cell.reason_a), _way(cell.status_b, cell.reason_b)
-        groups[ways].append((cell.block, cell.implementation))
-    return [Ending(a, b, _lines(cells)) for (a, b), cells in groups.items()]
+    for a, b in compared.ended:
+        groups[_ending(a), _ending(b)].append((a["block"], a["implementation"]))
+    return [Group(a, b, len(cells), _lines(cells)) for (a, b), cells in groups.items()]
 
 
-def missing(found: Compared) -> list[Missing]:
-    """Cells of one run alone, those that lack the same in the other together."""
-    groups: defaultdict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
-    for run, only in (("A", found.only_a), ("B", found.only_b)):
-        for cell in only:
-            ended = "" if cell.status == "ok" else f" ({_way(cell.status, cell.reason)})"
-            named = cell.block, f"{cell.implementation}{ended}"
-            groups[run, cell.absence].append(named)
-    return [Missing(*lacking, _lines(cells)) for lacking, cells in groups.items()]
+def missing(compared: Compared) -> list[Group]:
+    """Group the cells that one run alone has by what the other lacks."""
+    return [
+        Group(run, absence, len(cells), _lines((cell["block"], _named(cell)) for cell in cells))
+        for (run, absence), cells in compared.only.items()
+    ]
 
 
-def _way(status: str, reason: str) -> str:
-    """How a cell ended, and why."""
-    label = STATUSES[status].label
-    return f"{label}: {reason}" if reason else label
+def _named(cell: Row) -> str:
+    """Name a cell's implementation, and how the cell ended if that is not ok."""
+    ended = "" if cell["status"] == "ok" else f" ({_ending(cell)})"
+    return f"{cell['implementation']}{ended}"
+
+
+def _ending(cell: Row) -> str:
+    label = STATUSES[cell["status"]].label
+    return f"{label}: {cell['reason']}" if cell["reason"] else label
 
 
 def _lines(cells: Iterable[tuple[str, str]]) -> list[str]:
-    """`block: implementation, implementation`."""
+    """List implementations by block, a line each."""
     blocks: defaultdict[str, list[str]] = defaultdict(list)
     for block, implementation in cells:
         blocks[block].append(implementation)
