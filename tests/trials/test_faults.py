@@ -66,11 +66,11 @@ def test_a_planted_file_defines_what_a_run_needs(
 
 def test_what_is_not_as_it_must_be_is_a_deviation() -> None:
     outcome = Outcome()
-    outcome.check_end(Ended(1, "", 2.0, 0.5, []), 1)
+    outcome.check_end(Ended(1, "", 0.5, []), 1)
     outcome.check_cell(Cell("crashed", "killed by SIGSEGV during gate"), "crashed", "SIGSEGV")
     assert outcome.passed
     assert outcome.cell == "crashed: killed by SIGSEGV during gate"
-    outcome.check_end(Ended(0, "said this", 2.0, None, ["sleep 300"]), 1)
+    outcome.check_end(Ended(0, "said this", None, ["sleep 300"]), 1)
     outcome.check_cell(Cell("oom", "killed"), "crashed", "SIGSEGV")
     outcome.check_cell(None, "crashed", "")
     assert not outcome.passed

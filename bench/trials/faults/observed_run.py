@@ -71,7 +71,6 @@ class Ended:
     code: int
     """Exit code as subprocess reports it: negative for a signal."""
     out: str
-    seconds: float
     cut_s: float | None
     """Seconds from the fault to the end of the process that had it; None if it did not end."""
     left: list[str]
@@ -259,7 +258,6 @@ class Front:
         if self._ended is not None:
             return self._ended
         self._wait_while(lambda: self._process.poll() is None and not self._is_over())
-        seconds = time.monotonic() - self._began
         late = self._process.poll() is None
         if not late:
             gone = time.monotonic() + GONE_S
@@ -275,7 +273,7 @@ class Front:
         out = "".join(self._out)
         if late:
             out += f"\nended by the trial after {LIMIT_S:g} s"
-        self._ended = Ended(code, out, seconds, self._cut_s, left)
+        self._ended = Ended(code, out, self._cut_s, left)
         return self._ended
 
     def _wait_while(self, condition: Callable[[], bool]) -> None:

@@ -8,7 +8,6 @@ can be found by name, because none belongs to the suite's own implementations.
 from __future__ import annotations
 
 import ctypes
-import functools
 import itertools
 import json
 import os
@@ -21,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -161,29 +161,19 @@ def _noted(action: Action) -> Action:
 # What goes wrong.
 
 
-def _fail() -> NoReturn:
-    raise RuntimeError("planted")
+_exit = partial(sys.exit, 0)
+_sleep = threading.Event().wait
+_crash = partial(ctypes.string_at, 0)
+_hold_the_lock = partial(deque[int], itertools.repeat(0), maxlen=0)
+"""Loop for ever in C without releasing Python's global interpreter lock."""
 
 
-def _interrupt() -> NoReturn:
-    raise KeyboardInterrupt
+def _raise(error: type[BaseException] = RuntimeError) -> NoReturn:
+    raise error("planted")
 
 
 def _send(number: signal.Signals) -> Action:
     return lambda: os.kill(os.getpid(), number)
-
-
-def _sleep() -> None:
-    threading.Event().wait()
-
-
-def _read_address_0() -> None:
-    ctypes.string_at(0)
-
-
-def _hold_the_lock() -> None:
-    """Loop for ever in C without releasing Python's global interpreter lock."""
-    deque(itertools.repeat(0), maxlen=0)
 
 
 def _allocate_on_host() -> None:
@@ -195,11 +185,6 @@ def _allocate_on_host() -> None:
         np.ones(1 << 33)
     finally:  # the limit holds for the whole process, in which other arms are measured
         resource.setrlimit(resource.RLIMIT_AS, limits)
-
-
-def _allocate_on_device() -> None:
-    """Allocate an array of 256 TiB."""
-    jnp.zeros((1 << 46,)).block_until_ready()
 
 
 def _compile_without_end() -> None:
@@ -227,13 +212,7 @@ def _trace_without_end() -> None:
 
 def _leave_a_child() -> None:
     """Start a process in a session of its own that inherits the open output, and leave it."""
-    sleep = "import time; time.sleep(3600)"
-    subprocess.Popen([sys.executable, "-c", sleep], start_new_session=True)  # noqa: S603
-
-
-def _leave_a_thread() -> None:
-    """Start a thread that never ends and that Python waits for at exit."""
-    threading.Thread(target=threading.Event().wait).start()
+    subprocess.Popen(["sleep", "3600"], start_new_session=True)  # noqa: S607
 
 
 def _print_garbage() -> None:
@@ -247,7 +226,7 @@ def _print_garbage() -> None:
         stream.flush()
 
 
-@functools.cache  # once a process
+@cache  # once a process
 def _wait_in_second_process() -> None:
     """Wait in the second process that builds it until the trial creates the file `go`."""
     folder = Path(os.environ[FOLDER])
@@ -291,45 +270,42 @@ def _diverge(state: Any, loss: jax.Array) -> Any:
     return (params, opt_state), loss
 
 
-def _flat_params(right: TrainStep, mesh: Mesh) -> TrainStep:
-    del mesh
-    return replace(
-        right, params=lambda state: jax.tree.map(lambda leaf: leaf.ravel(), right.params(state))
-    )
-
-
 PLANTED = {
     "good": Planted(),
-    "raises_at_import": Planted(at_import=_fail),
-    "exits_at_import": Planted(at_import=lambda: sys.exit("planted")),
-    "ends_at_import": Planted(at_import=lambda: os._exit(7)),
-    "exits_when_asked": Planted(when_asked=lambda: sys.exit(3)),
-    "raises_in_build": Planted(in_build=_fail),
-    "exits_in_build": Planted(in_build=lambda: sys.exit(0)),
-    "ends_in_build": Planted(in_build=_noted(lambda: os._exit(0))),
+    "raises_at_import": Planted(at_import=_raise),
+    "exits_at_import": Planted(at_import=partial(sys.exit, "planted")),
+    "ends_at_import": Planted(at_import=partial(os._exit, 7)),
+    "exits_when_asked": Planted(when_asked=partial(sys.exit, 3)),
+    "raises_in_build": Planted(in_build=_raise),
+    "exits_in_build": Planted(in_build=_exit),
+    "ends_in_build": Planted(in_build=_noted(partial(os._exit, 0))),
     "host_memory": Planted(in_build=_allocate_on_host),
-    "device_memory": Planted(in_build=_allocate_on_device),
+    "device_memory": Planted(in_build=lambda: jnp.zeros((1 << 46,)).block_until_ready()),
     "killed_in_build": Planted(in_build=_noted(_send(signal.SIGKILL))),
-    "segfault_in_build": Planted(in_build=_noted(_read_address_0)),
+    "segfault_in_build": Planted(in_build=_noted(_crash)),
     "sleeps": Planted(in_build=_noted(_sleep)),
     "holds_the_lock": Planted(in_build=_noted(_hold_the_lock)),
     "compiles_for_ever": Planted(in_build=_noted(_compile_without_end)),
     "traces_for_ever": Planted(in_build=_noted(_trace_without_end)),
     "leaves_a_child": Planted(in_build=_leave_a_child),
-    "leaves_a_thread": Planted(in_build=_leave_a_thread),
+    "leaves_a_thread": Planted(in_build=lambda: threading.Thread(target=_sleep).start()),
     "prints": Planted(in_build=_print_garbage),
     "waits_later": Planted(in_build=_wait_in_second_process),
     "no_step": Planted(change=lambda *_: None),
-    "params_of_shape": Planted(change=_flat_params),
+    "params_of_shape": Planted(
+        change=lambda right, _: replace(
+            right, params=lambda state: jax.tree.map(jnp.ravel, right.params(state))
+        )
+    ),
     "loss_of_shape": Planted(change=_result(lambda state, loss: (state, jnp.stack([loss] * 8)))),
     "three_values": Planted(change=_result(lambda state, loss: (state, loss, None))),
-    "raises_in_step": Planted(change=_in_step(_fail)),
-    "exits_in_step": Planted(change=_in_step(lambda: sys.exit(0))),
-    "interrupts_in_step": Planted(change=_in_step(_interrupt)),
-    "raises_in_rounds": Planted(change=_in_rounds(_fail)),
-    "exits_in_rounds": Planted(change=_in_rounds(lambda: sys.exit(0))),
+    "raises_in_step": Planted(change=_in_step(_raise)),
+    "exits_in_step": Planted(change=_in_step(_exit)),
+    "interrupts_in_step": Planted(change=_in_step(partial(_raise, KeyboardInterrupt))),
+    "raises_in_rounds": Planted(change=_in_rounds(_raise)),
+    "exits_in_rounds": Planted(change=_in_rounds(_exit)),
     "killed_in_rounds": Planted(change=_in_rounds(_noted(_send(signal.SIGKILL)))),
-    "segfault_in_rounds": Planted(change=_in_rounds(_noted(_read_address_0))),
+    "segfault_in_rounds": Planted(change=_in_rounds(_noted(_crash))),
     "sleeps_in_rounds": Planted(change=_in_rounds(_noted(_sleep))),
     "stops": Planted(change=_in_rounds(_noted(_send(signal.SIGSTOP)))),
     "deadlocks": Planted(change=_deadlock),
@@ -339,7 +315,7 @@ PLANTED = {
     "diverges_in_rounds": Planted(change=_result(_diverge)),
     "peer_killed": Planted(change=_in_rank_1(_send(signal.SIGKILL))),
     "peer_stops": Planted(change=_in_rank_1(_send(signal.SIGSTOP))),
-    "peer_raises": Planted(change=_in_rank_1(_fail)),
+    "peer_raises": Planted(change=_in_rank_1(_raise)),
     "peer_elsewhere": Planted(
         change=_in_rank_1(lambda: multihost_utils.sync_global_devices("nobody else is here"))
     ),

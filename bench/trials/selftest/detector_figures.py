@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from statistics import median
 
+import pandas as pd
 from scipy.stats import binomtest
 
 from bench.analyse.ratio_intervals import Ratio
@@ -18,10 +19,8 @@ from bench.trials.selftest.trial_verdicts import (
     ALL,
     LOCKSTEP,
     VARIED,
-    Judgement,
     Outcomes,
-    own_judgements,
-    peer_judgements,
+    judgements,
     trial_outcomes,
 )
 
@@ -117,30 +116,25 @@ class Figures:
     """Number of failed trials, by peer."""
 
 
-def detectors(judgements: Sequence[Judgement]) -> list[Detector]:
-    """Figures of each tool under each load with each measuring time, Lockstep's first."""
-    groups: dict[tuple[str, str, float], list[Judgement]] = {}
-    for each in judgements:
-        groups.setdefault((each.pattern, each.tool, each.seconds), []).append(each)
-    patterns, tools = (list(dict.fromkeys(key[part] for key in groups)) for part in (0, 1))
-    return [
-        _detector(groups[key])
-        for key in sorted(groups, key=lambda k: (patterns.index(k[0]), tools.index(k[1]), k[2]))
-    ]
+def detectors(trials: pd.DataFrame) -> list[Detector]:
+    """Figures of each tool under each load with each measuring time, in order of appearance."""
+    kinds = {key: pd.CategoricalDtype(list(trials[key].unique())) for key in ("pattern", "tool")}
+    groups = trials.astype(kinds).groupby(["pattern", "tool", "seconds"], observed=True)
+    return [_detector(group) for _, group in groups]
 
 
-def _detector(judgements: Sequence[Judgement]) -> Detector:
-    by_arm = {arm: [j for j in judgements if j.arm == arm] for arm in SLOWDOWNS}
+def _detector(trials: pd.DataFrame) -> Detector:
+    first = trials.iloc[0]
+    by_arm = {arm: trials[trials["arm"] == arm] for arm in SLOWDOWNS}
     twins = by_arm.pop(TWIN)
-    first = judgements[0]
     return Detector(
-        tool=first.tool,
-        pattern=first.pattern,
-        seconds=first.seconds,
-        alarms=Rate(sum(j.different for j in twins), len(twins)),
-        found={arm: Rate(sum(j.slower for j in js), len(js)) for arm, js in by_arm.items() if js},
-        wrong=sum(j.wrong for js in by_arm.values() for j in js),
-        used_s=median(j.used_s for j in judgements),
+        tool=str(first["tool"]),
+        pattern=str(first["pattern"]),
+        seconds=float(first["seconds"]),
+        alarms=Rate(int(twins["different"].sum()), len(twins)),
+        found={arm: Rate(int(g["slower"].sum()), len(g)) for arm, g in by_arm.items() if len(g)},
+        wrong=sum(int(group["wrong"].sum()) for group in by_arm.values()),
+        used_s=float(trials["used_s"].median()),
     )
 
 
@@ -185,7 +179,7 @@ def compute(rows: Sequence[Row], seconds: float) -> Figures:
     outcomes = trial_outcomes(own)
     failed = [row["peer"] for row in peers if row["error"]]
     figures = Figures(
-        detectors=detectors([*own_judgements(outcomes, seconds), *peer_judgements(peers, seconds)]),
+        detectors=detectors(judgements(outcomes, peers, seconds)),
         coverages=[coverage(*key, found) for key, found in outcomes.items()],
         cost=cost(own, [row for row in rows if row["kind"] == "overhead"]),
         targets=[],

@@ -17,14 +17,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-import pandas as pd
-
-from bench.analyse.sample_rounds import Rounds
 from bench.measure.environment import child_environment, worker_environment
 from bench.records.arms import TWIN
 from bench.records.host import describe_code, describe_host
-from bench.records.rows import Turn
 from bench.trials.selftest import large_run, planted_kernel
 from bench.trials.selftest.background_load import load
 from bench.trials.selftest.first_paint import first_paint
@@ -34,12 +29,9 @@ from bench.trials.selftest.planted_kernel import Kernel
 from bench.trials.selftest.selftest_settings import Settings
 from bench.trials.selftest.trial_rows import (
     BASE,
-    ROUNDS,
     SLOWDOWNS,
     TRIALS,
     Manifest,
-    OverheadRow,
-    OwnRow,
     PeerRow,
     ReportRow,
     Row,
@@ -127,7 +119,6 @@ class Session:
             "library": str(library),
             "iterations": iterations,
             "trials": self.settings.trials,
-            "rounds": ROUNDS,
             # The base and one other arm share `seconds`; each further arm takes as long as they do.
             "seconds": self.settings.seconds * len(iterations) / 2,
         }
@@ -177,7 +168,7 @@ def report_row(folder: Path, cells: int) -> ReportRow:
 
 
 def own_rows(pattern: str, process: int, job: Mapping[str, Any]) -> Iterator[Row]:
-    """Run one worker process and convert its events into rows.
+    """Run one worker process.
 
     Raises:
       subprocess.SubprocessError: the process failed or hung; its stderr is shown.
@@ -192,38 +183,4 @@ def own_rows(pattern: str, process: int, job: Mapping[str, Any]) -> Iterator[Row
         check=True,
     )
     for line in done.stdout.splitlines():
-        event = json.loads(line)
-        turns: list[Turn] = event["turns"]
-        steps, waited = turns[0]["steps"], turns[0]["latency_steps"]
-        inside_ns = sum(t["throughput_ns"] + t["latency_ns"] + t["wash_out_ns"] for t in turns)
-        if event["event"] == "trial":
-            yield OwnRow(
-                kind="own",
-                pattern=pattern,
-                process=process,
-                number=event["number"],
-                steps=steps,
-                wall_s=event["wall_s"],
-                inside_s=inside_ns / 1e9,
-                log_ratios=log_ratios(turns),
-            )
-        else:
-            untimed_ns = 1e9 * event["wall_s"] - inside_ns
-            yield OverheadRow(
-                kind="overhead",
-                pattern=pattern,
-                process=process,
-                call_ns=event["call_ns"],
-                throughput_ns=float(np.median([t["throughput_ns"] / steps for t in turns])),
-                latency_ns=float(np.median([t["latency_ns"] / waited for t in turns])),
-                untimed_ns=untimed_ns / len(turns) / (1 + steps + waited),
-            )
-
-
-def log_ratios(turns: list[Turn]) -> dict[str, list[float]]:
-    """Log ratios of every arm to the base, one a round."""
-    rounds = Rounds.of(pd.DataFrame(turns).assign(attempt="", launch=0))
-    return {
-        arm: [round(float(value), 6) for value in rounds.log_ratios(arm, BASE)[0]]
-        for arm in SLOWDOWNS
-    }
+        yield cast("Row", {**json.loads(line), "pattern": pattern, "process": process})

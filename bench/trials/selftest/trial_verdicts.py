@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from bench.analyse.ratio_intervals import PROCESS_SD, Ratio, estimate
 from bench.analyse.verdicts import AlphaSpending, decide, look_rounds
@@ -37,23 +38,6 @@ class Outcome:
 
 Outcomes = dict[str, list[Outcome]]
 """Outcomes by arm."""
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """What one tool said of one pair of programs."""
-
-    tool: str
-    pattern: str
-    seconds: float
-    """Measuring time of the pair, at most."""
-    arm: str
-    different: bool
-    slower: bool
-    wrong: bool
-    """Whether a slower program was called faster, or the same in spite of a larger margin."""
-    used_s: float
-    """Measuring time that was used."""
 
 
 def trial_outcomes(rows: Sequence[OwnRow]) -> dict[tuple[str, int], Outcomes]:
@@ -116,40 +100,37 @@ def replay(launches: Sequence[np.ndarray]) -> Outcome:
     return Outcome(word, sum(map(len, seen)), estimate(seen), estimate(launches))
 
 
-def own_judgements(outcomes: dict[tuple[str, int], Outcomes], seconds: float) -> list[Judgement]:
-    """Lockstep's verdicts under each load; `seconds` is the measuring time of one process."""
-    return [
-        Judgement(
-            tool=LOCKSTEP,
-            pattern=pattern,
-            seconds=launches * seconds,
-            arm=arm,
-            different=each.word in ("faster", "slower"),
-            slower=each.word == "slower",
-            wrong=each.word == "faster"
-            or (each.word == "same" and SLOWDOWNS.get(arm, 1) > 1 + MARGIN),
-            used_s=each.rounds / ROUNDS * seconds,
-        )
+def judgements(
+    outcomes: Mapping[tuple[str, int], Outcomes], peers: Iterable[PeerRow], seconds: float
+) -> pd.DataFrame:
+    """The verdicts of all tools, each by its own rule, under each load and ALL.
+
+    Args:
+      outcomes: Lockstep's.
+      peers: the peers' rows. A trial that failed does not count; one without a verdict detects
+        nothing.
+      seconds: the measuring time of a pair in one process.
+
+    Returns:
+      One row a trial and load, with the columns `tool`, `pattern`, `seconds` (measuring time at
+      most), `arm`, `different`, `slower`, `wrong` (a slower program was called faster, or the same
+      although larger than the margin) and `used_s` (measuring time that was used).
+    """
+    own = [
+        (LOCKSTEP, pattern, launches * seconds, arm, each.word in ("faster", "slower"),
+         each.word == "slower",
+         each.word == "faster" or (each.word == "same" and SLOWDOWNS.get(arm, 1) > 1 + MARGIN),
+         each.rounds / ROUNDS * seconds)
         for (pattern, launches), by_arm in outcomes.items()
         for arm, found in by_arm.items()
         for each in found
-    ]
-
-
-def peer_judgements(rows: Sequence[PeerRow], seconds: float) -> list[Judgement]:
-    """The peers' verdicts by their own rules, under each load and all. No verdict finds nothing."""
-    return [
-        Judgement(
-            tool=row["peer"],
-            pattern=pattern,
-            seconds=seconds,
-            arm=row["slowdown"],
-            different=row["different"] is True,
-            slower=row["slower"] is True,
-            wrong=row["slower"] is False,
-            used_s=row["measured_s"],
-        )
-        for row in rows
+    ]  # fmt: skip
+    others = [
+        (row["peer"], pattern, seconds, row["slowdown"], row["different"] is True,
+         row["slower"] is True, row["slower"] is False, row["measured_s"])
+        for row in peers
         if not row["error"]
         for pattern in (row["pattern"], ALL)
-    ]
+    ]  # fmt: skip
+    columns = ["tool", "pattern", "seconds", "arm", "different", "slower", "wrong", "used_s"]
+    return pd.DataFrame([*own, *others], columns=columns)
