@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from bench.records import numbers
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
 Kind = Literal["strong", "weak"]
 
@@ -60,6 +63,42 @@ class Scaling:
         if self.devices_a_process is not None:
             each = f", {numbers.count(self.devices_a_process, 'device')} a process"
         return f"{self.kind.capitalize()} scaling, {self.family}{each}, batch {self.batch} {fixed}"
+
+    @property
+    def ideal(self) -> NDArray[np.float64]:
+        """Ideal scaling of the fastest cell on the smallest mesh.
+
+        Returns:
+          (meshes, 2): devices, and seconds a step.
+        """
+        devices = np.unique(self.points["devices"].to_numpy(float))
+        best = self.points.loc[self.points["devices"] == devices[0], "step_s"].min()
+        share = devices[0] / devices if self.kind == "strong" else np.ones(len(devices))
+        return np.column_stack([devices, best * share])
+
+    @property
+    def communication_bound(self) -> NDArray[np.float64]:
+        """The time of the least communication of any implementation, at the measured rate.
+
+        Returns:
+          (meshes, 2): devices, and seconds a step; empty unless it is known on two meshes.
+        """
+        known = self.points[self.points["communication_s"] > 0]
+        least = known.groupby("devices")["communication_s"].min()
+        bound = np.column_stack([least.index, least]).astype(float)
+        return bound if len(bound) > 1 else bound[:0]
+
+    @property
+    def oversubscribed_from(self) -> float | None:
+        """Where devices begin to share cores: between two meshes, or 0 if they do on all.
+
+        None where every device has a core.
+        """
+        shared = self.points.loc[self.points["oversubscribed"].astype(bool), "devices"]
+        if shared.empty:
+            return None
+        below = self.points.loc[self.points["devices"] < shared.min(), "devices"]
+        return 0.0 if below.empty else float(np.sqrt(below.max() * shared.min()))
 
 
 _COLUMNS = [

@@ -25,7 +25,7 @@ from bench.present import (
     trace_tables,
 )
 from bench.present.caveats import Caveat, caveats
-from bench.present.print_plots import sample
+from bench.present.plots.plot_plan import sample
 from bench.present.rendering import environment, reading_guide
 from bench.records import numbers
 from bench.records.statuses import STATUSES
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from bench.present.cell_columns import Row
     from bench.present.columns import Table
     from bench.present.predicted_curves import Projected
-    from bench.present.print_plots import Chart, Figures
+    from bench.present.print_plots import Figures, PrintedChart
     from bench.records.rows import Manifest
 
 BYTES = 450_000
@@ -91,7 +91,7 @@ class Subject:
     """A workload at one size, with one set of options."""
 
     name: str
-    charts: list[Chart]
+    charts: list[PrintedChart]
     undrawn: str
     """Which charts are not drawn; empty if all are."""
     sections: list[Markup]
@@ -106,7 +106,6 @@ class Content:
 
     summary: Summary
     subjects: list[Subject]
-    host: Chart | None
     caveats: list[Caveat]
     endings: Table | None
     environment: list[tuple[str, str]]
@@ -138,7 +137,6 @@ def content(
     return Content(
         summary=_summary(found, manifest, summaries, noted, endings),
         subjects=_subjects(found, manifest, drawn, summaries),
-        host=drawn.host,
         caveats=noted,
         endings=endings,
         environment=run_environment.environment(manifest, energy_sentences.sentence(found)),
@@ -254,7 +252,7 @@ def _general(
     subject: str,
     found: Tables,
     cells: Mapping[str, Row],
-    charts: Sequence[Chart],
+    charts: Sequence[PrintedChart],
     summaries: Mapping[str, sentences.Summary],
 ) -> list[Markup]:
     """Tables of a whole subject."""

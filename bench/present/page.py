@@ -21,6 +21,7 @@ from bench.present import (
     vega,
 )
 from bench.present.caveats import Caveat, caveats
+from bench.present.charts import CHARTS
 from bench.present.rendering import environment, reading_guide, stylesheet
 from bench.records.statuses import STATUSES, VERDICT_STYLES
 
@@ -103,7 +104,9 @@ def html(
       projected: the run's projection, if it has one.
     """
     template = environment(WEB, markdown=False).get_template("page.html.j2")
-    return template.render(page=make(found, manifest, summaries, projected))
+    return template.render(
+        page=make(found, manifest, summaries, projected), charts=CHARTS
+    )
 
 
 def make(

@@ -25,6 +25,7 @@ from bench.analyse.causes import traced_differences
 from bench.present import (
     block_tables,
     cell_columns,
+    charts,
     checkpoint_tables,
     input_tables,
     run_tables,
@@ -61,7 +62,7 @@ FEWEST_STEPS = 20
 
 FIGURES = (
     *("step_q1_s", "step_q3_s", "ratio_low", "ratio_high"),
-    *("communication_s", "device_flops", "intensity"),
+    *("high_water_bytes", "device_flops", "intensity"),
 )
 """Numbers of a cell that charts need beside the columns of its table."""
 
@@ -105,6 +106,7 @@ def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
     return {
         "statuses": {name: asdict(status) for name, status in STATUSES.items()},
         "implementations": names,
+        **charts.for_page(names),
         "subjects": subjects,
         "blocks": _blocks(found, manifest, subjects, arms),
         "cells": {
@@ -185,10 +187,12 @@ def _curves(
     return [
         {
             "title": curve.title,
-            "kind": curve.kind,
             "subject": subjects.index(curve.subject),
             "slug": curve.slug,
             "cell": [of_cell[name] for name in curve.points["cell"]],
+            "ideal": curve.ideal.tolist(),
+            "communication": curve.communication_bound.tolist(),
+            "over": curve.oversubscribed_from,
             "efficiency": shortened(curve.points["efficiency"].tolist()),
             "efficiency_low": shortened(curve.points["efficiency_q1"].tolist()),
             "efficiency_high": shortened(curve.points["efficiency_q3"].tolist()),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import html
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,10 +44,16 @@ def find(run_dir: Path) -> Projected | None:
     plots = sorted((run_dir / PAGE.parent / "plots").glob("*.svg"))
     charts = [
         Chart(
-            label=f"Predicted: {path.stem.replace('-', ' ')}",
+            label=f"Predicted: {_title(path)}",
             path=path.relative_to(run_dir).as_posix(),
             source="data:image/svg+xml;base64," + base64.b64encode(path.read_bytes()).decode(),
         )
         for path in plots[:MOST]
     ]
     return Projected(PAGE.as_posix(), charts, len(plots) - len(charts))
+
+
+def _title(plot: Path) -> str:
+    """The title in an SVG's metadata; of files without one, the words of their name."""
+    found = re.search(r"<dc:title>(.*?)</dc:title>", plot.read_text("utf-8"))
+    return html.unescape(found[1]) if found else plot.stem.replace("-", " ")

@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
 from bench.present.plots import style
-from bench.present.plots.style import Grid, Mark
+from bench.present.plots.style import Mark
 from bench.project.mesh_growth import Curve
 from bench.project.projection import Measured, Point, Projection, batch_of, elsewhere_options
 from bench.records import files
@@ -25,12 +25,10 @@ from bench.records.cells import StepOptions
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.lines import Line2D
 
     from bench.present.plots.style import Look, Plot
 
 DASHED = (0, (4, 2))
-_GRID = Grid(columns=2, height=2.5, across=0.55)
 
 
 @dataclass(frozen=True)
@@ -70,20 +68,23 @@ def draw(projection: Projection) -> list[Chart]:
             each = "per shard" if projection.scaling == "weak" else "in all"
             title = f"{subject} on {hardware}: {mesh}, batch {batch} {each}"
             shown = [point for point in known if point.fits] or known
-            plot = _plot(files.slug(title), projection, hardware, shown)
+            plot = _plot(title, projection, hardware, shown)
             charts.append(Chart(title, plot, points))
     return charts
 
 
-def _plot(slug: str, projection: Projection, hardware: str, points: Sequence[Point]) -> Plot:
+def _plot(title: str, projection: Projection, hardware: str, points: Sequence[Point]) -> Plot:
     lines = _lines(projection, points)
     names = [line.name for line in lines]
     names = list(dict.fromkeys([*names, *(name for line in lines for name in line.measured)]))
     cells = [cell for line in lines for cell in line.cells]
     predictions = [point.prediction for point in points if point.prediction]
+    slug = files.slug(title)
     with style.styled(slug):
         handles = _legend(lines, names, hardware)
-        figure, (time, share) = _GRID.figure(2, handles)
+        figure, (time, share) = style.panels(
+            2, 2.8, "devices measured here, chips predicted", handles=handles
+        )
         for line in lines:
             look = style.look(line.name, names)
             x = [point.chips for point in line.points]
@@ -111,8 +112,7 @@ def _plot(slug: str, projection: Projection, hardware: str, points: Sequence[Poi
         share.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:.0f} %"))
         time.set_title("Step time (lower is better)")
         share.set_title("Efficiency relative to the fewest (higher is better)")
-        _GRID.label(figure, "devices here, chips there", handles)
-        return style.render(figure, slug)
+        return style.render(figure, slug, title)
 
 
 def _lines(projection: Projection, points: Sequence[Point]) -> list[_Line]:
@@ -183,7 +183,7 @@ def _curve(
 def _legend(lines: Sequence[_Line], names: Sequence[str], hardware: str) -> list[Artist]:
     handles: list[Artist] = []
     for line in lines:
-        handle: Line2D = style.handle(line.name, names)  # type: ignore[assignment]
+        handle = style.handle(line.name, names)
         handle.set_linestyle(DASHED)
         handle.set_markerfacecolor(style.PAPER)
         handle.set_markeredgewidth(0.9)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,15 +14,11 @@ from pages import column
 
 from bench.analyse import cell_table, loss_curves
 from bench.present import caveats, loss_sentences, page_data, report_files, run_tables
-from bench.present.plots import losses as losses_plot
-from bench.present.plots import style
 from bench.records import store
 from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from matplotlib.figure import Figure
 
     from bench.analyse.cell_table import Tables
 
@@ -113,7 +108,6 @@ def test_curves_that_end_early_or_are_missing_are_named(tmp_path: Path) -> None:
     )
     assert "its worker ended before" in str(run_tables.losses([one]).rows)
     assert page_data.build(found, run.manifest)["losses"][0]["curves"][3]["loss"][10] is None
-    losses_plot.draw("short", [one], ["jit_spmd", "right", "drifts"])
 
 
 def test_without_a_reference_there_is_no_difference(tmp_path: Path) -> None:
@@ -131,7 +125,6 @@ def test_without_a_reference_there_is_no_difference(tmp_path: Path) -> None:
     assert loss_curves.curves_frame(loss_curves.find(found))["difference"].isna().all()
     assert loss_curves.differences_frame(loss_curves.find(found))["largest_difference"].isna().all()
     page_data.encode(page_data.build(found, run.manifest))
-    losses_plot.draw("lost", loss_curves.find(found), ["jit_spmd", "right", "drifts"])
 
 
 def test_the_report_has_curves_and_differences(stored: tuple[store.Run, Tables]) -> None:
@@ -150,33 +143,6 @@ def test_the_report_has_curves_and_differences(stored: tuple[store.Run, Tables])
     text = (run.directory / "report.md").read_text()
     assert "### Largest difference from the reference's loss" in text
     assert "| drifts | data=2, batch 64 | 1.0e-3 | 4.0e-4 | 31 |" in text
-    assert "<!-- drifts -->" in (run.directory / "plots/losses-mlp-base-fp32.svg").read_text()
-
-
-def test_print_has_the_reference_and_what_is_equal_to_it(
-    stored: tuple[store.Run, Tables], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept: list[Figure] = []
-    render = style.render
-    monkeypatch.setattr(style, "render", lambda *of: kept.append(of[0]) or render(*of))
-    plot = losses_plot.draw(
-        "drawn", loss_curves.find(stored[1])[:1], ["jit_spmd", "right", "drifts"]
-    )
-    loss, apart = kept[0].axes
-    labels = [text.get_text() for text in kept[0].legends[0].get_texts()]
-    assert labels[3:] == ["the reference", IN_PARTS, EXACT, "the gate's tolerance"]
-    reference, *curves = loss.lines
-    assert reference.get_linewidth() > 2 * curves[0].get_linewidth(), "it is seen below them"
-    assert np.array_equal(reference.get_ydata(), curves[1].get_ydata())
-    ticks = [text.get_text() for text in apart.get_yticklabels()]
-    assert (ticks.index(losses_plot.EQUAL), len(ticks) > 3) == (0, True)
-    _, drifts, equal, right, *_ = apart.lines
-    floor = apart.get_yticks()[0]
-    assert set(equal.get_ydata()) == {floor}
-    assert min(drifts.get_ydata()) > min(right.get_ydata()) > floor > apart.get_ylim()[0]
-    # Dotted and dashed as on the page: see test_browser.py.
-    *_, dotted, dashed, _ = re.findall(r"stroke-dasharray: ([^;]+)", plot.svg)
-    assert (dotted, dashed) == ("1,1.5", "6,2")
 
 
 def test_a_page_has_only_so_many_steps(

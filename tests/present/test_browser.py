@@ -151,7 +151,7 @@ def open_page(browser: Browser, directory: Path) -> Iterator[object]:
 
 def test_every_chart_is_drawn_and_nothing_is_fetched(open_page) -> None:
     opened = open_page()
-    for group in ("ratios", "curves", "batches", "heatmap", "breakdown", "roofline", "losses"):
+    for group in ("ratios", "scaling", "batches", "heatmap", "breakdown", "roofline", "losses"):
         assert opened.marks(group) > 10, group
     assert opened.page.locator("#one .chart svg").count() == 2
     assert len(opened.requests) == 1
@@ -191,7 +191,7 @@ def test_controls_choose_what_charts_show(open_page) -> None:
     assert "python_loop" not in opened.text("ratios")
     page.locator("#nobody").click()
     opened.settle()
-    for group in ("ratios", "curves", "breakdown", "roofline"):
+    for group in ("ratios", "scaling", "breakdown", "roofline"):
         assert "Nothing matches the choices above." in opened.text(group)
     page.locator("#ratios").get_by_role("button", name="Show all").click()
     opened.settle()
@@ -210,9 +210,9 @@ def test_controls_choose_what_charts_show(open_page) -> None:
 @pytest.mark.parametrize(
     ("group", "label", "option", "shown"),
     [
-        ("curves", "Curve", "Weak scaling, data=N, batch 64 a device", "Weak scaling"),
+        ("scaling", "Curve", "Weak scaling, data=N, batch 64 a device", "Weak scaling"),
         ("heatmap", "Figure", "step time", "Heatmap of step time"),
-        ("heatmap", "Figure", "memory a device", "MiB"),
+        ("heatmap", "Figure", "memory per device", "MiB"),
         ("breakdown", "Bars", "share of the step", "share of the traced step"),
         ("batches", "Along", "data=4", "data=4"),
         ("losses", "Steps", "the first 40", "Largest difference from the reference so far"),
@@ -230,8 +230,8 @@ def test_choices_of_a_chart(open_page, group: str, label: str, option: str, show
 
 def test_a_curve_breaks_where_a_mesh_has_no_time(open_page) -> None:
     """python_loop is wrong on four devices: its line has a gap there, others have none."""
-    opened = open_page("#curves?off=" + "/".join(set(PLAN.ratios) - {"python_loop", "jit_spmd"}))
-    paths = opened.page.locator("#curves svg").first.locator("path[stroke^='var(--c']")
+    opened = open_page("#scaling?off=" + "/".join(set(PLAN.ratios) - {"python_loop", "jit_spmd"}))
+    paths = opened.page.locator("#scaling svg").first.locator("path[stroke^='var(--c']")
     drawn = [d for d in paths.evaluate_all("all => all.map(one => one.getAttribute('d'))") if d]
     lines = sorted(d.count("M") for d in drawn if "L" in d)
     assert lines[-1] == 2
@@ -239,11 +239,11 @@ def test_a_curve_breaks_where_a_mesh_has_no_time(open_page) -> None:
 
 
 def test_axes_are_linear_if_asked(open_page) -> None:
-    opened = open_page("#curves")
-    before = opened.text("curves")
+    opened = open_page("#scaling")
+    before = opened.text("scaling")
     opened.page.get_by_label("Axes").select_option("linear")
     opened.settle()
-    assert opened.text("curves") != before
+    assert opened.text("scaling") != before
 
 
 TICKS = [
@@ -260,7 +260,8 @@ TICKS = [
 def test_logarithmic_axes_have_few_round_ticks(
     open_page, domain: tuple[float, float], expected: list[float]
 ) -> None:
-    script = f"domain => {{ {_read('chart_style.js')} return logTicks(domain); }}"
+    style = f"const DATA = {{}}; {_read('chart_style.js')}"
+    script = f"domain => {{ {style} return logTicks(domain); }}"
     assert open_page().page.evaluate(script, list(domain)) == pytest.approx(expected, rel=1e-9)
 
 
@@ -274,7 +275,7 @@ def test_curves_on_the_reference_are_seen_to_be(open_page) -> None:
     assert "whole batch" in loss
     assert "whole batch in" not in loss
     assert set(map(tuple, drawn[0])) == {("5", "1,0")}, "below the curves, and wider"
-    # In the order of the legend; in print they are dotted and dashed too: see test_losses.py.
+    # In the order of the legend.
     assert apart.index("whole batch in parts") < apart.index("whole batch in float64")
     assert list(dict.fromkeys(map(tuple, drawn[1]))) == [("1.4", "1,3"), ("1.4", "8,3")]
     assert "equal" in apart, "jit_spmd differs by nothing"
@@ -287,7 +288,7 @@ def test_the_address_leads_back_to_what_was_chosen(open_page) -> None:
     page.locator("#subject").select_option("mlp-base, fp32")
     page.locator("#mesh").select_option("data=2")
     page.locator("#implementations label", has_text="python_loop").click()
-    page.locator("#curves").get_by_label("Axes").select_option("linear")
+    page.locator("#scaling").get_by_label("Axes").select_option("linear")
     page.locator("#heatmap").get_by_label("Figure").select_option("step")
     page.get_by_label("Search in: All cells").fill("data=2 shard_map")
     table = page.locator("#all")
@@ -347,11 +348,11 @@ def test_a_field_of_the_heatmap_leads_to_its_cell(open_page) -> None:
 
 def test_charts_follow_the_width_of_the_window(open_page) -> None:
     opened = open_page()
-    wide = opened.page.locator("#curves svg").first.bounding_box()["width"]
+    wide = opened.page.locator("#scaling svg").first.bounding_box()["width"]
     opened.page.set_viewport_size({"width": 380, "height": 800})
     opened.page.wait_for_timeout(300)  # resizing is over when nothing has changed for a while
     opened.settle()
-    assert opened.page.locator("#curves svg").first.bounding_box()["width"] < min(wide, 380)
+    assert opened.page.locator("#scaling svg").first.bounding_box()["width"] < min(wide, 380)
 
 
 def test_a_cell_tells_everything(open_page, directory: Path) -> None:

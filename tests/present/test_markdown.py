@@ -37,7 +37,7 @@ def build(tmp_path: Path, **changes: Any) -> tuple[Tables, store.Run]:
 
 def undrawn(found: Tables) -> Figures:
     """No plot at all."""
-    return Figures({block.subject: [] for block in found.comparisons}, {}, None)
+    return Figures({block.subject: [] for block in found.comparisons}, {})
 
 
 def content(tmp_path: Path, **changes: Any) -> markdown.Content:
@@ -182,17 +182,17 @@ def test_every_plot_is_linked_with_its_caption(page: str) -> None:
     linked = re.findall(r"\(plots/(.+)\.svg\)", page)
     assert len(linked) == len(set(linked))
     assert {slug.partition("-")[0] for slug in linked} == {
-        "ratios", "strong", "memory", "distribution", "host", "roofline",
+        "ratios", "strong", "roofline",
     }  # fmt: skip
-    assert "Lines are 95 % intervals of the ratio" in page
+    assert "Horizontal lines are 95 % confidence intervals" in page
     assert page.index("plots/") < page.index("## Tables of")
 
 
 def test_what_is_not_drawn_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(print_plots, "PANELS", 5)
+    monkeypatch.setattr(print_plots, "PANELS", 3)
     found, run = build(tmp_path, devices=(1, 2))
     page = markdown.render(markdown.content(found, run.manifest, print_plots.draw(found)))
-    assert "Not drawn, as a report has room for 5 panels: 1 scaling curve, roofline, memory" in page
+    assert "Not drawn, because a report has room for 3 panels: scaling and roofline." in page
 
 
 def test_there_are_no_gaps(page: str) -> None:

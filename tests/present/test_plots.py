@@ -18,17 +18,7 @@ from matplotlib.path import Path as Line
 from bench.analyse import cell_table, scaling_curves
 from bench.analyse.causes import traced_differences
 from bench.present import print_plots
-from bench.present.plots import (
-    breakdown,
-    distribution,
-    heatmap,
-    memory,
-    ratios,
-    roofline,
-    style,
-    throughput,
-    timeline,
-)
+from bench.present.plots import breakdown, heatmap, plot_plan, ratios, roofline, style
 from bench.present.plots import scaling as scaling_plot
 from bench.records import numbers, store
 
@@ -69,7 +59,8 @@ def outlined(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """Figures that would have been rendered: which there are takes no rendering to see."""
     seen: list[Figure] = []
 
-    def render(figure: Figure, slug: str) -> style.Plot:
+    def render(figure: Figure, slug: str, title: str) -> style.Plot:
+        assert title
         seen.append(figure)
         return style.Plot(slug, "", b"")
 
@@ -83,9 +74,9 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     seen: list[Figure] = []
     real = style.render
 
-    def render(figure: Figure, slug: str) -> style.Plot:
+    def render(figure: Figure, slug: str, title: str) -> style.Plot:
         seen.append(figure)
-        return real(figure, slug)
+        return real(figure, slug, title)
 
     monkeypatch.setattr(style, "render", render)
     return seen
@@ -148,7 +139,7 @@ def test_communication_bounds_scaling_where_it_is_known_twice(kept: list[Figure]
     assert np.array_equal(line.get_xydata(), [[1, 0.01], [2, 0.02]]), "the least on each mesh"
     assert scaling_plot.BOUND in texts(plot)
     once = curve(communication_s=[np.nan, 9, 0.02, 9, np.nan, 9, 0.04, 9])
-    assert len(scaling_plot.communication_bound(once)) == 0
+    assert len(once.communication_bound) == 0
     assert scaling_plot.BOUND not in texts(scaling_plot.draw(once, NAMES))
 
 
@@ -156,8 +147,10 @@ def test_a_line_breaks_where_there_is_no_time() -> None:
     look = style.look("a", NAMES)
     y = np.array([1.0, 2.0, np.nan, 3.0])
     with style.styled("x"):
-        _, (axes,) = style.Grid(columns=1, height=1).figure(1)
-        style.draw_curves(axes, [style.Curve(look, np.array([1.0, 2, 4, 8]), y, y, y)])
+        _, (axes,) = style.panels(1, 1, "")
+        scaling_plot.draw_curves(
+            axes, [scaling_plot.Curve(look, np.array([1.0, 2, 4, 8]), y, y, y)]
+        )
         lines, _ = [one for one in axes.collections if isinstance(one, LineCollection)]
     (path,) = lines.get_paths()
     drawn = path.cleaned(remove_nans=True)
@@ -165,38 +158,9 @@ def test_a_line_breaks_where_there_is_no_time() -> None:
     assert drawn.vertices[2, 1] == 3.0
 
 
-def test_throughput_has_a_panel_a_mesh(kept: list[Figure]) -> None:
-    plot = throughput.draw("t", cells(), NAMES)
-    assert [axes.get_title(loc="left") for axes in kept[0].axes] == ["data=1", "data=2"]
-    for axes in kept[0].axes:
-        assert heights(axes) == {80.0, 160.0}
-        bars = axes.collections[1].get_segments()
-        # 8 units in 0.1 s with quartiles of 0.08 and 0.125 s.
-        assert sorted({round(float(y), 6) for bar in bars for y in bar[:, 1]}) == [
-            64,
-            100,
-            128,
-            200,
-        ]
-    assert {"8", "16", "samples a second", "global batch"} <= texts(plot)
-
-
-def test_memory_shows_what_is_planned_and_what_was_measured(kept: list[Figure]) -> None:
-    planned = [2.0**20, 1, 2.0**21, 1, 2.0**22, 1, 2.0**23, 1]
-    measured = [np.nan] * 4 + [2.0**24, 1] + [np.nan] * 2
-    curves = [curve(memory_bytes=planned, high_water_bytes=measured)]
-    plot = memory.draw("m", curves, NAMES)
-    hollow, filled = [c for c in kept[0].axes[0].collections if isinstance(c, PathCollection)]
-    assert np.array_equal(hollow.get_offsets(), [[1, 2.0**24]])
-    assert to_hex(hollow.get_facecolor()[0]) == style.PAPER
-    assert {float(y) for _, y in filled.get_offsets()} == {2.0**20, 2.0**21, 2.0**22, 2.0**23}
-    assert {"measured high water", "1 MiB", "data=N", "batch 8 in all"} <= texts(plot)
-    assert "measured high water" not in texts(memory.draw("m", [curve(memory_bytes=1e6)], NAMES))
-
-
 def test_forest_shows_ratios_and_intervals(found: Tables, kept: list[Figure]) -> None:
     (block, *_) = found.comparisons
-    plot = ratios.draw("f", [block], found.cells, print_plots.names(found))
+    plot = ratios.draw("f", [block], found.cells, sorted(found.cells["implementation"].unique()))
     own = {cell["implementation"]: cell for cell in block.ranked}
     (axes,) = kept[0].axes
     lines = [label.get_text() for label in axes.get_yticklabels()]
@@ -280,50 +244,11 @@ def test_rooflines_need_ceilings(found: Tables, outlined: list[Figure]) -> None:
     ]
     again = print_plots.draw(dataclasses.replace(found, comparisons=unknown))
     place = next(n for n, chart in enumerate(again.charts) if chart.kind == "roofline")
-    # The host is drawn before the others, and listed after them.
-    panels = [axes.get_title(loc="left") for axes in outlined[place + 1].axes]
+    panels = [axes.get_title(loc="left") for axes in outlined[place].axes]
     assert panels == ["1 device", "2 devices"]
     none = [dataclasses.replace(block, ceilings=None) for block in found.comparisons]
     drawn = print_plots.draw(dataclasses.replace(found, comparisons=none))
     assert not [chart for chart in drawn.charts if chart.kind == "roofline"]
-
-
-def test_distributions_show_medians_and_samples(kept: list[Figure]) -> None:
-    times = {"a": np.linspace(0.98, 1.02, 9), "b": np.linspace(1.2, 1.4, 500)}
-    distribution.draw("d", [distribution.Panel("here", times)], NAMES)
-    (axes,) = kept[0].axes
-    shapes = next(c for c in axes.collections if isinstance(c, PolyCollection))
-    assert len(shapes.get_paths()) == 2
-    middles = {round(bar[0, 0], 6) for bar in axes.collections[1].get_segments()}
-    assert middles == {1.0, 1.3}
-    by_line: dict[float, list[float]] = {}
-    for x, y in marks(axes):
-        by_line.setdefault(y, []).append(x)
-    slow, base = (sorted(by_line[y]) for y in sorted(by_line))
-    assert len(base) == 9
-    assert len(slow) <= distribution.POINTS < len(times["b"])
-
-
-def test_samples_that_are_alike_have_no_shape(kept: list[Figure]) -> None:
-    distribution.draw("d", [distribution.Panel("here", {"a": np.ones(20)})], NAMES)
-    shapes = next(c for c in kept[0].axes[0].collections if isinstance(c, PolyCollection))
-    assert not shapes.get_paths()
-
-
-def test_the_timeline_has_frequencies_where_they_are_known(kept: list[Figure]) -> None:
-    rounds = pd.DataFrame(
-        {"minutes": np.arange(3000) / 60, "launch": 0, "relative": 1.01, "foreign": 0.2,
-         "steal": -0.01, "mhz": np.nan}
-    )  # fmt: skip
-    timeline.draw("host", rounds)
-    assert len(kept[0].axes) == 2
-    drift, others = kept[0].axes
-    # The first line is the guide at 1.
-    assert len(drift.lines[1].get_xdata()) <= timeline.POINTS
-    assert set(others.lines[0].get_ydata()) == {0.2}
-    assert set(others.lines[1].get_ydata()) == {0.0}, "no share is below 0"
-    timeline.draw("host", rounds.assign(mhz=2500.0))
-    assert len(kept[1].axes) == 3
 
 
 def test_looks_are_unique() -> None:
@@ -343,11 +268,9 @@ def test_glyphs_are_in_the_file(drawn: Figures) -> None:
 def test_every_kind_is_drawn_once_a_subject(drawn: Figures) -> None:
     (charts,) = drawn.subjects.values()
     assert [chart.kind for chart in charts] == [
-        "ratios", "scaling", "scaling", "breakdown", "heatmap", "throughput", "roofline",
-        "memory", "distribution",
+        "ratios", "scaling", "scaling", "breakdown", "heatmap", "roofline",
     ]  # fmt: skip
     assert not drawn.left_out
-    assert drawn.host is not None
     slugs = [chart.plot.slug for chart in drawn.charts]
     assert len(slugs) == len(set(slugs))
     assert all("mlp-base, fp32" in chart.label for chart in charts)
@@ -361,17 +284,15 @@ def test_the_same_rows_give_the_same_plots(found: Tables, drawn: Figures) -> Non
 def test_one_bound_holds_for_all_plots_of_a_run(
     found: Tables, outlined: list[Figure], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(print_plots, "PANELS", 9)
+    monkeypatch.setattr(print_plots, "PANELS", 5)
     few = print_plots.draw(found)
-    assert sum(len(figure.axes) for figure in outlined) <= 9
-    assert [chart.kind for chart in few.charts] == ["ratios", "scaling", "host"]
-    assert few.charts[0].caption.endswith(" Of 5 blocks, 4 are drawn.")
+    assert sum(len(figure.axes) for figure in outlined) <= 5
+    assert [chart.kind for chart in few.charts] == ["ratios", "scaling"]
+    assert few.charts[0].caption.endswith(" The plot shows 3 of 5 blocks.")
     (text,) = few.left_out.values()
     assert text == (
-        "Not drawn, as a report has room for 9 panels: 1 scaling curve, where a step's time goes, "
-        "ratio to the baseline by mesh and batch, throughput against the batch, roofline, memory "
-        "of a device and step times of all rounds. `nox -s report -- RUN --all-plots` draws them "
-        "too."
+        "Not drawn, because a report has room for 5 panels: scaling, where the step time goes, "
+        "mesh by batch and roofline. Run nox -s report -- RUN --all-plots to draw everything."
     )
     assert not print_plots.draw(found, every=True).left_out
 
@@ -379,7 +300,7 @@ def test_one_bound_holds_for_all_plots_of_a_run(
 def test_subjects_share_the_room(
     tmp_path: Path, outlined: list[Figure], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(print_plots, "PANELS", 14)
+    monkeypatch.setattr(print_plots, "PANELS", 11)
     plan = dataclasses.replace(PLAN, workloads=("linear-base", "mlp-base"), traced=False)
     built = cell_table.build(store.load(synthetic.write(tmp_path, plan)))
     both = print_plots.draw(built)
@@ -388,13 +309,13 @@ def test_subjects_share_the_room(
         "mlp-base, fp32": ["ratios", "scaling"],
     }
     assert both.left_out.keys() == both.subjects.keys()
-    assert sum(len(figure.axes) for figure in outlined) <= 14
+    assert sum(len(figure.axes) for figure in outlined) <= 11
 
 
 def test_evenly_spaced_samples_have_both_ends() -> None:
-    assert print_plots.sample([1, 2, 3], 3) == [1, 2, 3]
-    assert print_plots.sample(list(range(101)), 5) == [0, 25, 50, 75, 100]
-    assert print_plots.sample([1, 2, 3], 1) == [1]
+    assert plot_plan.sample([1, 2, 3], 3) == [1, 2, 3]
+    assert plot_plan.sample(list(range(101)), 5) == [0, 25, 50, 75, 100]
+    assert plot_plan.sample([1, 2, 3], 1) == [1]
 
 
 def test_hostile_names_do_not_break_plots(tmp_path: Path) -> None:

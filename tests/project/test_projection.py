@@ -339,7 +339,7 @@ def test_the_pages_tell_predicted_from_measured(folder, tmp_path) -> None:
 
 
 def test_the_report_leads_to_the_projection_that_is_there(tmp_path, monkeypatch) -> None:
-    undrawn = print_plots.Figures({"mlp-base, fp32": []}, {}, None)
+    undrawn = print_plots.Figures({"mlp-base, fp32": []}, {})
     monkeypatch.setattr(print_plots, "draw", lambda *_, **__: undrawn)
     directory = synthetic.write(tmp_path, replace(RUN, devices=(1, 2), rounds=2))
     run = store.load(directory)

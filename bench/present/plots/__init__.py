@@ -1,5 +1,4 @@
-"""Plots for print, as SVG and PNG: one module a kind, each with `draw`. Same rows, same bytes.
+"""Printed plots as SVG and PNG: a module for each printed kind of bench.present.charts.CHARTS.
 
-Whatever is told apart by colour is told apart by a mark, a hatch or dashes too. `style` has what
-they share.
+The same rows give the same bytes. Marks, hatches or dashes repeat every distinction of colours.
 """

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from bench.analyse.ratio_intervals import floor_width
+from bench.present.charts import CHARTS, FARTHEST_RATIO
 from bench.present.plots import style
-from bench.present.plots.style import INK, LINE, MUTED, Grid, Mark
+from bench.present.plots.plot_plan import Plan, Subject
+from bench.present.plots.style import LINE, MUTED, Mark
 from bench.records import numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     import pandas as pd
@@ -22,8 +25,31 @@ if TYPE_CHECKING:
     from bench.analyse.comparisons import Comparison
     from bench.present.plots.style import Plot
 
-CLIP = 1.5
-"""Ratios beyond this are drawn at the edge with their number, so that the rest stays readable."""
+_CHART = CHARTS["ratios"]
+
+
+def plan(subject: Subject) -> Iterator[Plan]:
+    """Yield a plot with a panel for each block in which something has a ratio."""
+    compared = [block for block in subject.blocks if _has_ratios(block)]
+    if not compared:
+        return
+    shown, rest = subject.some(compared, "blocks", max(len(block.arms) for block in compared))
+    slug = f"ratios-{subject.slug}"
+    note = _CHART.note.format(margin=numbers.percent(shown[0].margin)) + rest
+    yield Plan(
+        _CHART.title,
+        note,
+        len(shown),
+        lambda: draw(slug, shown, subject.cells, subject.implementations),
+    )
+
+
+def _has_ratios(block: Comparison) -> bool:
+    return any(
+        not math.isnan(cell["ratio"])
+        for cell in block.ranked
+        if cell["implementation"] != block.baseline
+    )
 
 
 def draw(
@@ -32,28 +58,27 @@ def draw(
     cells: pd.DataFrame,
     implementations: Sequence[str],
 ) -> Plot:
-    """Draw a panel a block, a line an implementation.
+    """Draw a panel for each block, with a line for each implementation.
 
     Args:
       slug: file name.
       comparisons: the blocks, at least one of whose cells has a ratio.
       cells: the tidy table.
-      implementations: all of the run's, in order.
+      implementations: all of the run, in order.
     """
     shown = cells[cells["block"].isin([c.name for c in comparisons]) & cells["ratio"].notna()]
     typical = shown.groupby("implementation")["ratio"].median().sort_values(ascending=False)
     names = [str(name) for name in typical.index]
     low = min(0.95, float(shown[["ratio", "ratio_low"]].min().min()))
-    high = max(1.05, min(CLIP, float(shown[["ratio", "ratio_high"]].max().max())))
+    high = max(1.05, min(FARTHEST_RATIO, float(shown[["ratio", "ratio_high"]].max().max())))
     pad = 0.06 * (high - low)
-    grid = Grid(columns=3, height=0.15 + 0.17 * len(names), left=style.room(names), top=0.38,
-                bottom=0.4, down=0.45, shared="xy")  # fmt: skip
     with style.styled(slug, {"axes.spines.left": False}):
-        figure, panels = grid.figure(len(comparisons))
+        figure, panels = style.panels(
+            len(comparisons), 0.62 + 0.17 * len(names), _CHART.x, shared="xy"
+        )
         first = panels[0]
         first.set_xlim(low - pad, high + pad)
         first.set_ylim(-0.6, len(names) - 0.4)
-        first.set_yticks(range(len(names)), [style.short(name) for name in names])
         first.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
         first.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
         for axes, comparison in zip(panels, comparisons, strict=True):
@@ -63,17 +88,15 @@ def draw(
                 for name, cell in own.to_dict("index").items()
                 for line in [names.index(str(name))]
             }
+            style.name_axis(axes, names)
             _guides(axes, comparison)
             _draw_ratios(axes, found, high)
             for line in set(range(len(names))) - found.keys():
                 axes.annotate("no time", (1, line), xytext=(5, 0), textcoords="offset points",
                               color=MUTED, fontsize=6.5, va="center")  # fmt: skip
-            axes.grid(visible=False, axis="y")
-            axes.tick_params(axis="y", labelcolor=INK)
             block = comparison.block
             axes.set_title(f"{style.short(str(block.mesh))}\nbatch {block.batch}")
-        grid.label(figure, "step time over the baseline's (left of 1 is faster)")
-        return style.render(figure, slug)
+        return style.render(figure, slug, _CHART.title)
 
 
 def _guides(axes: Axes, comparison: Comparison) -> None:
@@ -101,7 +124,6 @@ def _draw_ratios(
     style.marks(
         axes,
         [
-            # Hollow: not measured beside the baseline.
             Mark(cell["ratio"], line, look.colour, look.marker, hollow=not cell["paired"])
             for line, (look, cell) in within.items()
         ],

@@ -1,4 +1,4 @@
-"""What compiled steps compute, against what the devices can."""
+"""What compiled steps achieve, below the measured roofs of the devices."""
 
 from __future__ import annotations
 
@@ -6,18 +6,46 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bench.present.charts import CHARTS
 from bench.present.plots import style
-from bench.present.plots.style import MUTED, Grid, Mark
+from bench.present.plots.plot_plan import Plan, Subject
+from bench.present.plots.style import MUTED, Mark
 from bench.records import numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pandas as pd
     from matplotlib.axes import Axes
 
     from bench.present.plots.style import Plot
     from bench.records.rows import Ceilings
+
+_CHART = CHARTS["roofline"]
+
+
+def plan(subject: Subject) -> Iterator[Plan]:
+    """Yield a plot with a panel for each number of devices whose roofs were measured."""
+    # The first block of each number of devices has its say.
+    ceilings = {
+        comparison.block.mesh.size: comparison.ceilings
+        for comparison in reversed(subject.blocks)
+        if comparison.ceilings is not None
+    }
+    cells = subject.cells
+    known = cells[
+        (cells["status"] == "ok") & (cells["intensity"] > 0) & (cells["device_flops"] > 0)
+    ]
+    devices, rest = subject.some(sorted(ceilings.keys() & set(known["devices"])), "meshes")
+    if devices:
+        shown = known[known["devices"].isin(devices)]
+        slug = f"roofline-{subject.slug}"
+        yield Plan(
+            _CHART.title,
+            _CHART.note + rest,
+            len(devices),
+            lambda: draw(slug, shown, ceilings, subject.implementations),
+        )
 
 
 def draw(
@@ -26,32 +54,35 @@ def draw(
     ceilings: Mapping[int, Ceilings],
     implementations: Sequence[str],
 ) -> Plot:
-    """Draw a panel a number of devices, a mark a cell, below the roofs that were measured.
+    """Draw a panel for each number of devices and a mark for each cell, below the roofs.
 
     Args:
       slug: file name.
-      cells: rows of the tidy table with `intensity` (compiled FLOPs a byte accessed) and
+      cells: rows of the tidy table with `intensity` (compiled FLOPs per byte accessed) and
         `device_flops` (compiled FLOP/s of a device), of one subject.
-      ceilings: `matmul_flops` and `memory_bytes` of a device, a second, by number of devices;
+      ceilings: `matmul_flops` and `memory_bytes` of a device, per second, by number of devices;
         one for each in `cells`.
-      implementations: all of the run's, in order.
+      implementations: all of the run, in order.
     """
-    names = sorted(cells["implementation"].unique())
     groups = list(cells.groupby("devices"))
-    columns = min(3, max(2, len(groups)))
-    grid = Grid(columns=columns, height=2.2, left=0.85, top=0.28, shared="xy")
-    ridges = [roof["matmul_flops"] / roof["memory_bytes"] for roof in ceilings.values()]
-    x = [*cells["intensity"], *(2 * ridge for ridge in ridges), *(ridge / 4 for ridge in ridges)]
+    roofs = ceilings.values()
+    ridges = np.array([roof["matmul_flops"] / roof["memory_bytes"] for roof in roofs])
     with style.styled(slug):
-        handles = [style.handle(name, implementations) for name in names]
+        handles = [
+            style.handle(n, implementations) for n in sorted(cells["implementation"].unique())
+        ]
         handles.append(style.guide("measured roofs of a device", "solid"))
-        figure, panels = grid.figure(len(groups), handles)
-        style.log_axis(panels[0], "x", x, style.short_si(""))
-        low, high = panels[0].get_xlim()
-        roofs = [value for roof in ceilings.values() for value in (roof["matmul_flops"],
-                 low * roof["memory_bytes"])]  # fmt: skip
+        figure, panels = style.panels(
+            len(groups), 2.5, _CHART.x, columns=min(3, max(2, len(groups))), shared="xy",
+            handles=handles,
+        )  # fmt: skip
+        first = panels[0]
+        intensities = [*cells["intensity"], *(2 * ridges), *(ridges / 4)]
+        style.log_axis(first, "x", intensities, style.short_si(""))
+        low, high = first.get_xlim()
+        tops = [max(roof["matmul_flops"], low * roof["memory_bytes"]) for roof in roofs]
         style.log_axis(
-            panels[0], "y", [*cells["device_flops"], max(roofs) * 1.3], style.short_si("FLOP/s")
+            first, "y", [*cells["device_flops"], max(tops) * 1.8], style.short_si("FLOP/s")
         )
         for axes, (devices, rows) in zip(panels, groups, strict=True):
             _draw_roofs(axes, ceilings[int(str(devices))], np.array([low, high]))
@@ -65,8 +96,8 @@ def draw(
                 size=5,
             )
             axes.set_title(numbers.count(int(str(devices)), "device"))
-        grid.label(figure, "intensity: compiled FLOPs a byte accessed", handles)
-        return style.render(figure, slug)
+        figure.supylabel(_CHART.y, color=MUTED)
+        return style.render(figure, slug, _CHART.title)
 
 
 def _draw_roofs(axes: Axes, roof: Ceilings, ends: np.ndarray) -> None:
@@ -79,6 +110,6 @@ def _draw_roofs(axes: Axes, roof: Ceilings, ends: np.ndarray) -> None:
         fontsize=6.5, color=MUTED,
     )  # fmt: skip
     axes.annotate(
-        f"memory, {numbers.si(memory, 'B/s')}", (0.98, 0.03), xycoords="axes fraction", ha="right",
-        va="bottom", fontsize=6.5, color=MUTED,
+        f"memory, {numbers.si(memory, 'B/s')}", (0.02, 0.98), xycoords="axes fraction", ha="left",
+        va="top", fontsize=6.5, color=MUTED,
     )  # fmt: skip

@@ -1,7 +1,8 @@
-"""What all plots share: colours, marks, sizes, panels in a grid, and how a figure is written."""
+"""What all printed plots share: colours, marks, panels, axes, and how a figure is saved."""
 
 from __future__ import annotations
 
+import html
 import io
 import re
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from matplotlib.markers import MarkerStyle
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import IdentityTransform
 
+from bench.present import charts
+from bench.present.charts import PALETTE
 from bench.records import files, numbers
 
 if TYPE_CHECKING:
@@ -26,34 +29,24 @@ if TYPE_CHECKING:
 
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.path import Path as Outline
-    from numpy.typing import NDArray
 
 Dashes = Literal["solid"] | tuple[float, tuple[float, ...]]
 
 PAPER, INK, MUTED, LINE, SHADE = "#ffffff", "#1c242e", "#5d6875", "#d8dde3", "#eceff2"
 
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b5609a", "#c48a00", "#3f9fd8", "#6b5bb8", "#7a7a7a")
-"""After Okabe and Ito, https://jfly.uni-koeln.de/color/, with the lightest darkened for lines."""
-
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h", "<", ">", "p")
-
-DASHES: tuple[Dashes, ...] = ("solid", (0, (4, 1.5)), (0, (1, 1)))
-"""Of the first eight implementations, the next eight, and so on."""
-
 GUIDE = (0, (4, 3))
-"""Dashes of what is no implementation's: the ideal, the margin."""
+"""Dashes of reference lines, such as the ideal and the margin."""
 
 VARIABLES = {
     PAPER: "--paper", INK: "--ink", MUTED: "--muted", LINE: "--line", SHADE: "--shade",
 } | {colour: f"--c{number}" for number, colour in enumerate(PALETTE)}  # fmt: skip
-"""CSS variables the page gives its own light and dark values."""
+"""CSS variables to which a page gives light and dark values."""
 
 WIDTH = 7.2
-"""Inches of every plot: the text of a page of print, and about as wide as GitHub shows it."""
+"""Inches of every plot: the text width of a printed page, and about the width GitHub shows."""
 
 DPI = 160
-"""Of PNG files."""
+"""Resolution of PNG files."""
 
 STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
@@ -69,27 +62,35 @@ STYLE: dict[Any, Any] = {
     "axes.titlepad": 4,
     "axes.titlesize": 8,
     "axes.titleweight": "bold",
+    "figure.constrained_layout.h_pad": 0.03,
+    "figure.constrained_layout.w_pad": 0.05,
     "figure.facecolor": PAPER,
+    "figure.labelsize": 8,
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 8,
     "grid.color": LINE,
     "grid.linewidth": 0.5,
     "hatch.linewidth": 0.6,
+    "legend.columnspacing": 1.2,
+    "legend.fontsize": 7.5,
     "legend.frameon": False,
+    "legend.handlelength": 2.4,
     "legend.labelcolor": INK,
-    # Outlines of glyphs are in the file, so that it looks the same wherever it is opened.
+    # The file holds the outlines of glyphs, so that it looks the same wherever it is opened.
     "svg.fonttype": "path",
     "text.color": INK,
     "text.parse_math": False,
     "xtick.color": MUTED,
     "xtick.labelsize": 7.5,
+    "xtick.major.size": 0,
     "ytick.color": MUTED,
     "ytick.labelsize": 7.5,
+    "ytick.major.size": 0,
 }
 
-_LETTER = 0.6 / 72
-"""Inches a point of a font's size that a letter is wide, about."""
+_LETTER = 7.5 * 0.6 / 72
+"""Approximate width in inches of a letter of the legend and of tick labels."""
 
 _TICKS = 7
 """Most labels along an axis of devices or batches."""
@@ -103,7 +104,7 @@ class Plot:
     """One figure, drawn."""
 
     slug: str
-    """File name under plots/, without its ending; unique in the report."""
+    """File name under plots/ without its suffix; unique in the report."""
     svg: str
     """With fixed colours, for files."""
     png: bytes
@@ -115,16 +116,14 @@ class Plot:
         for colour, variable in VARIABLES.items():
             svg = svg.replace(colour, f"var({variable})")
         svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{self.slug}-", svg)
-        svg = svg.replace("'DejaVu Sans', sans-serif", "var(--sans)").replace(
-            "'DejaVu Sans'", "var(--sans)"
-        )
-        svg = re.sub(r'(<svg [^>]*?) width="[^"]*"', r"\1", svg, count=1)
-        svg = re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", svg, count=1)
-        # All figures at one scale, whatever their width: between 1 and 1.65 pixels a point.
+        svg = re.sub(r"'DejaVu Sans'(, sans-serif)?", "var(--sans)", svg)
+        for size in ("width", "height"):
+            svg = re.sub(rf'(<svg [^>]*?) {size}="[^"]*"', r"\1", svg, count=1)
+        # All figures have one scale, whatever their width: between 1 and 1.65 pixels a point.
         points = float(svg.split('viewBox="', 1)[1].split()[2])
-        size = f"min-width: {points:.0f}px; max-width: {1.65 * points:.0f}px"
-        label = _attribute(label)
-        return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" style="{size}" ', 1)
+        scale = f"min-width: {points:.0f}px; max-width: {1.65 * points:.0f}px"
+        label = html.escape(label)
+        return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" style="{scale}" ', 1)
 
     def write(self, folder: Path) -> None:
         """Write `<slug>.svg` and `<slug>.png`."""
@@ -133,15 +132,24 @@ class Plot:
 
 
 def styled(slug: str, changes: Mapping[str, Any] | None = None) -> AbstractContextManager[None]:
-    """In which a figure is made and rendered: STYLE, with changes."""
+    """A context with STYLE, and changes to it, in which a figure is made and rendered."""
     return mpl.rc_context(STYLE | {"svg.hashsalt": slug} | dict(changes or {}))
 
 
-def render(figure: Figure, slug: str) -> Plot:
-    """Draw a finished figure, within `styled`."""
+def render(figure: Figure, slug: str, title: str | None = None) -> Plot:
+    """Render a finished figure within `styled`; the same figure always gives the same bytes.
+
+    Args:
+      figure: the figure.
+      slug: file name.
+      title: for the metadata of the SVG.
+    """
     FigureCanvasAgg(figure)
+    # Laid out once: saving would do it again for each file.
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
     svg, png = io.StringIO(), io.BytesIO()
-    figure.savefig(svg, format="svg", metadata={"Date": None})
+    figure.savefig(svg, format="svg", metadata={"Date": None, "Title": title})
     # The default level takes three times as long for a tenth less.
     compression = {"compress_level": 3}
     figure.savefig(png, format="png", dpi=DPI, metadata={"Software": None}, pil_kwargs=compression)
@@ -157,153 +165,91 @@ class Look(NamedTuple):
 
 
 def look(name: str, implementations: Sequence[str]) -> Look:
-    """By its place among all implementations of the run; unique among the first 88."""
-    number = list(implementations).index(name)
-    return Look(
-        PALETTE[number % len(PALETTE)],
-        MARKERS[number % len(MARKERS)],
-        DASHES[number // len(PALETTE) % len(DASHES)],
-    )
+    """The look of an implementation by its place among all of the run."""
+    colour, shape, dashes = charts.look(list(implementations).index(name))
+    return Look(PALETTE[colour], charts.SHAPES[shape], (0, dashes) if dashes else "solid")
 
 
-def handle(name: str, implementations: Sequence[str]) -> Artist:
-    """A legend's entry."""
+def handle(name: str, implementations: Sequence[str]) -> Line2D:
+    """The legend entry of an implementation."""
     colour, marker, dashes = look(name, implementations)
     return Line2D([], [], color=colour, marker=marker, linestyle=dashes, linewidth=1.3,
                   markersize=5, markeredgewidth=0, label=short(name))  # fmt: skip
 
 
-def guide(label: str, dashes: Dashes = GUIDE) -> Artist:
-    """A legend's entry for a line that is no implementation's."""
+def guide(label: str, dashes: Dashes = GUIDE) -> Line2D:
+    """The legend entry of a reference line."""
     return Line2D([], [], color=MUTED, linewidth=1, linestyle=dashes, label=label)
 
 
-class Grid(NamedTuple):
-    """Panels in rows, with sizes in inches."""
+def panels(
+    count: int,
+    height: float,
+    xlabel: str,
+    *,
+    columns: int = 3,
+    shared: str = "",
+    handles: Sequence[Artist] = (),
+) -> tuple[Figure, list[Axes]]:
+    """A figure of equal panels in rows, with one horizontal label below and the legend above.
 
-    columns: int
-    """At most: rows are filled evenly."""
-    height: float
-    """Of a panel."""
-    left: float = 0.55
-    """Of the first column's labels."""
-    right: float = 0.08
-    top: float = 0.25
-    """Of the first row's titles."""
-    bottom: float = 0.38
-    """Of the last row's labels."""
-    across: float = 0.15
-    """Between columns."""
-    down: float = 0.4
-    """Between rows."""
-    shared: str = ""
-    """Axes that all panels share: `x`, `y`, `xy` or none."""
-
-    def figure(self, count: int, handles: Sequence[Artist] = ()) -> tuple[Figure, list[Axes]]:
-        """A figure of so many panels, left to right and downwards, with its legend below."""
-        rows = -(-count // self.columns)
-        columns = -(-count // rows)
-        inner = rows * self.height + (rows - 1) * self.down
-        height = self.top + inner + self.bottom + _below(handles)
-        width = (WIDTH - self.left - self.right - (columns - 1) * self.across) / columns
-        figure = Figure(figsize=(WIDTH, height))
-        made: list[Axes] = []
-        for number in range(count):
-            row, column = divmod(number, columns)
-            x = self.left + column * (width + self.across)
-            y = height - self.top - self.height - row * (self.height + self.down)
-            axes = figure.add_axes(
-                (x / WIDTH, y / height, width / WIDTH, self.height / height),
-                sharex=made[0] if made and "x" in self.shared else None,
-                sharey=made[0] if made and "y" in self.shared else None,
-            )
-            axes.tick_params(
-                labelleft=not column or "y" not in self.shared,
-                labelbottom=number + columns >= count or "x" not in self.shared,
-                length=0,
-            )
-            made.append(axes)
-        if handles:
-            figure.legend(
-                handles=list(handles), ncols=_fit(handles), loc="lower left", borderaxespad=0.2,
-                bbox_to_anchor=(0, 0), fontsize=7.5, columnspacing=1.2, handlelength=2.4,
-                labelspacing=0.45, borderpad=0.2,
-            )  # fmt: skip
-        return figure, made
-
-    def label(self, figure: Figure, text: str, handles: Sequence[Artist] = ()) -> None:
-        """Name the horizontal axis of all panels, once."""
-        height = figure.get_size_inches()[1]
-        figure.text(
-            (self.left + WIDTH - self.right) / 2 / WIDTH, (_below(handles) + 0.03) / height, text,
-            ha="center", va="bottom", fontsize=8, color=MUTED,
-        )  # fmt: skip
+    Args:
+      count: how many panels, left to right and downwards.
+      height: of a panel with its title, in inches.
+      xlabel: title of all horizontal axes.
+      columns: most panels of a row; rows are filled evenly.
+      shared: axes that all panels share: `x`, `y`, `xy` or none.
+      handles: entries of the legend.
+    """
+    rows = -(-count // columns)
+    columns = -(-count // rows)
+    legend = _legend_columns(handles)
+    around = 0.3 + 0.17 * -(-len(handles) // legend)
+    figure = Figure(figsize=(WIDTH, rows * height + around), layout="constrained")
+    grid = figure.subplots(
+        rows, columns, sharex="x" in shared, sharey="y" in shared, squeeze=False
+    ).ravel()
+    for extra in grid[count:]:
+        extra.remove()
+    for above in grid[max(0, count - columns) : count]:
+        above.tick_params(labelbottom=True)
+    figure.supxlabel(xlabel, color=MUTED)
+    if handles:
+        figure.legend(handles=list(handles), ncols=legend, loc="outside upper left")
+    return figure, list(grid[:count])
 
 
-def _fit(handles: Sequence[Artist]) -> int:
+def _legend_columns(handles: Sequence[Artist]) -> int:
     """How many columns a legend has room for; it is filled column by column."""
-    widths = [7.5 * _LETTER * len(str(one.get_label())) + 0.5 for one in handles]
+    widths = [_LETTER * len(str(handle.get_label())) + 0.5 for handle in handles]
     for columns in range(len(handles), 1, -1):
-        # The first ones are longer by one where they cannot be equal.
-        ends = np.cumsum([len(part) for part in np.array_split(widths, columns)])
-        if sum(part.max() for part in np.split(np.array(widths), ends[:-1])) <= WIDTH:
+        # The first columns are longer by one entry where they cannot be equal.
+        if sum(part.max() for part in np.array_split(widths, columns)) <= WIDTH:
             return columns
     return 1
 
 
-def _below(handles: Sequence[Artist]) -> float:
-    """Inches that a legend needs."""
-    return 0.08 + 0.165 * -(-len(handles) // _fit(handles)) if handles else 0.0
-
-
 def short(name: str, letters: int = _LONGEST) -> str:
-    """A name that has room."""
+    """A name, cut where it is longer than there is room."""
     return name if len(name) <= letters else f"{name[: letters - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def room(names: Iterable[str]) -> float:
     """Inches that names need beside an axis."""
-    return 0.12 + 7.5 * _LETTER * max((len(short(name)) for name in names), default=0)
+    return 0.12 + _LETTER * max((len(short(name)) for name in names), default=0)
 
 
-class Curve(NamedTuple):
-    """A line with bars; NaN where there is no value, and the line breaks."""
-
-    look: Look
-    x: NDArray[np.float64]
-    y: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-
-
-def draw_curves(axes: Axes, curves: Sequence[Curve]) -> None:
-    """Draw curves on a logarithmic axis, a little apart, so that equal ones do not hide others."""
-    apart = 2 ** (0.16 * ((np.arange(len(curves)) + 0.5) / max(1, len(curves)) - 0.5))
-    shifted = [curve._replace(x=curve.x * by) for curve, by in zip(curves, apart, strict=True)]
-    lines = [(np.column_stack([curve.x, curve.y]), curve.look) for curve in shifted]
-    bars = [
-        ([(x, low), (x, high)], curve.look)
-        for curve in shifted
-        for x, low, high in zip(curve.x, curve.low, curve.high, strict=True)
-        if np.isfinite(low + high)
-    ]
-    segments(axes, lines, 1.2, dashed=True)
-    segments(axes, bars, 0.8)
-    marks(
-        axes,
-        [
-            Mark(x, y, curve.look.colour, curve.look.marker)
-            for curve in shifted
-            for x, y in zip(curve.x, curve.y, strict=True)
-            if np.isfinite(y)
-        ],
-    )
+def name_axis(axes: Axes, names: Sequence[str]) -> None:
+    """A vertical axis with a line for each name."""
+    axes.set_yticks(range(len(names)), [short(name) for name in names])
+    axes.tick_params(axis="y", labelcolor=INK)
+    axes.grid(visible=False, axis="y")
 
 
 def segments(
     axes: Axes, lines: Sequence[tuple[Any, Look]], width: float, *, dashed: bool = False
 ) -> None:
-    """Lines of many implementations as one artist, which is drawn much faster than one each."""
+    """Lines of many implementations as one artist, which draws much faster than one for each."""
     axes.add_collection(
         LineCollection(
             [points for points, _ in lines], linewidths=width, zorder=2, capstyle="butt",
@@ -326,10 +272,11 @@ class Mark(NamedTuple):
 
 def marks(axes: Axes, points: Sequence[Mark], size: float = 5.2) -> None:
     """Marks of many implementations as one artist, set off from lines; `size` in points."""
+    outlines = [MarkerStyle(point.marker) for point in points]
     axes.add_collection(
         PathCollection(
-            [_outline(point.marker) for point in points], sizes=[size**2],
-            offsets=np.array([(point.x, point.y) for point in points]).reshape(-1, 2),
+            [outline.get_path().transformed(outline.get_transform()) for outline in outlines],
+            sizes=[size**2], offsets=np.array([point[:2] for point in points]).reshape(-1, 2),
             offset_transform=axes.transData, transform=IdentityTransform(), zorder=3,
             facecolors=[PAPER if point.hollow else point.colour for point in points],
             edgecolors=[point.colour if point.hollow else PAPER for point in points],
@@ -339,60 +286,40 @@ def marks(axes: Axes, points: Sequence[Mark], size: float = 5.2) -> None:
     )  # fmt: skip
 
 
-def _outline(marker: str) -> Outline:
-    """Of diameter 1."""
-    made = MarkerStyle(marker)
-    return made.get_path().transformed(made.get_transform())
-
-
 def log2_axis(axes: Axes, ticks: Sequence[int]) -> None:
-    """Devices or batches: a tick each, if there is room."""
+    """A horizontal axis of devices or batches, with a tick for each if there is room."""
     axes.set_xscale("log", base=2)
     apart = (ticks[-1] / ticks[0]) ** (1 / _TICKS)
-    kept = [ticks[0]]
+    labelled = [ticks[0]]
     for tick in ticks[1:]:
-        if tick >= kept[-1] * apart:
-            kept.append(tick)
-    axes.set_xticks(kept, [str(tick) for tick in kept])
+        if tick >= labelled[-1] * apart:
+            labelled.append(tick)
+    axes.set_xticks(labelled, [str(tick) for tick in labelled])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlim(ticks[0] / 1.25, ticks[-1] * 1.25)
 
 
 def log_axis(
-    axes: Axes,
-    which: str,
-    values: Iterable[float],
-    text: Callable[[float], str],
-    *,
-    base: int = 10,
+    axes: Axes, which: Literal["x", "y"], values: Iterable[float], text: Callable[[float], str]
 ) -> None:
     """A logarithmic axis around values, with a labelled tick always in view."""
     known = [value for value in values if np.isfinite(value) and value > 0] or [1.0]
     low, high = min(known) / 1.12, max(known) * 1.12
     stretch = max(1.0, (4 * low / high) ** 0.5)
-    low, high = low / stretch, high * stretch
+    limits = low / stretch, high * stretch
+    axes.set(**{f"{which}scale": "log", f"{which}lim": limits})
+    wide = limits[1] / limits[0] > 100  # noqa: PLR2004
     axis = axes.xaxis if which == "x" else axes.yaxis
-    (axes.set_xscale if which == "x" else axes.set_yscale)("log", base=base)
-    (axes.set_xlim if which == "x" else axes.set_ylim)(low, high)
-    wide = high / low > 100  # noqa: PLR2004
-    axis.set_major_locator(
-        LogLocator(base, subs=(1.0,) if wide or base == 2 else (1.0, 2.0, 5.0))  # noqa: PLR2004
-    )
+    axis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
 
 
 def short_si(unit: str) -> Callable[[float], str]:
-    """Text of ticks: `2 ms`, `500 k`."""
+    """A function that writes ticks: `2 ms`, `500 k`."""
 
     def text(value: float) -> str:
         number, _, prefixed = numbers.si(value, unit).partition(numbers.NARROW)
         return f"{float(number):g} {prefixed}".strip()
 
     return text
-
-
-def _attribute(text: str) -> str:
-    return (
-        text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")
-    )

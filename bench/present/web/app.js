@@ -1,7 +1,6 @@
 // Puts the page together: charts are drawn when they come into view, or when there is time.
 
-const GROUPS = { ratios, curves, batches, heatmap, breakdown, roofline, losses };
-const pending = new Set(); // Groups of charts that are to be drawn.
+const pending = new Set(); // Groups of charts that are still to be drawn.
 
 const watcher = new IntersectionObserver(
   (entries) => {
@@ -28,8 +27,8 @@ function nothingChosen() {
   return element("p", { class: "note" }, "Nothing matches the choices above. ", button);
 }
 
-/* Draw groups again: those in view now, the others when there is time, so that they can be printed. */
-function redraw(groups = Object.keys(GROUPS)) {
+/* Draw groups again: those in view now, the others while the browser is idle, for printing. */
+function redraw(groups = Object.keys(CHARTS)) {
   for (const id of groups) {
     pending.add(id);
     watcher.unobserve(byId(id));
@@ -53,7 +52,7 @@ function whenIdle() {
     } else {
       await Promise.all(embedding);
       document.body.dataset.drawn = "all";
-      // What was drawn above has moved it.
+      // The charts drawn above have moved the section.
       if (landing) goTo(landing);
       landing = "";
     }
@@ -68,13 +67,13 @@ function show() {
   drawCell();
 }
 
-/* The section that the page was opened at, until the reader moves. */
+/* The section at which the page was opened, until the reader moves. */
 let landing = "";
 
 let width = innerWidth;
 let resizing = 0;
 
-/* Charts are as wide as there was room. */
+/* Charts are drawn again for a new width of the window. */
 function resized() {
   clearTimeout(resizing);
   resizing = setTimeout(() => {
@@ -124,7 +123,7 @@ function start() {
   });
   window.addEventListener("resize", resized);
   new ResizeObserver(([entry]) => {
-    // What the address leads to must not lie below the controls.
+    // Sections that the address names must not be hidden under the controls.
     document.documentElement.style.setProperty("--controls", `${entry.target.offsetHeight}px`);
   }).observe(document.querySelector(".controls"));
   byId("host")?.addEventListener("toggle", drawHost);

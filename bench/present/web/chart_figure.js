@@ -1,7 +1,7 @@
-// Charts on the page: drawn, named, and with the numbers behind them.
+// A chart on the page, with its name, its caption, and a table of its numbers.
 
 const drawn = new Map(); // Views of charts, by the element they are in.
-const embedding = new Set(); // Charts that are being drawn.
+const embedding = new Set(); // Promises of charts that are being drawn.
 
 async function embed(target, spec) {
   const { view } = await vegaEmbed(
@@ -22,7 +22,6 @@ async function embed(target, spec) {
   view.addEventListener("click", (_event, item) => keep(item));
 }
 
-/* A chart with its name, what it shows, and the numbers behind it. */
 function figure({ title, caption, spec, table }) {
   const target = element("div", { class: "chart", "aria-hidden": "true" });
   const made = element(
@@ -55,7 +54,7 @@ function figure({ title, caption, spec, table }) {
   return made;
 }
 
-/* Forget the charts within an element, before others take their place. */
+/* Release the charts within an element before others replace them. */
 function clear(target) {
   for (const chart of target.querySelectorAll(".chart")) {
     drawn.get(chart)?.finalize();
@@ -64,4 +63,3 @@ function clear(target) {
 }
 
 const widthOf = (group) => group.clientWidth || 900;
-const across = (group, each) => Math.max(1, Math.min(4, Math.floor(widthOf(group) / each)));

@@ -1,41 +1,15 @@
-// What all charts have in common: colours, shapes, text, axes.
+// What all charts have in common: looks of implementations, axes, panels, and marks.
+// bench/present/charts.py has the words and the looks, which printed plots share.
 
+const CHARTS = DATA.charts;
+const PARTS = DATA.parts;
 const COLOURS = Array.from({ length: 8 }, (_, number) => `var(--c${number})`);
-const SHAPES = [
-  "circle",
-  "square",
-  "triangle-up",
-  "diamond",
-  "cross",
-  "triangle-down",
-  "triangle-right",
-  "triangle-left",
-];
-const PARTS = [
-  ["dispatch", "Dispatch", "var(--c7)"],
-  ["matmul", "Matrix products", "var(--c0)"],
-  ["elementwise", "Elementwise", "var(--c5)"],
-  ["layout", "Layout", "var(--c6)"],
-  ["unknown", "Unknown", "var(--muted)"],
-  ["wait", "Waiting", "var(--c4)"],
-  ["move", "Moving data", "var(--c1)"],
-  ["idle", "Idle", "var(--line)"],
-];
-const BESIDE = 1.2; // By how much an axis of devices or batches goes beyond the first and the last.
+const BESIDE = 1.2; // The factor by which a logarithmic axis extends beyond its first and last tick.
 const DASHED = [4, 3];
 const DOTTED = [1, 3];
-// The reference of loss curves lies beneath them, wide enough to be seen, and what it is in other
-// arithmetic has dashes: as in print, see bench/present/plots/losses.py.
-const REFERENCES = new Map([
-  ["whole batch", { strokeDash: [1, 0], strokeWidth: 5, opacity: 0.35 }],
-  ["whole batch in parts", { strokeDash: DOTTED, strokeWidth: 1.4, opacity: 1 }],
-  ["whole batch in float64", { strokeDash: [8, 3], strokeWidth: 1.4, opacity: 1 }],
-]);
-const EQUAL = "equal"; // Where an axis shows differences of 0, for which a logarithmic one has no place.
 
-const colourOf = (number) => COLOURS[number % COLOURS.length];
-// The ninth implementation has the first one's colour, and another shape.
-const shapeOf = (number) => SHAPES[(number + Math.floor(number / COLOURS.length)) % SHAPES.length];
+const colourOf = (number) => DATA.looks[number].colour;
+const shapeOf = (number) => DATA.looks[number].shape;
 
 function config() {
   const font = getComputedStyle(document.body).fontFamily;
@@ -48,6 +22,7 @@ function config() {
     labelFontSize: 11,
     titleFontSize: 11,
   };
+  const strong = { ...text, labelColor: "var(--ink)", titleColor: "var(--ink)" };
   return {
     aria: false, // The figure has a name, and its numbers are in a table.
     background: null,
@@ -61,46 +36,66 @@ function config() {
       gridOpacity: 0.6,
       labelOverlap: true,
     },
-    header: {
-      ...text,
-      labelColor: "var(--ink)",
-      labelFontWeight: 600,
-      titleColor: "var(--ink)",
-      labelAnchor: "start",
-      labelPadding: 4,
-    },
-    legend: {
-      ...text,
-      labelColor: "var(--ink)",
-      symbolStrokeWidth: 0,
-      orient: "top",
-      titlePadding: 8,
-    },
+    header: { ...strong, labelFontWeight: 600, labelAnchor: "start", labelPadding: 4 },
+    legend: { ...strong, symbolStrokeWidth: 0, orient: "top", titlePadding: 8 },
     title: { font, color: "var(--ink)", fontSize: 12, fontWeight: 600, anchor: "start" },
     text: { fill: "var(--ink)", font },
   };
 }
 
-// What colours and shapes mean is shown by the page's own list of implementations.
-const byColour = (names) => ({
+// The page's own list of implementations is the legend of their colours and shapes.
+const byLook = (property) => (names) => ({
   field: "name",
   type: "nominal",
   legend: null,
-  scale: { domain: names, range: names.map((name) => colourOf(IMPLEMENTATIONS.indexOf(name))) },
+  scale: {
+    domain: names,
+    range: names.map((name) => DATA.looks[IMPLEMENTATIONS.indexOf(name)][property]),
+  },
 });
-const byShape = (names) => ({
-  field: "name",
-  type: "nominal",
-  legend: null,
-  scale: { domain: names, range: names.map((name) => shapeOf(IMPLEMENTATIONS.indexOf(name))) },
-});
-const namesIn = (rows) => [...new Set(rows.map((row) => row.name).filter(known))].sort();
+const byColour = byLook("colour");
+const byShape = byLook("shape");
+const byDashes = byLook("dashes");
+const namesIn = (rows) => unique(rows.map((row) => row.name).filter(known)).sort();
 
 // The cell under the pointer, in the charts that show single cells.
 const FOCUS = { name: "focus", value: -1 };
 const focused = (then, otherwise) => ({
   condition: { test: "datum.cell === focus", value: then },
   value: otherwise,
+});
+
+const numeric = (field, more) => ({ field, type: "quantitative", ...more });
+
+/* A line for each implementation; it breaks where there is no value. */
+const linesOf = (x, y, names, more) => ({
+  mark: { type: "line", strokeWidth: 1.5, invalid: "break-paths-show-path-domains" },
+  encoding: { x, y, color: byColour(names), strokeDash: byDashes(names) },
+  ...more,
+});
+
+/* A mark for each row, larger while its cell is under the pointer. */
+const marksOf = (x, y, names, [large, small], more) => ({
+  mark: { type: "point", filled: true, opacity: 1 },
+  encoding: {
+    x,
+    y,
+    color: byColour(names),
+    shape: byShape(names),
+    size: focused(large, small),
+  },
+  ...more,
+});
+
+/* A panel for each value of a field, in the order of the rows. */
+const panelsBy = (field, rows, columns, spec, more) => ({
+  params: [FOCUS],
+  data: { values: rows },
+  facet: { field, type: "nominal", title: null, sort: unique(rows.map((row) => row[field])) },
+  columns,
+  spec,
+  spacing: 18,
+  ...more,
 });
 
 const TIME_AXIS = { labelExpr: "format(datum.value, '~s') + 's'" };
@@ -118,18 +113,12 @@ function labelled(values, text) {
   return { labelExpr: `(${JSON.stringify(texts)})[datum.value]` };
 }
 
-/* Names on an axis; of long ones the middle is left out, as what differs is often at the end. */
+/* An axis of names. Long ones lose their middle, because they often differ at the end. */
 function nameAxis(names) {
   const short = (name) =>
     name.length > 30 ? `${name.slice(0, 12)}\u2026${name.slice(-17)}` : name;
-  return {
-    title: null,
-    labelColor: "var(--ink)",
-    labelLimit: 0,
-    ticks: false,
-    domain: false,
-    ...labelled(names, short),
-  };
+  const plain = { title: null, ticks: false, domain: false, labelLimit: 0 };
+  return { ...plain, labelColor: "var(--ink)", ...labelled(names, short) };
 }
 
 /* Ticks of a logarithmic axis: at powers of ten, or between them too, or where even these are fewer
@@ -167,18 +156,15 @@ function padded(values, share) {
 
 /* Names by how their values compare in a typical panel, the smallest first. */
 function typicalOrder(rows, value) {
-  const panels = Map.groupBy(rows, (row) => row.place);
   const shares = new Map();
-  for (const own of panels.values()) {
+  for (const own of Map.groupBy(rows, (row) => row.place).values()) {
     const least = Math.min(...own.map(value));
     for (const row of own) {
       if (!shares.has(row.name)) shares.set(row.name, []);
       shares.get(row.name).push(value(row) / least);
     }
   }
-  const middle = (values) => values.sort((a, b) => a - b)[Math.floor(values.length / 2)];
-  return [...shares]
-    .map(([name, values]) => [name, middle(values)])
-    .sort((a, b) => a[1] - b[1])
-    .map(([name]) => name);
+  const median = (values) => values.sort((a, b) => a - b)[Math.floor(values.length / 2)];
+  const typical = new Map([...shares].map(([name, values]) => [name, median(values)]));
+  return [...typical.keys()].sort((a, b) => typical.get(a) - typical.get(b));
 }

@@ -1,5 +1,5 @@
-// The cell under the pointer: beside it, in a panel, and in every other chart that shows it. A click
-// keeps it in the panel, whose links can then be reached.
+// The cell under the pointer: described beside it and in a panel, and marked in every other chart
+// that shows it. A click keeps it in the panel, so that the panel's links can be reached.
 
 const tip = element("div", { class: "tip", hidden: true, "aria-hidden": "true" });
 let inFocus = null;
@@ -46,7 +46,6 @@ function focusOn(cell) {
   if (inFocus === cell) return;
   inFocus = cell;
   for (const view of drawn.values()) {
-    // Not every chart shows single cells.
     const { signals = {} } = view.getState({ signals: (name) => name === "focus" });
     if (Object.hasOwn(signals, "focus")) view.signal("focus", cell.number).runAsync();
   }
@@ -61,10 +60,13 @@ function focusOn(cell) {
       "p",
       {},
       cellLink(cell, "all about this cell"),
-      cell.traced ? " \u00b7 " : "",
-      cell.traced ? traceLink(cell) : "",
+      ...(cell.traced ? [" \u00b7 ", traceLink(cell)] : []),
     ),
   );
 }
 
-const traceLink = (cell) => element("a", { href: cell.traced.viewer }, "its trace");
+/* A link to a trace in TensorBoard, which runs on the reader's machine: useless on a web server. */
+const traceLink = (cell) =>
+  ["file:", "blob:"].includes(location.protocol) || location.hostname === "localhost"
+    ? element("a", { href: cell.traced.viewer }, "its trace")
+    : element("span", {}, "traced");

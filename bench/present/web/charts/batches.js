@@ -1,6 +1,6 @@
-// Figures along the global batch.
+// Throughput and memory along the global batch.
 
-function batches(target) {
+GROUPS.batches = (target) => {
   const cells = byPlace(selection(["mesh"])).filter((cell) => cell.status === "ok");
   const on = (mesh) => cells.filter((cell) => cell.of.mesh === mesh);
   const meshes = unique(cells.map((cell) => cell.of.mesh)).filter(
@@ -10,38 +10,19 @@ function batches(target) {
     return [nothing("A curve over batch sizes needs at least two of them on one mesh.")];
   const mesh = meshes.includes(chosen("along")) ? chosen("along") : meshes[0];
   const draw = (key, title, figure, more) =>
-    linesFigure({
+    curveFigure({
       title,
       of: mesh,
       name: `batches-${key}`,
       rows: pointsOf(on(mesh), (cell) => cell.of.batch, figure),
-      xTitle: "global batch",
+      xTitle: CHARTS.batches.x,
       width: widthOf(target),
       logX: true,
       ...more,
     });
+  const options = meshes.map((each) => [each, each]);
   return [
-    choices(
-      selector(
-        "Along",
-        "along",
-        meshes.map((each) => [each, each]),
-        mesh,
-        "batches",
-      ),
-    ),
-    element(
-      "div",
-      { class: "panels" },
-      draw("rate", `Throughput, ${on(mesh)[0].unit} a second`, rateOf, {
-        axis: { format: "~s" },
-        log: true,
-        text: "si",
-      }),
-      draw("memory", "Memory a device, as planned", memoryOf, {
-        axis: bytesAxis(mostMemory(cells)),
-        text: "bytes",
-      }),
-    ),
+    choices(selector("Along", "along", options, mesh, "batches")),
+    element("div", { class: "panels" }, ...throughputAndMemory(draw, on(mesh))),
   ];
-}
+};

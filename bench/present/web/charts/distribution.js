@@ -1,14 +1,8 @@
-// The rounds of one cell.
+// The rounds of one cell: how its step times are distributed, and its ratio over time.
 
-/* rows: {name, number, value}: samples of a few arms of one block, as distributions. */
+/* rows: {name, value}: samples of a few arms of one block. */
 function distributionChart(rows, { width, names, colours, title }) {
-  const scale = { domain: names, range: colours };
-  const x = {
-    field: "value",
-    type: "quantitative",
-    scale: { zero: false, nice: true },
-    axis: { ...TIME_AXIS, title: "step time", tickCount: 5 },
-  };
+  const of = (field, more, axis) => numeric(field, { ...more, axis: { tickCount: 5, ...axis } });
   return {
     title,
     width,
@@ -18,16 +12,12 @@ function distributionChart(rows, { width, names, colours, title }) {
       { window: [{ op: "cume_dist", as: "share" }], sort: [{ field: "value" }], groupby: ["name"] },
     ],
     encoding: {
-      x,
-      y: {
-        field: "share",
-        type: "quantitative",
-        axis: { title: "share of rounds at most that", format: ".0%", tickCount: 5 },
-      },
+      x: of("value", { scale: { zero: false, nice: true } }, { ...TIME_AXIS, title: "step time" }),
+      y: of("share", {}, { title: "share of rounds up to that time", format: ".0%" }),
       color: {
         field: "name",
         type: "nominal",
-        scale,
+        scale: { domain: names, range: colours },
         legend: { title: null, columns: 2, labelLimit: 260, symbolType: "circle" },
       },
     },
@@ -40,12 +30,7 @@ function distributionChart(rows, { width, names, colours, title }) {
 
 /* rows: {round, launch, ratio}: how a ratio went over the rounds. */
 function driftChart(rows, { width, margin, title }) {
-  const y = {
-    field: "ratio",
-    type: "quantitative",
-    scale: { zero: false },
-    axis: { title: "over the baseline, round by round", tickCount: 5 },
-  };
+  const launches = { title: "launch", symbolType: "circle" };
   return {
     title,
     width,
@@ -60,19 +45,18 @@ function driftChart(rows, { width, margin, title }) {
       {
         mark: { type: "point", filled: true, size: 18, opacity: 0.85 },
         encoding: {
-          x: {
-            field: "round",
-            type: "quantitative",
+          x: numeric("round", {
             axis: { title: "round, in order of time", grid: false, tickMinStep: 1 },
-          },
-          y,
+          }),
+          y: numeric("ratio", {
+            scale: { zero: false },
+            axis: { title: "ratio to the baseline in the round", tickCount: 5 },
+          }),
           color: {
             field: "launch",
             type: "nominal",
             scale: { range: COLOURS },
-            legend: rows.some((row) => row.launch > 1)
-              ? { title: "launch", symbolType: "circle" }
-              : null,
+            legend: rows.some((row) => row.launch > 1) ? launches : null,
           },
         },
       },

@@ -1,12 +1,12 @@
 // The host over the run.
 
-/* rows: {minutes, value, what}: one panel of the host's timeline. */
+/* rows: {minutes, value, what}: one panel of the timeline. */
 function timelineChart(rows, { width, title, axis, log, height = 130 }) {
   const domain = padded(
     rows.map((row) => row.value),
     0.05,
   );
-  const whats = [...new Set(rows.map((row) => row.what))];
+  const whats = unique(rows.map((row) => row.what));
   return {
     title,
     width,
@@ -14,17 +14,11 @@ function timelineChart(rows, { width, title, axis, log, height = 130 }) {
     data: { values: rows },
     mark: { type: "point", filled: true, size: 12, opacity: 0.8, clip: true },
     encoding: {
-      x: {
-        field: "minutes",
-        type: "quantitative",
-        axis: { title: "minutes since the first round", grid: false },
-      },
-      y: {
-        field: "value",
-        type: "quantitative",
+      x: numeric("minutes", { axis: { title: "minutes since the first round", grid: false } }),
+      y: numeric("value", {
         scale: log ? { type: "log", domain, nice: false } : { zero: true },
         axis: { title: null, ...(log ? { values: logTicks(domain) } : { tickCount: 4 }), ...axis },
-      },
+      }),
       color: {
         field: "what",
         type: "nominal",

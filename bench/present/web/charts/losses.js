@@ -1,53 +1,54 @@
 // Loss curves, and how far they are from the reference's.
 
 const EARLY = 40; // Steps in which right curves agree to rounding: see bench/analyse/loss_curves.py.
+const EQUAL = "equal"; // Label of differences of 0, for which a logarithmic axis has no place.
+// The reference lies beneath the curves, wide enough to be seen; in other arithmetic it has dashes.
+const REFERENCES = new Map([
+  ["whole batch", { strokeDash: [1, 0], strokeWidth: 5, opacity: 0.35 }],
+  ["whole batch in parts", { strokeDash: DOTTED, strokeWidth: 1.4, opacity: 1 }],
+  ["whole batch in float64", { strokeDash: [8, 3], strokeWidth: 1.4, opacity: 1 }],
+]);
 
-/* Loss curves, or how far they are apart. rows: {name, place, x, y, last, cell}, without `cell` for
-   what is no implementation's; lines: {place, y}, dashed. */
-function lossChart(rows, { columns, width, axisTitle, format, log, lines = [] }) {
+/* The vertical axis, and where on it a difference of 0 is. A logarithmic one ends below the smallest
+   positive value, where zeros are drawn. */
+function lossAxis(values, { title, format, log }) {
+  const [low, high] = padded(
+    values.filter((value) => value > 0),
+    0.05,
+  );
+  if (!log)
+    return { y: numeric("y", { scale: { zero: false }, axis: { title, format, tickCount: 5 } }) };
+  const floor = low / (high / low) ** 0.1;
+  const equal = values.includes(0);
+  const domain = [equal ? floor / (high / low) ** 0.03 : low, high];
+  const ticks = logTicks([low, high]);
+  const labelExpr = `datum.value < ${low} ? "${EQUAL}" : format(datum.value, "${format}")`;
+  const axis = equal ? { values: [floor, ...ticks], labelExpr } : { values: ticks };
+  return {
+    y: numeric("y", {
+      scale: { type: "log", domain, nice: false },
+      axis: { title, format, ...axis },
+    }),
+    floor: equal ? floor : 0,
+  };
+}
+
+/* Losses, or how far they are apart. rows: {name, place, x, y, last, cell}, without `cell` for the
+   references; lines: {place, y}, dashed. */
+function lossChart(rows, { columns, width, axis, lines = [] }) {
   const names = namesIn(rows.filter((row) => known(row.cell)));
   const others = new Set(rows.filter((row) => !known(row.cell)).map((row) => row.name));
   const guides = [...REFERENCES.keys()].filter((name) => others.has(name));
-  const [low, high] = padded(
-    [...rows, ...lines].map((row) => row.y).filter((value) => known(value) && value > 0),
-    0.05,
+  const { y, floor } = lossAxis(
+    [...rows, ...lines].map((row) => row.y),
+    axis,
   );
-  const floor = low / (high / low) ** 0.1;
-  const equal = log && rows.some((row) => row.y === 0);
-  const domain = [equal ? floor / (high / low) ** 0.03 : low, high];
-  const ticks = logTicks([low, high]);
-  const x = {
-    field: "x",
-    type: "quantitative",
-    // Named, as there may be no difference at all.
+  const x = numeric("x", {
+    // Given, because there may be no difference at all.
     scale: { domain: [0, Math.max(...rows.map((row) => row.x))], nice: false },
-    axis: { title: "step", grid: false },
-  };
-  const y = {
-    field: "y",
-    type: "quantitative",
-    scale: log ? { type: "log", domain, nice: false } : { zero: false },
-    axis: {
-      title: axisTitle,
-      format,
-      ...(log ? { values: ticks } : { tickCount: 5 }),
-      ...(equal
-        ? {
-            values: [floor, ...ticks],
-            labelExpr: `datum.value < ${low} ? "${EQUAL}" : format(datum.value, "${format}")`,
-          }
-        : {}),
-    },
-  };
-  const legend = guides.length
-    ? {
-        values: guides,
-        title: null,
-        symbolType: "stroke",
-        symbolStrokeColor: "var(--muted)",
-        labelLimit: 0,
-      }
-    : null;
+    axis: { title: CHARTS.losses.x, grid: false },
+  });
+  const symbols = { symbolType: "stroke", symbolStrokeColor: "var(--muted)", labelLimit: 0 };
   const ofReference = (property) => ({
     field: "name",
     type: "ordinal",
@@ -56,57 +57,44 @@ function lossChart(rows, { columns, width, axisTitle, format, log, lines = [] })
       domain: [...REFERENCES.keys()],
       range: [...REFERENCES.values()].map((look) => look[property]),
     },
-    legend,
+    legend: guides.length ? { values: guides, title: null, ...symbols } : null,
   });
-  const line = { type: "line", invalid: "break-paths-show-path-domains" };
-  return {
-    params: [FOCUS],
-    data: {
-      values: [
-        ...rows.map((row) => (equal && row.y === 0 ? { ...row, y: floor } : row)),
-        ...lines.map((row) => ({ ...row, line: true })),
-      ],
+  const layer = [
+    {
+      transform: [{ filter: "datum.line" }],
+      mark: { type: "rule", color: "var(--muted)", strokeDash: DASHED },
+      encoding: { y },
     },
-    facet: panelsByPlace(rows),
-    columns,
-    spec: {
-      width,
-      height: 220,
-      layer: [
-        {
-          transform: [{ filter: "datum.line" }],
-          mark: { type: "rule", color: "var(--muted)", strokeDash: DASHED },
-          encoding: { y },
-        },
-        {
-          transform: [{ filter: "!datum.line && !isValid(datum.cell)" }],
-          mark: { ...line, color: "var(--muted)" },
-          encoding: {
-            x,
-            y,
-            strokeDash: ofReference("strokeDash"),
-            strokeWidth: ofReference("strokeWidth"),
-            opacity: ofReference("opacity"),
-          },
-        },
-        {
-          transform: [{ filter: "isValid(datum.cell)" }],
-          mark: { ...line, strokeWidth: 1.4 },
-          encoding: { x, y, color: byColour(names) },
-        },
-        {
-          transform: [{ filter: "isValid(datum.cell) && datum.last" }],
-          mark: { type: "point", filled: true, opacity: 1 },
-          encoding: { x, y, color: byColour(names), shape: byShape(names), size: focused(190, 45) },
-        },
-      ],
+    {
+      transform: [{ filter: "!datum.line && !isValid(datum.cell)" }],
+      mark: { type: "line", invalid: "break-paths-show-path-domains", color: "var(--muted)" },
+      encoding: {
+        x,
+        y,
+        strokeDash: ofReference("strokeDash"),
+        strokeWidth: ofReference("strokeWidth"),
+        opacity: ofReference("opacity"),
+      },
     },
-    resolve: { axis: { x: "independent" } },
-    spacing: 18,
-  };
+    {
+      transform: [{ filter: "isValid(datum.cell)" }],
+      // Dashes are the references' own here.
+      mark: { type: "line", invalid: "break-paths-show-path-domains", strokeWidth: 1.4 },
+      encoding: { x, y, color: byColour(names) },
+    },
+    marksOf(x, y, names, [190, 45], {
+      transform: [{ filter: "isValid(datum.cell) && datum.last" }],
+    }),
+  ];
+  const data = [
+    ...rows.map((row) => (floor && row.y === 0 ? { ...row, y: floor } : row)),
+    ...lines.map((row) => ({ ...row, line: true })),
+  ];
+  const resolve = { axis: { x: "independent" } };
+  return panelsBy("place", data, columns, { width, height: 220, layer }, { resolve });
 }
 
-function losses(target) {
+GROUPS.losses = (target) => {
   const off = hidden();
   const blocks = new Set(selection().map((cell) => cell.block));
   const trained = DATA.losses.filter((one) => blocks.has(one.block));
@@ -115,13 +103,12 @@ function losses(target) {
       nothing("Nothing was trained here: --train-steps compares loss curves over many steps."),
     ];
   const early = chosen("steps") === "early";
-  const logarithmic = chosen("loss") !== "linear";
   const every = trained.flatMap((one) =>
     one.curves
       .filter((curve) => !off.has(curve.name))
       .map((curve) => ({ ...curve, ...one, place: BLOCKS[one.block].place })),
   );
-  const [shown, note] = panelled(every, "losses", "blocks", (curve) => curve.block);
+  const [shown, note] = panelled(every, "losses", "blocks", blockOf);
   const rows = shown.flatMap((curve) =>
     curve.steps
       .map((x, number) => ({
@@ -135,24 +122,19 @@ function losses(target) {
       .filter((row) => (known(row.loss) || known(row.apart)) && (!early || row.x <= EARLY))
       .map((row, number, all) => ({ ...row, last: number === all.length - 1 })),
   );
-  const columns = columnsFor(
-    target,
-    300,
-    rows.map((row) => row.place),
-    40,
-  );
-  const width = panelWidth(target, columns, 40, 420) - 50;
-  const { of, steps, tolerance } = shown[0];
-  const thinned = steps.length < of ? ` Of ${of} steps, ${steps.length} are drawn.` : "";
   const places = unique(rows.map((row) => row.place));
-  const draw = (key, { title, caption, text, ...spec }) => {
+  const { columns, width } = panelSizes(target, places, { each: 300, labels: 40, most: 420 });
+  const { of, steps, tolerance } = shown[0];
+  const thinned = steps.length < of ? ` The chart shows ${steps.length} of ${of} steps.` : "";
+  const { note: caption, panels, remarks } = CHARTS.losses;
+  const draw = (key, caption, text, spec) => {
     const own = rows.filter((row) => known(row[key]));
     return figure({
-      title,
-      caption,
+      title: panels[key],
+      caption: caption + thinned,
       spec: lossChart(
         own.map((row) => ({ ...row, y: row[key] })),
-        { columns, width, ...spec },
+        { columns, width: width - 50, ...spec },
       ),
       table: () => ({
         name: `losses-${key}`,
@@ -161,57 +143,31 @@ function losses(target) {
           CELL,
           { key: "place", title: "Block", filter: true },
           number("x", "Step"),
-          number(key, title, text),
+          number(key, panels[key], text),
         ],
       }),
     });
   };
+  const ranges = [
+    ["", "all"],
+    ["early", `the first ${EARLY}`],
+  ];
+  const scales = [
+    ["", "logarithmic"],
+    ["linear", "linear"],
+  ];
+  const positive = rows.every((row) => !known(row.loss) || row.loss > 0);
+  const log = chosen("loss") !== "linear" && positive;
   return [
     choices(
-      selector(
-        "Steps",
-        "steps",
-        [
-          ["", "all"],
-          ["early", `the first ${EARLY}`],
-        ],
-        chosen("steps"),
-        "losses",
-      ),
-      selector(
-        "Loss",
-        "loss",
-        [
-          ["", "logarithmic"],
-          ["linear", "linear"],
-        ],
-        chosen("loss"),
-        "losses",
-      ),
+      selector("Steps", "steps", ranges, chosen("steps"), "losses"),
+      selector("Loss", "loss", scales, chosen("loss"), "losses"),
     ),
-    draw("loss", {
-      title: "Loss",
-      caption:
-        "Every implementation from the same parameters on the same data, over the reference: the " +
-        `whole batch on one device.${thinned}`,
-      text: "significant",
-      axisTitle: "loss",
-      format: "~g",
-      log: logarithmic && rows.every((row) => !known(row.loss) || row.loss > 0),
-    }),
-    draw("apart", {
-      title: "Largest difference from the reference so far",
-      caption:
-        "Relative to the reference's loss of the same step; at the bottom, no difference at all " +
-        `(${EQUAL}). Grey lines are the reference itself ` +
-        "with its batch in parts, and in float64: as far as rounding leads, which every step " +
-        `amplifies. The dashed line is what the gate allows its few steps.${thinned}`,
-      text: "scientific",
-      axisTitle: "relative difference",
-      format: ".0e",
-      log: true,
+    draw("loss", caption, "significant", { axis: { title: "loss", format: "~g", log } }),
+    draw("apart", remarks.apart, "scientific", {
+      axis: { title: "relative difference", format: ".0e", log: true },
       lines: places.map((place) => ({ place, y: tolerance })),
     }),
     note,
   ].filter(Boolean);
-}
+};

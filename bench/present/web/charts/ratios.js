@@ -1,20 +1,24 @@
-// Step times against the baseline's: a forest plot, a panel a block.
+// Step times relative to the baseline's: a forest plot with a panel for each block.
 
-/* Ratios at and beyond which a forest's axis may end: what is farther is written at its edge. */
-const NEAREST = 1.05;
+const NEAREST = 1.05; // Where the axis ends at the nearest; DATA.farthestRatio is the farthest.
 
-const FARTHEST = 1.5;
-
-/* rows: {name, place, ratio, low, high, floor, paired, cell}. */
-function forestChart(rows, { columns, width, margin }) {
-  // Most intervals are to be seen well, whatever single implementations do.
+/* Ends of the axis: most intervals are to be seen well, whatever single implementations do. */
+function ratioDomain(rows, margin) {
   const far = rows
     .map((row) => Math.max(row.high ?? row.ratio, 1 / (row.low ?? row.ratio)))
     .sort((a, b) => a - b)[Math.floor(0.75 * (rows.length - 1))];
-  const edge = Math.min(Math.max(1.3 * (far - 1) + 1, NEAREST, 1 + 2 * margin), FARTHEST);
+  const edge = Math.min(
+    Math.max(1.3 * (far - 1) + 1, NEAREST, 1 + 2 * margin),
+    DATA.farthestRatio,
+  );
   const least = Math.max(1 / edge, Math.min(...rows.map((row) => row.low ?? row.ratio)) / 1.01);
   const most = Math.min(edge, Math.max(...rows.map((row) => row.high ?? row.ratio)) * 1.01);
-  const domain = [Math.min(least, 1 / (1 + 1.5 * margin)), Math.max(most, 1 + 1.5 * margin)];
+  return [Math.min(least, 1 / (1 + 1.5 * margin)), Math.max(most, 1 + 1.5 * margin)];
+}
+
+/* rows: {name, place, ratio, low, high, floor, paired, cell}. */
+function forestChart(rows, { columns, width, margin }) {
+  const domain = ratioDomain(rows, margin);
   const clamped = (value) => Math.min(Math.max(value, domain[0]), domain[1]);
   const seen = new Set();
   const data = rows.map((row) => {
@@ -34,11 +38,7 @@ function forestChart(rows, { columns, width, margin }) {
     };
   });
   const names = namesIn(rows);
-  const x = (field) => ({
-    field,
-    type: "quantitative",
-    scale: { domain, zero: false, nice: false },
-  });
+  const x = (field) => numeric(field, { scale: { domain, zero: false, nice: false } });
   const axis = { title: null, tickCount: 4, format: "~r", grid: true };
   const y = {
     field: "name",
@@ -47,6 +47,7 @@ function forestChart(rows, { columns, width, margin }) {
     axis: nameAxis(names),
   };
   const once = [{ filter: "datum.first" }];
+  const within = [{ filter: 'datum.side === "within"' }];
   const rule = (at, more) => ({
     transform: once,
     mark: { type: "rule", color: "var(--muted)", ...more },
@@ -57,54 +58,40 @@ function forestChart(rows, { columns, width, margin }) {
     mark: { type: "text", align, fontSize: 11 },
     encoding: { x: { datum: at }, y, text: { field: "edge" }, color: byColour(names) },
   });
-  return {
-    params: [FOCUS],
-    data: { values: data },
-    facet: panelsByPlace(rows),
-    columns,
-    spec: {
-      width,
-      height: { step: 19 },
-      layer: [
-        {
-          transform: once,
-          mark: { type: "rect", color: "var(--shade)" },
-          encoding: { x: x("floor_low"), x2: { field: "floor_high" } },
-        },
-        rule(1),
-        rule(1 / (1 + margin), { strokeDash: DASHED }),
-        rule(1 + margin, { strokeDash: DASHED }),
-        {
-          transform: [{ filter: 'datum.side === "within" && isValid(datum.low)' }],
-          mark: { type: "rule", strokeWidth: 2.5 },
-          encoding: { x: { ...x("from"), axis }, x2: { field: "to" }, y, color: byColour(names) },
-        },
-        {
-          transform: [{ filter: 'datum.side === "within"' }],
-          mark: { type: "point", filled: true, opacity: 1 },
-          encoding: {
-            x: x("ratio"),
-            y,
-            color: byColour(names),
-            shape: byShape(names),
-            size: focused(150, 32),
-            fillOpacity: { condition: { test: "datum.paired", value: 1 }, value: 0 },
-            strokeWidth: { condition: { test: "datum.paired", value: 0 }, value: 1.5 },
-            stroke: byColour(names),
-          },
-        },
-        written("above", "right", domain[1]),
-        written("below", "left", domain[0]),
-      ],
+  const marks = marksOf(x("ratio"), y, names, [150, 32], { transform: within });
+  Object.assign(marks.encoding, {
+    fillOpacity: { condition: { test: "datum.paired", value: 1 }, value: 0 },
+    strokeWidth: { condition: { test: "datum.paired", value: 0 }, value: 1.5 },
+    stroke: byColour(names),
+  });
+  const layer = [
+    {
+      transform: once,
+      mark: { type: "rect", color: "var(--shade)" },
+      encoding: { x: x("floor_low"), x2: { field: "floor_high" } },
     },
+    rule(1),
+    rule(1 / (1 + margin), { strokeDash: DASHED }),
+    rule(1 + margin, { strokeDash: DASHED }),
+    {
+      transform: [...within, { filter: "isValid(datum.low)" }],
+      mark: { type: "rule", strokeWidth: 2.5 },
+      encoding: { x: { ...x("from"), axis }, x2: { field: "to" }, y, color: byColour(names) },
+    },
+    marks,
+    written("above", "right", domain[1]),
+    written("below", "left", domain[0]),
+  ];
+  const spec = { width, height: { step: 19 }, layer };
+  return panelsBy("place", data, columns, spec, {
     resolve: { axis: { x: "independent" } },
     spacing: { row: 14, column: 18 },
-  };
+  });
 }
 
-function ratios(target) {
+GROUPS.ratios = (target) => {
   const compared = byPlace(selection()).filter((cell) => known(cell.ratio) && !cell.isBaseline);
-  if (!compared.length) return [nothing("No ratio to a baseline here.")];
+  if (!compared.length) return [nothing("No cell here has a ratio to a baseline.")];
   const [shown, note] = panelled(compared, "ratios", "blocks", blockOf);
   const rows = shown.map((cell) => ({
     cell: cell.number,
@@ -118,21 +105,11 @@ function ratios(target) {
     floor: floorOf(cell.of),
   }));
   const { margin } = shown[0].of;
-  const columns = columnsFor(
-    target,
-    250,
-    rows.map((row) => row.place),
-    LABELS,
-  );
-  const width = panelWidth(target, columns, LABELS, 320);
+  const places = rows.map((row) => row.place);
   const chart = figure({
-    title: "Step time over the baseline's",
-    caption:
-      "Step time over the baseline's: left of 1 is faster. Lines are 95 % intervals, the dashed " +
-      `lines the margin of ${percent(margin)}. The shaded band is the noise floor: how far two ` +
-      "copies of the baseline may differ in that block. A hollow mark was measured apart and " +
-      "has no interval.",
-    spec: forestChart(rows, { columns, margin, width }),
+    title: CHARTS.ratios.title,
+    caption: CHARTS.ratios.note.replace("{margin}", percent(margin)),
+    spec: forestChart(rows, { margin, ...panelSizes(target, places, { each: 250, most: 320 }) }),
     table: () => ({
       name: "ratios",
       rows,
@@ -147,7 +124,7 @@ function ratios(target) {
     }),
   });
   return [chart, note];
-}
+};
 
 /* How far two copies of the baseline may differ, as a share; null where that is unknown. */
 function floorOf(block) {

@@ -1,4 +1,4 @@
-// What compiled steps compute, below measured roofs.
+// What compiled steps achieve, below the measured roofs of the devices.
 
 /* rows: {name, panel, x, y, cell}, and roofs with `roof: true`, all in FLOP and FLOP/s a device. */
 function rooflineChart(rows, { columns, width }) {
@@ -8,53 +8,31 @@ function rooflineChart(rows, { columns, width }) {
       rows.map((row) => row[field]),
       share,
     );
-    return {
-      field,
-      type: "quantitative",
+    return numeric(field, {
       scale: { type: "log", domain, nice: false },
       axis: { title, format: "~s", values: logTicks(domain) },
-    };
+    });
   };
-  const x = along("x", "intensity: compiled FLOP a byte accessed", 0.02);
-  const y = along("y", "compiled FLOP/s a device", 0.06);
-  return {
-    params: [FOCUS],
-    data: { values: rows },
-    facet: {
-      field: "panel",
-      type: "nominal",
-      title: null,
-      sort: [...new Set(rows.map((row) => row.panel))],
+  const x = along("x", CHARTS.roofline.x, 0.02);
+  const y = along("y", CHARTS.roofline.y, 0.06);
+  const layer = [
+    {
+      transform: [{ filter: "datum.roof" }],
+      mark: { type: "line", color: "var(--ink)", strokeWidth: 1.3 },
+      encoding: { x, y },
     },
-    columns,
-    spec: {
-      width,
-      height: 240,
-      layer: [
-        {
-          transform: [{ filter: "datum.roof" }],
-          mark: { type: "line", color: "var(--ink)", strokeWidth: 1.3 },
-          encoding: { x, y },
-        },
-        {
-          transform: [{ filter: "!datum.roof" }],
-          mark: { type: "point", filled: true, opacity: 0.9 },
-          encoding: { x, y, color: byColour(names), shape: byShape(names), size: focused(220, 60) },
-        },
-      ],
-    },
-    spacing: 18,
-  };
+    marksOf(x, y, names, [220, 60], { transform: [{ filter: "!datum.roof" }] }),
+  ];
+  return panelsBy("panel", rows, columns, { width, height: 240, layer });
 }
 
-function roofline(target) {
+GROUPS.roofline = (target) => {
   const cells = byPlace(selection()).filter(
     (cell) => known(cell.device_flops) && cell.intensity > 0 && known(cell.of.matmul),
   );
-  if (!cells.length) {
+  if (!cells.length)
     return [nothing("No cell has both measured ceilings and the compiler's count of its work.")];
-  }
-  const panelOf = (cell) => `${cell.of.devices} device${cell.of.devices > 1 ? "s" : ""}`;
+  const panelOf = ({ of }) => `${of.devices} device${of.devices > 1 ? "s" : ""}`;
   const rows = cells.map((cell) => ({
     cell: cell.number,
     name: cell.name,
@@ -70,32 +48,21 @@ function roofline(target) {
     const ends = [Math.min(...intensities, ridge) / 2, ridge, Math.max(...intensities, ridge) * 2];
     return ends.map((x) => ({ roof: true, panel, x, y: Math.min(matmul, x * bandwidth) }));
   });
-  const columns = columnsFor(
-    target,
-    260,
-    rows.map((row) => row.panel),
-    60,
-  );
-  const width = panelWidth(target, columns, 60, 360);
+  const sizes = panelSizes(target, [...blocks.keys()], { each: 260, labels: 60, most: 360 });
   const chart = figure({
-    title: "Roofline",
-    caption:
-      "The roof is what a device reached in this run with nothing else to do, while all of the " +
-      "mesh worked: matrix products (flat) and memory (slanted). FLOP and bytes are the " +
-      "compiler's count, in which every operation reads its operands from memory: a cell above " +
-      "the slanted roof has them in caches, one above the flat roof had a calmer moment than the " +
-      "ceiling.",
-    spec: rooflineChart([...roofs, ...rows], { columns, width }),
+    title: CHARTS.roofline.title,
+    caption: CHARTS.roofline.note,
+    spec: rooflineChart([...roofs, ...rows], sizes),
     table: () => ({
       name: "roofline",
       rows,
       columns: [
         CELL,
-        number("x", "Intensity", "significant", "FLOP a byte"),
-        number("y", "Achieved", "FLOP/s", "a device"),
+        number("x", "Intensity", "significant", "FLOP per byte"),
+        number("y", "Achieved", "FLOP/s", "per device"),
         number("share", "Of the roof", "percent"),
       ],
     }),
   });
   return [chart];
-}
+};

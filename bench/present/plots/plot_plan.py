@@ -1,0 +1,82 @@
+"""What a kind of plot is given, and what it offers to draw."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import pandas as pd
+
+    from bench.analyse.comparisons import Comparison
+    from bench.analyse.scaling_curves import Scaling
+    from bench.present.columns import Table
+    from bench.present.plots.style import Plot
+    from bench.records.rows import TraceRow
+
+LINES = 120
+"""Most lines of a plot over its panels: more could not be read on a page."""
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A workload at one size with one set of options: what its plots draw from."""
+
+    slug: str
+    blocks: list[Comparison]
+    cells: pd.DataFrame
+    """The rows of these blocks in the tidy table."""
+    curves: list[Scaling]
+    traces: Mapping[str, TraceRow]
+    implementations: list[str]
+    """All of the run, in order: they fix colours and marks."""
+    panels: int
+    """Most panels of a plot."""
+
+    def some(self, items: Sequence[Item], what: str, lines: int = 1) -> tuple[list[Item], str]:
+        """As many items as a plot may have panels, and a sentence if these are not all.
+
+        Args:
+          items: what could be drawn, a panel each.
+          what: their plural.
+          lines: of a panel.
+        """
+        return some(items, max(1, min(self.panels, LINES // lines)), what)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plot that could be drawn."""
+
+    title: str
+    note: str
+    panels: int
+    """Panels, which measure how long it takes to draw."""
+    draw: Callable[[], Plot]
+    table: Table | None = None
+    """The numbers behind it; None where the report's other tables hold them."""
+    later: bool = False
+    """Whether all other plots of the subject come first."""
+
+
+def sample(items: Sequence[Item], most: float) -> list[Item]:
+    """At most so many items, evenly spaced, with the first and the last."""
+    if len(items) <= most:
+        return list(items)
+    places = np.linspace(0, len(items) - 1, max(1, math.floor(most))).round().astype(int)
+    return [items[place] for place in places]
+
+
+def some(items: Sequence[Item], most: int, what: str) -> tuple[list[Item], str]:
+    """At most so many items, evenly spaced, and a sentence if these are not all."""
+    chosen = sample(items, most)
+    if len(chosen) == len(items):
+        return chosen, ""
+    return chosen, f" The plot shows {len(chosen)} of {len(items)} {what}."
