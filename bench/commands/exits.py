@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from bench.measure.processes.ask import ChildError
-from bench.plan.matrix import BadInput
+from bench.plan.option_values import BadInput
 from bench.records.store import StoreError
 
 FAILED, BAD_INPUT, INTERRUPTED = 3, 4, 130

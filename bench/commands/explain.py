@@ -10,7 +10,7 @@ import typer
 
 from bench.commands.exits import refusing
 from bench.commands.shared_options import load_run, warn_of_damage
-from bench.plan.matrix import BadInput
+from bench.plan.option_values import BadInput
 from bench.records import store
 from bench.records.git_files import tracked_folders
 from bench.records.paths import REPORTS

@@ -17,7 +17,7 @@ from bench.commands.shared_options import (
 )
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.measure.run_folder import find_run
-from bench.plan.matrix import BadInput, collected
+from bench.plan.option_values import BadInput, collected
 from bench.plan.selection import everything, selector
 from bench.records import largest_batches, numbers, store
 

@@ -10,7 +10,7 @@ import typer
 from bench.commands.project import COMPILING, precision_faults, predicting
 from bench.commands.shared_options import ImplementationFiles, WorkloadFiles
 from bench.measure.catalogue import file_faults, read_catalogue
-from bench.plan.matrix import BadInput, collected
+from bench.plan.option_values import BadInput, collected
 from bench.plan.presets import DEFAULT_BATCHES, FALLBACK_BATCH
 from bench.plan.selection import everything, selector
 from bench.records import files

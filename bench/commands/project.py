@@ -14,7 +14,7 @@ from bench.commands.exits import refuse, refusing
 from bench.commands.shared_options import ImplementationFiles, WorkloadFiles, load_run
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.measure.run_folder import find_run
-from bench.plan.matrix import BadInput, collected
+from bench.plan.option_values import BadInput, collected
 from bench.plan.selection import everything, selector
 from bench.records.cells import PRECISIONS
 from bench.records.spelling import closest

@@ -26,7 +26,8 @@ from bench.measure.schedule import LaunchLooks, Schedule
 from bench.measure.supervisor import Launch, Settings, run_block
 from bench.plan.base_revisions import Bases
 from bench.plan.content_keys import Contents
-from bench.plan.matrix import BadInput, Plan
+from bench.plan.matrix import Plan
+from bench.plan.option_values import BadInput
 from bench.plan.options import Options
 from bench.records import store
 from bench.records.cells import Block, Cell

@@ -9,7 +9,8 @@ from typing import Any
 
 from bench.measure.environment import recorded_variables
 from bench.plan.content_keys import Contents, changed
-from bench.plan.matrix import BadInput, Plan
+from bench.plan.matrix import Plan
+from bench.plan.option_values import BadInput
 from bench.plan.options import Options
 from bench.records import files, store
 from bench.records.cells import Cell

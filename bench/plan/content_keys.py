@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from bench.plan.matrix import BadInput
+from bench.plan.option_values import BadInput
 from bench.records.cells import Cell
 from bench.records.messages import BaseFile, Catalogue
 from bench.records.paths import ROOT

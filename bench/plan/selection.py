@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Callable
 
-from bench.plan.matrix import BadInput
+from bench.plan.option_values import BadInput
 
 
 def keyword(text: str) -> str:

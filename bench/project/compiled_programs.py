@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Literal, cast
 
-from bench.plan.matrix import BadInput
+from bench.plan.option_values import BadInput
 from bench.project.compile_cache import CompileCache
 from bench.project.compile_children import Compilers
 from bench.records.cells import Block, Cell, StepOptions

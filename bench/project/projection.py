@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from bench.analyse import cell_table, rooflines
-from bench.plan.matrix import BadInput
+from bench.plan.option_values import BadInput
 from bench.project import mesh_growth
 from bench.project.calibration import Calibrated, Observation, calibrate
 from bench.project.compiled_programs import Program, Read, Unread, from_row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from bench.plan.matrix import BadInput
+from bench.plan.option_values import BadInput
 from bench.plan.selection import everything
 from bench.project.hardware import Hardware, UnknownHardwareError, hardware
 from bench.project.link_placement import PlacementError, place

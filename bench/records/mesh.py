@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from bench.records.spelling import closest
+
 AXES = ("data", "fsdp", "model", "pipe")
 
 
@@ -26,8 +28,8 @@ class MeshShape:
             name, _, size = part.strip().partition("=")
             if name not in AXES:
                 raise ValueError(
-                    f"mesh {text!r}: unknown axis {name!r}; write NAME=SIZE[,NAME=SIZE...] "
-                    f"with axes from: {', '.join(AXES)}"
+                    f"mesh {text!r}: unknown axis {name!r}; {closest(name, AXES)}; "
+                    "write NAME=SIZE[,NAME=SIZE...]"
                 )
             if name in dict(axes):
                 raise ValueError(f"mesh {text!r}: axis {name!r} is named twice")

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from bench.__main__ import app
 from bench.analyse.causes.attribution import Key, attribute, means, oversubscription, stragglers
 from bench.commands.explain import explain_cells, newest_run
-from bench.plan.matrix import BadInput
+from bench.plan.option_values import BadInput
 from bench.present.cause_sentences import reason, signed
 from bench.present.explanation import show
 from bench.records import numbers, store

@@ -9,7 +9,7 @@ import pytest
 
 from bench.plan import content_keys
 from bench.plan.content_keys import Contents, changed
-from bench.plan.matrix import BadInput
+from bench.plan.option_values import BadInput
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.paths import ROOT

@@ -495,7 +495,7 @@ def test_the_command_writes_beside_the_runs(
     ("given", "said"),
     [
         (("before", "befor"), "there is no run 'befor' in reports/; did you mean before?"),
-        (("before", "before", "--margin", "two"), "--margin: 'two' is not a number of percent"),
+        (("before", "before", "--margin", "two"), "--margin: 'two' is not a percentage"),
         (("before", "before", "--margin", "0"), "--margin: '0' is not"),
         (("before", "before", "--margin", "nan"), "--margin: 'nan' is not"),
         (("before", "before", "--margin", "100"), "above 0 and below 100"),

@@ -20,7 +20,7 @@ from bench.commands import exits
 from bench.commands.maxbatch import bytes_of, limit_of
 from bench.commands.shared_options import load_run
 from bench.plan.content_keys import Contents
-from bench.plan.matrix import BadInput
+from bench.plan.option_values import BadInput
 from bench.present import largest_batch_table, page_data
 from bench.present.report_files import build
 from bench.project import compiled_programs

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from bench import __main__ as command_line
 from bench.commands import exits
-from bench.plan.matrix import BadInput
+from bench.plan.option_values import BadInput
 from bench.plan.selection import selector
 from bench.present import predicted_curves as projections
 from bench.present import print_plots

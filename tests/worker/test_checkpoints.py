@@ -26,7 +26,8 @@ from pages import column
 
 from bench.analyse import cell_table
 from bench.analyse import checkpoint_costs as told
-from bench.plan.matrix import BadInput, make_plan
+from bench.plan.matrix import make_plan
+from bench.plan.option_values import BadInput
 from bench.plan.options import Options
 from bench.present import caveats, checkpoint_tables, page_data
 from bench.records import store

@@ -20,7 +20,8 @@ from pages import column
 from bench.analyse import cell_table, input_cost
 from bench.contract import TrainStep
 from bench.contract.workloads import gpt2, linear
-from bench.plan.matrix import BadInput, make_plan
+from bench.plan.matrix import make_plan
+from bench.plan.option_values import BadInput
 from bench.plan.options import Options
 from bench.present import input_tables, page_data
 from bench.records import store

@@ -33,7 +33,8 @@ from bench.measure.run_folder import resumed_options
 from bench.plan.base_revisions import find_bases, gated
 from bench.plan.distributed_config import DistributedConfig, DistributedConfigError
 from bench.plan.estimate import Remaining, block_seconds, read_history
-from bench.plan.matrix import BadInput, Plan, make_plan
+from bench.plan.matrix import Plan, make_plan
+from bench.plan.option_values import BadInput
 from bench.plan.options import Options, add_options, read_options
 from bench.plan.selection import keyword
 from bench.present.progress import Progress
@@ -437,8 +438,8 @@ class Front:
             steps = count(plan.worker["phases"]["train"]["steps"], "step")
             training = f"; training every cell for {steps} comes on top"
         self.console.print(
-            f"blocks: {len(self._selected)}, cells: {cells}, {each} up to {plan.worker['rounds']} rounds, "
-            f"baseline {plan.baseline}: {time}{training}",
+            f"blocks: {len(self._selected)}, cells: {cells}, "
+            f"{each} up to {plan.worker['rounds']} rounds, baseline {plan.baseline}: {time}{training}",
             soft_wrap=True,
         )
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from bench.measure.environment import relevant_variables
 from bench.plan.content_keys import DIGITS, Contents
-from bench.plan.matrix import BadInput
+from bench.plan.option_values import BadInput
 from bench.project.maxbatch.largest_fit import Limit, Line, with_batch
 from bench.records.cells import Cell
 from bench.records.largest_batches import MaxBatchRow, key, key_of

@@ -1,0 +1,85 @@
+"""Reading the values of options: each reader raises ValueError, which becomes one fault of many."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from bench.records.spelling import closest
+
+T = TypeVar("T")
+
+
+class BadInput(Exception):  # noqa: N818 (it is the user's error, not the program's)
+    """The input cannot be run. The text lists every fault."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(faults))
+
+
+def collected(faults: list[str], read: Callable[[str], T], text: str) -> T | None:
+    """Read a text; if `read` raises BadInput, add its faults to `faults` and return None."""
+    try:
+        return read(text)
+    except BadInput as error:
+        faults += error.faults
+        return None
+
+
+def read_option(option: str, read: Callable[[str], T], text: str) -> T:
+    """Read the value of an option by one of the readers below.
+
+    Raises:
+      BadInput: the reader raised ValueError.
+    """
+    try:
+        return read(text)
+    except ValueError as error:
+        raise BadInput([f"{option}: {error}"]) from error
+
+
+def whole(text: str) -> int:
+    """Read a positive whole number."""
+    if text.isascii() and text.isdigit() and int(text) > 0:
+        return int(text)
+    raise ValueError(f"{text!r} is not a positive whole number")
+
+
+def positive(unit: str) -> Callable[[str], float]:
+    """Make a reader of a positive number of a unit."""
+
+    def read(text: str) -> float:
+        value = _number(text)
+        if value > 0 and math.isfinite(value):
+            return value
+        raise ValueError(f"{text!r} is not a positive number of {unit}")
+
+    return read
+
+
+def share(text: str) -> float:
+    """Read a percentage above 0 and below 100 as a share of 1."""
+    value = _number(text) / 100
+    if 0 < value < 1:
+        return value
+    raise ValueError(f"{text!r} is not a percentage above 0 and below 100")
+
+
+def choice(known: Sequence[str]) -> Callable[[str], str]:
+    """Make a reader of one of some words."""
+
+    def read(text: str) -> str:
+        if text in known:
+            return text
+        raise ValueError(f"unknown {text!r}; {closest(text, known)}")
+
+    return read
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
