@@ -268,8 +268,8 @@ def test_joules_of_a_step_are_those_of_all_turns(tmp_path):
     expected = chance + booked / (1 - booked) * (200 - 400 / 3) / 200
     assert cells["joules_error"]["hungry"] == pytest.approx(expected * 400 / 41)
     assert energy_sentences.sentence(found) == (
-        "of 2 CPU packages, each as a whole, with idle power and other programs; counters that "
-        "move every 1.00\N{NARROW NO-BREAK SPACE}ms"
+        "of 2 CPU packages, each as a whole, with idle power and other programs; the counters "
+        "advance every 1.00\N{NARROW NO-BREAK SPACE}ms"
     )
     report_files.build(run)
     text = (run.directory / "report.md").read_text()

@@ -1,9 +1,9 @@
-// All about one cell.
+// The description of one cell.
 
-/* Choices that make no sense for another subject. */
+/* Choices that are dropped with their subject. */
 const OF_SUBJECT = { mesh: "", batch: "", off: "", curve: "", along: "", cell: "", all: "" };
 
-/* Go to all about a cell; the way back is the browser's. */
+/* Go to the description of a cell, so that the browser's back button leads back. */
 function open(cell) {
   const other = cell.of.subject !== subjectNumber();
   history.pushState(null, "", location.href);
@@ -17,13 +17,14 @@ function open(cell) {
   byId("one").querySelector("h3").focus({ preventScroll: true });
 }
 
+/* The cell that was chosen, or the one that has most to tell. */
 function currentCell() {
   const asked = CELL_OF.get(chosen("cell"));
   if (asked) return asked;
   const own = CELLS.filter((cell) => cell.of.subject === subjectNumber());
   return (
     own.find((cell) => cell.traced?.main) ??
-    own.find((cell) => cell.verdict && cell.paired) ??
+    own.find((cell) => cell.verdict && cell.paired && !cell.isBaseline) ??
     own[0] ??
     CELLS[0]
   );
@@ -97,75 +98,63 @@ function tableOf(cell, table) {
   return [element("h4", {}, table.title), makeTable({ ...table, title, rows, search: false })];
 }
 
+/* The rounds of a cell beside its baseline's; null where it has no time. */
 function distribution(cell, width) {
   const { samples, launch, margin, baseline } = cell.of;
   const own = samples[cell.arm];
   if (!own || cell.status !== "ok") return null;
-  const arms = [[cell.name, own, colourOf(cell.arm)]];
-  const other = samples[baseline];
-  if (!cell.isBaseline && other)
-    arms.push([`${IMPLEMENTATIONS[baseline]} (baseline)`, other, "var(--ink)"]);
-  if (samples.twin) arms.push([`its second copy`, samples.twin, "var(--muted)"]);
+  const other = cell.isBaseline ? [] : (samples[baseline] ?? []);
+  const arms = [
+    [cell.name, own, colourOf(cell.arm)],
+    [`${IMPLEMENTATIONS[baseline]} (baseline)`, other, "var(--ink)"],
+    ["its second copy", samples.twin ?? [], "var(--muted)"],
+  ].filter(([, values]) => values.length);
   // Workers that did not have the cell do not count.
-  const workers = [...new Set(launch.filter((_, number) => known(own[number])))];
-  const rows = arms
-    .flatMap(([name, values]) =>
-      values.map((value, number) => ({
-        name,
-        round: number + 1,
-        launch: workers.indexOf(launch[number]) + 1,
-        value: known(value) ? value / 1e6 : null,
-      })),
-    )
-    .filter((row) => known(row.value) && row.launch);
-  const figures = [
-    figure({
-      title: `Distribution of step times, ${cell.full}`,
-      spec: distributionChart(rows, {
-        width,
-        title: "Distribution of step times",
-        names: arms.map(([name]) => name),
-        colours: arms.map(([, , colour]) => colour),
-      }),
-      table: () => ({
-        name: "samples",
-        rows,
-        columns: [
-          { key: "name", title: "Arm", filter: true },
-          { ...number("launch", "Launch"), filter: true },
-          number("round", "Round"),
-          number("value", "Step time", "s"),
-        ],
-      }),
+  const workers = [...new Set(launch.filter((_, place) => known(own[place])))];
+  const launches = launch.map((worker) => workers.indexOf(worker) + 1);
+  const rows = arms.flatMap(([name, values]) =>
+    values.flatMap((value, place) =>
+      known(value) && launches[place]
+        ? [{ name, round: place + 1, launch: launches[place], value: value / 1e6 }]
+        : [],
+    ),
+  );
+  const paired = own
+    .map((value, place) => ({ launch: launches[place], value, baseline: other[place] }))
+    .filter(({ value, baseline }) => known(value) && known(baseline))
+    .map((row, place) => ({ ...row, round: place + 1, ratio: row.value / row.baseline }));
+  const round = number("round", "Round");
+  const distributed = figure({
+    title: `Distribution of step times, ${cell.full}`,
+    spec: distributionChart(rows, {
+      width,
+      title: "Distribution of step times",
+      names: arms.map(([name]) => name),
+      colours: arms.map(([, , colour]) => colour),
     }),
-  ];
-  if (!cell.isBaseline && other) {
-    const paired = own
-      .flatMap((value, number) =>
-        known(value) && known(other[number])
-          ? [{ launch: workers.indexOf(launch[number]) + 1, ratio: value / other[number] }]
-          : [],
-      )
-      .map((row, number) => ({ round: number + 1, ...row }));
-    if (paired.length) {
-      figures.push(
-        figure({
-          title: `Ratio round by round, ${cell.full}`,
-          spec: driftChart(paired, { width, margin, title: "Is the ratio steady?" }),
-          table: () => ({
-            name: "rounds",
-            rows: paired,
-            columns: [
-              number("round", "Round"),
-              number("launch", "Launch"),
-              number("ratio", "Ratio", "ratio"),
-            ],
-          }),
+    table: () => ({
+      name: "samples",
+      rows,
+      columns: [
+        { key: "name", title: "Arm", filter: true },
+        { ...number("launch", "Launch"), filter: true },
+        round,
+        number("value", "Step time", "s"),
+      ],
+    }),
+  });
+  const drifted = paired.length
+    ? figure({
+        title: `Ratio round by round, ${cell.full}`,
+        spec: driftChart(paired, { width, margin, title: "Is the ratio steady?" }),
+        table: () => ({
+          name: "rounds",
+          rows: paired,
+          columns: [round, number("launch", "Launch"), number("ratio", "Ratio", "ratio")],
         }),
-      );
-    }
-  }
-  return element("div", { class: "panels" }, ...figures);
+      })
+    : "";
+  return element("div", { class: "panels" }, distributed, drifted);
 }
 
 function copyButton(text) {

@@ -1,11 +1,10 @@
-// What the reader chooses with.
+// The controls above the charts, and the selectors of single charts.
 
+const optionsOf = (options) => options.map(([value, text]) => element("option", { value }, text));
+
+/* A labelled choice that is kept in the address under a key, and redraws a group of charts. */
 function selector(label, key, options, value, group) {
-  const select = element(
-    "select",
-    { id: `choose-${key}` },
-    ...options.map(([option, text]) => element("option", { value: option }, text)),
-  );
+  const select = element("select", { id: `choose-${key}` }, ...optionsOf(options));
   select.value = value;
   select.addEventListener("change", () => {
     choose({ [key]: select.value });
@@ -15,59 +14,39 @@ function selector(label, key, options, value, group) {
 }
 
 function fill(select, options, value) {
-  select.replaceChildren(
-    ...options.map(([option, text]) => element("option", { value: option }, text)),
-  );
+  select.replaceChildren(...optionsOf(options));
   select.value = options.some(([option]) => option === value) ? value : (options[0]?.[0] ?? "");
 }
 
+/* Show the choices that the address holds. */
 function syncControls() {
   const subject = subjectNumber();
   const own = BLOCKS.filter((block) => block.subject === subject);
-  fill(
-    byId("subject"),
-    DATA.subjects.map((name) => [name, name]),
-    DATA.subjects[subject],
-  );
-  fill(
-    byId("mesh"),
-    [["", "all"], ...[...new Set(own.map((block) => block.mesh))].map((mesh) => [mesh, mesh])],
-    chosen("mesh"),
-  );
-  fill(
-    byId("batch"),
-    [
-      ["", "all"],
-      ...[...new Set(own.map((block) => block.batch))]
-        .sort((a, b) => a - b)
-        .map((batch) => [String(batch), String(batch)]),
-    ],
-    chosen("batch"),
-  );
-  const off = hidden();
-  const present = new Set(
-    CELLS.filter((cell) => cell.of.subject === subject && cell.status === "ok").map(
-      (cell) => cell.arm,
-    ),
-  );
-  byId("implementations").replaceChildren(
-    ...[...present]
-      .sort((a, b) => a - b)
-      .map((number) => {
-        const name = IMPLEMENTATIONS[number];
-        const box = element("input", { type: "checkbox", checked: !off.has(name) });
-        box.addEventListener("change", () => {
-          const now = hidden();
-          if (box.checked) now.delete(name);
-          else now.add(name);
-          choose({ off: [...now].join("/") });
-          redraw();
-        });
-        return element("label", { class: "chip" }, box, swatch(number), name);
-      }),
-  );
+  const distinct = (values) => [...new Set(values)].map((value) => [String(value), String(value)]);
+  const batches = own.map(({ batch }) => batch).sort((a, b) => a - b);
+  fill(byId("subject"), distinct(DATA.subjects), DATA.subjects[subject]);
+  fill(byId("mesh"), [["", "all"], ...distinct(own.map(({ mesh }) => mesh))], chosen("mesh"));
+  fill(byId("batch"), [["", "all"], ...distinct(batches)], chosen("batch"));
+  const timed = CELLS.filter((cell) => cell.of.subject === subject && cell.status === "ok");
+  const arms = [...new Set(timed.map(({ arm }) => arm))].sort((a, b) => a - b);
+  byId("implementations").replaceChildren(...arms.map(implementationBox));
 }
 
+/* A box that shows or hides an implementation. */
+function implementationBox(arm) {
+  const name = IMPLEMENTATIONS[arm];
+  const box = element("input", { type: "checkbox", checked: !hidden().has(name) });
+  box.addEventListener("change", () => {
+    const off = hidden();
+    if (box.checked) off.delete(name);
+    else off.add(name);
+    choose({ off: [...off].join("/") });
+    redraw();
+  });
+  return element("label", { class: "chip" }, box, swatch(arm), name);
+}
+
+/* An implementation's mark in the charts. */
 function swatch(number) {
   const paths = {
     circle: "M-4,0a4,4,0,1,0,8,0a4,4,0,1,0,-8,0",

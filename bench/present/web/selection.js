@@ -1,6 +1,6 @@
-// What the reader has chosen to see.
+// The cells that the reader's choices select.
 
-/* Cells of the chosen subject, implementations, mesh and batch, as far as `by` names the latter. */
+/* The cells of the chosen subject and implementations, and of the chosen `by`. */
 function selection(by = ["mesh", "batch"]) {
   const subject = subjectNumber();
   const off = hidden();
@@ -13,7 +13,7 @@ function selection(by = ["mesh", "batch"]) {
 }
 
 const subjectNumber = () => Math.max(0, DATA.subjects.indexOf(chosen("subject")));
-const hidden = () => new Set(chosen("off").split("/").filter(Boolean)); // No name of a file has one.
+const hidden = () => new Set(chosen("off").split("/").filter(Boolean)); // No file name has a slash.
 const byPlace = (cells) =>
   [...cells].sort((a, b) => a.block - b.block || a.arm - b.arm);
 

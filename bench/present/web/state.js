@@ -1,9 +1,9 @@
-// What the reader has chosen, kept in the address's fragment so that a link leads back to it:
+// The reader's choices, kept in the fragment of the address so that a link leads back to them:
 // #section?subject=...&mesh=...
 
 const state = { section: "", choices: new URLSearchParams(), writing: 0 };
 
-/* What the address says. One that names a section alone leaves the choices; is that all? */
+/* Read the address; return whether it names only a section, which leaves the choices alone. */
 function readState() {
   const [section, query] = location.hash.slice(1).split(/\?(.*)/s);
   state.section = section;
@@ -18,8 +18,8 @@ function readState() {
 const chosen = (key, otherwise = "") => state.choices.get(key) ?? otherwise;
 
 /*
- * Change choices; what is empty is left out. The address follows after `wait` milliseconds: browsers
- * take only so many in a while.
+ * Change choices; empty values remove them. The address follows after `wait` milliseconds, because
+ * browsers limit how often it may change.
  */
 function choose(changes, section = state.section, wait = 0) {
   for (const [key, value] of Object.entries(changes)) {

@@ -23,5 +23,7 @@ function drawCells() {
 }
 
 function drawTables() {
-  for (const table of TABLES) byId(table.name)?.querySelector(".made").replaceChildren(makeTable(table));
+  for (const table of TABLES) {
+    byId(table.name)?.querySelector(".made").replaceChildren(makeTable(table));
+  }
 }
