@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 import synthetic
 
-from bench.present import columns, rendering, report_files, text_tables
+from bench.present import columns, rendering, report_files
 from bench.present import page as pages
 from bench.records import largest_batches as rows
 from bench.records import numbers, store
@@ -566,15 +566,13 @@ def test_every_column_can_be_scrolled_into_view(open_page, width: int) -> None:
 @pytest.mark.parametrize("width", [400, 768, 1280])
 def test_long_names_of_other_pages_fold(browser: Browser, width: int) -> None:
     text = '{% from "macros.html.j2" import head, table %}{{ head("t") }}<body>{{ table(t) }}'
-    figures = [columns.Figure(f"{number} bytes", "a note") for number in range(8)]
-    rows = [
-        text_tables.Row("which width " * 12, figures),
-        text_tables.Row("tensor_parallel" * 5, figures),
-    ]
-    headings = [columns.Figure("Question"), *figures]
+    values = [columns.Column(str(number), f"{number} bytes", "a note") for number in range(8)]
+    others = {str(number): columns.Figure(f"{number} bytes", "a note") for number in range(8)}
+    rows = [{"name": "which width " * 12, **others}, {"name": "tensor_parallel" * 5, **others}]
+    described = [columns.Column("name", "Question"), *values]
     made = rendering.environment(markdown=False).from_string(text)
     page = browser.new_page(viewport={"width": width, "height": 900})
-    page.set_content(made.render(t=text_tables.Table("Worked", headings, rows, ["A fact. " * 20])))
+    page.set_content(made.render(t=columns.Table("Worked", described, rows, ["A fact. " * 20])))
     assert _readable(page)["Worked"]["sticky"] > 0
     assert page.locator("caption").evaluate("one => one.offsetWidth") <= width
     page.close()
