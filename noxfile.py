@@ -159,6 +159,12 @@ def lint(session: nox.Session) -> None:
 
 
 @nox.session
+def pictures(session: nox.Session) -> None:
+    """Make the pictures of README.md again, from a published run (needs Chromium)."""
+    session.run(sys.executable, "docs/make_pictures.py", external=True)
+
+
+@nox.session
 def lock(session: nox.Session) -> None:
     """Resolve the dependencies again into requirements.lock (posargs: for instance --upgrade)."""
     if session.venv_backend != "none":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pandas as pd
 
 from bench.analyse import energy_per_step, pipeline_bubbles, rooflines
-from bench.analyse.cell_columns import ratio_columns, stored_columns, time_columns
+from bench.analyse.cell_figures import ratio_columns, stored_columns, time_columns
 from bench.analyse.comparisons import Comparison, TimedSamples, compare_arms
 from bench.analyse.host_timeline import timeline
 from bench.analyse.sample_rounds import Rounds, spreads
