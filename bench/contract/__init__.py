@@ -155,8 +155,19 @@ class Problem:
         return self.make_stages(axis)
 
     def _structure(self, make: Callable[[], nnx.Module]) -> Any:
-        """Return a model's graph definition without computing any parameter."""
-        return nnx.split(nnx.eval_shape(make), nnx.Param)[0]
+        """Return a model's graph definition without computing any parameter.
+
+        Raises:
+          ValueError: the model has state that is not a parameter, such as BatchNorm's averages.
+        """
+        definition, _, others = nnx.split(nnx.eval_shape(make), nnx.Param, ...)
+        if others:
+            names = ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(others)]
+            raise ValueError(
+                f"the model has state beside its parameters ({', '.join(names)}), which a step does "
+                "not carry: every variable of a model must be an nnx.Param"
+            )
+        return definition
 
     def over_microbatches(
         self, value_and_grad: Callable[[Model, Batch], tuple[jax.Array, Gradients]]

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -130,3 +131,11 @@ def test_noise_belongs_to_the_image_wherever_it_is_computed():
     np.testing.assert_array_equal(whole, own)
     np.testing.assert_array_equal(whole[3:5], vae.noise_of(numbers[3:5], 4))
     assert np.std(vae.noise_of(jnp.arange(1000), 4)) == pytest.approx(1, abs=0.05)
+
+
+def test_a_model_with_state_beside_its_parameters_is_refused_by_name():
+    problem = replace(
+        mlp.problem(mlp.tiny(), 8, "fp32"), make_model=lambda: nnx.BatchNorm(3, rngs=nnx.Rngs(0))
+    )
+    with pytest.raises(ValueError, match=r"beside its parameters \(mean, var\)"):
+        problem.functional()
