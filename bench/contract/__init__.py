@@ -164,8 +164,8 @@ class Problem:
         if others:
             names = ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(others)]
             raise ValueError(
-                f"the model has state beside its parameters ({', '.join(names)}), which a step does "
-                "not carry: every variable of a model must be an nnx.Param"
+                f"the model has state beside its parameters ({', '.join(names)}), which no step "
+                "carries: every variable of a model must be an nnx.Param"
             )
         return definition
 

@@ -11,6 +11,7 @@ import json
 import platform
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
@@ -34,7 +35,7 @@ def catalogue(request: CatalogueRequest, importing: Callable[[Path], None]) -> C
       request: names further files.
       importing: is called with each file before it is imported.
     """
-    loader = Loader(request["fatal"], importing)
+    read = partial(try_load, request, importing)
     device = jax.devices()[0]
     memory = (device.memory_stats() or {}).get("bytes_limit")
     packages = ("jax", "jaxlib", "flax", "optax", "numpy")
@@ -48,11 +49,11 @@ def catalogue(request: CatalogueRequest, importing: Callable[[Path], None]) -> C
         versions={"python": platform.python_version()} | {name: version(name) for name in packages},
         optional=installed(PACKAGES.values()),
         implementations=[
-            implementation_entry(name, path, loader)
+            implementation_entry(name, path, *read(path, "build", "why_unsupported"))
             for name, path in implementation_files(request["implementation_paths"]).items()
         ],
         workloads=[
-            workload_entry(name, path, loader)
+            workload_entry(name, path, *read(path, "SIZES", "DEFAULT_SIZE", "problem"))
             for name, path in workload_files(request["workload_paths"]).items()
         ],
     )
@@ -67,39 +68,35 @@ def installed(packages: Iterable[str]) -> dict[str, str]:
     return versions
 
 
-class Loader:
-    """Imports files, except those that ended an earlier process."""
-
-    def __init__(self, fatal: dict[str, str], importing: Callable[[Path], None]) -> None:
-        self._fatal = fatal
-        self._importing = importing
-
-    def try_load(self, path: Path, *required: str) -> tuple[ModuleType | None, str]:
-        """Return the module and an empty string, or the module if any and what is wrong with it."""
-        if str(path) in self._fatal:
-            return None, self._fatal[str(path)]
-        self._importing(path)
-        try:
-            module = load(path)
-        except BaseException as error:  # noqa: BLE001 - a user's file may raise anything
-            return None, readable(name_and_text(error))
-        missing = [name for name in required if name not in vars(module)]
-        return module, f"lacks {', '.join(missing)}" if missing else ""
+def try_load(
+    request: CatalogueRequest, importing: Callable[[Path], None], path: Path, *required: str
+) -> tuple[ModuleType | None, str]:
+    """Import a file, unless it ended an earlier process: the module if any, and what is wrong."""
+    if str(path) in request["fatal"]:
+        return None, request["fatal"][str(path)]
+    importing(path)
+    try:
+        module = load(path)
+    except BaseException as error:  # noqa: BLE001 - a user's file may raise anything
+        return None, readable(name_and_text(error))
+    missing = [name for name in required if name not in vars(module)]
+    return module, f"lacks {', '.join(missing)}" if missing else ""
 
 
-def implementation_entry(name: str, path: Path, loader: Loader) -> ImplementationEntry:
-    """List an implementation's file."""
-    module, error = loader.try_load(path, "build", "why_unsupported")
+def implementation_entry(
+    name: str, path: Path, module: ModuleType | None, error: str
+) -> ImplementationEntry:
+    """Describe an implementation's file."""
     return ImplementationEntry(name=name, path=str(path), summary=summary(module), error=error)
 
 
-def workload_entry(name: str, path: Path, loader: Loader) -> WorkloadEntry:
-    """List a workload's file."""
-    module, error = loader.try_load(path, "SIZES", "DEFAULT_SIZE", "problem")
+def workload_entry(name: str, path: Path, module: ModuleType | None, error: str) -> WorkloadEntry:
+    """Describe a workload's file."""
     sizes: list[str] = []
+    default = ""
     if module is not None and not error:
         try:
-            sizes = list(module.SIZES)
+            sizes, default = list(module.SIZES), str(module.DEFAULT_SIZE)
         except TypeError as fault:
             error = f"SIZES: {fault}"
     return WorkloadEntry(
@@ -107,7 +104,7 @@ def workload_entry(name: str, path: Path, loader: Loader) -> WorkloadEntry:
         path=str(path),
         summary=summary(module),
         sizes=sizes,
-        default=str(module.DEFAULT_SIZE) if module is not None and not error else "",
+        default=default,
         error=error,
     )
 
@@ -118,11 +115,11 @@ def summary(module: ModuleType | None) -> str:
     return lines[0] if lines else ""
 
 
-def main(said: TextIO) -> None:
+def main(stdout: TextIO) -> None:
     """Answer the request on stdin."""
     request = cast("CatalogueRequest", json.load(sys.stdin))
-    found = catalogue(request, lambda path: print(json.dumps(str(path)), file=said))
-    print(json.dumps(found), file=said)
+    answer = catalogue(request, lambda path: print(json.dumps(str(path)), file=stdout))
+    print(json.dumps(answer), file=stdout)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ import contextlib
 import logging
 import os
 import shutil
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -223,27 +223,19 @@ def repetitions() -> Iterator[bool]:
 
 def train_until_complete(arm: Arm, orbax: Orbax, steps_ns: list[int]) -> float:
     """Run steps while a save goes on, and append their times; return when it was complete."""
-    ended: list[float] = []
-    failed: list[BaseException] = []
 
-    def wait() -> None:
-        try:
-            orbax.wait()
-        except BaseException as error:  # noqa: BLE001 - raised below, on the main thread
-            failed.append(error)
-        ended.append(time.monotonic())
+    def wait() -> float:
+        orbax.wait()
+        return time.monotonic()
 
-    waiting = threading.Thread(target=wait, daemon=True)
-    waiting.start()
-    for _ in range(MOST_STEPS):
-        # Steps may be collectives: all processes take the same number of them.
-        if all(process_exchange.gather(bool(ended))):
-            break
-        steps_ns.append(arm.run(1, wait_each=True))
-    waiting.join()
-    if failed:
-        raise failed[0]
-    return ended[0]
+    with ThreadPoolExecutor(1) as pool:
+        complete = pool.submit(wait)
+        for _ in range(MOST_STEPS):
+            # Steps may be collectives: all processes take the same number of them.
+            if all(process_exchange.gather(complete.done())):
+                break
+            steps_ns.append(arm.run(1, wait_each=True))
+        return complete.result()
 
 
 def measure_restores(

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -57,21 +57,8 @@ class Rows:
         return slice(self.start // self.count, None, self.of // self.count)
 
 
-class Feed(Protocol):
-    """Gives placed batches, one after the other."""
-
-    def take(self) -> Any:
-        """Return the next batch."""
-
-    def settle(self) -> None:
-        """Wait until as many batches are ahead as ever will be."""
-
-    def close(self) -> None:
-        """Give no more."""
-
-
 class Loaded:
-    """Makes each batch when it is taken."""
+    """Gives placed batches, one after the other, and makes each when it is taken."""
 
     def __init__(self, make: MakeBatch) -> None:
         self._make = make
@@ -83,27 +70,25 @@ class Loaded:
         return self._make(self._next - 1)
 
     def settle(self) -> None:
-        """Do nothing: no batch is ahead."""
+        """Wait until as many batches are ahead as ever will be."""
 
     def close(self) -> None:
-        """Do nothing: nothing is open."""
+        """Give no more batches."""
 
 
-class Prefetched:
+class Prefetched(Loaded):
     """Makes batches on a thread, at most AHEAD of them before they are taken."""
 
     def __init__(self, make: MakeBatch) -> None:
-        self._make = make
+        super().__init__(make)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
-        self._next = 0
         self._ahead: deque[Future[Any]] = deque()
         for _ in range(AHEAD):
             self._order()
 
     def _order(self) -> None:
-        number = self._next
-        self._next += 1
-        self._ahead.append(self._pool.submit(lambda: jax.block_until_ready(self._make(number))))
+        take = super().take
+        self._ahead.append(self._pool.submit(lambda: jax.block_until_ready(take())))
 
     def take(self) -> Any:
         """Return the next batch, which is on the devices by then."""
@@ -119,8 +104,12 @@ class Prefetched:
         self._pool.shutdown(cancel_futures=True)
 
 
-FEEDS: dict[str, Callable[[MakeBatch], Feed]] = {"loaded": Loaded, "prefetched": Prefetched}
+FEEDS: dict[str, type[Loaded]] = {"loaded": Loaded, "prefetched": Prefetched}
 """By the ways of bench.records.arms.INPUT_WAYS."""
+
+
+def _no_wait() -> InputWait:
+    return InputWait(wait_ns=0, starved_ns=0, latency_wait_ns=0)
 
 
 @dataclass
@@ -128,10 +117,9 @@ class FedArm(Arm):
     """An arm whose steps take the batches of a feed."""
 
     way: str = field(kw_only=True)
-    feed: Feed = field(kw_only=True)
-    wait_ns: int = 0
-    starved_ns: int = 0
-    latency_wait_ns: int = 0
+    feed: Loaded = field(kw_only=True)
+    waited: InputWait = field(init=False, default_factory=_no_wait)
+    """Since the last call of `waits`."""
 
     def launch(self, steps: int, *, wait_each: bool) -> tuple[Any, jax.Array]:
         """Run steps, each on the next batch; batches that are made ahead are made in this span.
@@ -153,19 +141,16 @@ class FedArm(Arm):
                 loss.block_until_ready()
         self.feed.settle()
         if wait_each:
-            self.latency_wait_ns += waited
+            self.waited["latency_wait_ns"] += waited
         else:
-            self.wait_ns += waited
-            self.starved_ns += starved
+            self.waited["wait_ns"] += waited
+            self.waited["starved_ns"] += starved
         assert loss is not None, "a span has steps"  # noqa: S101
         return state, loss
 
     def waits(self) -> InputWait | None:
         """Time spent waiting for input since the last call."""
-        waits = InputWait(
-            wait_ns=self.wait_ns, starved_ns=self.starved_ns, latency_wait_ns=self.latency_wait_ns
-        )
-        self.wait_ns = self.starved_ns = self.latency_wait_ns = 0
+        waits, self.waited = self.waited, _no_wait()
         return waits
 
 
@@ -181,13 +166,9 @@ def fed_arm(name: str, way: str, train_step: TrainStep, problem: Problem) -> Fed
     return FedArm(input_arm(name, way), train_step.step, train_step.state, None, way=way, feed=feed)
 
 
-def longest(waits: Sequence[InputWait]) -> InputWait:
+def longest(waits: Sequence[Any]) -> InputWait:
     """The longest of each kind of several processes' waits in one turn."""
-    return InputWait(
-        wait_ns=max(wait["wait_ns"] for wait in waits),
-        starved_ns=max(wait["starved_ns"] for wait in waits),
-        latency_wait_ns=max(wait["latency_wait_ns"] for wait in waits),
-    )
+    return cast("InputWait", {kind: max(own[kind] for own in waits) for kind in _no_wait()})
 
 
 def placing(train_step: TrainStep, host: Batch) -> tuple[Callable[[Batch], Any], Rows]:

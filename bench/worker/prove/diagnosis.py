@@ -7,7 +7,6 @@ digits and not a guess.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -17,18 +16,6 @@ from bench.contract import Batch, Problem
 
 MATCH = 1e-6
 """Relative distance below which a hypothesis is taken to be what happened."""
-
-
-@dataclass(frozen=True)
-class Shards:
-    """Losses and gradients of every shard at the starting parameters."""
-
-    losses: np.ndarray
-    """(shards,)"""
-    grads: np.ndarray
-    """(shards, parameters)"""
-    sequential: np.ndarray
-    """(parameters,): the update if every shard's gradients were applied at once, in turn."""
 
 
 def explain(
@@ -49,15 +36,22 @@ def explain(
       update: (parameters,) of the step.
       loss: of the step.
     """
-    parts = shard_steps(problem, batch, shards, learning_rate)
+    losses, grads, sequential = shard_steps(problem, batch, shards, learning_rate)
     return [
-        *explain_update(parts, learning_rate, update, problem.microbatches),
-        *explain_loss(parts, loss, problem.microbatches),
+        *explain_update(-learning_rate * grads, sequential, update, problem.microbatches),
+        *explain_loss(losses, loss, problem.microbatches),
     ]
 
 
-def shard_steps(problem: Problem, batch: Batch, shards: int, learning_rate: float) -> Shards:
-    """Compute every shard alone on one device, and all in turn with an update after each."""
+def shard_steps(
+    problem: Problem, batch: Batch, shards: int, learning_rate: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Compute every shard alone on one device, and all in turn with an update after each.
+
+    Returns:
+      (shards,) losses and (shards, parameters) gradients at the starting parameters, and the
+      (parameters,) update if every shard's gradients were applied at once, in turn.
+    """
     params, loss_fn = problem.functional()
     loss_and_grads = jax.jit(jax.value_and_grad(loss_fn))
     moving = params
@@ -71,7 +65,7 @@ def shard_steps(problem: Problem, batch: Batch, shards: int, learning_rate: floa
         grads.append(ravel(shard_grads))
         moving_grads = loss_and_grads(moving, shard)[1]
         moving = jax.tree.map(lambda p, g: p - learning_rate * g, moving, moving_grads)
-    return Shards(np.array(losses), np.array(grads), ravel(moving) - ravel(params))
+    return np.array(losses), np.array(grads), ravel(moving) - ravel(params)
 
 
 def ravel(tree: Any) -> np.ndarray:
@@ -80,11 +74,18 @@ def ravel(tree: Any) -> np.ndarray:
 
 
 def explain_update(
-    parts: Shards, learning_rate: float, update: np.ndarray, microbatches: int
+    updates: np.ndarray, sequential: np.ndarray, update: np.ndarray, microbatches: int
 ) -> Iterator[str]:
-    """Name the mistake that makes this update."""
-    shards = len(parts.losses)
-    mean = -learning_rate * parts.grads.mean(axis=0)
+    """Name the mistake that makes this update.
+
+    Args:
+      updates: (shards, parameters) of every shard alone.
+      sequential: (parameters,) of all shards in turn.
+      update: (parameters,) to be explained.
+      microbatches: of the problem.
+    """
+    shards = len(updates)
+    mean = updates.mean(axis=0)
     if update.shape != mean.shape or close(update, mean):
         return
     if not update.any():
@@ -97,17 +98,16 @@ def explain_update(
             f"{_reason_of(factor, shards, microbatches)}"
         )
         return
-    if shards > 1 and close(update, parts.sequential):
+    if shards > 1 and close(update, sequential):
         yield f"there are {shards} updates a step: one for every shard, not one for their mean"
         return
-    for index, grads in enumerate(parts.grads):
-        for times in (1, shards, 1 / shards):
-            if close(update, -learning_rate * times * grads):
-                yield (
-                    f"the gradients are those of shard {index} alone: they are not reduced over "
-                    "the shards"
-                )
-                return
+    for index, own in enumerate(updates):
+        if any(close(update, times * own) for times in (1, shards, 1 / shards)):
+            yield (
+                f"the gradients are those of shard {index} alone: they are not reduced over the "
+                "shards"
+            )
+            return
     yield "the gradients are wrong, in no way that is known here"
 
 
@@ -128,18 +128,18 @@ def _reason_of(factor: float, shards: int, microbatches: int) -> str:
     return f": they are {', or '.join(likely)}" if likely else ""
 
 
-def explain_loss(parts: Shards, loss: float, microbatches: int) -> Iterator[str]:
+def explain_loss(losses: np.ndarray, loss: float, microbatches: int) -> Iterator[str]:
     """Name the mistake that makes this loss."""
-    mean = parts.losses.mean()
+    mean = losses.mean()
     if close(loss, mean):
         return
-    if close(loss, parts.losses.sum()):
+    if close(loss, losses.sum()):
         yield "the loss is summed over the shards, not averaged"
         return
     if microbatches > 1 and close(loss, microbatches * mean):
         yield "the loss is summed over the microbatches, not averaged"
         return
-    for index, shard_loss in enumerate(parts.losses):
+    for index, shard_loss in enumerate(losses):
         if close(loss, shard_loss):
             yield f"the loss is that of shard {index} alone"
             return

@@ -92,42 +92,27 @@ def _of_device(plane: Any) -> Iterator[Event]:
     if not device:
         return
     lines = {line.name: list(line.events) for line in plane.lines}
-    runs = [_Run.of(event) for event in lines.get("XLA Modules", [])]
+    # TPU planes show each run of a program as an event named `jit_step(<fingerprint>)`.
+    runs = lines.get("XLA Modules", [])
     for name, events in lines.items():
         if not (name.startswith("Stream") or name in _TPU_LINES):
             continue
         for event in events:
-            stats = dict(event.stats)
-            op = stats.get("hlo_op") or _named(event.name)
-            start = int(event.start_ns)
-            run = next((run for run in runs if run.start <= start < run.end), _Run())
-            yield _event(event, stats, int(device[1]), str(op), run)
+            stats, start = dict(event.stats), int(event.start_ns)
+            op = str(stats.get("hlo_op") or _named(event.name))
+            run = next((run for run in runs if int(run.start_ns) <= start < int(run.end_ns)), None)
+            if run is not None:
+                stats.setdefault("hlo_module", run.name.partition("(")[0])
+                stats.setdefault("run_id", dict(run.stats).get("run_id", 0))
+            yield _event(event, stats, int(device[1]), op)
 
 
-@dataclass(frozen=True)
-class _Run:
-    """One run of a program, as TPU planes show it."""
-
-    module: str = ""
-    launch: int = 0
-    start: int = 0
-    end: int = 0
-
-    @classmethod
-    def of(cls, event: Any) -> _Run:
-        """From an event named `jit_step(<fingerprint>)`."""
-        launch = int(dict(event.stats).get("run_id", 0))
-        module = event.name.partition("(")[0]
-        return cls(module, launch, int(event.start_ns), int(event.end_ns))
-
-
-def _event(event: Any, stats: dict[str, Any], device: int, op: str, run: _Run) -> Event:
-    """Make an event from its stats; `run` gives the program if they do not."""
+def _event(event: Any, stats: dict[str, Any], device: int, op: str) -> Event:
     return Event(
         device=device,
-        module=str(stats.get("hlo_module", run.module)),
+        module=str(stats.get("hlo_module", "")),
         op=op,
-        launch=int(stats.get("run_id", run.launch)),
+        launch=int(stats.get("run_id", 0)),
         start=int(event.start_ns),
         end=int(event.end_ns),
         program=int(stats.get("program_id", 0)),
@@ -171,7 +156,7 @@ class _Thread:
                 stats = dict(event.stats)
                 if "hlo_op" in stats:
                     device = int(stats.get("device_ordinal", 0))
-                    started = _event(event, stats, device, str(stats["hlo_op"]), _Run())
+                    started = _event(event, stats, device, str(stats["hlo_op"]))
                     thread.started.append((int(stats.get("_p", 0)), started))
         thread.others += [event.start for _, event in thread.started]
         thread.regions.sort()
