@@ -1,4 +1,4 @@
-"""An attribution in words."""
+"""Why a step takes longer than another, in a sentence made from an attribution."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _PHASES = {
     "backward": ", backward",
     "recomputed": ", recomputed",
     "update": ", update",
-    "other": ", beside passes and update",
+    "other": ", outside passes and update",
 }
 _MOST = 3
 """Causes that a sentence names, of those in its direction."""
 
-_TOLD = 0.05
-"""Share of the difference that is worth naming; in the other direction, twice that."""
+_WORTH_NAMING = 0.05
+"""Share of the difference from which on a cause is named; in the other direction, twice that."""
 
 
 class Theme(NamedTuple):
@@ -40,56 +40,60 @@ class Theme(NamedTuple):
     category: str
     phase: str
     kind: str
-    """Of collectives: `all-reduce`."""
+    """Of a collective: `all-reduce`."""
     transposes: str
     """`a` or `b` where only its operations move elements to another layout."""
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a step of one cell takes another time than one of another."""
+    """Why a step of cell A takes more or less time than a step of cell B."""
 
     sentence: str
     main: str = ""
     """The main cause, in a few words; empty if the traces do not show the difference."""
     seconds: float = 0.0
-    """What the main cause takes longer in A."""
+    """Seconds that the main cause takes longer in A."""
 
 
 def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
     """Put an attribution into words.
 
     Args:
-      a: what A is called.
-      b: what B is called.
+      a: name of A.
+      b: name of B.
       found: the attribution of their traces.
-      timed_ratio: step time of A over that of B, waited for like traced steps, but measured without
-        a profiler.
+      timed_ratio: step time of A over that of B with a wait after every step, as in traces, but
+        without a profiler.
     """
     share = found.explained if (found.untraced > 1) == (timed_ratio > 1) else 0.0
     more = "more" if timed_ratio > 1 else "less"
     amount = numbers.percent(abs(timed_ratio - 1))
-    start = f"When every step is waited for, {a} takes {amount} {more} time than {b}"
+    start = f"With a wait after every step, {a} takes {amount} {more} time than {b}"
     themes = [
         (theme, causes)
         for theme, causes in _themes(found.causes).items()
         if theme.category != "idle"
     ]
     themes.sort(key=lambda item: -abs(_sum(item[1])))
-    along = [item for item in themes if share and _sum(item[1]) / found.whole >= _TOLD][:_MOST]
-    against = [item for item in themes if share and _sum(item[1]) / found.whole <= -2 * _TOLD][:1]
+    along = [item for item in themes if share and _sum(item[1]) / found.whole >= _WORTH_NAMING][
+        :_MOST
+    ]
+    against = [
+        item for item in themes if share and _sum(item[1]) / found.whole <= -2 * _WORTH_NAMING
+    ][:1]
     if not along:
-        seen = f"{signed_percent(found.untraced - 1)} just before tracing"
-        seen += f", {signed_percent(found.gap)} as traced"
-        return Reason(f"{start}; the traces do not show why ({seen}).")
-    text = f"{start}: {'; '.join(_phrase(a, b, *item) for item in along)}"
+        untraced, traced = signed_percent(found.untraced - 1), signed_percent(found.gap)
+        text = f"({untraced} just before tracing, {traced} in the trace)"
+        return Reason(f"{start}, but the traces do not show why {text}.")
+    text = f"{start}. The main causes: {'; '.join(_phrase(a, b, *item) for item in along)}."
     if against:
-        text += f"; against that {_phrase(a, b, *against[0])}"
-    of_it = numbers.percent(round(share, 3))
-    beside, named = signed_percent(found.untraced - 1), signed_percent(found.named)
+        text += f" This is partly offset by {_phrase(a, b, *against[0])}."
+    explained = numbers.percent(round(share, 3))
+    untraced, named = signed_percent(found.untraced - 1), signed_percent(found.named)
     text += (
-        f". With all smaller causes this explains {of_it} of the difference ({beside} just before "
-        f"tracing, {named} by named causes)."
+        f" Together with all smaller causes, this explains {explained} of the difference "
+        f"({untraced} just before tracing, {named} in named causes)."
     )
     theme, causes = along[0]
     main = called(causes[0].key) + (", transposing" if theme.transposes else "")
@@ -97,19 +101,19 @@ def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
 
 
 def called(key: Key) -> str:
-    """What is matched, in words: `matrix products, backward`."""
+    """Name the operations of a key: `matrix products, backward`."""
     if key.category == "collective":
         return f"moving data in {key.sizes[0]}s"
     return _CATEGORIES[key.category] + _PHASES.get(key.phase, "")
 
 
 def signed(seconds: float) -> str:
-    """A difference of times, with its sign."""
+    """Write a difference of times with its sign."""
     return numbers.signed(seconds, numbers.si(seconds, "s"))
 
 
 def signed_percent(share: float) -> str:
-    """A difference as a share, with its sign."""
+    """Write a relative difference with its sign."""
     return numbers.signed(share, numbers.percent(share))
 
 
@@ -123,7 +127,10 @@ def _themes(causes: Iterable[Cause]) -> dict[Theme, list[Cause]]:
 
 
 def only_one_transposes(cause: Cause) -> str:
-    """`a` or `b` where both have operations, and only its move elements to another layout."""
+    """Return the one side, `a` or `b`, whose operations change the layout; empty if not just one.
+
+    Empty as well where only one side has operations at all.
+    """
     if not (cause.a.ops and cause.b.ops) or cause.a.transposes == cause.b.transposes:
         return ""
     return "a" if cause.a.transposes else "b"
@@ -137,7 +144,7 @@ def _phrase(a: str, b: str, theme: Theme, causes: list[Cause]) -> str:
     text = called(causes[0].key)
     if theme.transposes:
         one, other = (a, b) if theme.transposes == "a" else (b, a)
-        text += f", which transpose in {one} and not in {other}"
+        text += f", which transpose in {one} but not in {other}"
     largest = sorted(causes, key=lambda cause: -abs(cause.difference))[:2]
     ops = [(cause.a.ops or cause.b.ops)[:1] for cause in largest]
     named = " and ".join(op for own in ops for op in own)
@@ -146,7 +153,7 @@ def _phrase(a: str, b: str, theme: Theme, causes: list[Cause]) -> str:
 
 
 def _places(sources: list[str]) -> str:
-    """` at transform.py:283 and :290`: the file once, if it is the same."""
+    """` at transform.py:283 and :290`: a file that repeats is named once."""
     if not sources:
         return ""
     first, *others = sources

@@ -1,7 +1,7 @@
-"""A gate's outcome in words: as a comment on a pull request, and on a terminal.
+"""A gate's outcome as a comment on a pull request, and on a terminal.
 
-Names, reasons and the revision come from whoever wrote the change. In Markdown they are shown as
-code, where GitHub links, mentions and renders nothing.
+Names, reasons and the revision come from the author of the change. In Markdown they are shown as
+code, in which GitHub links, mentions and renders nothing.
 """
 
 from __future__ import annotations
@@ -13,19 +13,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column
 from rich.text import Text
 
-from bench.analyse.gate_outcome import (
-    NOT_MEASURED,
-    WORDS,
-    Case,
-    Outcome,
-    Word,
-)
+from bench.analyse.gate_outcome import NOT_MEASURED, WORDS, Case, Outcome, Word
 from bench.analyse.ratio_intervals import floor_width
 from bench.analyse.verdicts import ALPHA
 from bench.present import sentences
+from bench.present.terminal import table
 from bench.records import files, numbers
 from bench.records.statuses import CHANGE_STYLES
 
@@ -38,18 +33,21 @@ _MOST = 300
 """Characters of a reason that are shown."""
 
 FINDINGS: dict[Word, str] = {
-    "broken": "right at the base and not now",
-    "slower": "surely so, and perhaps by more than the margin",
-    "undecided": "neither a difference nor its absence is sure",
-    "faster": "surely so, and perhaps by more than the margin",
-    "fixed": "right now and not at the base",
-    "same": "whatever difference there is, it is surely within the margin",
-    "neither": "wrong or unsupported at the base, and not right now either",
+    "broken": "the cell was right at the base and is not right now",
+    "slower": "the head takes longer, possibly by more than the margin",
+    "undecided": "the measurement shows neither a difference nor its absence",
+    "faster": "the head takes less time, possibly by more than the margin",
+    "fixed": "the cell is right now and was not right at the base",
+    "same": "any difference is smaller than the margin",
+    "neither": "the cell was wrong or unsupported at the base, and is not right now either",
 }
 """What each outcome of a comparison means."""
 
 QUIET: frozenset[Word] = frozenset({"same", "neither"})
 """Outcomes that need no attention."""
+
+_ABSENT = {"new": "new in the head", "removed": "removed in the head"}
+"""Reasons why the gate's `new` and `removed` implementations are not compared."""
 
 _HEADINGS = ("Cell", "Base, ms", "Head, ms", "Ratio (95 % interval)", "Verdict")
 
@@ -62,7 +60,7 @@ def write(outcome: Outcome, directory: Path) -> Path:
 
 
 def markdown(outcome: Outcome) -> str:
-    """The summary in GitHub's Markdown: the outcome in the first line, then what matters."""
+    """Render the summary in GitHub's Markdown: the outcome first, then the cases that matter."""
     matters = [case for case in outcome.cases if case.word not in QUIET]
     others = outcome.of(*QUIET)
     lines = [f"### {headline(outcome, code(outcome.gate['revision']))}", "", tally(outcome.cases)]
@@ -80,24 +78,20 @@ def markdown(outcome: Outcome) -> str:
 
 
 def show(outcome: Outcome, console: Console) -> None:
-    """Print the outcome, what matters, and how to read it."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("cell", overflow="fold")
-    for heading in ("base ms", "head ms", "ratio (95 %)"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+    """Print the cases that matter, then the outcome and what was compared."""
+    shown = table("cell", ">base ms", ">head ms", ">ratio (95 %)", Column("verdict", no_wrap=True))
     notes = Text()
     for case in outcome.cases:
         if case.word in QUIET:
             continue
         verdict = Text(case.word, style=CHANGE_STYLES[case.word])
-        table.add_row(Text(_plain(case.cell)), *_figures(case), verdict)
+        shown.add_row(Text(_plain(case.cell)), *_figures(case), verdict)
         note = _brief(case.reason) or (_to_decide(case) if case.word == "undecided" else "")
         if note:
             notes.append(f"{_plain(case.cell)}\n").append(f"  {note}\n", style="dim")
     console.print()
-    if table.row_count:
-        console.print(table)
+    if shown.row_count:
+        console.print(shown)
         console.print(notes)
     style = "bold red" if outcome.code or outcome.ended else "bold green"
     console.print(Text(headline(outcome, _plain(outcome.gate["revision"])), style=style))
@@ -109,18 +103,18 @@ def show(outcome: Outcome, console: Console) -> None:
     for word in ("new", "removed"):
         names = ", ".join(map(_plain, outcome.gate[word]))
         if names:
-            console.print(Text(f"{word}, not compared: {names}", style="dim"))
+            console.print(Text(f"not compared, {_ABSENT[word]}: {names}", style="dim"))
 
 
 def headline(outcome: Outcome, revision: str) -> str:
-    """The outcome in a sentence. `revision` is the base's name as it is to be shown."""
+    """State the outcome in one line; `revision` is the base's name as shown."""
     of = f"{numbers.count(len(outcome.cases), 'comparison')} with {revision}"
     broken, slower, open_ = (len(outcome.of(w)) for w in ("broken", "slower", "undecided"))
     if outcome.ended:
         missing = sum(case.reason == NOT_MEASURED for case in outcome.cases)
         return f"No outcome, {outcome.ended}: {missing} of {of} not measured"
     if broken:
-        return f"Broken: right at the base and not now in {broken} of {of}"
+        return f"Broken: {broken} of {of} no longer right"
     if slower:
         return f"Regression: slower in {slower} of {of}"
     if outcome.code:
@@ -129,13 +123,13 @@ def headline(outcome: Outcome, revision: str) -> str:
 
 
 def tally(cases: Sequence[Case]) -> str:
-    """How many of each kind: `1 slower, 12 same`."""
+    """Count the cases of each kind: `1 slower, 12 same`."""
     counts = Counter(case.word for case in cases)
     return ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
 
 
 def command(outcome: Outcome) -> str:
-    """The command that measures it again, with the commit where one is meant."""
+    """Return the command that repeats the gate, with the base's commit if there is just one."""
     name, revision, *rest = outcome.manifest["argv"]
     repositories = outcome.gate["repositories"]
     if len(repositories) == 1:
@@ -144,21 +138,21 @@ def command(outcome: Outcome) -> str:
 
 
 def code(text: str) -> str:
-    """A code span, on one line, which nothing in the text ends, also within a table."""
-    # No escape of a bar holds behind any number of backslashes.
+    """Return a code span on one line that no text can end, not even within a table."""
+    # No escape of a bar works behind any number of backslashes.
     text = _plain(text).replace("|", "\N{BROKEN BAR}")
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence} {text} {fence}" if "`" in text else f"{fence}{text}{fence}"
 
 
 def _plain(text: str) -> str:
-    """Text on one line, without what a terminal or a reader would not show."""
+    """Put text on one line, without characters that a terminal or a reader does not show."""
     line = " ".join(text.split())
     return "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
 def _brief(reason: str) -> str:
-    """The beginning of a reason; the report has all of it."""
+    """Return the beginning of a reason; the report has all of it."""
     line = _plain(reason)
     return line if len(line) <= _MOST else f"{line[:_MOST]} ..."
 
@@ -174,7 +168,7 @@ def _table(cases: Sequence[Case]) -> Iterator[str]:
 
 
 def _figures(case: Case) -> list[str]:
-    """Milliseconds a step of base and head, and their ratio with its interval."""
+    """Return milliseconds a step of base and head, and their ratio with its interval."""
     times = [
         numbers.MISSING if seconds is None else numbers.significant(1e3 * seconds)
         for seconds in (case.base_s, case.head_s)
@@ -199,17 +193,18 @@ def _to_decide(case: Case) -> str:
 def _reading(outcome: Outcome) -> Iterator[str]:
     margin = numbers.percent(outcome.manifest["config"]["margin"])
     yield (
-        "Ratio: step time of the head over that of its base, which took turns with it; below 1 is "
-        f"faster. The chance of any wrong verdict here is at most {100 * ALPHA:g} %. Margin: "
-        f"{margin}. Workload, proof and clock are the head's for both."
+        "Ratio: the head's step time over its base's, measured in turns in the same processes; "
+        f"below 1, the head is faster. Differences under the margin of {margin} do not matter. The "
+        f"probability of any wrong verdict above is at most {100 * ALPHA:g} %. Both use the head's "
+        "workload, proof and clock."
     )
     floors = {block: floor_width(floor) for block, floor in outcome.floors.items() if floor}
     if floors:
         worst = max(floors, key=lambda block: floors[block])
-        rest = "" if len(floors) == 1 else f" (of {len(floors)} blocks the widest)"
+        rest = "" if len(floors) == 1 else f", the noisiest of {len(floors)} blocks"
         yield (
-            "Noise floor: two copies of one program, measured as head and base are, may differ by "
-            f"up to {numbers.percent(floors[worst])} in {code(worst)}{rest}."
+            "Noise floor: two copies of one program, measured like head and base, may differ by up "
+            f"to {numbers.percent(floors[worst])} in {code(worst)}{rest}."
         )
     said = [word for word in WORDS if outcome.of(word)]
     yield " ".join(f"*{word.capitalize()}*: {FINDINGS[word]}." for word in said)
@@ -225,11 +220,12 @@ def _setting(outcome: Outcome) -> Iterator[str]:
         yield f"Head {head}{changes}, base {code(repository['base'][:_SHORT])}{files}."
     for word in ("new", "removed"):
         if gate[word]:
-            yield f"{word.capitalize()}, so not compared: {', '.join(map(code, gate[word]))}."
+            names = ", ".join(map(code, gate[word]))
+            yield f"Not compared, because {_ABSENT[word]}: {names}."
     host = manifest["host"]
     device = manifest["device_kind"]
     if manifest["platform"] == "cpu":
         device = f"{host.get('usable_cores')} cores of {host.get('cpu')}"
     versions = ", ".join(f"{name} {number}" for name, number in manifest["versions"].items())
     launches = numbers.count(outcome.launches, "launch", "launches")
-    yield f"Measured in {launches} a block on {code(device)}, {code(versions)}. Reproduce:"
+    yield f"Measured in {launches} a block on {code(device)} with {code(versions)}. Reproduce:"

@@ -123,15 +123,15 @@ def reasons(found: Iterable[Difference]) -> dict[str, Reason]:
 
 
 def _reason(one: Difference) -> Reason:
-    """Traced steps are waited for, and explain nothing that only shows where they are not."""
+    """Explain a difference that also shows with a wait after every step, as in traces."""
     cell, baseline, timed = one.cell, one.baseline, one.timed
     name = cell["implementation"]
     if (timed > 1) == (cell["verdict"] == "slower"):
         return reason(name, baseline, one.attribution, timed)
     return Reason(
-        f"{name} is {cell['verdict']} than {baseline}, but not where every step is waited for, as "
-        f"in traces ({signed_percent(timed - 1)} there): the difference is in what a step does "
-        "while the next is launched."
+        f"{name} is {cell['verdict']} than {baseline}, but not with a wait after every step, as in "
+        f"traces ({signed_percent(timed - 1)} there): the difference arises where steps follow "
+        "without a pause."
     )
 
 

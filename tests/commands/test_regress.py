@@ -162,7 +162,7 @@ def test_what_is_undecided_is_counted_against_what_is_allowed(gate: Gate) -> Non
 @pytest.mark.parametrize(
     ("behaviour", "code", "words"),
     [
-        ({"mine": "wrong"}, 3, "Broken: right at the base and not now in 1 of 2"),
+        ({"mine": "wrong"}, 3, "Broken: 1 of 2 comparisons with main no longer right"),
         ({"mine": "segv"}, 3, "1 broken, 1 same"),
         ({"mine": "unsupported"}, 3, "1 broken, 1 same"),
         ({"mine@base": "wrong"}, 0, "1 fixed, 1 same"),
@@ -203,9 +203,9 @@ def test_new_and_removed_implementations_are_listed(gate: Gate) -> None:
     assert gate.front.jobs[0]["implementations"] == [
         *("jit_spmd", "jit_spmd@base", "python_loop", "python_loop@base"),
     ]
-    assert "New, so not compared: `pmap`." in gate.summary
-    assert "Removed, so not compared: `gone`." in gate.summary
-    assert "new, not compared: pmap" in done.out
+    assert "Not compared, because new in the head: `pmap`." in gate.summary
+    assert "Not compared, because removed in the head: `gone`." in gate.summary
+    assert "not compared, new in the head: pmap" in done.out
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,24 @@ def test_outside_of_git_every_folder_counts(tmp_path, monkeypatch):
     assert [entry.folder for entry in entries.find(tmp_path)] == ["one"]
 
 
+def test_results_come_first_and_runs_of_uncommitted_changes_last(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    starts = {"newest": "2026-11-23", "middle": "2026-11-22", "oldest": "2026-11-21"}
+    for name, day in starts.items():
+
+        def start(manifest, name=name, day=day):
+            manifest["started_at"] = f"{day}T00:00:00+00:00"
+            manifest["git"]["dirty"] = name == "newest"
+
+        synthetic.rewrite(synthetic.write(tmp_path, PLAN, name), store.MANIFEST, start)
+    found = entries.find(tmp_path)
+    assert [entry.folder for entry in found] == ["middle", "oldest", "newest"]
+    facts = dict(found[-1].facts)
+    assert list(facts)[:2] == ["Cells", "Verdicts"]
+    assert facts["Commit"].endswith("with uncommitted changes")
+    assert "Commit" not in dict(found[0].facts)
+
+
 def test_self_tests_and_faults_have_sections_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     for name in ("selftest_2-core-cpu_2026-11-21", "faults_2-core-cpu_2026-11-22"):

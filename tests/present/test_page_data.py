@@ -128,7 +128,7 @@ def test_what_traces_showed_belongs_to_its_cell(found, data) -> None:
     trace = found.traces["mlp-base/data=2/b64/fp32/python_loop"]
     assert sum(told["parts"].values()) == pytest.approx(trace["steps"][0]["total_ns"] / 1e9)
     assert told["main"] == "elementwise operations, update, transposing"
-    assert told["why"].startswith("When every step is waited for, python_loop takes")
+    assert told["why"].startswith("With a wait after every step, python_loop takes")
     (causes,) = [table for table in data["tables"] if table["name"] == "causes"]
     assert (
         column(data, "causes", "what")[causes["cell"].index(slow)]

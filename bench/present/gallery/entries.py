@@ -1,4 +1,4 @@
-"""What each published folder shows, from what it stores. Imports no jax."""
+"""Entries of the gallery, read from the published folders."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from bench.records.git_files import tracked_folders
 
 RUNS, SELFTESTS, FAULTS = "Runs", "Self-tests", "Injected faults"
 KINDS = {
-    RUNS: "Cells that were proved, timed and compared.",
-    SELFTESTS: "How good the detector is: programs of known difference.",
-    FAULTS: "What each fault left behind that was injected into a real run.",
+    RUNS: "Implementations whose steps were proved equal, timed and compared.",
+    SELFTESTS: "How well the suite detects planted differences between programs.",
+    FAULTS: "What each fault that was injected into a real run left behind.",
 }
 """Sections of the index."""
 
 
 class EntryError(Exception):
-    """A folder that was published cannot be read; the message says which and why."""
+    """A published folder cannot be read; the message says which and why."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,16 @@ class Entry:
     page: str
     """File name of the page."""
     markdown: str
-    """The same in Markdown."""
+    """File name of the same in Markdown."""
+    dirty: bool = False
+    """Whether the working tree had uncommitted changes: the code is not that of the commit."""
 
 
 def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:
-    """What is published in a folder: section by section, the newest first.
+    """List what a folder of reports holds: by section, clean commits first, then the newest first.
 
     Args:
-      reports: has a folder for each.
+      reports: the folder of reports.
       also: folders that are about to be added to git.
 
     Raises:
@@ -55,9 +57,8 @@ def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:
     """
     folders = [reports / name for name in sorted({*_published(reports), *also})]
     entries = [entry for folder in folders for entry in _entries(folder)]
-    kinds = list(KINDS)
     entries.sort(key=lambda entry: entry.started, reverse=True)
-    return sorted(entries, key=lambda entry: kinds.index(entry.kind))
+    return sorted(entries, key=lambda entry: (list(KINDS).index(entry.kind), entry.dirty))
 
 
 def _published(reports: Path) -> Iterable[str]:
@@ -85,22 +86,24 @@ def _entries(folder: Path) -> Iterator[Entry]:
 def _run(folder: Path) -> Entry:
     run = store.load(folder)
     manifest, found = run.manifest, cell_table.build(run)
-    host, count = manifest["host"], manifest["device_count"]
+    host, count, git = manifest["host"], manifest["device_count"], manifest["git"]
     versions = [f"{name} {number}" for name, number in manifest["versions"].items()]
     blocks = found.comparisons
     facts = {
+        "Cells": sentences.tally(found.cells),
+        "Verdicts": sentences.decisions(found.cells),
+        "Workloads": ", ".join(dict.fromkeys(f"{c.block.workload}-{c.block.size}" for c in blocks)),
+        "Meshes": "; ".join(dict.fromkeys(str(c.block.mesh) for c in blocks)),
         "Measured": run_environment.started(manifest),
         "Hardware": hardware(manifest["platform"], manifest["device_kind"], host, count),
         "Versions": ", ".join(versions),
-        "Workloads": ", ".join(dict.fromkeys(f"{c.block.workload}-{c.block.size}" for c in blocks)),
-        "Meshes": "; ".join(dict.fromkeys(str(c.block.mesh) for c in blocks)),
-        "Cells": sentences.tally(found.cells),
-        "Verdicts": sentences.decisions(found.cells),
+        "Commit": f"{git.get('commit')} with uncommitted changes" if git.get("dirty") else "",
     }
     return Entry(
         kind=RUNS,
         folder=folder.name,
         started=datetime.fromisoformat(manifest["started_at"]),
+        dirty=bool(git.get("dirty")),
         headline=sentences.headline([sentences.summary(block) for block in blocks]),
         facts=[(name, value) for name, value in facts.items() if value],
         page="report.html",
@@ -147,7 +150,7 @@ def _made(manifest: Any) -> list[tuple[str, str]]:
 
 
 def hardware(platform: str, device_kind: str, host: dict[str, Any], count: int) -> str:
-    """What was measured on: `2 cores of AMD EPYC`, or `8 x NVIDIA H200`."""
+    """Name hardware: `2 cores of AMD EPYC`, or `8 x NVIDIA H200`."""
     if platform == "cpu":
         return f"{numbers.count(int(host['usable_cores']), 'core')} of {host['cpu']}"
     return device_kind if count == 1 else f"{count} {numbers.TIMES} {device_kind}"

@@ -1,4 +1,4 @@
-"""The index of what is published: Markdown that GitHub shows, and a page. Imports no jax."""
+"""The index of published runs: Markdown that GitHub shows, and a page."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MARKDOWN, PAGE = "README.md", "index.html"
 
 
 def build(reports: Path, also: Iterable[str] = ()) -> tuple[Path, Sequence[Entry]]:
-    """Write `README.md` and `index.html` of all that is published into the folder of reports.
+    """Write `README.md` and `index.html`, which list all published runs, into a folder of reports.
 
     Args:
       reports: the folder.
       also: folders in it that are about to be added to git.
 
     Returns:
-      The page, and what it lists.
+      The page, and its entries.
 
     Raises:
       EntryError: a published folder cannot be read. Nothing is written then.
