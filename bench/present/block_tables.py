@@ -46,8 +46,9 @@ def _facts(block: Comparison, manifest: Manifest) -> Iterator[str]:
         )
     rounds = numbers.count(max(cell["rounds"] for cell in block.ranked), "round")
     launches = numbers.count(block.launches, "launch", "launches")
-    spans = " or ".join(map(str, block.span_steps))
-    yield f"Measured in {rounds} of {spans} steps, in {launches}."
+    *others, last = block.span_steps
+    spans = " or ".join([*map(str, others), numbers.count(last, "step")])
+    yield f"Measured in {rounds} of {spans}, in {launches}."
     if 1 in block.span_steps:
         yield "In spans of one step, the step time is a latency: the clock stops after every step."
     yield from _disturbances(block)

@@ -171,7 +171,7 @@ def _busy(content: Tables, manifest: Manifest) -> str:
                 f"While {where} was timed, {what} used {numbers.percent(worst)} of the cores' time."
             )
     cores, load = manifest["host"].get("usable_cores"), manifest["host"].get("load")
-    if cores is not None and load is not None and load > cores / 4:
+    if cores is not None and load is not None and load > cores / 2:
         parts.append(f"When the run began, the load was {load:.2g} on {cores} usable cores.")
     return " ".join(parts)
 

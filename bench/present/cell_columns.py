@@ -85,7 +85,7 @@ def _undecided(cell: Row) -> str:
 def _step(cell: Row) -> str:
     """Quartiles; a span of one step shows a latency, whatever it is called."""
     spread = between(cell["step_q1_s"], cell["step_q3_s"], "s")
-    return f"{spread}, one step per span" if spread and cell["single_steps"] else spread
+    return f"{spread}, single steps" if spread and cell["single_steps"] else spread
 
 
 def _ratio_interval(cell: Row) -> str:
@@ -220,7 +220,7 @@ COLUMNS = (
     *(
         Column(f"{part}_bytes", title, "per device, as planned", "bytes", only="cell")
         for part, title in (
-            ("argument", "Arguments"), ("output", "Outputs"), ("alias", "Outputs that reuse"),
+            ("argument", "Arguments"), ("output", "Outputs"), ("alias", "Aliased outputs"),
             ("temporary", "Temporaries"),
         )
     ),

@@ -104,9 +104,7 @@ def html(
       projected: the run's projection, if it has one.
     """
     template = environment(WEB, markdown=False).get_template("page.html.j2")
-    return template.render(
-        page=make(found, manifest, summaries, projected), charts=CHARTS
-    )
+    return template.render(page=make(found, manifest, summaries, projected), charts=CHARTS)
 
 
 def make(

@@ -80,7 +80,7 @@ class Summary:
     @property
     def step(self) -> Figure:
         """The step time as text."""
-        latency = "one step per span" if self.comparison.span_steps == (1,) else ""
+        latency = "single steps" if self.comparison.span_steps == (1,) else ""
         return Figure(numbers.si(self.step_s, "s"), latency)
 
     @property

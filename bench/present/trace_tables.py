@@ -17,6 +17,7 @@ from bench.present.cause_sentences import (
     signed_percent,
 )
 from bench.present.cause_table import CauseRow, cause_rows
+from bench.present.charts import PARTS
 from bench.present.columns import Column, Table, formatted, missing
 from bench.records import numbers
 
@@ -36,18 +37,15 @@ _MOST_SIZES = 3
 TENSORBOARD = "http://localhost:6006"
 """Where `nox -s tensorboard` serves traces by default."""
 
-PARTS = {
-    "dispatch": ("Dispatch", "no launch or inputs yet"),
-    "matmul": ("Matrix products", ""),
-    "elementwise": ("Elementwise", "and reductions"),
-    "layout": ("Layout", "copies"),
-    "unknown": ("Unknown", "of other programs"),
-    "wait": ("Waiting", "in collectives"),
-    "move": ("Moving data", "in collectives"),
-    "idle": ("Idle", ""),
-    "overlap": ("Overlap", "collective beside compute"),
+NOTES = {
+    "dispatch": "no launch or inputs yet",
+    "elementwise": "and reductions",
+    "layout": "copies",
+    "unknown": "of other programs",
+    "wait": "in collectives",
+    "move": "in collectives",
 }
-"""Title and note of each part of a traced step."""
+"""Qualifies the label of a part of a traced step."""
 
 
 def breakdown(
@@ -71,11 +69,18 @@ def breakdown(
         Column("implementation", "Implementation"),
         Column("total", "Traced step", "waited for", "s"),
         *(
-            Column(part, *heading, "s", _nonzero(part), _share(part), optional=part == "unknown")
-            for part, heading in PARTS.items()
+            Column(
+                part, label.capitalize(), NOTES.get(part, ""), "s", _nonzero(part), _share(part),
+                optional=part == "unknown",
+            )
+            for part, (label, *_) in PARTS.items()
+        ),
+        Column(
+            "overlap", "Overlap", "collective beside compute", "s", _nonzero("overlap"),
+            _share("overlap"),
         ),
         Column("slowest", "Slowest device", "computing, over the mean", "count", detail=_excess),
-    ]
+    ]  # fmt: skip
     rows = [
         {"implementation": name, **means(trace), **parts(trace), **_slowest(trace)}
         for name, trace in traced.items()

@@ -92,7 +92,9 @@ function factsOf(cell) {
 
 /* What another table says of a cell. */
 function tableOf(cell, table) {
-  const rows = table.rows.filter((row) => row.cell === cell.cell);
+  // They need not lead to the cell that they stand below.
+  const own = table.rows.filter((row) => row.cell === cell.cell);
+  const rows = own.map((row) => ({ ...row, cell: null }));
   if (!rows.length) return [];
   const title = `${table.title}, ${cell.full}`;
   return [element("h4", {}, table.title), makeTable({ ...table, title, rows, search: false })];

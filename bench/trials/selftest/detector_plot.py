@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from bench.present.plots.style import INK, MUTED, PALETTE, Plot, render, styled
+from bench.present.charts import PALETTE
+from bench.present.plots.style import INK, MUTED, Plot, render, styled
 from bench.trials.selftest.detector_figures import Detector, Rate
 from bench.trials.selftest.trial_verdicts import ALL, LOCKSTEP
 
