@@ -24,10 +24,15 @@ def fault(trial, name: str = "planted") -> Fault:
 
 
 def raising(error: Exception):
-    def trial(lab: Lab) -> Outcome:
+    def trial(lab: Lab, outcome: Outcome) -> None:
         raise error
 
     return trial
+
+
+def observing(**fields):
+    """A trial with this outcome."""
+    return lambda lab, outcome: vars(outcome).update(fields)
 
 
 def test_faults_have_names_of_their_own() -> None:
@@ -112,8 +117,8 @@ def test_files_that_are_not_whole_are_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("trial", "passed", "skipped"),
     [
-        (lambda lab: Outcome(), True, ""),
-        (lambda lab: Outcome(deviations=["lost"]), False, ""),
+        (observing(), True, ""),
+        (observing(deviations=["lost"]), False, ""),
         (raising(LabError("the run ended before")), False, ""),
         (raising(UnavailableError("no namespaces here")), False, "no namespaces here"),
     ],
@@ -126,9 +131,9 @@ def test_one_fault(trial, passed: bool, skipped: str) -> None:
 @pytest.mark.parametrize(
     ("trial", "code", "words"),
     [
-        (lambda lab: Outcome(cell="crashed: x|y", code=1), 0, "crashed: x\\|y"),
+        (observing(cell="crashed: x|y", code=1), 0, "crashed: x\\|y"),
         (raising(UnavailableError("no namespaces here")), 0, "no namespaces here"),
-        (lambda lab: Outcome(deviations=["its cell has no row"]), 1, "its cell has no row"),
+        (observing(deviations=["its cell has no row"]), 1, "its cell has no row"),
     ],
 )
 def test_the_table_and_the_exit_code(

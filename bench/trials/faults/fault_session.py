@@ -64,13 +64,14 @@ def run(faults: Sequence[Fault], jobs: int, done: Callable[[Fault, Outcome], Non
 def inject(fault: Fault, stop: threading.Event) -> Outcome:
     """Inject one fault into runs in a temporary folder; setting `stop` ends it early."""
     began = time.monotonic()
+    outcome = Outcome()
     with tempfile.TemporaryDirectory(prefix="lockstep-fault-") as folder:
         try:
-            outcome = fault.trial(Lab(Path(folder), stop=stop))
+            fault.trial(Lab(Path(folder), stop=stop), outcome)
         except UnavailableError as error:
             outcome = Outcome(skipped=str(error))
         except LabError as error:
-            outcome = Outcome(deviations=[str(error)])
+            outcome.deviations.append(str(error))
     outcome.seconds = time.monotonic() - began
     return outcome
 

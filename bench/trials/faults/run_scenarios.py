@@ -14,7 +14,8 @@ from bench.trials.faults.fault_outcome import Outcome
 from bench.trials.faults.full_disk import fill, small_disk
 from bench.trials.faults.observed_run import GOOD, RUN, Ended, Front, Lab
 
-Trial = Callable[[Lab], Outcome]
+Trial = Callable[[Lab, Outcome], None]
+"""Injects a fault into runs and records the outcome."""
 
 LATER = "waits_later"
 """The planted implementation of runs that are disturbed in their second block."""
@@ -44,15 +45,13 @@ def planted(
       beside: the good implementations.
     """
 
-    def trial(lab: Lab) -> Outcome:
-        outcome = Outcome()
+    def trial(lab: Lab, outcome: Outcome) -> None:
         ended = lab.measure(file, words=words).wait()
         outcome.check_end(ended, code)
         outcome.check_cell(lab.cells().get(f"8/{file}"), status, reason)
         outcome.check_others(lab, (8,), beside)
         outcome.check_files(lab, file)
         outcome.expect(ended.says(says), f"the output does not match {says!r}")
-        return outcome
 
     return trial
 
@@ -67,21 +66,18 @@ def of_two(file: str, status: str, reason: str) -> Trial:
 def bad_workload(file: str, reason: str) -> Trial:
     """Measure a planted workload, of which no cell can be right."""
 
-    def trial(lab: Lab) -> Outcome:
-        outcome = Outcome()
+    def trial(lab: Lab, outcome: Outcome) -> None:
         outcome.check_end(lab.measure(workload=file).wait(), 1)
         for name in GOOD:
             outcome.check_cell(lab.cells().get(f"8/{name}"), "wrong", reason)
         outcome.others = "none can be ok"
         outcome.check_files(lab, *GOOD)
-        return outcome
 
     return trial
 
 
-def front_killed(lab: Lab) -> Outcome:
+def front_killed(lab: Lab, outcome: Outcome) -> None:
     """Kill the supervisor by SIGKILL in its second block, then resume the run."""
-    outcome = Outcome()
     front = _second_block(lab)
     before = lab.attempts()
     outcome.expect(bool(before), "nothing of the first block is stored")
@@ -91,14 +87,12 @@ def front_killed(lab: Lab) -> Outcome:
     _resume(lab, outcome, before)
     outcome.code = ended.code
     outcome.cell = f"killed, then resumed: {outcome.cell}"
-    return outcome
 
 
 def interrupted(number: signal.Signals) -> Trial:
     """Send the supervisor a signal in its second block, on which it must end in good order."""
 
-    def trial(lab: Lab) -> Outcome:
-        outcome = Outcome()
+    def trial(lab: Lab, outcome: Outcome) -> None:
         front = _second_block(lab)
         front.send(number)
         ended = front.wait()
@@ -108,14 +102,12 @@ def interrupted(number: signal.Signals) -> Trial:
         outcome.expect(message is not None, "the output does not say that it was interrupted")
         _check_first_block(lab, outcome)
         outcome.check_files(lab, *ALL)
-        return outcome
 
     return trial
 
 
-def full_disk(lab: Lab) -> Outcome:
+def full_disk(lab: Lab, outcome: Outcome) -> None:
     """Fill the file system of reports/ to its last byte while the second block is measured."""
-    outcome = Outcome()
     reports = lab.folder / "reports"
     reports.mkdir()
     with small_disk(reports, "32m") as (prefix, root):
@@ -139,12 +131,10 @@ def full_disk(lab: Lab) -> Outcome:
         _resume(small, outcome, before)
         outcome.code, outcome.cut_s = ended.code, None  # no process had to end
         outcome.cell = f"{message[0] if message else ''}; then resumed: {outcome.cell}"
-    return outcome
 
 
-def full_temporary_folder(lab: Lab) -> Outcome:
+def full_temporary_folder(lab: Lab, outcome: Outcome) -> None:
     """Fill the temporary folder but for two pages: it looks usable and is not."""
-    outcome = Outcome()
     temporary = lab.folder / "tmp"
     temporary.mkdir()
     with small_disk(temporary, "64k") as (prefix, root):
@@ -155,12 +145,10 @@ def full_temporary_folder(lab: Lab) -> Outcome:
         outcome.check_others(small, (8,))
         outcome.check_files(small, *GOOD)
         outcome.cell = "all cells are measured as usual"
-    return outcome
 
 
-def same_name(lab: Lab) -> Outcome:
+def same_name(lab: Lab, outcome: Outcome) -> None:
     """Start two runs of the same name at once."""
-    outcome = Outcome()
     fronts = [lab.measure() for _ in range(2)]
     ends = sorted((front.wait() for front in fronts), key=lambda ended: ended.code)
     for ended, code in zip(ends, (0, 4), strict=True):
@@ -170,12 +158,10 @@ def same_name(lab: Lab) -> Outcome:
     outcome.expect("exists" in refusal, f"the output does not say that it exists: {refusal}")
     outcome.check_others(lab, (8,))
     outcome.check_files(lab, *GOOD)
-    return outcome
 
 
-def resumed_while_measured(lab: Lab) -> Outcome:
+def resumed_while_measured(lab: Lab, outcome: Outcome) -> None:
     """Resume a run in a second process while the first one still measures it."""
-    outcome = Outcome()
     front = _second_block(lab)
     second = lab.measure(LATER, resume=True).wait()
     (lab.folder / "go").touch()
@@ -185,14 +171,12 @@ def resumed_while_measured(lab: Lab) -> Outcome:
     outcome.cell = f"refused: {_last_line(second)}"
     outcome.check_others(lab, BATCHES, ALL)
     outcome.check_files(lab, *ALL)
-    return outcome
 
 
 def damaged(file: str, damage: Callable[[Path], None]) -> Trial:
     """Damage a file of a stored run, then rebuild its report and resume the run."""
 
-    def trial(lab: Lab) -> Outcome:
-        outcome = Outcome()
+    def trial(lab: Lab, outcome: Outcome) -> None:
         outcome.check_end(lab.measure(words=TWO_BLOCKS).wait(), 0)
         damage(lab.run / file)
         rebuilt = lab.start("report", RUN).wait()
@@ -205,7 +189,6 @@ def damaged(file: str, damage: Callable[[Path], None]) -> Trial:
         outcome.cell = f"set aside and measured again: {warning[0].strip() if warning else ''}"
         outcome.check_others(lab, BATCHES)
         outcome.check_files(lab, *GOOD, except_for=file)  # the damaged bytes are kept
-        return outcome
 
     return trial
 
