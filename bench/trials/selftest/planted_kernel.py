@@ -13,7 +13,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-import time
+import timeit
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,12 +53,8 @@ class Kernel:
 
     def seconds_for(self, iterations: int) -> float:
         """Current duration of `spin(iterations)`: the median of a few calls."""
-        times = []
-        for _ in range(_CALLS):
-            started = time.perf_counter()
-            self.spin(iterations)
-            times.append(time.perf_counter() - started)
-        return statistics.median(times)
+        calls = timeit.repeat(lambda: self.spin(iterations), number=1, repeat=_CALLS)
+        return statistics.median(calls)
 
     def iterations_for(self, seconds: float) -> int:
         """Number of iterations, at least 1, with which a call currently takes this long."""
