@@ -46,7 +46,7 @@ def draw(detectors: Sequence[Detector], seconds: float, planted: Sequence[str]) 
             _draw_panel(axes, rates)
             axes.set_title(title, fontsize=9)
             axes.set_yticks(range(len(shown)), [d.tool for d in shown])
-        return render(figure, SLUG)
+        return render(figure, SLUG, "How often each tool is right")
 
 
 def _draw_panel(axes: Axes, rates: Sequence[Rate | None]) -> None:
