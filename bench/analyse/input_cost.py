@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.analyse.comparisons import Comparison
-    from bench.analyse.verdicts import Claim
 
 
 @dataclass(frozen=True)
@@ -48,66 +47,39 @@ def measure_waits(timed: pd.DataFrame, places: NDArray[np.intp]) -> dict[str, Wa
     return {str(arm): Waits(*waits) for arm, *waits in medians.itertuples()}
 
 
-@dataclass(frozen=True)
-class Fed:
-    """One implementation of a block, with its input taken in one way."""
+def find(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """Return a row for every implementation with a time, in each requested way of input.
 
-    block: Comparison
-    cell: dict[str, Any]
-    """A row of bench.analyse.cell_table.Tables.cells."""
-    way: str
-    reason: str
-    """Why there are no samples; empty if there are."""
-    step_s: float
-    """Median of its own step times; NaN without samples."""
-    claim: Claim | None
-    """Its step time over that on a resident batch, in the same rounds; None without samples."""
-    waits: Waits | None
-
-
-def find(comparisons: Sequence[Comparison]) -> list[Fed]:
-    """List every implementation with a time, in every way of input that was requested."""
+    Columns: `cell`, `implementation`, `way`, the `reason` why there are no samples, if so; step
+    times on a resident batch (`resident_step_s`) and with input (`step_s`), and the `ratio` of the
+    latter to the former, in the same rounds, with its 95 % interval (`ratio_low`, `ratio_high`) and
+    `verdict`; `Waits`. NaN or None without samples.
+    """
     return [
-        Fed(
-            block=block,
-            cell=cell,
-            way=way,
-            reason=cell["inputs"][way],
-            step_s=float(np.nanmedian(block.rounds.seconds(arm, "throughput")))
-            if arm in block.rounds.arms
-            else math.nan,
-            claim=block.input_claims.get(arm),
-            waits=block.waits.get(arm),
-        )
+        _row(block, cell, way)
         for block in comparisons
         for cell in block.ranked
         for way in INPUT_WAYS
         if (cell["inputs"] or {}).get(way) is not None
-        for arm in [input_arm(cell["implementation"], way)]
     ]
 
 
-def frame(fed: Sequence[Fed]) -> pd.DataFrame:
-    """Return a row each: seconds, and step time over that on a resident batch."""
-    return pd.DataFrame([_row(one) for one in fed])
-
-
-def _row(one: Fed) -> dict[str, Any]:
-    ratio = one.claim.ratio if one.claim else None
-    low, high = (ratio and ratio.interval()) or (math.nan, math.nan)
-    waits = one.waits or Waits(math.nan, math.nan, math.nan)
+def _row(block: Comparison, cell: dict[str, Any], way: str) -> dict[str, Any]:
+    arm = input_arm(cell["implementation"], way)
+    claim = block.input_claims.get(arm)
+    low, high = (claim and claim.ratio.interval()) or (math.nan, math.nan)
+    waits = block.waits.get(arm, Waits(math.nan, math.nan, math.nan))
+    seconds = block.rounds.seconds(arm, "throughput")
     return {
-        "cell": one.cell["cell"],
-        "implementation": one.cell["implementation"],
-        "way": one.way,
-        "reason": one.reason,
-        "resident_step_s": one.cell["step_s"],
-        "step_s": one.step_s,
-        "ratio": ratio.value if ratio else math.nan,
+        "cell": cell["cell"],
+        "implementation": cell["implementation"],
+        "way": way,
+        "reason": cell["inputs"][way],
+        "resident_step_s": cell["step_s"],
+        "step_s": float(np.nanmedian(seconds)) if arm in block.rounds.arms else math.nan,
+        "ratio": claim.ratio.value if claim else math.nan,
         "ratio_low": low,
         "ratio_high": high,
-        "verdict": one.claim.verdict.word if one.claim else None,
-        "wait_s": waits.wait_s,
-        "starved_s": waits.starved_s,
-        "latency_wait_s": waits.latency_wait_s,
+        "verdict": claim.verdict.word if claim else None,
+        **asdict(waits),
     }

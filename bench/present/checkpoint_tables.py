@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bench.analyse import checkpoint_costs
 from bench.present.cell_columns import IMPLEMENTATION
 from bench.present.columns import Column, Table, formatted, missing
 from bench.records import numbers
 from bench.records.arms import CHECKPOINT_MODES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from bench.analyse.checkpoint_costs import Operation
+    from collections.abc import Callable, Mapping, Sequence
 
 FACT = (
     "Orbax saves and restores the state, each process the shards of its devices. Every restored "
@@ -52,32 +49,31 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def table(found: Sequence[Operation]) -> Table | None:
+def table(rows: Sequence[Mapping[str, Any]]) -> Table | None:
     """The saves and restores; None where none were measured."""
-    if not found:
+    if not rows:
         return None
-    rows = checkpoint_costs.frame(found).to_dict("records")
     return Table(
         "Checkpoints", COLUMNS, rows, [FACT], name="checkpoints", cell=lambda row: row["cell"]
     )
 
 
-def sentences(found: Sequence[Operation]) -> list[str]:
+def sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What checkpoints cost over all cells, and for how many there are no figures."""
     parts = []
     for mode in CHECKPOINT_MODES:
-        saves = [each for each in found if each.what == f"save, {mode}"]
+        saves = [row for row in rows if row["what"] == f"save, {mode}"]
         if saves:
-            blocking = _between([each.blocking.median for each in saves])
+            blocking = _between([row["blocking_s"] for row in saves])
             parts.append(f"{mode} saves block training for {blocking}")
-    restores = [each.total.median for each in found if each.what.startswith("restore")]
+    restores = [row["total_s"] for row in rows if row["what"].startswith("restore")]
     if restores:
         parts.append(f"restores take {_between(restores)}")
     said = [f"Checkpoints: {', '.join(parts)}."] if parts else []
-    failed = [each for each in found if each.reason]
+    failed = [row for row in rows if row["reason"]]
     if failed:
         cells = numbers.count(len(failed), "cell")
-        said.append(f"There is no checkpoint of {cells}: {failed[0].reason}")
+        said.append(f"There is no checkpoint of {cells}: {failed[0]['reason']}")
     return said
 
 

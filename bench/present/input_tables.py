@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.analyse import input_cost
 from bench.present.cell_columns import IMPLEMENTATION
 from bench.present.columns import Column, Table, formatted
 from bench.records import numbers
@@ -15,9 +14,7 @@ from bench.records.arms import INPUT_WAYS
 from bench.records.statuses import VERDICT_STYLES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from bench.analyse.input_cost import Fed
+    from collections.abc import Mapping, Sequence
 
 FACT = (
     "Each step takes the next batch, in turns with the same implementation on one resident batch. "
@@ -43,32 +40,30 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def table(found: Sequence[Fed]) -> Table | None:
+def table(rows: Sequence[Mapping[str, Any]]) -> Table | None:
     """What input costs; None where it was not measured."""
-    if not found:
+    if not rows:
         return None
-    ways = dict.fromkeys(fed.way for fed in found)
+    ways = dict.fromkeys(row["way"] for row in rows)
     meanings = [f"{way.capitalize()}: {INPUT_WAYS[way]}." for way in ways]
-    rows = input_cost.frame(found).to_dict("records")
     return Table(
         "Input, against a resident batch", COLUMNS, rows, [FACT, *meanings],
         name="inputs", cell=lambda row: row["cell"],
     )  # fmt: skip
 
 
-def sentences(found: Sequence[Fed]) -> list[str]:
+def sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What input costs over all cells, in one sentence for each way."""
     said = []
     for way in INPUT_WAYS:
-        known = [(fed.claim, fed.waits) for fed in found if fed.way == way]
-        measured = [(claim, waits) for claim, waits in known if claim and waits]
+        measured = [row for row in rows if row["way"] == way and row["verdict"]]
         if not measured:
             continue
-        ratios = [claim.ratio.value for claim, _ in measured]
-        counts: Counter[str] = Counter(claim.verdict.word for claim, _ in measured)
+        ratios = [row["ratio"] for row in measured]
+        counts: Counter[str] = Counter(row["verdict"] for row in measured)
         verdicts = ", ".join(f"{counts[word]} {word}" for word in VERDICT_STYLES if counts[word])
         ends = " to ".join(dict.fromkeys(map(numbers.ratio, (min(ratios), max(ratios)))))
-        wait = numbers.si(float(np.median([waits.wait_s for _, waits in measured])), "s")
+        wait = numbers.si(float(np.median([row["wait_s"] for row in measured])), "s")
         said.append(
             f"Input {way}: {ends} of the step time on a resident batch ({verdicts}); a step "
             f"waits {wait} for it, the median of {numbers.count(len(measured), 'cell')}."

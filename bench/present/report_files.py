@@ -56,9 +56,9 @@ def _frames(run: Run, found: cell_table.Tables) -> dict[str, pd.DataFrame]:
         frames["trace_operations"] = traced_differences.operations_frame(traces)
         frames["causes"] = trace_tables.causes_frame(found.comparisons, found.traces)
     if fed := input_cost.find(found.comparisons):
-        frames["inputs"] = input_cost.frame(fed)
+        frames["inputs"] = pd.DataFrame(fed)
     if saved := checkpoint_costs.find(found.comparisons, found.checkpoints):
-        frames["checkpoints"] = checkpoint_costs.frame(saved)
+        frames["checkpoints"] = pd.DataFrame(saved)
     if trainings := loss_curves.find(found):
         frames["losses"] = loss_curves.curves_frame(trainings)
         frames["loss_differences"] = loss_curves.differences_frame(trainings)
