@@ -1,4 +1,4 @@
-"""Which implementations a gate compares with an earlier revision of themselves, and how."""
+"""The implementations that a gate compares with an earlier revision of themselves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.records.messages import BaseFile, Catalogue
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an implementation comes from."""
+    """The file and the repository of an implementation."""
 
     path: Path
     """Resolved."""
@@ -27,38 +27,38 @@ class Origin:
 
 @dataclass(frozen=True)
 class Bases:
-    """What a gate compares, and with what."""
+    """The comparisons of a gate: implementations and their bases."""
 
     revision: str
     """As typed."""
     allow_undecided: int
     origins: Mapping[str, Origin]
-    """Of the implementations that are compared: those that the base has as well."""
+    """By name of the compared implementations, those that exist at the base."""
     new: tuple[str, ...]
     removed: tuple[str, ...]
 
     def arms(self, implementation: str) -> list[str]:
-        """What is measured of an implementation: it, and its base."""
+        """Return the arms that are measured for an implementation: itself and its base."""
         return [implementation, base_of(implementation)]
 
     def opponents(self, arms: Collection[str]) -> dict[str, str]:
-        """What each of these arms is compared with: its base, if that is among them."""
+        """Map each of these arms to its base, if the base is among them."""
         return {name: base_of(name) for name in self.origins if {name, base_of(name)} <= set(arms)}
 
     def paired(self, arms: Sequence[str]) -> list[str]:
-        """Those of these arms whose opponent is among them."""
+        """Return those of these arms whose opponent is among them."""
         opponents = self.opponents(arms)
         return [name for name in arms if name in {*opponents, *opponents.values()}]
 
     def reduced(self, plan: Plan) -> Plan:
-        """The plan, of the implementations that can be compared."""
+        """Return the plan, restricted to implementations that can be compared."""
         names = tuple(name for name in plan.implementations if name in self.origins)
         baseline = plan.baseline if plan.baseline in names else names[0]
         return replace(plan, implementations=names, baseline=baseline)
 
     @contextlib.contextmanager
     def checked_out(self) -> Iterator[dict[str, BaseFile]]:
-        """Files of the base's arms, which are there as long as the context is open.
+        """Check out the files of the bases while the context is open.
 
         Raises:
           RevisionError: git cannot check a base out.
@@ -76,7 +76,7 @@ class Bases:
             yield files
 
     def record(self) -> dict[str, Any]:
-        """What a manifest says of it. No folders but those within a repository."""
+        """Return the manifest's entry, with no paths except those within a repository."""
         return {
             "revision": self.revision,
             "allow_undecided": self.allow_undecided,
@@ -102,7 +102,7 @@ class Bases:
 
 
 def gated(options: Options) -> Options:
-    """A file given by its path is gated alone, unless others are named beside it."""
+    """Restrict the implementations to files given by path, unless others are named."""
     named = options.implementations or tuple(map(name_of, options.implementation_path))
     return replace(options, implementations=named)
 
@@ -111,8 +111,8 @@ def find_bases(options: Options, catalogue: Catalogue, selected: Sequence[str]) 
     """Look up the selected implementations at the base.
 
     Raises:
-      BadInput: a file is in no repository, the revision is unknown there, it has none of the files,
-        or `--allow-undecided` is no number.
+      BadInput: a file is in no repository, the revision is unknown or has none of the files, or
+        `--allow-undecided` is not a number.
     """
     revision, allowed = options.base_revision or "", options.allow_undecided or "0"
     faults = []
@@ -135,7 +135,7 @@ def find_bases(options: Options, catalogue: Catalogue, selected: Sequence[str]) 
     if not faults and not origins:
         faults.append(f"there is nothing to compare: {revision} has no {', '.join(new)}")
     if faults:
-        raise BadInput(list(dict.fromkeys(faults)))  # files of a folder share theirs
+        raise BadInput(list(dict.fromkeys(faults)))  # files of a folder share a fault
     return Bases(
         revision=revision,
         allow_undecided=int(allowed),
@@ -146,6 +146,6 @@ def find_bases(options: Options, catalogue: Catalogue, selected: Sequence[str]) 
 
 
 def _removed(folders: Mapping[Path, Repository], known: Collection[str]) -> tuple[str, ...]:
-    """What lay in these folders at the base and is nowhere now."""
+    """Return the implementations that these folders had at the base and no folder has now."""
     names = [name for folder, r in folders.items() for name in r.python_files(folder)]
     return tuple(name for name in names if name not in known and not name.startswith("_"))

@@ -1,10 +1,10 @@
-"""What a cell's numbers are of, as a hash of contents. Imports no jax.
+"""Content keys: a hash of everything that a cell's numbers depend on.
 
-A key is of the files of the implementation and of the workload, and of what these import: of the
-project, or from beside them, but nothing that is installed. It is also of the workload's size, the
-mesh, the global batch, the step's options with the variables of their variant, the versions of the
-packages, the platform and the device. It is not of names, so that a file that is only renamed keeps
-its key, and not of the harness: gate and clock belong to the commit that the manifest tells.
+A key covers the files of the implementation and the workload, everything they import from the
+project or from beside them, the workload's size, the mesh, the global batch, the step's options
+with the variables of their variant, package versions, platform and device. It does not cover
+installed packages' files, names (a renamed file keeps its key) or the harness, whose commit is in
+the manifest.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from bench.records.rows import Sources
 from bench.records.variants import Variant
 
 DIGITS = 16
-"""Of a hash, in hexadecimal."""
+"""Hexadecimal digits of a hash."""
 
 BY_OPTIONS = "bench.contract.clipping"
-"""What the step's options may bring into a workload that does not import it."""
+"""A module that the step's options may add to a workload that does not import it."""
 
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
 class Contents:
-    """What cells are made of now. Every file is read once, when it is first asked for.
+    """The current contents of cells. Every file is read once, on first use.
 
     Args:
-      catalogue: where implementations and workloads lie, and what runs them.
-      variants: other environments that blocks are measured in.
-      bases: files of arms that are another revision. What they import comes from there as well.
+      catalogue: the implementations, workloads, versions and device.
+      variants: the environments of variants.
+      bases: files of arms from another revision, which import from that revision as well.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class Contents:
         self._workload = cache(self._files_of_workload)
 
     def sources(self, cell: Cell) -> Sources:
-        """Hashes of a cell's files.
+        """Return the hashes of a cell's files.
 
         Raises:
-          BadInput: one cannot be read.
+          BadInput: a file cannot be read.
         """
         return {
             "implementation": self._implementation(cell.implementation),
@@ -68,10 +68,10 @@ class Contents:
         }
 
     def key(self, cell: Cell) -> str:
-        """The cell's key.
+        """Return the cell's key.
 
         Raises:
-          BadInput: one of its files cannot be read.
+          BadInput: a file cannot be read.
         """
         block, catalogue = cell.block, self._catalogue
         parts = [
@@ -93,7 +93,7 @@ class Contents:
 
 
 def changed(cell: Cell, then: Sources, now: Sources) -> Iterator[str]:
-    """Which files of a cell differ: its own by their names, others by their paths."""
+    """Yield which of a cell's files differ: its own by name, others by path."""
     own = {"implementation": cell.implementation, "workload": cell.block.workload}
     for part, before in then.items():
         name, after = own[part], now[part]
@@ -103,14 +103,14 @@ def changed(cell: Cell, then: Sources, now: Sources) -> Iterator[str]:
 
 
 def hashes(path: Path, *modules: str, roots: Sequence[Path] | None = None) -> dict[str, str]:
-    """Hashes of a file, of these modules, and of what all of them import, directly or not.
+    """Hash a file, further modules, and everything they import, directly or indirectly.
 
-    What is imported under a name that the program computes is not seen.
+    Imports under computed names are not found.
 
     Args:
-      path: of the file.
-      modules: full names.
-      roots: folders that are imported from; where a worker imports from if None.
+      path: the file.
+      modules: full names of further modules.
+      roots: folders to import from; None means those of a worker.
 
     Raises:
       BadInput: a file cannot be read.
@@ -136,14 +136,14 @@ def hashes(path: Path, *modules: str, roots: Sequence[Path] | None = None) -> di
 
 
 def _roots() -> list[Path]:
-    """Where a worker imports from, but for what is installed."""
+    """Return the folders from which a worker imports, except installed packages."""
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     folders = [Path.cwd(), ROOT, *(Path(entry).resolve() for entry in inherited if entry)]
     return [folder for folder in dict.fromkeys(folders) if not _INSTALLED & set(folder.parts)]
 
 
 def _counterpart(root: Path, base: BaseFile) -> Path:
-    """Where another revision has this folder, if it is of its repository: as bench.worker.base_modules."""
+    """Map a folder of the repository to the base's worktree, as bench.worker.base_modules does."""
     repository = Path(base["repository"])
     if not root.is_relative_to(repository):
         return root
@@ -158,18 +158,18 @@ def _read(path: Path) -> bytes:
 
 
 def _file(root: Path, name: str) -> Path | None:
-    """A module's file below a folder."""
+    """Return a module's file below a folder, if there is one."""
     place = root.joinpath(*name.split("."))
     files = (place / "__init__.py", place.with_name(f"{place.name}.py"))
     return next((file for file in files if file.is_file()), None)
 
 
-@cache  # files that many share are read again and again, and are the same nearly always
+@cache  # many cells share files
 def _imported(text: bytes, package: str) -> tuple[str, ...]:
-    """Full names of modules that a file may import, wherever in the file, and of their packages."""
+    """Return the full names of modules and packages that a file may import, anywhere in it."""
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError):  # its import will say so
+    except (SyntaxError, ValueError):  # importing it will report that
         return ()
     found = dict[str, None]()
     for node in ast.walk(tree):
@@ -179,7 +179,7 @@ def _imported(text: bytes, package: str) -> tuple[str, ...]:
         elif isinstance(node, ast.ImportFrom):
             base = package.split(".")[: len(package.split(".")) + 1 - node.level]
             module = ".".join(filter(None, [*(base if node.level else ()), node.module]))
-            # What is imported from a package may be a module of it.
+            # A name imported from a package may be a module.
             names = [module, *(f"{module}.{alias.name}" for alias in node.names)]
         for name in names:
             parts = name.split(".")

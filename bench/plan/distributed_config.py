@@ -1,7 +1,7 @@
-"""A run of several processes, described and checked. Imports no jax.
+"""The description of a run of several processes, with all of its checks.
 
-A process has a *rank* among all of them, and a *local rank* among those of its node. Ranks count
-node by node: of N processes a node, rank r is the local rank r % N of node r // N.
+A process has a *rank* among all processes and a *local rank* among those of its node. Ranks count
+node by node: with N processes per node, rank r is local rank r % N of node r // N.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ VARIABLES = {
     "local_rank": "LOCAL_RANK",
     "num_processes_per_node": "LOCAL_WORLD_SIZE",
 }
-"""Fields, and the environment variables that launchers give them in."""
+"""Fields, and the environment variables in which launchers pass them."""
 
 
 class DistributedConfigError(ValueError):
-    """A run cannot be as it is described. The text lists every fault, one a line."""
+    """A description that contradicts itself; the text lists every fault, one per line."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         self.faults = tuple(faults)
@@ -40,17 +40,17 @@ class DistributedConfigError(ValueError):
 
 
 def _listed(value: object) -> object:
-    """TOML and JSON have lists for tuples."""
+    """Turn the lists of TOML and JSON into tuples."""
     return tuple(value) if isinstance(value, list) else value
 
 
 def _axis_size(known: Mapping[str, Any], axis: str) -> int:
-    """Of an axis of the explicit mesh; 1 where there is none."""
+    """Return the size of an axis of the explicit mesh, 1 if it has none."""
     names, sizes = known["mesh_axis_names"] or (), known["mesh_shape"] or ()
     return int(dict(zip(names, sizes, strict=False)).get(axis, 1))
 
 
-# A description says, in the message about a fault, what is allowed.
+# Messages about faults quote these descriptions of what is allowed.
 Count = Annotated[int, Field(ge=1, description="a whole number of at least 1")]
 Rank = Annotated[int, Field(ge=0, description="a whole number of at least 0")]
 Switch = Annotated[bool, Field(description="true or false")]
@@ -75,47 +75,47 @@ Names = Annotated[
 class DistributedConfig(BaseModel):
     """A run of several processes, as one of them sees it.
 
-    What is not given follows from what is: all processes are on one node, the local rank is that of
-    the rank, and the sizes of tensor and pipeline parallelism are those of the explicit mesh.
-
-    Numbers are integers, never text, `True` or `2.0`.
+    Missing fields follow from the others: all processes are on one node, the local rank follows
+    from the rank, and the sizes of tensor and pipeline parallelism are those of the explicit mesh.
+    Numbers must be integers: no text, no `True`, no `2.0`.
 
     Raises:
-      DistributedConfigError: a value is not of its kind, a name is unknown, or values contradict
-        one another; names all of it.
+      DistributedConfigError: values have the wrong type, names are unknown, or values contradict
+        one another. The error lists all of these faults.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     enabled: Switch = False
-    """Whether the processes are to be joined."""
+    """Whether to join the processes."""
     backend: Literal["nccl", "gloo", "mpi"] = "gloo"
-    """What moves data between processes."""
+    """The library that moves data between processes."""
     world_size: Count = 1
-    """Processes, over all nodes."""
+    """Number of processes over all nodes."""
     num_nodes: Count = 1
     num_processes_per_node: Count = Field(
         default_factory=lambda known: max(1, known["world_size"] // known["num_nodes"])
     )
     rank: Rank = 0
-    """Of this process; that of rank 0 is the main one."""
+    """Rank of this process; rank 0 is the main process."""
     local_rank: Rank = Field(
         default_factory=lambda known: known["rank"] % known["num_processes_per_node"]
     )
-    """Of this process, among those of its node."""
+    """Rank of this process among those of its node."""
     devices_per_process: Count = 1
     master_addr: Host = "127.0.0.1"
-    """Where the other processes find the main one."""
+    """Address at which the other processes reach the main process."""
     master_port: Port = 29500
     mesh_shape: Sizes = None
-    """Of an explicit mesh, outermost axis first; None for the mesh that follows from the sizes."""
+    """Sizes of an explicit mesh, outermost axis first; None derives the mesh from the fields
+    below."""
     mesh_axis_names: Names = None
     tensor_parallel_size: Count = Field(default_factory=lambda known: _axis_size(known, "model"))
-    """Devices that the widths of layers are divided over."""
+    """Devices over which the widths of layers are sharded."""
     pipeline_parallel_size: Count = Field(default_factory=lambda known: _axis_size(known, "pipe"))
-    """Stages of a pipeline."""
+    """Number of pipeline stages."""
     mixed_precision: Literal["no", "fp16", "bf16"] = "no"
-    """Of the forward and backward pass: see bench.records.cells."""
+    """Precision of the forward and backward pass."""
 
     def __init__(self, **given: Any) -> None:
         wrong: dict[str, str] = {}
@@ -135,23 +135,23 @@ class DistributedConfig(BaseModel):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`; what is missing has its default.
+        """Invert `to_dict`; missing fields get their defaults.
 
         Raises:
-          DistributedConfigError: as from the class itself.
+          DistributedConfigError: as for the class itself.
         """
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field, as JSON has it: tuples are lists."""
+        """Return every field as JSON values, with lists for tuples."""
         return self.model_dump(mode="json")
 
     @classmethod
     def from_toml(cls, text: str) -> Self:
-        """The inverse of `to_toml`; what is missing has its default.
+        """Invert `to_toml`; missing fields get their defaults.
 
         Raises:
-          DistributedConfigError: it is not TOML, or as from the class itself.
+          DistributedConfigError: the text is not TOML, or as for the class itself.
         """
         try:
             values = tomllib.loads(text)
@@ -160,28 +160,26 @@ class DistributedConfig(BaseModel):
         return cls(**values)
 
     def to_toml(self) -> str:
-        """Every field but those that are None, for which TOML has no word."""
+        """Return every field that is not None as TOML, which has no null."""
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None, **others: Any) -> Self:
-        """What a launcher has told this process: see VARIABLES.
+        """Read the variables that a launcher has set (see VARIABLES).
 
-        The number of nodes follows from WORLD_SIZE and LOCAL_WORLD_SIZE, which torchrun sets. Where
-        a launcher sets no LOCAL_WORLD_SIZE, a node is taken to have as many processes as RANK and
-        LOCAL_RANK leave possible: all, where the two are equal or there is no LOCAL_RANK. That is
-        right for one node. For more it may be too many, on the first it always is, and processes
-        may differ in it: set LOCAL_WORLD_SIZE.
-
-        It is enabled where there are several processes.
+        The number of nodes follows from WORLD_SIZE and LOCAL_WORLD_SIZE, which torchrun sets. If a
+        launcher sets no LOCAL_WORLD_SIZE, a node is assumed to have as many processes as RANK and
+        LOCAL_RANK allow. That is right for one node; for several it may be too many, so set
+        LOCAL_WORLD_SIZE there. The result is enabled if there are several processes.
 
         Args:
-          environment: that of this process if None.
-          others: fields that no variable gives, or that are to be otherwise.
+          environment: the variables; those of this process if None.
+          others: fields that no variable sets, or that override a variable.
 
         Raises:
-          DistributedConfigError: a variable's value is wrong, or as from the class itself; a fault
-            of what a variable gives names the variable.
+          DistributedConfigError: a variable's value is wrong, or as for the class itself. A fault
+          in
+            a field that a variable sets names the variable.
         """
         environment = os.environ if environment is None else environment
         found: dict[str, Any] = {
@@ -201,42 +199,42 @@ class DistributedConfig(BaseModel):
             ) from None
 
     def to_environment(self) -> dict[str, str]:
-        """The variables that `from_environment` reads."""
+        """Return the variables that `from_environment` reads."""
         return {name: str(getattr(self, field)) for field, name in VARIABLES.items()}
 
     def get_data_parallel_size(self) -> int:
-        """Parts that a batch is split into: what tensor and pipeline parallelism leave."""
+        """Return the number of batch shards: the devices over those of tensor and pipeline."""
         return self.device_count // (self.tensor_parallel_size * self.pipeline_parallel_size)
 
     def is_main_process(self) -> bool:
-        """Whether this is the one process of the run that speaks for all."""
+        """Whether this process speaks for the whole run."""
         return self.rank == 0
 
     def is_local_main_process(self) -> bool:
-        """Whether this is the one process of its node that speaks for the node's."""
+        """Whether this process speaks for its node."""
         return self.local_rank == 0
 
     @property
     def device_count(self) -> int:
-        """Devices of all processes."""
+        """Number of devices of all processes."""
         return self.world_size * self.devices_per_process
 
     @property
     def precision(self) -> str:
-        """The mixed precision as `--precision` calls it: one of bench.records.cells.PRECISIONS."""
+        """The precision in the words of `--precision`."""
         return "fp32" if self.mixed_precision == "no" else self.mixed_precision
 
     @property
     def coordinator(self) -> str:
-        """The main process's address and port, as jax.distributed.initialize wants them."""
+        """The main process's address and port, as jax.distributed.initialize takes them."""
         host = f"[{self.master_addr}]" if ":" in self.master_addr else self.master_addr
         return f"{host}:{self.master_port}"
 
     def mesh(self) -> MeshShape:
-        """The explicit mesh, or that which follows: `data=2,model=2,pipe=4`.
+        """Return the explicit mesh, or the derived one, such as `data=2,model=2,pipe=4`.
 
-        Axes `model` and `pipe` of size 1 are left out. `data` never is: implementations split the
-        batch over it, and say that they cannot use a mesh without it.
+        A derived mesh omits `model` and `pipe` of size 1, but never `data`, over which
+        implementations split the batch.
         """
         if self.mesh_axis_names is not None and self.mesh_shape is not None:
             return MeshShape(tuple(zip(self.mesh_axis_names, self.mesh_shape, strict=True)))
@@ -246,7 +244,7 @@ class DistributedConfig(BaseModel):
 
 
 def _fault(name: str, kind: str, value: object) -> str:
-    """What is wrong with one value, given the kind of error that pydantic found."""
+    """Describe a faulty value, given the type of pydantic's error."""
     fields = DistributedConfig.model_fields
     if name not in fields:
         return f"{name}: unknown; {closest(name, fields)}"
@@ -258,7 +256,7 @@ def _fault(name: str, kind: str, value: object) -> str:
 
 
 def _known(given: Mapping[str, Any], wrong: Mapping[str, str]) -> dict[str, Any]:
-    """Values of the fields, without those that are wrong or would follow from what is wrong."""
+    """Return the fields' values except those that are wrong or derive from wrong ones."""
     known: dict[str, Any] = {}
     for name, field in DistributedConfig.model_fields.items():
         if name in given:
@@ -322,7 +320,7 @@ def _mesh_faults(known: Mapping[str, Any]) -> Iterator[str]:
 
 def _size_faults(known: Mapping[str, Any]) -> Iterator[str]:
     match known:
-        # Such sizes divide the devices, or the mesh has not as many.
+        # Sizes that match the mesh divide the devices, unless the mesh is faulty itself.
         case {"mesh_shape": [*_], "mesh_axis_names": [*_]}:
             axes = {"tensor_parallel_size": "model", "pipeline_parallel_size": "pipe"}
             for field, axis in axes.items():
@@ -343,19 +341,19 @@ def _size_faults(known: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _number(text: str) -> int | str:
-    """A whole number as such; anything else as it is, which is not one."""
+    """Parse a whole number; return any other text unchanged, to be refused as one."""
     return int(text) if re.fullmatch(r"-?[0-9]+", text) else text
 
 
 def _nodes(found: Mapping[str, Any]) -> dict[str, int]:
-    """Nodes, and processes on each, as far as the other numbers tell."""
+    """Derive the nodes and the processes on each from the other numbers, if possible."""
     match found:
         case {"world_size": int(world), "num_processes_per_node": int(each)} if each > 0:
             return {"num_nodes": max(1, world // each)}
         case {"num_processes_per_node": _}:
             return {}
         case {"world_size": int(world), "rank": int(rank), "local_rank": int(local)} if world > 0:
-            # The ranks of a node begin at a multiple of its processes, of which all are one too.
+            # A node's first rank is a multiple of its number of processes, which divides the world.
             each = math.gcd(rank - local, world)
             return {"num_processes_per_node": each, "num_nodes": world // each}
     return {}

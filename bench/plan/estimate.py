@@ -1,9 +1,8 @@
-"""How long a block will take: a rough model, and better figures where runs are stored.
+"""Estimates of the time that blocks take, from stored runs or else from a rough model.
 
-The model is one worker's start, a constant for each arm (its gate and compilation), and the
-measuring time asked for. Its constants were read off a two-core CPU host; they are there to
-tell minutes from hours before anything was measured. While a run measures, `Remaining` corrects its
-estimates by what its launches really took.
+The model adds the start of a worker, a constant per arm for proof and compilation, and the
+requested measuring time. Its constants come from a two-core CPU host and serve to tell minutes from
+hours. While a run measures, `Remaining` scales the estimates by the time that launches really took.
 """
 
 from __future__ import annotations
@@ -19,33 +18,33 @@ from bench.records.cells import Block
 from bench.records.numbers import clock
 
 WORKER_START_S = 5.0
-"""Interpreter, imports, devices, the workload, the machine's ceilings and the gate's truth."""
+"""Start of the interpreter and devices, imports, the workload, ceilings and the gate's truth."""
 
 CACHED = 0.5
-"""Share of a first launch's proving and compiling that later ones need: programs are cached."""
+"""Share of a first launch's proof and compilation that later launches need, with a cache."""
 
 ARM_S = {"linear-base": 0.5, "mlp-base": 2.0, "gpt2-nano": 5.0}
-"""Gate and compilation of one arm, by workload and size."""
+"""Proof and compilation of one arm, by workload and size."""
 
 OTHER_ARM_S = 5.0
 TRACE_S = 2.0
-"""Tracing of one arm."""
+"""Tracing one arm."""
 
 _APART = ("measure", "train")
-"""Phases that take as long as they are asked to."""
+"""Phases whose time the options determine."""
 
 CHECKPOINT_S = 3.0
-"""Saving the state of one arm in one mode, again and again, and restoring it."""
+"""Saving and restoring the state of one arm repeatedly in one mode."""
 
 _NEWEST_RUNS = 5
 
 History = dict[tuple[str, int, bool], float]
-"""Seconds of a launch beside its measuring, by workload-size, number of implementations, and
-whether it was the first."""
+"""Seconds of a launch outside of measuring, by workload-size, number of implementations and whether
+it was the first."""
 
 
 def read_history(reports: Path, platform: str) -> History:
-    """What blocks took in the newest stored runs on the same platform."""
+    """Read the overheads of blocks in the newest stored runs on the same platform."""
     history: History = {}
     manifests = sorted(reports.glob(f"*/{store.MANIFEST}"), key=lambda path: path.stat().st_mtime)
     for manifest in manifests[-_NEWEST_RUNS:]:
@@ -79,17 +78,17 @@ def block_seconds(block: Block, arms: int, plan: Plan, history: History, launch:
         return known + plan.worker["seconds"]
     arm = ARM_S.get(name, OTHER_ARM_S) + (TRACE_S if "trace" in plan.worker["phases"] else 0.0)
     arm += CHECKPOINT_S * len(plan.modes)
-    # One arm more is the baseline's twin. Arms that take input are not proved again.
+    # The additional arm is the twin. Arms with input are compiled, but not proved again.
     proving = (arms * (1 + CACHED * len(plan.worker["inputs"])) + 1) * arm
     return WORKER_START_S + proving * (CACHED if launch else 1.0) + plan.worker["seconds"]
 
 
 class Remaining:
-    """How long a run will still take: estimates, scaled by what its launches took so far.
+    """The time that a run still needs: estimates, scaled by the pace of its launches so far.
 
     Args:
-      seconds: estimated, of the planned launches.
-      budget_s: what all measuring may take, if it is limited; then it may take less.
+      seconds: estimate for all planned launches.
+      budget_s: limit for all measuring, if there is one.
       more: whether launches may follow the planned ones until intervals are narrow enough.
     """
 
@@ -97,35 +96,35 @@ class Remaining:
         self, seconds: float, budget_s: float | None = None, *, more: bool = False
     ) -> None:
         self._left = seconds
-        """Estimated seconds of the launches that have not begun."""
+        """Estimate for the launches that have not begun."""
         self._budget_s = budget_s
         self._more = more
         self._started = self._began = time.monotonic()
         self._current = 0.0
-        """Estimated seconds of the launch that runs; 0 between launches."""
+        """Estimate for the current launch; 0 between launches."""
         self._estimated = self._took = 0.0
-        """Seconds of the launches that have ended."""
+        """Seconds of completed launches."""
 
     def begin(self, seconds: float) -> None:
-        """A launch begins that was estimated to take this long."""
+        """Note the start of a launch with this estimate."""
         self._began = time.monotonic()
         self._current = seconds
         self._left = max(self._left - seconds, 0.0)
 
     def end(self, took: float) -> None:
-        """It has ended after so many seconds."""
+        """Note the end of the launch and the seconds it took."""
         self._estimated += self._current
         self._took += took
         self._current = 0.0
 
     def seconds(self, now: float) -> float:
-        """What is left at a moment of time.monotonic; 0 if all took longer than was expected."""
+        """Return the seconds left at a time.monotonic time; 0 if the estimate is exceeded."""
         pace = self._took / self._estimated if self._estimated else 1.0
         current = pace * self._current - (now - self._began if self._current else 0.0)
         return pace * self._left + max(current, 0.0)
 
     def words(self, now: float) -> str:
-        """`about 7 min left`; or at most, or at least, so much."""
+        """Return the time left in words, such as `about 7 min left`."""
         if self._budget_s is not None:
             return f"at most {clock(max(self._budget_s - (now - self._started), 0.0))} left"
         left = self.seconds(now)

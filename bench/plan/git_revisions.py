@@ -1,4 +1,4 @@
-"""What the gate needs of git: which commit is meant, what was there, and a checkout of it."""
+"""Git commands of the gate: resolving revisions, listing files, temporary worktrees."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 TIMEOUT_S = 600.0
-"""Most time of one git command: long enough to check out a large repository."""
+"""Limit for one git command, long enough to check out a large repository."""
 
 _PLACE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX")
-"""What git sets for its hooks, and what would point every command at the hook's repository."""
+"""Variables that git sets in hooks; they would redirect every command to the hook's repository."""
 
 
 class RevisionError(Exception):
-    """There is no such repository or revision, or git failed; the message says which and why."""
+    """An unknown repository or revision, or a failure of git; the message says which and why."""
 
 
 @dataclass(frozen=True)
 class Repository:
-    """A git repository, and the two states of it that are compared."""
+    """A git repository and the two states of it that are compared."""
 
     root: Path
     base: str
-    """Full id of the base's commit."""
+    """Full hash of the base commit."""
     head: str
-    """Full id of the commit that is checked out; empty before the first."""
+    """Full hash of the checked-out commit; empty before the first commit."""
     dirty: bool
-    """Whether the working tree, which is what is measured, differs from it."""
+    """Whether the working tree, which is measured, differs from `head`."""
 
     def relative(self, path: Path) -> str:
-        """A file's path in the repository, as git writes it."""
+        """Return a file's path in the repository, as git writes it."""
         return path.resolve().relative_to(self.root).as_posix()
 
     def had(self, path: Path) -> bool:
@@ -43,22 +43,22 @@ class Repository:
         return self.relative(path) in self._listed(self.relative(path))
 
     def python_files(self, folder: Path) -> list[str]:
-        """Names, without `.py`, of the Python files that the base has directly in a folder."""
+        """Return the stems of the Python files that the base has directly in a folder."""
         inside = Path(self.relative(folder))
         found = map(Path, self._listed(f"{inside.as_posix()}/"))
         return [path.stem for path in found if path.suffix == ".py" and path.parent == inside]
 
     def _listed(self, path: str) -> list[str]:
-        # As in a literal path: a name may hold what would be a pattern.
+        # A file name may contain pattern characters.
         command = ("--literal-pathspecs", "ls-tree", "-z", "--name-only", "--full-tree")
         return git(self.root, *command, self.base, "--", path).split("\0")[:-1]
 
 
 def find_repository(folder: Path, revision: str) -> Repository:
-    """The repository that holds a folder, with a revision of it.
+    """Find the repository that contains a folder, and resolve a revision in it.
 
     Raises:
-      RevisionError: the folder is in none, or the revision is none of its commits.
+      RevisionError: the folder is in no repository, or the revision is none of its commits.
     """
     try:
         root = Path(git(folder, "rev-parse", "--show-toplevel").strip())
@@ -68,7 +68,7 @@ def find_repository(folder: Path, revision: str) -> Repository:
     try:
         base = git(root, *wanted, f"{revision}^{{commit}}").strip()
     except RevisionError as error:
-        raise RevisionError(f"{revision!r} is no revision of {root}{_hint(root)}") from error
+        raise RevisionError(f"{revision!r} is not a revision of {root}{_hint(root)}") from error
     try:
         head = git(root, *wanted, "HEAD^{commit}").strip()
     except RevisionError:
@@ -78,21 +78,21 @@ def find_repository(folder: Path, revision: str) -> Repository:
 
 @contextlib.contextmanager
 def worktrees(repositories: Sequence[Repository]) -> Iterator[dict[Path, Path]]:
-    """The bases, checked out into temporary folders: repository's root to folder.
+    """Check the bases out into temporary worktrees; maps each repository's root to its worktree.
 
-    Folders, and what git notes of them, are gone afterwards, however this ends.
+    The worktrees and git's records of them are removed afterwards, however this ends.
 
     Raises:
       RevisionError: git cannot check one out.
     """
     with TemporaryDirectory(prefix="lockstep-base-") as temporary:
-        # Resolved as the paths of imported modules are, which are told apart by their folder.
+        # Resolved, because imported modules are recognized by their resolved folder.
         top = Path(temporary).resolve()
         places = {r.root: top / str(number) for number, r in enumerate(repositories)}
         try:
             for repository in repositories:
                 place = str(places[repository.root])
-                # A hook could do anything, and none expects this checkout.
+                # Hooks do not expect this checkout.
                 git(
                     repository.root,
                     *("-c", f"core.hooksPath={os.devnull}", "worktree", "add", "--quiet"),
@@ -105,10 +105,10 @@ def worktrees(repositories: Sequence[Repository]) -> Iterator[dict[Path, Path]]:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """What a git command in a folder writes.
+    """Return the output of a git command that runs in a folder.
 
     Raises:
-      RevisionError: with the last line that git wrote, or why it did not run.
+      RevisionError: with git's last line of errors, or the reason why it did not run.
     """
     environment = {name: value for name, value in os.environ.items() if name not in _PLACE}
     try:
@@ -121,7 +121,7 @@ def git(folder: Path, *arguments: str) -> str:
             errors="replace",
             timeout=TIMEOUT_S,
             check=False,
-            # Ctrl-C is for the run, which still needs git to clean up.
+            # Ctrl-C must not reach git, which the run needs for cleaning up.
             start_new_session=True,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -133,18 +133,18 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def _remove(root: Path, place: Path) -> None:
-    """Undo `worktree add`, also one that was cut off."""
-    # Git refuses a folder that it does not recognize any more, and takes one that is gone.
+    """Undo `worktree add`, even an interrupted one."""
+    # Git refuses a folder that it no longer recognizes, but accepts a missing one.
     shutil.rmtree(place, ignore_errors=True)
-    # It fails where there is nothing to undo. Twice `--force`: a worktree in the making is locked.
+    # Fails if there is nothing to undo. `--force` twice, since an unfinished worktree is locked.
     with contextlib.suppress(RevisionError):
         git(root, "worktree", "remove", "--force", "--force", str(place))
 
 
 def _changed(root: Path) -> bool:
-    """Whether a tracked file differs from the commit, or a Python file is not in it.
+    """Whether a tracked file differs from the commit, or there is a new Python file.
 
-    Other new files are output: a run's own folder is one.
+    Other new files are output, such as the run's own folder.
     """
     changes = git(
         *(root, "--no-optional-locks", "status", "--porcelain", "-z", "--untracked-files=all")

@@ -1,4 +1,4 @@
-"""`-k EXPRESSION` over names of cells. Imports no jax."""
+"""`-k EXPRESSION` over names of cells."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from bench.plan.option_values import BadInput
 
 
 def keyword(text: str) -> str:
-    """A form of `data=2,model=4` that pytest's -k can read, with every value delimited.
+    """Rewrite `data=2,model=4` so that pytest's -k can read it, with every value delimited.
 
-    The same is done to the expression and to the names of the cells, so that `data=1` is found in
-    `data=1,model=2` and not in `data=16`.
+    Expressions and cell names are rewritten alike, so that `data=1` matches `data=1,model=2` but
+    not `data=16`.
     """
     return re.sub(r"(\w+)=([\w.+-]+),?", r":\1.\2:", text)
 
 
 def selector(expression: str) -> Callable[[str], bool]:
-    """Whether a cell's name is selected, where pytest does not select: words, and, or, not, ().
+    """Compile an expression of words, `and`, `or`, `not` and parentheses to a predicate of names.
 
-    A word is found anywhere in the name, in either case; an empty expression selects all.
+    A word matches anywhere in a name, ignoring case. An empty expression selects everything.
 
     Raises:
-      BadInput: the expression cannot be read.
+      BadInput: the expression has another form.
     """
     words: list[str] = []
 
@@ -43,13 +43,13 @@ def selector(expression: str) -> Callable[[str], bool]:
         tree = None
     if tree is None or not all(isinstance(node, _ALLOWED) for node in ast.walk(tree)):
         raise BadInput(
-            [f"-k: {expression!r} cannot be read: write words, and, or, not, and parentheses"]
+            [f"-k: {expression!r} is not an expression of words, and, or, not, and parentheses"]
         )
     return lambda name: _holds(tree, words, keyword(name).lower())
 
 
 def everything(_name: str) -> bool:
-    """Selects all."""
+    """Select every cell."""
     return True
 
 

@@ -213,7 +213,7 @@ def test_new_and_removed_implementations_are_listed(gate: Gate) -> None:
     [
         ((), "name the revision to compare with first"),
         (("--meshes", "data=1"), "name the revision to compare with first"),
-        (("no-such",), "'no-such' is no revision of"),
+        (("no-such",), "'no-such' is not a revision of"),
         (("main", "--allow-undecided", "-1"), "--allow-undecided: '-1' is not a whole number"),
         (("main", "--resume", "r"), "--resume: a gate cannot be resumed"),
         (("main", "--workloads", "mpl"), "did you mean mlp?"),

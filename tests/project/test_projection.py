@@ -148,7 +148,7 @@ def test_cells_are_selected_by_words(expression, names) -> None:
 
 @pytest.mark.parametrize("expression", ["a b", "(a", "and", "not", "a or", "()"])
 def test_a_selection_that_cannot_be_read_is_an_error(expression) -> None:
-    with pytest.raises(BadInput, match="cannot be read: write words"):
+    with pytest.raises(BadInput, match="is not an expression of words"):
         selector(expression)
 
 
