@@ -99,7 +99,7 @@ class Engine:
         self.schedule = Schedule(plan, bases)
         self.directory: Path | None = None
         self._options = options
-        self._catalogue = catalogue = _with_versions(catalogue, plan)
+        self.catalogue = catalogue = _with_versions(catalogue, plan)
         self._argv = argv
         self._base_files: Mapping[str, BaseFile] = {}
         self._contents = Contents(catalogue, plan.variants)
@@ -121,7 +121,7 @@ class Engine:
         states = self.schedule.blocks.values()
         cells = [row for state in states for row in state.cells]
         samples = [row for state in states for row in state.samples]
-        return cell_results(cells, samples, self._catalogue["device_kind"])
+        return cell_results(cells, samples, self.catalogue["device_kind"])
 
     def measure(self, selected: Mapping[Block, Sequence[str]], monitor: Monitor) -> None:
         """Measure and store the selected arms of blocks.
@@ -155,7 +155,7 @@ class Engine:
 
     def _read_contents(self) -> Contents:
         """What cells are made of at this moment."""
-        return Contents(self._catalogue, self.plan.variants, self._base_files)
+        return Contents(self.catalogue, self.plan.variants, self._base_files)
 
     def _lock(self, directory: Path) -> None:
         reason = lock_run(directory)
@@ -170,7 +170,7 @@ class Engine:
         gate = None
         if self.bases is not None:
             gate = {**self.bases.record(), "cells": self.schedule.compared_cells}
-        self.directory = create_run(self.plan, self._options, self._catalogue, self._argv, gate)
+        self.directory = create_run(self.plan, self._options, self.catalogue, self._argv, gate)
         self._lock(self.directory)
         return self.directory
 
@@ -230,7 +230,7 @@ class Engine:
             for name, settings in plan.worker["phases"].items()
         }
         return Settings(
-            platform=self._catalogue["platform"],
+            platform=self.catalogue["platform"],
             baseline=plan.baseline,
             worker={**plan.worker, "phases": phases, "base_files": dict(self._base_files)},
             timeout_s=plan.timeout_s,

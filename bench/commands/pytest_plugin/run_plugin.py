@@ -1,6 +1,6 @@
-"""pytest as the front: options, one item a cell, progress, exit code, benchmark.json, report.
+"""pytest as the front of a run: options, one item per cell, progress, exit code and report.
 
-Loaded by `python -m bench run` alone, together with pytest-benchmark. Imports no jax.
+`python -m bench run` loads this plugin together with pytest-benchmark.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ import contextlib
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
+from statistics import median_high
 from types import FrameType
 from typing import Any
 
@@ -21,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bench.commands.exits import BAD_INPUT, FAILED
-from bench.measure.catalogue import file_faults, read_catalogue
+from bench.commands.pytest_plugin.run_estimates import RunEstimates, print_plan
 from bench.measure.cell_results import Result
 from bench.measure.cluster.follower import TERMINATION, follow
 from bench.measure.cluster.leader import Leader
@@ -29,42 +28,39 @@ from bench.measure.cluster.membership import ClusterError, Membership, membershi
 from bench.measure.engine import Engine, Verdicts
 from bench.measure.hosts import Hosts, ThisHost
 from bench.measure.processes.ask import ChildError
-from bench.measure.run_folder import resumed_options
-from bench.plan.base_revisions import find_bases, gated
-from bench.plan.distributed_config import DistributedConfig, DistributedConfigError
-from bench.plan.estimate import Remaining, block_seconds, read_history
-from bench.plan.matrix import Plan, make_plan
+from bench.measure.run_setup import set_up_run, with_config
+from bench.plan.distributed_config import DistributedConfigError
+from bench.plan.estimate import Remaining
 from bench.plan.option_values import BadInput
-from bench.plan.options import Options, add_options, read_options
+from bench.plan.options import add_options, read_options
 from bench.plan.selection import keyword
 from bench.present.progress import Progress
 from bench.records import files, store
 from bench.records.cells import Block
 from bench.records.files import NotStoredError, storing
-from bench.records.messages import Catalogue, PhaseEvent
-from bench.records.numbers import clock, count
+from bench.records.messages import PhaseEvent
 from bench.records.paths import REPORTS
-from bench.records.statuses import Status
+from bench.records.statuses import FAILURES, Status
 
 CELLS_FILE = Path(__file__).with_name("cells_test.py")
 BENCHMARK_JSON = "benchmark.json"
-BAD = (BadInput, ChildError, ClusterError, DistributedConfigError, store.StoreError)
-"""What is wrong with what was asked for, or with where it is to run."""
+REFUSED = (BadInput, ChildError, ClusterError, DistributedConfigError, store.StoreError)
+"""Errors in the request, or in the place where it is to run."""
 
 FRONT: pytest.StashKey[Front] = pytest.StashKey()
-"""Where cells_test finds the run's hooks."""
+"""Where cells_test.py finds the run's hooks."""
 MEMBER: pytest.StashKey[Membership] = pytest.StashKey()
-"""Where a launcher has started this process as rank 0: its place."""
+"""This process's place in a distributed run, if a launcher has started it as rank 0."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the run's options."""
+    """Declare the options of a run."""
     add_options(parser.getgroup("lockstep", "Lockstep: what to measure").addoption)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """Where a launcher has started this process, find its place. All but one only follow."""
+    """In a distributed run, find this process's place; all ranks but 0 only follow."""
     how: str | None = config.option.lockstep_distributed
     if how is None:
         return None
@@ -72,7 +68,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         member = membership(how)
         if not member.config.is_main_process():
             return follow(member)
-    except BAD as error:
+    except REFUSED as error:
         raise pytest.UsageError(_message(error)) from error
     config.stash[MEMBER] = member
     return None
@@ -80,59 +76,26 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Check the whole of what was asked for, before anything runs."""
-    config.option.keyword = _keyword_expression(config.option.keyword)
+    """Check everything that was asked for before anything runs."""
+    if config.option.keyword:
+        config.option.keyword = keyword(config.option.keyword)
     hosts: Hosts = ThisHost()
     try:
         options = read_options(config.option)
         if MEMBER in config.stash:
             member = config.stash[MEMBER]
-            options, hosts = described(options, member.config), Leader(member)
-        front = _make_front(config, options, hosts)
-    except BAD as error:
+            options, hosts = with_config(options, member.config), Leader(member)
+        measures = not (options.dry_run or config.option.collectonly)
+        engine = set_up_run(options, hosts, measures=measures)
+    except REFUSED as error:
         hosts.close()
         raise pytest.UsageError(_message(error)) from error
-    config.stash[FRONT] = front
+    config.stash[FRONT] = front = Front(config, engine, measures=measures)
     config.pluginmanager.register(front, "lockstep")
 
 
-def described(options: Options, config: DistributedConfig) -> Options:
-    """The options, with what the description of the run says where they say nothing."""
-    if not options.meshes and (
-        config.mesh_shape or config.mesh().size > config.mesh().axis("data")
-    ):
-        options = replace(options, meshes=(str(config.mesh()),))
-    if not options.precision and config.mixed_precision != "no":
-        options = replace(options, precision=(config.precision,))
-    return options
-
-
-def _make_front(config: pytest.Config, options: Options, hosts: Hosts) -> Front:
-    options = resumed_options(options)
-    if options.base_revision is not None:
-        options = gated(options)
-    faults = file_faults(options.implementation_path, options.workload_path)
-    if options.resume is not None:
-        faults = [f"{fault}; name where the run's file is now" for fault in faults]
-    # Files with a fault stay out, so that the faults of everything else are found as well.
-    catalogue = (
-        read_catalogue()
-        if faults
-        else read_catalogue(options.implementation_path, options.workload_path)
-    )
-    catalogue = hosts.extend(catalogue)
-    plan = make_plan(options, catalogue, faults)
-    bases = None
-    if options.base_revision is not None:
-        bases = find_bases(options, catalogue, plan.implementations)
-        plan = bases.reduced(plan)
-    measures = not (options.dry_run or config.option.collectonly)
-    engine = Engine(plan, options, catalogue, sys.argv[1:], bases, hosts, measures=measures)
-    return Front(config, options, catalogue, engine)
-
-
 def _message(error: Exception) -> str:
-    """One fault as it is; several as a list."""
+    """The text of one fault, or a list of several."""
     faults: Sequence[str] = (str(error),)
     if isinstance(error, BadInput | DistributedConfigError):
         faults = error.faults
@@ -142,18 +105,14 @@ def _message(error: Exception) -> str:
 
 
 class Front:
-    """The hooks of one run."""
+    """The hooks of one run, which is also the monitor of its engine."""
 
-    def __init__(
-        self, config: pytest.Config, options: Options, catalogue: Catalogue, engine: Engine
-    ) -> None:
+    def __init__(self, config: pytest.Config, engine: Engine, *, measures: bool) -> None:
         self.config = config
         self.engine = engine
         self.console = Console(highlight=False)
-        self._dry_run = options.dry_run and not config.option.collectonly
-        self._measures = not (options.dry_run or config.option.collectonly)
-        self._catalogue = catalogue
-        self._history = read_history(REPORTS, catalogue["platform"])
+        self._measures = measures
+        self._estimates = RunEstimates(engine)
         self._cells = {cell.name: cell for cell in engine.plan.cells}
         self._selected: dict[Block, list[str]] = {}
         self._progress = Progress(self.console, 0, Remaining(0.0))
@@ -162,28 +121,24 @@ class Front:
         self._run: store.Run | None = None
         self._report: Path | None = None
         self._closing: list[str] = []
-        """What is to be said last."""
+        """Lines to print last."""
         self._benchmarks: dict[str, Any] | None = None
-        """What pytest-benchmark has to say of the cells."""
-        if self._measures and config.option.benchmark_json is None:
-            # It puts it together only if it is to write it, and cannot know the run's folder yet.
+        """pytest-benchmark's summary of the cells."""
+        if measures and config.option.benchmark_json is None:
+            # pytest-benchmark makes a summary only if it is to write a file, and the run's folder
+            # does not exist yet.
             config.option.benchmark_json = os.devnull
-
-    @property
-    def plan(self) -> Plan:
-        """What the run measures if nothing is deselected."""
-        return self.engine.plan
 
     # Collection.
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """An item for each cell."""
+        """Make an item of each cell."""
         if metafunc.definition.path == CELLS_FILE:
             metafunc.parametrize("cell_name", list(self._cells), ids=list(self._cells))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Make names with `=` selectable, and let pytest-benchmark's timer replay samples."""
+        """Make names with `=` selectable, and replay samples through pytest-benchmark's timer."""
         for item in items:
             name = _cell_name(item)
             item.extra_keyword_matches.add(keyword(name))
@@ -191,7 +146,7 @@ class Front:
             item.add_marker(pytest.mark.benchmark(timer=self._timer(name), group=block.name))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Know what is selected, after -k and the like."""
+        """Note what is selected, after -k and similar options."""
         for item in session.items:
             cell = self._cells[_cell_name(item)]
             bases = self.engine.bases
@@ -202,31 +157,34 @@ class Front:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self) -> bool | None:
-        """With --dry-run, say what would run instead of running it."""
-        if self._dry_run:
-            self._print_plan()
-            return True
-        return None
+        """With --dry-run, print what would run instead of running it."""
+        if self._measures or self.config.option.collectonly:
+            return None
+        missing = self._estimates.missing(self._selected)
+        print_plan(self.console, self.engine.plan, self._selected, missing)
+        return True
 
     # Measuring.
 
     @pytest.hookimpl(wrapper=True, specname="pytest_runtestloop")
     def pytest_show_progress(self) -> Generator[None, Any, Any]:
-        """Around all items: the progress display, and signals that interrupt."""
+        """Show the progress while items run, and let signals interrupt them."""
         if not self._measures:
             return (yield)
-        todo = self._to_do()
-        seconds = sum(self._seconds(block, number) for block, number in todo)
-        self._warn()
-        budget_s, more = self.engine.schedule.budget_left_s, self.plan.target_ci is not None
-        self._progress = Progress(self.console, len(todo), Remaining(seconds, budget_s, more=more))
+        missing = [
+            s for seconds in self._estimates.missing(self._selected).values() for s in seconds
+        ]
+        self._warn_of_import_errors()
+        more = self.engine.plan.target_ci is not None
+        remaining = Remaining(sum(missing), self.engine.schedule.budget_left_s, more=more)
+        self._progress = Progress(self.console, len(missing), remaining)
         with _termination_as_interrupt(), self._progress:
             return (yield)
 
-    def _warn(self) -> None:
-        """Say at the start what can be known to fail, and need not stop the rest."""
+    def _warn_of_import_errors(self) -> None:
+        """Name implementations that will fail; the rest can be measured."""
         named = {name for arms in self._selected.values() for name in arms}
-        for entry in self._catalogue["implementations"]:
+        for entry in self.engine.catalogue["implementations"]:
             if entry["error"] and entry["name"] in named:
                 name, path, error = entry["name"], entry["path"], entry["error"]
                 self.console.print(
@@ -235,20 +193,8 @@ class Front:
                     markup=False,
                 )
 
-    def _to_do(self) -> list[tuple[Block, int]]:
-        """Launches that are not stored yet: the block, and which of those to do it is."""
-        return [
-            (block, number)
-            for block, arms in self._selected.items()
-            for number in range(self.engine.schedule.missing_launches(block, arms))
-        ]
-
-    def _seconds(self, block: Block, number: int) -> float:
-        """Estimated seconds of a launch."""
-        return block_seconds(block, len(self._selected[block]), self.plan, self._history, number)
-
     def measured(self, name: str) -> Result:
-        """The result of a cell; the first call measures everything that is selected."""
+        """Return the result of a cell; the first call measures everything that is selected."""
         if self._results is None:
             try:
                 self.engine.measure(self._selected, self)
@@ -259,47 +205,47 @@ class Front:
             except NotStoredError as error:
                 self._closing.append(f"error: {error}")
                 pytest.exit("ended early", returncode=FAILED)
-            except BadInput as error:  # its name was taken, or its files changed, meanwhile
+            except BadInput as error:  # meanwhile its name was taken or its files have changed
                 self._closing.append(f"error: {_message(error)}")
                 pytest.exit("ended early", returncode=BAD_INPUT)
-            except Exception as error:  # noqa: BLE001 - pytest is told to show no tracebacks
+            except Exception as error:  # noqa: BLE001 - pytest shows no tracebacks here
                 self.console.print_exception()
-                pytest.exit(f"Lockstep itself failed: {error}", returncode=3)
+                pytest.exit(f"Lockstep itself failed: {error}", returncode=FAILED)
             finally:
                 self._results = self.engine.results()
         if name not in self._results:
             pytest.skip("not measured: enough cells had failed before")
         return self._results[name]
 
-    # What the engine tells while it measures (bench.measure.engine.Monitor).
+    # The engine's monitor: see bench.measure.engine.Monitor.
 
     def note(self, text: str) -> None:
-        """Say it above the progress."""
+        """Print a remark above the progress."""
         self.console.print(Text(text, style="yellow"), soft_wrap=True)
 
     def begin(self, block: Block, launch: int, arms: int) -> None:
-        """Show which launch runs."""
-        seconds = block_seconds(block, arms, self.plan, self._history, launch)
+        """Show which launch begins."""
+        seconds = self._estimates.launch_seconds(block, arms, launch)
         self._progress.begin(block, launch, seconds)
 
     def phase(self, _block: Block, event: PhaseEvent) -> None:
-        """Show what it does."""
+        """Show the phase of the launch."""
         self._progress.phase(event)
 
     def end(
         self, block: Block, launch: int, statuses: Sequence[Status], verdicts: Verdicts
     ) -> None:
-        """Say how it ended."""
-        self._failures += sum(status not in ("ok", "unsupported") for status in statuses)
+        """Show how the launch ended."""
+        self._failures += sum(status in FAILURES for status in statuses)
         self._progress.end(block, launch, statuses, verdicts)
 
     def stop(self) -> bool:
-        """With -x or --maxfail, measuring ends once so many cells have failed."""
-        most: int = self.config.getvalue("maxfail") or 0  # None where nothing is said
+        """With -x or --maxfail, stop once that many cells have failed."""
+        most: int = self.config.getvalue("maxfail") or 0  # None by default
         return 0 < most <= self._failures
 
     def extra_info(self, name: str) -> dict[str, Any]:
-        """What benchmark.json says of a cell beside its samples."""
+        """Fields of a cell in benchmark.json beside its samples."""
         cell, result = self._cells[name], self.measured(name)
         info: dict[str, Any] = {
             "workload": f"{cell.block.workload}-{cell.block.size}",
@@ -313,15 +259,14 @@ class Front:
         }
         units = result.extra.get("units_per_step")
         if result.step_seconds and units is not None:
-            ordered = sorted(result.step_seconds)
-            info[f"{result.extra['unit']}/s"] = units / ordered[len(ordered) // 2]
+            info[f"{result.extra['unit']}/s"] = units / median_high(result.step_seconds)
         return info
 
     def _timer(self, name: str) -> Callable[[], float]:
-        """A clock that makes pytest-benchmark's rounds last what the cell's samples lasted."""
+        """Make a clock by which pytest-benchmark's rounds take as long as the cell's samples."""
 
         def readings() -> Iterator[float]:
-            for seconds in self.measured_seconds(name):
+            for seconds in self.measured(name).step_seconds:
                 yield 0.0
                 yield seconds
 
@@ -334,37 +279,32 @@ class Front:
 
         return stored_samples
 
-    def measured_seconds(self, name: str) -> Sequence[float]:
-        """Seconds a step of each sample of a measured cell."""
-        result = (self._results or {}).get(name)
-        return result.step_seconds if result is not None else ()
-
     # Output.
 
     def pytest_report_teststatus(
         self, report: pytest.TestReport | pytest.CollectReport
     ) -> tuple[str, str, str] | None:
-        """Say nothing for each item: progress and summary do."""
+        """Print nothing for an item, because progress and summary speak for it."""
         if report.when == "call" or report.failed:
             return "cell", "", ""
         return None
 
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
-        """Keep the name of the host out of a file that is meant to be published."""
+        """Leave out the name of the host, because the file may be published."""
         machine_info.pop("node", None)
 
     def pytest_benchmark_update_commit_info(self, commit_info: dict[str, Any]) -> None:
-        """Keep the name of the checkout's folder out of it."""
+        """Leave out the name of the checkout's folder."""
         commit_info["project"] = "lockstep"
 
     @pytest.hookimpl(trylast=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
-        """Keep it for the run's folder."""
+        """Keep the summary for the run's folder."""
         self._benchmarks = output_json
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, Any]:
-        """Build the report from what is stored, also after an interruption."""
+        """Build the report of everything stored, even after an interruption."""
         directory = self.engine.directory
         try:
             with storing(directory or REPORTS, resume=directory.name if directory else ""):
@@ -382,14 +322,14 @@ class Front:
             text = json.dumps(self._benchmarks, indent=4, default=str)
             files.write(directory / BENCHMARK_JSON, text)
         if (directory / store.LAUNCHES).is_file():
-            # Drawing libraries take seconds to load: only now, when nobody waits for an answer.
+            # Drawing libraries take seconds to load, so they are loaded when nobody waits.
             from bench.present.report_files import build
 
             self._run = store.load(directory)
             self._report = build(self._run)
 
     def pytest_terminal_summary(self) -> None:
-        """Print the table of the run; the outcome of a regress run comes from its own plugin."""
+        """Print the run's table; the outcome of a gate comes from regress_plugin.py."""
         if self._run is not None and not self.engine.bases:
             from bench.present.closing_summary import print_summary
 
@@ -397,65 +337,22 @@ class Front:
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
-        """Say last where the report is, and other hosts that there is nothing more to do."""
+        """Print where the report is, and tell other hosts that the run has ended."""
         if self._report is not None:
             self.console.print(f"report: {self._report.as_posix()}", soft_wrap=True)
         for line in self._closing:
             self.console.print(line, soft_wrap=True, markup=False)
         self.engine.hosts.close()
 
-    def _print_plan(self) -> None:
-        total = 0.0
-        same = len({tuple(arms) for arms in self._selected.values()}) == 1
-        to_do = self._to_do()
-        for block, arms in self._selected.items():
-            seconds = sum(self._seconds(b, number) for b, number in to_do if b == block)
-            total += seconds
-            note = f"about {clock(seconds)}" if seconds else "stored already"
-            self.console.print(f"{block.name}  {note}", soft_wrap=True)
-            if not same:
-                self.console.print(f"  {', '.join(arms)}", style="dim", soft_wrap=True)
-        if same:
-            arms = next(iter(self._selected.values()))
-            self.console.print(f"each with: {', '.join(arms)}", soft_wrap=True)
-        cells = sum(map(len, self._selected.values()))
-        plan = self.plan
-        if plan.worker["inputs"]:
-            ways = ", ".join(plan.worker["inputs"])
-            self.console.print(f"and each with input {ways}", soft_wrap=True)
-        if plan.modes:
-            modes = ", ".join(plan.modes)
-            self.console.print(f"then checkpoints of each: {modes}", soft_wrap=True)
-        each = f"{plan.launches} launches of" if plan.launches > 1 else "1 launch of"
-        time = f"about {clock(total)}"
-        if plan.budget_s is not None:
-            each, time = (
-                "launches as the budget allows, of",
-                f"{clock(max(total, plan.budget_s))}",
-            )
-        training = ""
-        if "train" in plan.worker["phases"]:
-            steps = count(plan.worker["phases"]["train"]["steps"], "step")
-            training = f"; training every cell for {steps} comes on top"
-        self.console.print(
-            f"blocks: {len(self._selected)}, cells: {cells}, "
-            f"{each} up to {plan.worker['rounds']} rounds, baseline {plan.baseline}: {time}{training}",
-            soft_wrap=True,
-        )
-
 
 def _cell_name(item: pytest.Item) -> str:
-    """The cell of an item, from its id."""
+    """The name of an item's cell, from the item's id."""
     return item.name.partition("[")[2].removesuffix("]")
-
-
-def _keyword_expression(expression: str) -> str:
-    return keyword(expression) if expression else expression
 
 
 @contextlib.contextmanager
 def _termination_as_interrupt() -> Iterator[None]:
-    """These signals end the run as Ctrl-C does: workers are killed, the report is built."""
+    """Let these signals end the run as Ctrl-C does: kill its workers and build the report."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""How rank 0 lets the other processes in: those that have the token, and nobody else."""
+"""How rank 0 admits the other processes: those that have the token, and nobody else."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from bench.measure.cluster.follower import Hello
 _POLL_S = 0.1
 
 Arrival: TypeAlias = "tuple[Hello, Connection[Any, Any]]"
-"""Who has come, and the connection with it."""
+"""A process that was admitted, and the connection with it."""
 
 
 class Admission:
-    """Takes connections, each in a thread of its own: a stranger may never say a word.
+    """Authenticates every connection in a thread of its own: a stranger may stay silent forever.
 
     Args:
-      server: listens.
-      token: what those who come must have.
+      server: a listening socket.
+      token: shared by all processes of the run.
     """
 
     def __init__(self, server: socket.socket, token: bytes) -> None:
@@ -33,14 +33,14 @@ class Admission:
         server.settimeout(_POLL_S)
 
     def wait(self) -> Arrival | None:
-        """The next that was let in; None if nobody was for a moment."""
+        """Return the next process that was admitted; None if none was for a moment."""
         try:
-            found, _ = self._server.accept()
+            accepted, _ = self._server.accept()
         except (TimeoutError, ConnectionError):
             pass
         else:
-            found.setblocking(True)
-            connection: Connection[Any, Any] = Connection(found.detach())
+            accepted.setblocking(True)
+            connection: Connection[Any, Any] = Connection(accepted.detach())
             threading.Thread(target=self._admit, args=(connection,), daemon=True).start()
         try:
             return self._arrived.get_nowait()
