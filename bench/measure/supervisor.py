@@ -101,15 +101,16 @@ class _Worker:
         block, settings = run.block, run.settings
         processes = block.options.processes
         self.report = WorkerReport(settings.timeout_s, settings.silence_s, processes)
+        variant = settings.variants.get(block.options.variant)
         order = Order(
             job=self._job(implementations, alone=alone),
             platform=settings.platform,
             devices=block.mesh.size // processes,
             processes=processes,
-            variant=settings.variants.get(block.options.variant),
+            variables={} if variant is None else dict(variant.variables),
+            coordinator=settings.hosts.coordinator() if processes > 1 else "",
         )
-        coordinator = settings.hosts.coordinator() if processes > 1 else ""
-        with Group(partial(settings.hosts.start, order, coordinator), processes) as group:
+        with Group(partial(settings.hosts.start, order), processes) as group:
             end = group.follow(partial(self._hear, group), self.report.overdue)
         self.report.finish(end, group, settings.worker["seconds"])
         if self.report.status == "ok":

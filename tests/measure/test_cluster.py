@@ -113,7 +113,7 @@ def test_all_come_and_leave_when_the_run_has_ended(cluster: Cluster) -> None:
 def test_who_did_not_come_is_named(cluster: Cluster) -> None:
     cluster.waits(1.0)
     led, followed = cluster.lead(4), cluster.follow(2, 4)
-    with pytest.raises(ClusterError, match=r"of 4 processes, those of rank 1, 3 did not come to"):
+    with pytest.raises(ClusterError, match=r"ranks 1, 3 of 4 did not connect to"):
         led.result()
     assert followed.result() == 0  # it did what it was told to; rank 0's exit code says the rest
 
@@ -296,8 +296,11 @@ def running(pid: str) -> bool:
 def test_what_an_earlier_launch_said_is_not_heard(cluster: Cluster) -> None:
     led, connection = cluster.lead(), cluster.says(hello(config_of(1)))
     found, heard = led.result(), []
-    order = Order({"attempt": "second"}, "cpu", 1, 2, None)
-    process = found.start(order, f"{HOST}:1", 1, heard.append)
+    order = Order(
+        job={"attempt": "second"}, platform="cpu", devices=1, processes=2, variables={},
+        coordinator=f"{HOST}:1",
+    )  # fmt: skip
+    process = found.start(order, 1, heard.append)
     assert isinstance(process, RemoteProcess)
     assert json.loads(connection.recv_bytes())["start"]["rank"] == 1
     for message in (

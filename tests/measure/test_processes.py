@@ -13,7 +13,7 @@ import pytest
 
 from bench.measure.environment import worker_cores
 from bench.measure.processes import group as processes
-from bench.measure.processes.group import End, Group, LocalProcess, Start, free_port
+from bench.measure.processes.group import End, Group, LocalProcess, free_port
 
 FAR_OFF = 60.0
 
@@ -25,7 +25,9 @@ def run(*acts: list[list], limit_s: float = FAR_OFF) -> tuple[End, list[tuple[in
     def start(rank: int, hear) -> LocalProcess:
         job = json.dumps({"place": {"rank": rank}, "acts": acts})
         cores = worker_cores("cpu", 1, rank, len(acts))
-        return LocalProcess(Start(job, os.environ, cores, shares_host=len(acts) > 1), hear)
+        return LocalProcess(
+            job, hear, environment=os.environ, cores=cores, shares_host=len(acts) > 1
+        )
 
     began = time.monotonic()
     with Group(start, len(acts)) as group:

@@ -1,9 +1,8 @@
-"""A process that is not of rank 0: starts workers as it is told, and passes on what they say."""
+"""A follower: a process other than rank 0, which starts workers and forwards their output."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import threading
 import time
@@ -13,61 +12,43 @@ from multiprocessing.connection import Client, Connection, answer_challenge, del
 from typing import Any, TypedDict
 
 from bench.measure.cluster.membership import COME_S, ClusterError, Membership
-from bench.measure.hosts import Order, start_process
+from bench.measure.hosts import start_process
 from bench.measure.processes.group import LocalProcess
 from bench.plan.distributed_config import DistributedConfig
-from bench.records.host import describe_code, host_id
-from bench.records.messages import Job
-from bench.records.variants import Variant
+from bench.records.host import cores, describe_code, host_id
 
 LEFT_ALONE = 1
-"""Exit code of a follower whose leader is gone. It is 0 if the leader has ended the run, however
-that went: rank 0's exit code speaks for all, and a launcher that ends a job as soon as any process
-fails must not end rank 0 while it says what was wrong."""
+"""Exit code of a follower that has lost its leader.
+
+It is 0 once the leader has ended the run, however that went: the exit code of rank 0 speaks for
+all, and a launcher that ends a job when any process fails must not end rank 0 during its report."""
 
 TERMINATION = (signal.SIGTERM, signal.SIGUSR1)
-"""Signals that end a run as Ctrl-C does. The second is the one that mpirun passes on."""
+"""Signals that end a run as Ctrl-C does. mpirun forwards the second one."""
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 _POLL_S = 0.2
 
 
 class Hello(TypedDict):
-    """What a process says of itself when it comes."""
+    """What a process reports about itself when it connects."""
 
     rank: int
     processes: int
-    """That it believes there are."""
+    """Number of processes that it was told of."""
     host: str
     cores: list[int]
     versions: dict[str, str]
-    """Of packages, and the commit of the checkout; empty where that is not of git."""
-
-
-class StartOrder(TypedDict):
-    """A bench.measure.hosts.Order, as it is sent, and what this process has to know beside it."""
-
-    job: Job
-    platform: str
-    devices: int
-    processes: int
-    variant: str
-    """Empty for none."""
-    coordinator: str
-    rank: int
-    place: int
-    """Of the process among those of its host, of which there are `neighbours`."""
-    neighbours: int
+    """Versions of packages, and the commit of the checkout (empty outside of git)."""
 
 
 def hello(config: DistributedConfig) -> Hello:
-    """About this process."""
-    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
+    """Describe this process."""
     return Hello(
         rank=config.rank,
         processes=config.world_size,
         host=host_id(),
-        cores=sorted(cores) or [*range(os.cpu_count() or 1)],
+        cores=sorted(cores()),
         versions={
             **{name: version(name) for name in _PACKAGES},
             "lockstep": describe_code()["commit"] or "",
@@ -76,19 +57,19 @@ def hello(config: DistributedConfig) -> Hello:
 
 
 def follow(member: Membership) -> int:
-    """Do what the leader says until it says that the run has ended.
+    """Obey the leader until it ends the run.
 
     Returns:
       The exit code of this process.
 
     Raises:
-      ClusterError: it cannot be reached.
+      ClusterError: the leader cannot be reached.
     """
     with _connect(member) as connection:
-        # The leader hears these as well, and ends the run in order.
+        # The leader receives these signals as well, and ends the run in order.
         for number in (signal.SIGINT, *TERMINATION):
             signal.signal(number, signal.SIG_IGN)
-        return _Follower(connection, hello(member.config)).follow()
+        return _Follower(connection).follow(hello(member.config))
 
 
 def _connect(member: Membership) -> Connection[Any, Any]:
@@ -96,7 +77,7 @@ def _connect(member: Membership) -> Connection[Any, Any]:
     until = time.monotonic() + COME_S
     while True:
         try:
-            return _knock(address, member.token)
+            return _authenticated(address, member.token)
         except AuthenticationError:
             raise ClusterError(f"{member.config.coordinator} is of another run") from None
         except (EOFError, OSError) as error:
@@ -108,34 +89,33 @@ def _connect(member: Membership) -> Connection[Any, Any]:
             time.sleep(_POLL_S)
 
 
-def _knock(address: tuple[str, int], token: bytes) -> Connection[Any, Any]:
+def _authenticated(address: tuple[str, int], token: bytes) -> Connection[Any, Any]:
     connection: Connection[Any, Any] = Client(address)
     if not connection.poll(COME_S):
-        raise TimeoutError("somebody listens there who says nothing")
+        raise TimeoutError("the listener there sends nothing")
     answer_challenge(connection, token)
     deliver_challenge(connection, token)
     return connection
 
 
 class _Follower:
-    def __init__(self, connection: Connection[Any, Any], own: Hello) -> None:
+    def __init__(self, connection: Connection[Any, Any]) -> None:
         self._connection = connection
-        self._hello = own
         self._lock = threading.Lock()
         self._process: LocalProcess | None = None
         self._attempt = ""
-        """Which of the leader's processes it is."""
+        """Identifies the process in messages to the leader."""
 
-    def follow(self) -> int:
+    def follow(self, own: Hello) -> int:
         try:
-            self._tell(self._hello)
+            self._send(own)
             while True:
                 if self._connection.poll(_POLL_S):
                     message = json.loads(self._connection.recv_bytes())
                     if "end" in message:
                         return 0
                     self._obey(message)
-                self._tell_if_ended()
+                self._report_end()
         except (EOFError, OSError):
             return LEFT_ALONE
         finally:
@@ -144,49 +124,33 @@ class _Follower:
 
     def _obey(self, message: dict[str, Any]) -> None:
         match message:
-            case {"start": start}:
-                self._attempt = start["job"]["attempt"]
-                self._process = _start(start, self._pass_on)
+            case {"start": order}:
+                self._attempt = order["job"]["attempt"]
+                self._process = start_process(order, self._forward)
             case {"say": line} if self._process is not None:
                 self._process.answer(line)
             case {"kill": _} if self._process is not None:
                 self._process.kill()
 
-    def _tell_if_ended(self) -> None:
-        code = None if self._process is None else self._process.code(0)
-        if self._process is not None and code is not None:
-            self._process.kill()  # what it left behind, and waits for its last lines
-            self._tell(
-                {
-                    "attempt": self._attempt,
-                    "ended": code,
-                    "tail": self._process.tail(),
-                    "killed_by_kernel": self._process.killed_by_kernel(),
-                }
-            )
-            self._process = None
+    def _report_end(self) -> None:
+        process = self._process
+        if process is None or (code := process.code(0)) is None:
+            return
+        process.kill()  # ends what it left behind, and waits for its last lines
+        self._send(
+            {
+                "attempt": self._attempt,
+                "ended": code,
+                "tail": process.tail(),
+                "killed_by_kernel": process.killed_by_kernel(),
+            }
+        )
+        self._process = None
 
-    def _pass_on(self, line: str | None) -> None:
+    def _forward(self, line: str | None) -> None:
         if line is not None:
-            self._tell({"attempt": self._attempt, "said": line})
+            self._send({"attempt": self._attempt, "said": line})
 
-    def _tell(self, message: object) -> None:
+    def _send(self, message: object) -> None:
         with self._lock:
             self._connection.send_bytes(json.dumps(message).encode())
-
-
-def _start(order: StartOrder, hear: Any) -> LocalProcess:
-    return start_process(
-        Order(
-            job=order["job"],
-            platform=order["platform"],
-            devices=order["devices"],
-            processes=order["processes"],
-            variant=Variant.parse(order["variant"]) if order["variant"] else None,
-        ),
-        order["coordinator"],
-        order["rank"],
-        hear,
-        neighbours=order["neighbours"],
-        place=order["place"],
-    )

@@ -1,7 +1,4 @@
-"""A child process that is asked one question, with all that it starts: gone when it has answered.
-
-Imports no jax.
-"""
+"""A child process that answers one question, and is ended with everything that it started."""
 
 from __future__ import annotations
 
@@ -28,11 +25,11 @@ class Answer:
     out: str
     err: str
     code: int | None
-    """As of subprocess, below 0 for a signal; None where it was ended because it took too long."""
+    """Exit code, negative for a signal; None if the child was ended because it took too long."""
 
     @property
     def ending(self) -> str:
-        """How it ended, as the rest of a sentence about it."""
+        """How the child ended, as the predicate of a sentence."""
         if self.code is None:
             return "took too long"
         if self.code < 0:
@@ -40,7 +37,7 @@ class Answer:
         return f"ended with exit code {self.code}"
 
     def last_lines(self, most: int) -> list[str]:
-        """Of what it wrote to stderr."""
+        """The last lines of its stderr that are not empty."""
         return [line for line in self.err.splitlines() if line.strip()][-most:]
 
     def quoted_lines(self) -> str:
@@ -49,7 +46,7 @@ class Answer:
 
 
 def signal_name(number: int) -> str:
-    """SIGSEGV, say."""
+    """Name a signal: `SIGSEGV`."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -57,7 +54,14 @@ def signal_name(number: int) -> str:
 
 
 class Child:
-    """A child process that has been asked. As a context, it is gone at the end of it."""
+    """A child process with a question on its stdin; a context that ends it.
+
+    Args:
+      command: the command to start.
+      question: the whole input.
+      environment: the whole environment.
+      heard: receives every line of its stdout when it comes, in another thread.
+    """
 
     def __init__(
         self,
@@ -66,14 +70,6 @@ class Child:
         environment: Mapping[str, str],
         heard: Callable[[str], None] | None = None,
     ) -> None:
-        """Start it, and write the question to its stdin.
-
-        Args:
-          command: of the child.
-          question: whole.
-          environment: whole.
-          heard: called with every line of its stdout when it comes, in another thread.
-        """
         self._heard_at = time.monotonic()
         self._guard: Guard | None = Guard()
         self._process = subprocess.Popen(  # noqa: S603 (our own command)
@@ -105,7 +101,7 @@ class Child:
         self.end()
 
     def answer(self, timeout_s: float) -> Answer:
-        """Wait until it ends by itself, or has said nothing on its stdout for so many seconds."""
+        """Wait until it ends, or until its stdout has been silent for this many seconds."""
         code = self._process.poll()
         while code is None and (left_s := self._heard_at + timeout_s - time.monotonic()) > 0:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -114,7 +110,7 @@ class Child:
         return Answer("".join(self._out), "".join(self._err), code)
 
     def end(self) -> None:
-        """End it, and all that it has started, which could keep its output open."""
+        """End it and everything that it started, which could keep its output open."""
         if self._guard is None:
             return
         self._guard.end_all()
@@ -130,7 +126,7 @@ class Child:
             self._heard_at = time.monotonic()
             self._out.append(line)
             if heard is not None and line.endswith("\n"):  # else it was cut off
-                with contextlib.suppress(OSError):  # nobody may be listening to what is told
+                with contextlib.suppress(OSError):  # the listener may write to a closed pipe
                     heard(line)
 
         assert self._process.stdout is not None, "it is a pipe"  # noqa: S101
@@ -143,17 +139,17 @@ def ask(
     """Start a child, write the question to its stdin, and wait until it ends.
 
     Args:
-      command: of the child.
-      question: whole.
-      environment: whole.
-      timeout_s: without a line on its stdout, after which it is ended.
+      command: the command to start.
+      question: the whole input.
+      environment: the whole environment.
+      timeout_s: seconds of silence on its stdout after which the child is ended.
     """
     with Child(command, question, environment) as child:
         return child.answer(timeout_s)
 
 
 def _say(pipe: IO[str], text: str) -> None:
-    # It may end before it has read all.
+    # The child may end before it has read everything.
     with contextlib.suppress(BrokenPipeError), pipe:
         pipe.write(text)
 

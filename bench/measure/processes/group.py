@@ -1,7 +1,4 @@
-"""The worker processes of a launch: started together, heard together, gone together.
-
-Imports no jax.
-"""
+"""The worker processes of a launch: they start together, and end together."""
 
 from __future__ import annotations
 
@@ -29,49 +26,35 @@ COMMAND: tuple[str, ...] = (sys.executable, "-m", "bench.worker")
 
 _POLL_S = 0.2
 _LEAVE_S = 60.0
-"""A process whose output is closed may take so long to end, and others to follow rank 0."""
+"""Time that a process may take to end once its output is closed, or once rank 0 has ended."""
 _TAIL_LINES = 40
 _LINE_CHARACTERS = 1 << 16
-"""What a process writes beside its events is read in pieces of this size: it may have no lines."""
-
-
-@dataclass(frozen=True)
-class Start:
-    """What a worker process is started with."""
-
-    job: str
-    """Its first line."""
-    environment: Mapping[str, str]
-    cores: set[int] | None
-    """That it is kept to; None for all."""
-    shares_host: bool
-    """Whether it is one of several that wait for one another. Such a process runs under SCHED_BATCH
-    where there is that: woken for each piece of a message, it would otherwise interrupt others."""
+"""Other output of a process is read in pieces of this size, because it may lack newlines."""
 
 
 class Process(Protocol):
     """A worker process, on this host or on another."""
 
     def answer(self, line: str) -> None:
-        """Send a line to its stdin, without waiting until it reads."""
+        """Queue a line for its stdin."""
 
     def code(self, timeout_s: float) -> int | None:
-        """Its exit code, negative for a signal; None if it has not ended by then."""
+        """Wait for its exit code, negative for a signal; None if it runs on."""
 
     def stopped(self) -> bool:
-        """Whether it is held by a signal, such as SIGSTOP."""
+        """Whether a signal such as SIGSTOP has stopped it."""
 
     def tail(self) -> list[str]:
-        """The last lines that it wrote beside its events."""
+        """The last lines of its stderr."""
 
     def turn(self) -> tuple[str, float]:
-        """Who has the turn in the rounds, or had it at its end, and since how many seconds."""
+        """The arm whose turn it is in the rounds (or was at the end), and for how many seconds."""
 
     def killed_by_kernel(self) -> bool | None:
-        """Whether, until its end, the kernel killed for want of memory; None where unknown."""
+        """Whether the kernel killed a process of its host to free memory; None if unknown."""
 
     def kill(self) -> None:
-        """End it, and whatever it started."""
+        """End it and everything that it started."""
 
 
 @dataclass(frozen=True)
@@ -79,21 +62,21 @@ class End:
     """How a launch's processes ended."""
 
     code: int
-    """Exit code of the first that failed, or of rank 0."""
+    """Exit code of the first process that failed, or of rank 0."""
     rank: int
-    """Whose it is."""
+    """Rank of that process."""
     late: str = ""
-    """Which deadline passed; empty if none did."""
+    """The deadline that passed; empty if none did."""
     stopped: tuple[int, ...] = ()
-    """Ranks that a signal, such as SIGSTOP, held at that time."""
+    """Ranks that a signal such as SIGSTOP had stopped by then."""
 
 
 class Group:
-    """The processes of a launch, by rank, which are all gone when the context ends.
+    """The processes of a launch by rank, a context that ends them all.
 
     Args:
-      start: starts the process of a rank; it passes on its lines, and None after the last.
-      count: of processes.
+      start: starts the process of a rank, which passes on its lines, and None after the last.
+      count: number of processes.
     """
 
     def __init__(
@@ -124,11 +107,11 @@ class Group:
             process.kill()
 
     def answer(self, line: str) -> None:
-        """Send a line to the process that asks for it: rank 0."""
+        """Send a line to rank 0, which waits for it."""
         self.processes[0].answer(line)
 
-    def _told(self, rank: int, value: Any) -> None:
-        """What one process tells the others; they all hear it once all have told something."""
+    def _exchange(self, rank: int, value: Any) -> None:
+        """Note a value of one process; once all have sent one, send them all to each."""
         self._values[rank] = value
         if len(self._values) == len(self.processes):
             line = json.dumps([value for _, value in sorted(self._values.items())])
@@ -141,14 +124,14 @@ class Group:
         return [*self._tails[rank], *self.processes[rank].tail()]
 
     def turn(self) -> tuple[str, float]:
-        """Who has the turn in the rounds, or had it at the end, and since how many seconds.
+        """The arm whose turn it is in the rounds (or was at the end), and for how many seconds.
 
-        All processes take the same turns, and that of rank 0 is on this host.
+        All processes take the same turns, and rank 0 runs on this host.
         """
         return self.processes[0].turn()
 
     def killed_by_kernel(self, rank: int) -> bool | None:
-        """Whether the kernel killed for want of memory on a process's host; None where unknown."""
+        """Whether the kernel killed a process of a rank's host to free memory; None if unknown."""
         return self.processes[rank].killed_by_kernel()
 
     def follow(
@@ -156,12 +139,12 @@ class Group:
         hear: Callable[[int, dict[str, Any]], None],
         overdue: Callable[[float], str],
     ) -> End:
-        """Pass events on until all have ended, one has failed, or a deadline passes.
+        """Pass events on until all processes have ended, one has failed, or a deadline passes.
 
         Args:
-          hear: is given every event and the rank that it is from.
-          overdue: which deadline has passed, or an empty string, given the seconds since the last
-            event of any process.
+          hear: receives the rank and the event.
+          overdue: names the deadline that has passed, or returns an empty text, given the seconds
+            since the last event of any process.
         """
         heard = time.monotonic()
         for rank, line in self._heard():
@@ -175,7 +158,7 @@ class Group:
             if event is not None:
                 heard = now
                 if event["event"] == "tell":
-                    self._told(rank, event["value"])
+                    self._exchange(rank, event["value"])
                 else:
                     hear(rank, event)
             elif line:
@@ -186,7 +169,7 @@ class Group:
         raise AssertionError("the lines of a process end with None")
 
     def _end(self, rank: int) -> End | None:
-        """What it means for the launch that a process has closed its output; None if nothing."""
+        """Decide whether a process that has closed its output ends the launch; None if not."""
         code = self.processes[rank].code(_LEAVE_S)
         if code is None:
             return self._cut(rank, f"did not end within {_LEAVE_S:g} s")
@@ -201,30 +184,43 @@ class Group:
         return End(self.processes[rank].code(_LEAVE_S) or 0, rank, late, stopped)
 
     def _heard(self) -> Iterator[tuple[int, str | None]]:
-        """Lines as they come; an empty one now and then where none does."""
+        """Yield lines and their ranks as they come; if none does, an empty line now and then."""
         while True:
             try:
                 yield self._lines.get(timeout=_POLL_S)
             except queue.Empty:
                 for process in self.processes:
                     if process.code(0) is not None:
-                        # A child that it left behind may hold the pipe open: this ends the reading.
+                        # A child that it left behind may keep the pipe open.
                         process.kill()
                 yield 0, ""
 
 
 class LocalProcess:
-    """A worker process on this host, and whatever it starts.
+    """A worker process on this host, with everything that it starts.
 
     Args:
-      start: what it is started with.
-      hear: is given each line of its output, and None after the last.
+      job: its first line of input.
+      hear: receives each line of its output, and None after the last.
+      environment: the whole environment.
+      cores: cores that it may use; None for all.
+      shares_host: whether it is one of several processes that wait for one another. Such a process
+        runs under SCHED_BATCH where that exists: otherwise it would interrupt the others whenever
+        a piece of a message wakes it.
     """
 
-    def __init__(self, start: Start, hear: Callable[[str | None], None]) -> None:
+    def __init__(
+        self,
+        job: str,
+        hear: Callable[[str | None], None],
+        *,
+        environment: Mapping[str, str],
+        cores: set[int] | None,
+        shares_host: bool,
+    ) -> None:
         self._hear = hear
-        self._said: queue.Queue[str | None] = queue.Queue()
-        self.answer(start.job)
+        self._answers: queue.Queue[str | None] = queue.Queue()
+        self.answer(job)
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._guard: Guard | None = Guard()
         self._turns = Turns()
@@ -235,7 +231,7 @@ class LocalProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**start.environment, **self._guard.environment, **self._turns.environment},
+            env={**environment, **self._guard.environment, **self._turns.environment},
             pass_fds=(self._turns.descriptor,),
             text=True,
             errors="replace",
@@ -243,11 +239,11 @@ class LocalProcess:
         )
         process = self._process
         self._guard.watch(process.pid)
-        # It reads its job first, and starts its threads, which inherit this, only then.
+        # Its threads inherit this: it reads its job before it starts them.
         with contextlib.suppress(ProcessLookupError):
-            if start.cores is not None:
-                os.sched_setaffinity(process.pid, start.cores)
-            if start.shares_host and hasattr(os, "SCHED_BATCH"):
+            if cores is not None:
+                os.sched_setaffinity(process.pid, cores)
+            if shares_host and hasattr(os, "SCHED_BATCH"):
                 os.sched_setscheduler(process.pid, os.SCHED_BATCH, os.sched_param(0))
         self._threads = [
             threading.Thread(target=self._feed, daemon=True),
@@ -258,18 +254,18 @@ class LocalProcess:
             thread.start()
 
     def answer(self, line: str) -> None:
-        """Send a line to its stdin, without waiting until it reads."""
-        self._said.put(line)
+        """Queue a line for its stdin."""
+        self._answers.put(line)
 
     def code(self, timeout_s: float) -> int | None:
-        """Its exit code, negative for a signal; None if it has not ended by then."""
+        """Wait for its exit code, negative for a signal; None if it runs on."""
         try:
             return self._process.wait(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             return None
 
     def stopped(self) -> bool:
-        """Whether it is held by a signal, such as SIGSTOP."""
+        """Whether a signal such as SIGSTOP has stopped it."""
         try:
             return bool(psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED)
         except psutil.Error:
@@ -280,34 +276,34 @@ class LocalProcess:
         return [line for line in self._tail if line.strip()]
 
     def turn(self) -> tuple[str, float]:
-        """Who has the turn in the rounds, or had it at its end, and since how many seconds."""
+        """The arm whose turn it is in the rounds (or was at the end), and for how many seconds."""
         return self._turn if self._guard is None else self._turns.read()
 
     def killed_by_kernel(self) -> bool | None:
-        """Whether, until its end, the kernel killed for want of memory; None where unknown."""
+        """Whether the kernel killed a process of its host to free memory; None if unknown."""
         return killed_by_kernel(self._oom_kills, read_counters())
 
     def kill(self) -> None:
-        """End it, and whatever it started."""
+        """End it and everything that it started."""
         if self._guard is None:
             return
         self._turn = self._turns.read()
-        # Even if the worker itself is gone: it may have left children behind.
+        # Even if the worker itself is gone, it may have left children behind.
         self._guard.end_all()
         self._process.wait()
         self._guard.dismiss()
         self._guard = None
         self._turns.close()
-        self._said.put(None)
+        self._answers.put(None)
         for thread in self._threads:
             thread.join(timeout=5)
 
     def _feed(self) -> None:
         stdin = self._process.stdin
         assert stdin is not None, "it is a pipe"  # noqa: S101
-        # A worker that dies before it reads shows by its exit code.
+        # The exit code tells if a worker dies before it reads.
         with contextlib.suppress(OSError), stdin:
-            while (line := self._said.get()) is not None:
+            while (line := self._answers.get()) is not None:
                 stdin.write(f"{line}\n")
                 stdin.flush()
 
@@ -324,7 +320,7 @@ class LocalProcess:
 
 
 def free_port(address: str) -> int:
-    """A TCP port of an address of this host that nobody listens on."""
+    """Return a TCP port of an address of this host that nobody listens on."""
     with socket.socket() as probe:
         probe.bind((address, 0))
         port: int = probe.getsockname()[1]
@@ -332,7 +328,7 @@ def free_port(address: str) -> int:
 
 
 def _parse(line: str) -> dict[str, Any] | None:
-    """An event, or None for a line that is none."""
+    """Parse an event; None for any other line."""
     try:
         event = json.loads(line)
     except ValueError:

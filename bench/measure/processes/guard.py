@@ -1,10 +1,10 @@
-"""Ends all processes of a worker: also those that left its group, and also if the front is killed.
+"""A guard that ends all processes of a worker, even those that left its process group.
 
-Whatever a worker starts inherits a mark in its environment, by which it is found (on Linux; in a
-process started with an empty environment, and on other systems, by the worker's process group
-alone). A small process of its own waits until its stdin is closed, which the system does when the
-front dies, however it dies. Run by its path, it imports the standard library only, to start at
-once and to need next to nothing.
+Everything that a worker starts inherits a mark in its environment, by which Linux finds it. On
+other systems, and for a process with an empty environment, only the worker's process group counts.
+The guard works even if the front is killed: it is a small process that waits until its stdin is
+closed, which the system does however the front dies. It is started by the path of this file and
+imports the standard library alone, so that it starts quickly and needs little memory.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from pathlib import Path
 from typing import IO
 
 MARK = "LOCKSTEP_WORKER"
-"""Variable of the environment; another value for each guard."""
+"""Environment variable whose value differs for each guard."""
 
 GONE_S = 5.0
-"""Most time to wait for killed processes: one that waits for a device cannot be killed."""
+"""Time to wait for killed processes: one that waits for a device cannot be killed."""
 
 _DISMISSED = "dismissed"
 
 
 def marked(mark: str, variable: str = MARK) -> list[int]:
-    """Processes that have the mark in the environment they were started with."""
+    """Find the processes that were started with the mark in their environment."""
     wanted = f"{variable}={mark}".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -41,12 +41,12 @@ def marked(mark: str, variable: str = MARK) -> list[int]:
 
 
 def end_all(mark: str, groups: Iterable[int]) -> None:
-    """Kill process groups and everything that has the mark, and wait until it is gone."""
+    """Kill process groups and all processes with the mark, and wait until they are gone."""
     for group in groups:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
     end = time.monotonic() + GONE_S
-    # What starts another process while this looks is found the next time.
+    # A process that is started while this loop looks is found the next time.
     while (left := marked(mark)) and time.monotonic() < end:
         for process in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -55,7 +55,7 @@ def end_all(mark: str, groups: Iterable[int]) -> None:
 
 
 class Guard:
-    """Guards workers that are started with `environment` and named by `watch`."""
+    """Guards workers that are started with `environment` and registered by `watch`."""
 
     def __init__(self) -> None:
         self._mark = uuid.uuid4().hex
@@ -70,20 +70,20 @@ class Guard:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the environment of a worker needs beside its own."""
+        """Variables to add to the environment of a worker."""
         return {MARK: self._mark}
 
     def watch(self, group: int) -> None:
-        """A process group of a worker."""
+        """Register the process group of a worker."""
         self._groups.append(group)
         self._say(str(group))
 
     def end_all(self) -> None:
-        """End the workers and all that they started, at once."""
+        """End the workers and everything that they started, at once."""
         end_all(self._mark, self._groups)
 
     def dismiss(self) -> None:
-        """Nothing is left to guard."""
+        """End the guard, because nothing is left to guard."""
         self._say(_DISMISSED)
         with contextlib.suppress(OSError):
             self._stdin.close()
@@ -95,14 +95,14 @@ class Guard:
         return self._process.stdin
 
     def _say(self, line: str) -> None:
-        # Somebody may have killed the guard; the front ends its workers itself as long as it lives.
+        # Somebody may have killed the guard; a front that lives ends its workers itself.
         with contextlib.suppress(OSError):
             self._stdin.write(f"{line}\n")
             self._stdin.flush()
 
 
 def main() -> None:
-    """Wait for the end of stdin; unless dismissed before, end everything."""
+    """Wait until stdin is closed; end everything unless the guard was dismissed before."""
     lines = sys.stdin.read().split()
     if _DISMISSED not in lines:
         end_all(sys.argv[1], map(int, lines))

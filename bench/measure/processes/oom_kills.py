@@ -1,8 +1,8 @@
-"""Was it the kernel that killed for want of memory? Its counters tell. Imports no jax.
+"""The counters of the kernel's out-of-memory killer.
 
-SIGKILL looks the same whoever sends it. Linux counts the kills of its own out-of-memory killer: of
-the whole system in /proc/vmstat (since 4.13), and of a control group in its memory.events (version
-2) or memory.oom_control (version 1). They are raised before the signal is sent.
+SIGKILL looks the same whoever sends it. Linux counts the kills of its out-of-memory killer: those
+of the whole system in /proc/vmstat (since 4.13), and those of a control group in its memory.events
+(version 2) or memory.oom_control (version 1). The counters rise before the signal is sent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Counters = Mapping[str, int]
 
 
 def read_counters(root: Path = Path("/")) -> Counters:
-    """The counters that can be read: none of them on other systems, and in some containers."""
+    """Read the counters that exist: none on other systems, and in some containers."""
     found = {}
     for path in (root / "proc/vmstat", *_group_files(root)):
         try:
@@ -31,7 +31,7 @@ def read_counters(root: Path = Path("/")) -> Counters:
 
 
 def killed_by_kernel(before: Counters, after: Counters) -> bool | None:
-    """Whether the out-of-memory killer struck between two readings; None where none can tell."""
+    """Whether the out-of-memory killer struck between two readings; None if no counter exists."""
     both = before.keys() & after.keys()
     if not both:
         return None
@@ -39,7 +39,7 @@ def killed_by_kernel(before: Counters, after: Counters) -> bool | None:
 
 
 def _group_files(root: Path) -> list[Path]:
-    """Files of this process's control group, where they may be mounted."""
+    """Files of this process's control group, in the places where they may be mounted."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -54,6 +54,6 @@ def _group_files(root: Path) -> list[Path]:
             folder, name = mounted / "memory", "memory.oom_control"
         else:
             continue
-        # In a container the group itself may be what is mounted.
+        # In a container, the group itself may be mounted.
         files += [folder / path.lstrip("/") / name, folder / name]
     return files
