@@ -56,7 +56,8 @@ def table(results: FaultResults) -> rich.table.Table:
     """The columns that fit a terminal. `left` counts leftover processes and incomplete files."""
     # This column alone shrinks; its lines are truncated rather than wrapped.
     ending = rich.table.Column("how its cell ended", min_width=11)
-    headings = ("fault", "", ending, "other cells", ">exit", ">ended after", ">left")
+    fixed = [rich.table.Column(name, no_wrap=True) for name in ("fault", "", "others")]
+    headings = (*fixed[:2], ending, fixed[2], ">exit", ">ended", ">left")
     rows = (
         (
             row["name"],
@@ -69,7 +70,7 @@ def table(results: FaultResults) -> rich.table.Table:
         )
         for row in _rows(results)
     )
-    return terminal.table(*headings, rows=rows)
+    return terminal.table(*headings, rows=rows, gap=1)
 
 
 def build(folder: Path, results: FaultResults) -> Path:
