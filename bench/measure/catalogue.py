@@ -1,4 +1,4 @@
-"""What there is to run, and on what. A child process looks, so that this one never imports jax."""
+"""The catalogue of what can run here, from a child process that imports jax and all files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.records.printable import readable
 
 COMMAND = (sys.executable, "-m", "bench.worker.answer.available")
 TIMEOUT_S = 300.0
-"""Long enough for an accelerator's first start."""
+"""Enough for the first start of an accelerator."""
 
 _FOLDERS = {
     "--implementation-path": "implementations",
@@ -27,38 +27,39 @@ _FOLDERS = {
 
 
 def path_faults(option: str, paths: Sequence[str]) -> list[str]:
-    """What is wrong with files named on the command line, found before anything is imported.
+    """Find out what is wrong with files named on the command line, without importing them.
 
     Args:
       option: `--implementation-path` or `--workload-path`.
       paths: as typed.
     """
-    built_in = {path.stem: path for path in (ROOT / _FOLDERS[option]).glob("*.py")}
+    folder = _FOLDERS[option]
+    built_in = {path.stem: path for path in (ROOT / folder).glob("*.py")}
     faults = []
     seen: dict[str, str] = {}
     for text in paths:
         path = Path(text)
+        name, other = path.stem, built_in.get(path.stem)
         if not path.is_file():
-            near = sorted(other.name for other in path.parent.glob("*.py"))[:5]
+            near = sorted(file.name for file in path.parent.glob("*.py"))[:5]
             beside = f"; beside it: {', '.join(near)}" if near else ""
-            faults.append(f"{option}: there is no file {text}{beside}")
-        elif path.suffix != ".py" or not path.stem.isidentifier():
-            faults.append(f"{option}: {text} is not named like a Python module, NAME.py")
-        elif path.stem == TWIN:
-            faults.append(f"{option}: {TWIN} is the name of the baseline's copy; rename {text}")
-        elif path.stem in seen:
-            faults.append(f"{option}: {text} and {seen[path.stem]} have the same name; rename one")
-        elif path.stem in built_in and not path.samefile(built_in[path.stem]):
-            folder = _FOLDERS[option]
-            faults.append(f"{option}: {text} has the name of {folder}/{path.name}; rename it")
-        elif path.stem in built_in:
-            faults.append(f"{option}: {text} is there already; select it by its name, {path.stem}")
-        seen.setdefault(path.stem, text)
-    return faults
+            faults.append(f"there is no file {text}{beside}")
+        elif path.suffix != ".py" or not name.isidentifier():
+            faults.append(f"{text} is not named like a Python module, NAME.py")
+        elif name == TWIN:
+            faults.append(f"{TWIN} is the name of the baseline's copy; rename {text}")
+        elif name in seen:
+            faults.append(f"{text} and {seen[name]} have the same name; rename one")
+        elif other is not None and not path.samefile(other):
+            faults.append(f"{text} has the name of {folder}/{path.name}; rename it")
+        elif other is not None:
+            faults.append(f"{text} is there already; select it by its name, {name}")
+        seen.setdefault(name, text)
+    return [f"{option}: {fault}" for fault in faults]
 
 
 def file_faults(implementation_paths: Sequence[str], workload_paths: Sequence[str]) -> list[str]:
-    """What is wrong with files of both kinds; see `path_faults`."""
+    """Find out what is wrong with files of both kinds; see `path_faults`."""
     return [
         *path_faults("--implementation-path", implementation_paths),
         *path_faults("--workload-path", workload_paths),
@@ -70,11 +71,11 @@ def read_catalogue(
 ) -> Catalogue:
     """Ask a child process for devices, versions, implementations and workloads.
 
-    A file that ends the process which imports it (os._exit, a crash, a loop without end) has that
-    as its error, and another process is asked about the rest.
+    If a file ends the process that imports it (os._exit, a crash, an endless loop), that becomes
+    the file's error, and another process is asked about the rest.
 
     Raises:
-      ChildError: it ended without an answer, and no file is to blame.
+      ChildError: the process ended without an answer, and no file is to blame.
     """
     request: CatalogueRequest = {
         "implementation_paths": [str(Path(path).resolve()) for path in implementation_paths],
@@ -83,20 +84,14 @@ def read_catalogue(
     }
     while True:
         answer = ask(COMMAND, json.dumps(request), child_environment(), TIMEOUT_S)
-        said = _read(answer.out)
-        if answer.code == 0 and said and isinstance(said[-1], dict):
-            return cast(
-                "Catalogue",
-                {
-                    **said[-1],
-                    "implementation_paths": request["implementation_paths"],
-                    "workload_paths": request["workload_paths"],
-                },
-            )
-        file = said[-1] if said else None
+        values = _read(answer.out)
+        if answer.code == 0 and values and isinstance(values[-1], dict):
+            paths = {name: request[name] for name in ("implementation_paths", "workload_paths")}
+            return cast("Catalogue", {**values[-1], **paths})
+        file = values[-1] if values else None
         if not isinstance(file, str) or file in request["fatal"]:
             raise ChildError(
-                "cannot find out what there is to run: `python -m bench.worker.answer.available` "
+                "cannot list what can run here: `python -m bench.worker.answer.available` "
                 f"{answer.ending}. Its last lines:\n{answer.quoted_lines()}"
             )
         last = "".join(f"; its last line: {line}" for line in answer.last_lines(1))
@@ -104,9 +99,9 @@ def read_catalogue(
 
 
 def _read(text: str) -> list[Any]:
-    """The lines that are JSON: the files that were imported, then the catalogue."""
-    found = []
+    """Parse the lines that are JSON: the files that were imported, then the catalogue."""
+    values = []
     for line in text.splitlines():
         with contextlib.suppress(ValueError):
-            found.append(json.loads(line))
-    return found
+            values.append(json.loads(line))
+    return values

@@ -1,5 +1,6 @@
-"""Stands in for `python -m bench.worker.answer.available`; implementations/ and bench/contract/workloads/ lie in
-FAKE_ROOT, and where that lacks them in the checkout.
+"""Stands in for `python -m bench.worker.answer.available`.
+
+Implementations and workloads are those of FAKE_ROOT, and those of the checkout that it lacks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which process of a run this is, and where the one of rank 0 listens."""
+"""The place of this process in a distributed run: its rank, and where rank 0 listens."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from bench.records.messages import Meeting
 RENDEZVOUS = (sys.executable, "-m", "bench.worker.answer.rendezvous")
 _BACKLOG = 128
 COME_S = 300.0
-"""All processes must have come within so long."""
+"""Time within which all processes must connect."""
 
 TOKEN = "LOCKSTEP_TOKEN"  # noqa: S105 (the name of a variable)
-"""What processes that are told of one another by variables authenticate with. Without it, whoever
-reaches the port may join, as with jax's own coordinator."""
+"""Variable with the shared token of processes that find one another by variables. Without it,
+anybody who reaches the port may join, as with jax's own coordinator."""
 
 
 class ClusterError(Exception):
@@ -35,22 +35,22 @@ class Membership:
     """One process's place in a run."""
 
     config: DistributedConfig
-    """Its rank, how many there are, and where that of rank 0 listens."""
+    """Its rank, the number of processes, and where rank 0 listens."""
     token: bytes
     server: socket.socket | None = None
-    """Of rank 0, where it listens already."""
+    """The listening socket of rank 0, if there is one already."""
 
 
 def membership(how: str) -> Membership:
-    """Find out which process of a run this is.
+    """Find out this process's place in a run.
 
     Args:
-      how: `auto` (by MASTER_ADDR, WORLD_SIZE and RANK where they are set, else by jax's own
-        detection), `env` (by these variables alone), or the path of a DistributedConfig's TOML,
-        whose ranks the variables replace where they are set.
+      how: `auto` (the variables MASTER_ADDR, WORLD_SIZE and RANK if they are set, otherwise jax's
+        own detection), `env` (these variables only), or the path of a TOML file of a
+        DistributedConfig, whose ranks are replaced by the variables that are set.
 
     Raises:
-      ClusterError: that cannot be found out.
+      ClusterError: the place cannot be found out.
       DistributedConfigError: the variables or the file are wrong.
     """
     if how == "auto" and not {"MASTER_ADDR", "WORLD_SIZE", "RANK"} <= os.environ.keys():
@@ -77,8 +77,8 @@ def _read(path: Path) -> DistributedConfig:
 
 
 def _detected() -> Membership:
-    """By jax's own detection, in a process of its own."""
-    # Listens before it is known which process is of rank 0: the others are told where.
+    """Use jax's own detection, in a child process."""
+    # Every process listens, because the detection tells all of them where rank 0 listens.
     server, token = _listen(), secrets.token_hex(16)
     address, port = server.getsockname()
     try:
@@ -99,7 +99,7 @@ def _detected() -> Membership:
 
 
 def _listen() -> socket.socket:
-    """At the address that this host's own name has, as gloo does."""
+    """Listen at the address of this host's own name, as gloo does."""
     name = socket.gethostname()
     try:
         return socket.create_server((name, 0), backlog=_BACKLOG)
@@ -127,11 +127,10 @@ def _meet(own: dict[str, str | int]) -> Meeting:
         said = done.stderr.strip().splitlines()[-5:]
     if str(own["address"]).startswith("127."):
         said.append(
-            f"(If there are other hosts: they do not reach {own['address']}, to which this host's "
-            "own name leads.)"
+            f"(Other hosts cannot reach {own['address']}, the address of this host's own name.)"
         )
     raise ClusterError(
         "--distributed auto: MASTER_ADDR, WORLD_SIZE and RANK are not set, and jax's own "
-        "detection finds no cluster, or not all of it. It said:\n"
+        "detection finds no cluster, or only a part of it. Its output:\n"
         + "\n".join(f"  {line}" for line in said)
     )
