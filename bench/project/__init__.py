@@ -1,6 +1,6 @@
-"""What steps would take on hardware that is not here. Imports no jax.
+"""Predictions of steps on hardware that is not here.
 
-`hardware`, `placement` and `collectives` are the sheets and what they come to; `programs` and
-`formulae` what steps do; `steps` puts them together, and `calibration` and `checks` say how sure
-that is. `projection` and `plan` are what is asked for.
+`hardware`, `link_placement` and `collective_costs` describe chips and links. `compiled_programs`
+and `program_formulae` give the work of a step. `step_model` combines them into a time; `calibration`
+and `published_results` measure its error. `projection` and `mesh_ranking` answer requests.
 """

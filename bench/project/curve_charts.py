@@ -111,7 +111,7 @@ def _plot(title: str, projection: Projection, hardware: str, points: Sequence[Po
         share.axhline(1, color=style.MUTED, linewidth=1, linestyle=style.GUIDE, zorder=1.5)
         share.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:.0f} %"))
         time.set_title("Step time (lower is better)")
-        share.set_title("Efficiency relative to the fewest (higher is better)")
+        share.set_title("Relative efficiency (higher is better)")
         return style.render(figure, slug, title)
 
 
@@ -192,5 +192,5 @@ def _legend(lines: Sequence[_Line], names: Sequence[str], hardware: str) -> list
     precisions = {cell.program.options.precision for line in lines for cell in line.cells}
     if precisions:
         handles.append(style.guide(f"measured here, {', '.join(sorted(precisions))}", "solid"))
-    band = f"{hardware}: 95 % interval; of efficiency, all overlaps"
+    band = f"{hardware}: 95 % interval, or range of efficiency"
     return [*handles, Patch(facecolor=style.MUTED, alpha=0.2, label=band)]

@@ -69,9 +69,6 @@ class Calibration:
         return self.shares.get(implementation, self.share)
 
 
-IDEAL = Calibration(share=1.0, exposed=0.0, overhead_s=0.0, spread=0.0)
-
-
 @dataclass(frozen=True)
 class Collective:
     """All of a step's collectives of one kind along the same axes."""

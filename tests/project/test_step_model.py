@@ -14,13 +14,14 @@ from bench.project.collective_costs import Route, Switch
 from bench.project.compiled_programs import Program
 from bench.project.hardware import hardware, known
 from bench.project.machines import Machine, MachineError, of_ceilings, of_sheet
-from bench.project.step_model import IDEAL, Calibration, predict, work
+from bench.project.step_model import Calibration, predict, work
 from bench.records.cells import StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.rows import Ceilings, Communication
 
 GB = 1e9
 MIB = 2**20
+IDEAL = Calibration(share=1.0, exposed=0.0, overhead_s=0.0, spread=0.0)
 
 
 def communication(kind: str, axes: list[str], payload: float, count: int = 1) -> Communication:
