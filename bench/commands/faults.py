@@ -24,7 +24,7 @@ JOBS = min(usable_cores() + 1, 8)
 DEVIATED = 1
 """Exit code if a fault left something else behind than it must."""
 
-SETTINGS = {"epilog": exit_codes({0: "all ended as they must", DEVIATED: "something was lost"})}
+SETTINGS = {"epilog": exit_codes({0: "all ended as expected", DEVIATED: "something was lost"})}
 
 
 def faults(
