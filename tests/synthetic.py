@@ -178,30 +178,42 @@ def append(
     samples = [row for attempt in attempts for row in attempt[0]]
     cells = [row for attempt in attempts for row in attempt[1]]
     blocks = [attempt[2] for attempt in attempts]
-    store.append_launch(directory, samples, cells, blocks, traces or (), losses or ())
+    store.add_launch(directory, samples, cells, blocks, traces or (), losses or ())
 
 
-def rewrite(directory: Path, file: str, change: Callable[[Any], None]) -> None:
-    """Change a run's manifest, or every row of a file, as if it had been stored like that."""
-    manifest = store.read_manifest(directory)
-    if file == store.MANIFEST:
+def rewrite(directory: Path, kind: str, change: Callable[[Any], None]) -> None:
+    """Change a run's manifest, or every row of a kind, as if it had been stored like that.
+
+    Args:
+      directory: of the run.
+      kind: `manifest`, `blocks`, `cells`, `traces`, `losses` or `samples`.
+      change: changes a row in place.
+    """
+    if kind == "manifest":
+        manifest = store.read_manifest(directory)
         change(manifest)
         store.write_manifest(directory, manifest)
         return
-    names = (store.SAMPLES, store.CELLS, store.TRACES, store.LOSSES)
-    texts = {name: (directory / name).read_bytes() for name in names if (directory / name).exists()}
-    launches = (directory / store.LAUNCHES).read_bytes().splitlines()
-    for name in (*texts, store.LAUNCHES):
-        (directory / name).unlink()
-    for launch in map(json.loads, launches):
-        rows: dict[str, list[Any]] = {name: [] for name in names}
-        for name, extent in launch["stored"].items():
-            text = texts[name][extent["offset"] : extent["offset"] + extent["bytes"]]
-            rows[name] = [json.loads(line) for line in text.splitlines()]
-        for row in launch["blocks"] if file == store.LAUNCHES else rows[file]:
+    launches = launches_of(directory)
+    for path in launch_files(directory):
+        path.unlink()
+    for launch in launches:
+        for row in launch[kind]:
             change(row)
-        samples, cells, traces, losses = rows.values()
-        store.append_launch(directory, samples, cells, launch["blocks"], traces, losses)
+        store.add_launch(directory, **launch)
+
+
+def launch_files(directory: Path) -> list[Path]:
+    return sorted((directory / store.LAUNCHES).iterdir())
+
+
+def launches_of(directory: Path) -> list[dict[str, list[Any]]]:
+    """The rows of each stored launch, by kind."""
+    launches = []
+    for path in launch_files(directory):
+        head, beside, *samples, _ = map(json.loads, path.read_bytes().splitlines())
+        launches.append({**head, **beside, "samples": samples})
+    return launches
 
 
 def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str]) -> Attempt:

@@ -94,7 +94,7 @@ def newest_run(a: str, b: str) -> store.Run:
             stored = store.read(folder)
         except store.StoreError:  # perhaps of another version; the next one may do
             continue
-        cells = [row["cell"] for row in stored.rows(store.TRACES)]
+        cells = [row["cell"] for row in stored.traces]
         if {a, b} <= set(cells):
             run = store.load(folder)
             warn_of_damage(folder, run.damaged)
@@ -112,9 +112,9 @@ def newest_run(a: str, b: str) -> store.Run:
 
 
 def _traced_folders() -> list[Path]:
-    """Folders of runs with traces, the newest first."""
-    folders = [path.parent for path in REPORTS.glob(f"*/{store.TRACES}")]
-    return sorted(folders, key=lambda folder: -(folder / store.TRACES).stat().st_mtime)
+    """Folders of runs, the newest first."""
+    folders = [path.parent for path in REPORTS.glob(f"*/{store.LAUNCHES}")]
+    return sorted(folders, key=lambda folder: -(folder / store.LAUNCHES).stat().st_mtime)
 
 
 def _no_trace(name: str, run: store.Run, traced: Iterable[str]) -> str:

@@ -205,7 +205,7 @@ class Engine:
         traces = [row for attempt in attempts for row in attempt.traces]
         losses = [row for attempt in attempts for row in attempt.losses]
         with storing(directory, resume=directory.name):
-            store.append_launch(directory, samples, rows, blocks, traces, losses)
+            store.add_launch(directory, samples, rows, blocks, traces, losses)
         state.cells += rows
         monitor.end(block, number, [row["status"] for row in rows], verdicts)
 

@@ -7,7 +7,6 @@ the retries end.
 
 from __future__ import annotations
 
-import re
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ from bench.measure.processes.group import Group
 from bench.measure.worker_report import WorkerReport
 from bench.plan.presets import SILENCE_S
 from bench.records.cells import Block, Cell
+from bench.records.files import file_name
 from bench.records.host import load_average
 from bench.records.messages import ENOUGH, MORE, Job, PhaseEvent, WorkerSettings
 from bench.records.rows import BlockRow, CellRow, LossRow, SampleRow, TraceRow, block_fields
@@ -140,7 +140,7 @@ class _Worker:
             job["phases"] = {}
         if settings.program_cache is not None:
             # What an arm compiles in one block must not save it compiling in another.
-            folder = re.sub(r"[^\w.=-]", "_", run.block.name)
+            folder = file_name(run.block.name)
             job["program_cache"] = str(Path(settings.program_cache, folder))
         return job
 

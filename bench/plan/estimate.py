@@ -57,7 +57,7 @@ def read_history(reports: Path, platform: str) -> History:
 
 
 def _overheads(run: store.Stored) -> History:
-    attempts = {(row["cell"], row["launch"]): row["attempt"] for row in run.rows(store.CELLS)}
+    attempts = {(row["cell"], row["launch"]): row["attempt"] for row in run.cell_rows}
     counts = Counter(attempts.values())
     return {
         (

@@ -58,6 +58,11 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
+def file_name(text: str) -> str:
+    """Replace what a file name may not have, such as slashes and commas, by underscores."""
+    return re.sub(r"[^\w.=-]", "_", text)
+
+
 def sealed(text: str) -> bytes:
     """Add a CRC-32 of the text of a JSON object to it, as its last entry, and a newline."""
     body = text.rstrip().removesuffix("}").rstrip().encode()

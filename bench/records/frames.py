@@ -29,7 +29,7 @@ from bench.records.rows import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
     from pathlib import Path
 
 _NESTED: dict[type, dict[str, type]] = {
@@ -39,12 +39,12 @@ _NESTED: dict[type, dict[str, type]] = {
 """Keys that become columns of their own: `compile_trace_s`, `memory_total_bytes` ..."""
 
 
-def of_samples(spans: Sequence[memoryview]) -> pd.DataFrame:
-    """Samples, as whole lines of JSON. There may be very many."""
+def of_samples(texts: Iterable[bytes]) -> pd.DataFrame:
+    """Samples, given as lines of JSON. There may be very many."""
     columns = _columns(SampleRow)
-    if not spans:
+    text = b"".join(texts)
+    if not text:
         return pd.DataFrame(columns=columns)
-    text = spans[0] if len(spans) == 1 else b"".join(spans)  # copied only where parts are missing
     table = arrow_json.read_json(pa.BufferReader(text))
     frame: pd.DataFrame = table.flatten().to_pandas()
     frame.columns = [str(name).replace(".", "_") for name in frame.columns]

@@ -59,7 +59,7 @@ def read(folder: Path) -> list[MaxBatchRow]:
 def damage(folder: Path) -> list[Damage]:
     """What was changed since it was stored."""
     return [
-        Damage(FILE, f"line {number}", files.CHANGED)
+        Damage(f"{FILE}, line {number}", files.CHANGED)
         for number, row in enumerate(_unsealed(folder), 1)
         if row is None
     ]

@@ -1,10 +1,7 @@
-"""The rows a run stores: the one interface between measuring and reporting. Imports no jax.
+"""The rows that a run stores: the one interface between measuring and reporting.
 
-A run is a folder `reports/<run>/` with a `manifest.json` and append-only files of JSON lines. A
-launch's samples and what its traces showed are appended first, then its cells, then its one line in
-`launches.jsonl`, which says where they lie: what no such line speaks of was cut off, and readers
-ignore it. That line and the manifest end with a checksum, `crc32`, of their own text. Times carry
-their unit in their name; `_ns` are integers (means of them floats), `_s` floats, `_bytes` integers.
+bench.records.store says which file holds them. Times carry their unit in their name; `_ns` are
+integers (means of them floats), `_s` floats, `_bytes` integers.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 from bench.records.cells import Block
 from bench.records.statuses import Status
 
-SCHEMA = 5
+SCHEMA = 6
 Category = Literal["matmul", "elementwise", "layout", "collective", "control", "unknown"]
 """What an operation is for: `layout` only arranges data, `control` runs other operations, and
 `unknown` is of a program that could not be found."""
@@ -95,7 +92,7 @@ class Turn(TypedDict):
 
 
 class SampleRow(Turn):
-    """`samples.jsonl`: a turn, and the measurement it is of."""
+    """A turn, with its block and launch."""
 
     block: str
     attempt: str
@@ -254,7 +251,7 @@ import of the project or of their own, by its path from where it is imported."""
 
 
 class CellRow(BlockFields):
-    """`cells.jsonl`: how one cell ended."""
+    """How one cell ended."""
 
     cell: str
     implementation: str
@@ -342,7 +339,7 @@ class OpTime(TypedDict):
 
 
 class TraceRow(BlockFields):
-    """`traces.jsonl`: what the trace of one cell showed."""
+    """What the trace of one cell showed."""
 
     cell: str
     implementation: str
@@ -363,7 +360,7 @@ class TraceRow(BlockFields):
 
 
 class LossRow(BlockFields):
-    """`losses.jsonl`: the loss curve of one arm: see bench.worker.phases.training.
+    """The loss curve of one arm: see bench.worker.phases.training.
 
     All arms of a block start from the same parameters and take the same batches.
     """
@@ -435,25 +432,6 @@ class BlockRow(BlockFields):
     load_before: float
     """1-minute load average of the host when the worker started."""
     load_after: float
-
-
-class Extent(TypedDict):
-    """Where a launch's rows lie in a file."""
-
-    offset: int
-    """In bytes, of the first one."""
-    bytes: int
-    crc32: int
-    """Of all of them."""
-
-
-class LaunchRow(TypedDict):
-    """`launches.jsonl`: one launch of a block; written last."""
-
-    blocks: list[BlockRow]
-    """A row an attempt. There are several where cells had to run in workers of their own."""
-    stored: dict[str, Extent]
-    """What it stored in each other file, by the file's name."""
 
 
 class Manifest(TypedDict):

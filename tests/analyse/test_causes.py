@@ -226,10 +226,9 @@ def test_two_cells_of_a_stored_run_are_explained(reports: Path) -> None:
 def test_the_newest_run_with_both_cells_is_taken(reports: Path) -> None:
     for number, plan in enumerate([PLAN, replace(PLAN, ratios={"jit_spmd": 1.0})]):
         folder = synthetic.write(reports, plan, f"run{number}")
-        os.utime(folder / "traces.jsonl", (1e9 + number, 1e9 + number))
+        os.utime(folder / "launches", (1e9 + number, 1e9 + number))
     assert explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")[0].run == "run0"
-    (reports / "broken").mkdir()
-    (reports / "broken/traces.jsonl").write_text("")
+    (reports / "broken/launches").mkdir(parents=True)
     assert explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")[0].run == "run0"
 
 
@@ -263,12 +262,13 @@ def test_cells_that_cannot_be_explained(reports: Path) -> None:
 
 def test_the_command_names_what_was_set_aside(reports: Path) -> None:
     synthetic.write(reports, replace(PLAN, launches=2))
-    path = reports / "synthetic" / store.SAMPLES
+    path = synthetic.launch_files(reports / "synthetic")[-1]
     path.write_bytes(path.read_bytes()[:-10])
     done = CliRunner().invoke(app, ["explain", f"{PLACE}/slow", f"{PLACE}/jit_spmd"])
     assert done.exit_code == 0, done.output
-    assert done.stderr.startswith("warning: reports/synthetic: set aside: samples.jsonl, bytes ")
-    assert "launch 2): the file ends at" in done.stderr
+    told = f"warning: reports/synthetic: set aside: launches/{path.name}: differs from"
+    assert done.stderr.startswith(told)
+    assert "_launch2.jsonl" in done.stderr
     assert "With a wait after every step" in " ".join(done.stdout.split())
 
 

@@ -95,7 +95,7 @@ def test_curves_that_end_early_or_are_missing_are_named(tmp_path: Path) -> None:
         if row["arm"] == "right":
             row.update(arm="elsewhere")
 
-    synthetic.rewrite(directory, store.LOSSES, change)
+    synthetic.rewrite(directory, "losses", change)
     run = store.load(directory)
     found = cell_table.build(run)
     (one,) = loss_curves.find(found)
@@ -117,7 +117,7 @@ def test_without_a_reference_there_is_no_difference(tmp_path: Path) -> None:
         if row["arm"] == WHOLE_BATCH:
             row.update(losses=[], reason="oom: no room")
 
-    synthetic.rewrite(directory, store.LOSSES, change)
+    synthetic.rewrite(directory, "losses", change)
     run = store.load(directory)
     found = cell_table.build(run)
     assert all(one.farthest is None for one in loss_curves.find(found))

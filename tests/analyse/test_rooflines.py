@@ -77,7 +77,7 @@ def test_without_ceilings_there_is_no_roof() -> None:
 
 def built(tmp_path: Path, change: Any = lambda _: None) -> cell_table.Tables:
     directory = synthetic.write(tmp_path, dataclasses.replace(PLAN, launches=2))
-    synthetic.rewrite(directory, store.LAUNCHES, change)
+    synthetic.rewrite(directory, "blocks", change)
     return cell_table.build(store.load(directory))
 
 

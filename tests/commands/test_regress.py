@@ -311,7 +311,7 @@ def test_a_head_that_fails_in_one_launch_is_broken(tmp_path: Path) -> None:
         if row["implementation"] == "flaky" and row["launch"] == 1:
             row |= {"status": "timeout", "reason": "no sign of life"}
 
-    synthetic.rewrite(directory, store.CELLS, fail_once)
+    synthetic.rewrite(directory, "cells", fail_once)
     found = gate_outcome.judge(store.load(directory))
     assert [case.word for case in found.cases] == ["broken", "same"]
     assert found.cases[0].reason == "timeout: no sign of life"

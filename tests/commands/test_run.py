@@ -210,9 +210,9 @@ def test_a_killed_run_is_continued_and_comes_to_the_same(front: Front) -> None:
     assert elsewhere.told(**behaviour)(*words).code == 1
     resume = ("run", "--resume", "r")
     killed = [
-        (words, f"{store.SAMPLES} 0 0.5", 0),
-        (resume, f"{store.CELLS} 1 0.6", 1),
-        (resume, f"{store.LAUNCHES} 1 0.9", 2),
+        (words, "0 0.5", 0),
+        (resume, "1 0.6", 1),
+        (resume, "1 1.0", 2),
     ]
     front.told(**behaviour)
     for command, place, launches in killed:
@@ -220,7 +220,8 @@ def test_a_killed_run_is_continued_and_comes_to_the_same(front: Front) -> None:
         assert front(*command).code == -signal.SIGKILL
         stored = front.stored("r")
         assert len(stored.blocks.groupby(["block", "launch"])) == launches
-        assert place.split()[0] in {damage.file for damage in stored.damaged}
+        assert stored.damaged == [], "what was half-written is no launch"
+        assert list((front.folder / "reports/r" / store.LAUNCHES).glob("*.part"))
     del front.environment["FAKE_KILL"]
 
     # Killed while a worker measures; until then, nobody else may go on with it.
@@ -250,23 +251,25 @@ def test_a_killed_run_is_continued_and_comes_to_the_same(front: Front) -> None:
     assert len(launches) <= len(planned) + len(killed) + 1
 
 
+NAME = "mlp-base_data=1_b256_fp32"
+
+
 def test_what_is_damaged_is_measured_again(front: Front) -> None:
     words = ("--launches", "2", "-k", "data=1")
     front("run", *SMALL, "--run", "r", *words)
     before = outcome(front.stored("r"))
-    path = front.folder / "reports/r" / store.SAMPLES
+    path = front.folder / "reports/r" / store.LAUNCHES / f"0001_{NAME}_launch1.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"round": 1', b'"round": 7', 1))
     done = front("run", "--resume", "r", "-k", "data=1")
     assert done.code == 0, done
-    assert "reports/r: set aside: samples.jsonl, bytes 0 to" in done.out
-    assert "(mlp-base/data=1/b256/fp32, launch 1): differs from what was stored" in done.out
+    assert f"reports/r: set aside: launches/{path.name}: differs from what was stored" in done.out
     assert [(job["launch"], bool(job["proved"])) for job in front.jobs] == [
         (0, False), (1, True), (0, False),
     ]  # fmt: skip
     stored = front.stored("r")
     assert outcome(stored) == before
     (damage,) = stored.damaged
-    assert damage.what.endswith("; measured again since")
+    assert damage.reason.endswith("; measured again since")
 
 
 @pytest.fixture

@@ -159,7 +159,7 @@ def check(launches: Launches, folder: Path | None = None) -> store.Run:
 def interrupt(launches: Launches, how: Callable[[], object]) -> None:
     """Once a run of LONG has stored a launch, and is at the next."""
     log = launches.folder / "reports" / "tried" / store.LAUNCHES
-    launches.wait_for("a launch is stored", lambda: log.exists() and log.read_text())
+    launches.wait_for("a launch is stored", lambda: log.exists() and any(log.glob("*.jsonl")))
     launches.wait_for("the next has begun", lambda: launches.workers() == 2)
     how()
 

@@ -82,9 +82,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         row["energy"] = {"counted": ["CPU package"], "period_s": 0.001, "reason": ""}
 
     synthetic.rewrite(
-        directory, store.SAMPLES, lambda row: row.update(energy={"joules": 200.0, "seconds": 2.0})
+        directory, "samples", lambda row: row.update(energy={"joules": 200.0, "seconds": 2.0})
     )
-    synthetic.rewrite(directory, store.LAUNCHES, launch)
+    synthetic.rewrite(directory, "blocks", launch)
     rows.write(directory, [LARGEST])
     report_files.build(store.load(directory))
     return directory

@@ -144,7 +144,7 @@ def differ(manifest) -> None:
 
 def test_what_differs_is_said_first_with_both_values(tmp_path: Path) -> None:
     a, b = (synthetic.write(tmp_path, PLAN, name) for name in ("before", "after"))
-    synthetic.rewrite(b, store.MANIFEST, differ)
+    synthetic.rewrite(b, "manifest", differ)
     found = comparison_page.build(store.load(a), store.load(b), tmp_path / "out", None)
     expected = {
         ("machine", "Platform", "cpu", "gpu"),
@@ -283,7 +283,7 @@ def test_compile_time_and_memory_are_shown_where_they_changed(tmp_path: Path) ->
 
     a, b = (synthetic.write(tmp_path, PLAN, name) for name in ("before", "after"))
     assert "memory" not in printed(run_changes.compare(store.load(a), store.load(b)))
-    synthetic.rewrite(b, store.CELLS, heavier)
+    synthetic.rewrite(b, "cells", heavier)
     found = run_changes.compare(store.load(a), store.load(b))
     for change in found.changes:
         expected = (2.0, 1.5) if change.implementation == "nnx_jit" else (None, None)
@@ -303,7 +303,7 @@ def test_other_work_is_said_to_be_other_work(tmp_path: Path) -> None:
     def more(row) -> None:
         row["model_flops"] *= 2 if row["workload"] == "mlp" else 1
 
-    synthetic.rewrite(b, store.CELLS, more)
+    synthetic.rewrite(b, "cells", more)
     found = run_changes.compare(store.load(a), store.load(b))
     caveat = next(c for c in comparison_sentences.caveats(found) if c.title == "Not the same work")
     assert "mlp-base/data=1/b64/fp32 and mlp-base/data=2/b64/fp32" in caveat.text
@@ -327,7 +327,7 @@ def test_what_was_measured_of_other_contents_is_named(tmp_path: Path) -> None:
         for hashes in row["sources"].values():
             hashes["bench/contract/__init__.py"] = "d" * 16
 
-    synthetic.rewrite(b, store.CELLS, share)
+    synthetic.rewrite(b, "cells", share)
     found = run_changes.compare(store.load(a), store.load(b))
     assert [d.name for d in found.differences if d.kind == "sources"] == [
         "bench/contract/__init__.py",
@@ -344,11 +344,11 @@ def test_damage_is_said_on_stderr_and_on_the_page(
     monkeypatch.chdir(tmp_path)
     for name in ("before", "after"):
         synthetic.write(tmp_path / "reports", PLAN, name)
-    path = tmp_path / "reports" / "after" / store.CELLS
+    path = synthetic.launch_files(tmp_path / "reports" / "after")[0]
     path.write_bytes(path.read_bytes().replace(b'"status": "ok"', b'"status": "no"', 1))
     done = command("before", "after")
     assert done.exit_code == 0, done.output
-    assert done.stderr.startswith("warning: reports/after: set aside: cells.jsonl, bytes 0 to ")
+    assert done.stderr.startswith("warning: reports/after: set aside: launches/0001_")
     assert "Damaged files in B" in done.stdout
     assert "Damaged files in A" not in done.stdout
     assert (
@@ -384,7 +384,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Compared, Path]:
         manifest["environment"] = {HOSTILE: HOSTILE}
         manifest["git"]["commit"] = HOSTILE
 
-    synthetic.rewrite(paths[1], store.MANIFEST, spoil)
+    synthetic.rewrite(paths[1], "manifest", spoil)
     return comparison_page.build(*map(store.load, paths), folder / "out", None), folder / "out"
 
 

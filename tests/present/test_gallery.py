@@ -64,11 +64,11 @@ def test_a_run_is_published_and_listed(checkout):
     assert done.output.splitlines() == [f"published: reports/{NAME}", f"to commit: {command}"]
     published = sorted(path.name for path in (reports / NAME).iterdir())
     assert published == [
-        *("blocks.csv", "cells.csv", "cells.jsonl", "launches.jsonl", "manifest.json", "plots"),
-        *("report.html", "report.md", "samples.csv", "samples.jsonl"),
+        *("blocks.csv", "cells.csv", "launches", "manifest.json", "plots"),
+        *("report.html", "report.md", "samples.csv"),
     ]
-    for file in ("launches.jsonl", "cells.jsonl", "samples.jsonl"):
-        assert (reports / NAME / file).read_bytes() == (reports / "mine" / file).read_bytes()
+    for file in synthetic.launch_files(reports / "mine"):
+        assert (reports / NAME / "launches" / file.name).read_bytes() == file.read_bytes()
     manifest = store.read_manifest(reports / "mine")
     assert store.read_manifest(reports / NAME) == {**manifest, "run": NAME}
     git(checkout, *command.split()[1:])
@@ -147,7 +147,7 @@ def test_what_tells_of_the_machine_is_not_published(
     synthetic.write(checkout / "reports", plan, "mine")
     done = lockstep("publish", "mine")
     assert done.exit_code == exits.BAD_INPUT
-    assert "cells.jsonl, line 2: " in done.output
+    assert "launch1.jsonl, line 1: " in done.output
     assert told in done.output
     assert [path.name for path in (checkout / "reports").iterdir()] == ["mine"]
 
@@ -158,11 +158,11 @@ def test_too_large_damaged_or_empty_runs_are_not_published(checkout, quick_repor
     with monkeypatch.context() as patch:
         patch.setattr(published_run, "MOST_BYTES", 1000)
         assert "MiB, and may have 0" in lockstep("publish", "mine").output
-    with (run / store.CELLS).open("r+b") as file:
+    with synthetic.launch_files(run)[0].open("r+b") as file:
         file.write(b"X")
     done = lockstep("publish", "mine")
     assert done.exit_code == exits.BAD_INPUT
-    assert "reports/mine is damaged: cells.jsonl" in done.output
+    assert "reports/mine is damaged: launches/0001_" in done.output
     store.create(reports, synthetic.manifest(PLAN, "empty"))
     assert "has no cells" in lockstep("publish", "empty").output
     assert sorted(path.name for path in reports.iterdir()) == ["empty", "mine"]
@@ -252,7 +252,7 @@ def test_stored_text_is_escaped(tmp_path, monkeypatch):
     def name_it(manifest):
         manifest["host"]["cpu"] = "<b>[x](y)"
 
-    synthetic.rewrite(run, store.MANIFEST, name_it)
+    synthetic.rewrite(run, "manifest", name_it)
     index.build(tmp_path)
     assert "&lt;b&gt;[x](y)" in (tmp_path / index.PAGE).read_text()
     assert "&lt;b&gt;\\[x\\](y)" in (tmp_path / index.MARKDOWN).read_text()

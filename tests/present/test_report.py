@@ -346,7 +346,7 @@ def test_a_copy_that_differs_from_its_original_is_an_alarm(tmp_path: Path) -> No
     def slower(row) -> None:
         row["throughput_ns"] *= 1.2 if row["arm"] == "twin" else 1
 
-    synthetic.rewrite(directory, store.SAMPLES, slower)
+    synthetic.rewrite(directory, "samples", slower)
     run = store.load(directory)
     titles = [c.title for c in caveats.caveats(cell_table.build(run), run.manifest)]
     assert "Two copies of one program differ" in titles
@@ -354,15 +354,16 @@ def test_a_copy_that_differs_from_its_original_is_an_alarm(tmp_path: Path) -> No
 
 def test_what_was_set_aside_is_a_caveat(tmp_path: Path) -> None:
     directory = synthetic.write(tmp_path, dataclasses.replace(SMALL, launches=12))
-    (directory / store.SAMPLES).unlink()
+    for path in synthetic.launch_files(directory):
+        path.write_bytes(path.read_bytes()[:-9])
     run = store.load(directory)
     (text,) = [
         c.text
         for c in caveats.caveats(cell_table.build(run), run.manifest)
         if c.title == "Damaged files"
     ]
-    assert text.startswith("12 parts of the stored files could not be used. samples.jsonl, ")
-    assert "launch 8): the file ends at 0; and 4 more." in text
+    assert text.startswith("12 parts of the stored files could not be used. launches/0001_")
+    assert "_launch8.jsonl: differs from what was stored (CRC-32); and 4 more." in text
 
 
 def test_few_rounds_resolve_nothing(tmp_path: Path) -> None:
@@ -463,8 +464,8 @@ def test_cells_with_the_same_reason_are_one_row(found: Tables) -> None:
 def test_the_same_rows_give_the_same_bytes(directory: Path, tmp_path: Path) -> None:
     again = tmp_path / "elsewhere"
     again.mkdir()
-    for name in (store.MANIFEST, store.SAMPLES, store.CELLS, store.LAUNCHES):
-        shutil.copy(directory / name, again)
+    shutil.copy(directory / store.MANIFEST, again)
+    shutil.copytree(directory / store.LAUNCHES, again / store.LAUNCHES)
     report_files.build(store.load(again))
     made = sorted(p.relative_to(again) for p in again.rglob("*") if p.is_file())
     assert {p.suffix for p in made} == {".html", ".md", ".csv", ".parquet", ".svg", ".png",

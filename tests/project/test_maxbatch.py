@@ -418,7 +418,7 @@ def stored(tmp_path, monkeypatch):
         (tmp_path / name).write_text(f"name = '{name}'\n")
     ratios = {"a": 1.0, "b": 2.0, "loop": 3.0}
     folder = synthetic.write(tmp_path / "reports", synthetic.Plan(devices=(2,), ratios=ratios))
-    synthetic.rewrite(folder, store.CELLS, lambda row: row.update(memory=None))
+    synthetic.rewrite(folder, "cells", lambda row: row.update(memory=None))
     there = {
         **catalogue(),
         "implementations": [{"name": name, "path": f"{name}.py"} for name in ratios],
@@ -529,7 +529,7 @@ def test_what_the_run_has_read_counts_where_nothing_has_changed(stored, same, ba
         key = stored.contents.key(Cell.of(row))
         row.update(memory={"total_bytes": 1e9}, key=key if same else "of another machine")
 
-    synthetic.rewrite(stored.path, store.CELLS, planned)
+    synthetic.rewrite(stored.path, "cells", planned)
     assert stored.call("-k", "not loop", "--memory", LIMIT).exit_code == 0
     assert [row["batch"] for row in largest_batches.read(stored.path)] == [batch, batch]
 

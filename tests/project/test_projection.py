@@ -307,7 +307,7 @@ def test_a_run_that_nothing_can_be_made_of_is_refused(folder, tmp_path) -> None:
     def without(row) -> None:
         row["ceilings"] = None
 
-    synthetic.rewrite(bare, store.LAUNCHES, without)
+    synthetic.rewrite(bare, "blocks", without)
     with pytest.raises(BadInput, match="has no ceilings"):
         projected(bare)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -56,28 +55,19 @@ def test_default_names_are_unique_and_asked_names_exact(tmp_path: Path) -> None:
         store.create(tmp_path, synthetic.manifest(PLAN, run="../elsewhere"))
 
 
-FILES = [store.SAMPLES, store.TRACES, store.LOSSES, store.CELLS, store.LAUNCHES]
-"""In the order in which they are appended to."""
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_every_cut_of_the_last_launch_leaves_the_first_alone(tmp_path: Path, file: str) -> None:
-    """As a writer leaves it who is killed while it writes `file`."""
+def test_a_launch_that_was_half_written_is_no_launch(tmp_path: Path) -> None:
+    """As a writer leaves it who is killed: its draft never took the file's place."""
     directory = store.create(tmp_path, synthetic.manifest(PLAN))
     first, last = PLAN.blocks()
     append(directory, first)
-    before = {name: (directory / name).stat().st_size for name in FILES}
     append(directory, last)
-    for later in FILES[FILES.index(file) :]:
-        os.truncate(directory / later, before[later] + (100 if later == file else 0))
+    path = synthetic.launch_files(directory)[-1]
+    path.rename(path.with_name(f"{path.name}.123.part"))
     run = store.load(directory)
     assert set(run.blocks["block"]) == {first.name}
     assert set(run.cells["block"]) == {first.name}
     assert set(run.samples["block"]) == {first.name}
-    named = FILES[: FILES.index(file) + 1]
-    assert {damage.file for damage in run.damaged} == set(named)
-    assert all("half-written" in damage.what for damage in run.damaged)
-    # Resuming writes whole lines after the torn one, and nothing is amiss any more.
+    assert run.damaged == []
     append(directory, last)
     again = store.load(directory)
     assert list(again.blocks["block"]) == [first.name, last.name]
@@ -92,17 +82,7 @@ def test_attempts_of_a_launch_count_together(tmp_path: Path) -> None:
     plan = replace(PLAN, devices=(1,), alone=frozenset({"nnx_jit"}))
     directory = synthetic.write(tmp_path, plan)
     assert len(store.load(directory).blocks) == 2
-    assert len((directory / store.LAUNCHES).read_bytes().splitlines()) == 1
-
-
-def test_a_torn_line_longer_than_a_page_is_dropped(tmp_path: Path) -> None:
-    directory = synthetic.write(tmp_path, PLAN)
-    whole = (directory / store.CELLS).read_bytes()
-    (directory / store.CELLS).write_bytes(whole + b"{" + b"x" * 200_000)
-    append(directory, next(replace(PLAN, devices=(4,)).blocks()))
-    cells = (directory / store.CELLS).read_bytes()
-    assert cells.startswith(whole + b'{"cell": "')
-    assert len(store.load(directory).blocks) == 3
+    assert len(synthetic.launch_files(directory)) == 1
 
 
 def test_the_last_row_of_a_cell_counts_in_each_launch(tmp_path: Path) -> None:
@@ -127,7 +107,7 @@ def test_what_is_no_run_is_said_clearly(tmp_path: Path) -> None:
     with pytest.raises(store.StoreError, match="not JSON"):
         store.load(tmp_path)
     path.write_text('{"schema": 99}')
-    with pytest.raises(store.StoreError, match="schema 99; this version reads schema 5"):
+    with pytest.raises(store.StoreError, match="schema 99; this version reads schema 6"):
         store.load(tmp_path)
 
 
@@ -149,24 +129,30 @@ def cut(text: bytes, place: int) -> bytes:
 
 
 @pytest.mark.parametrize("spoil", [flipped, cut])
-@pytest.mark.parametrize("file", [store.MANIFEST, *FILES])
+@pytest.mark.parametrize("number", [None, 0, 1])
 def test_damage_is_named_and_never_read_as_data(
-    stored: store.Run, tmp_path: Path, file: str, spoil: Callable[[bytes, int], bytes]
+    stored: store.Run,
+    tmp_path: Path,
+    number: int | None,
+    spoil: Callable[[bytes, int], bytes],
 ) -> None:
-    text = (stored.directory / file).read_bytes()
     shutil.copytree(stored.directory, tmp_path / "r")
-    path = tmp_path / "r" / file
+    path = tmp_path / "r" / store.MANIFEST
+    if number is not None:
+        path = synthetic.launch_files(tmp_path / "r")[number]
+    text = path.read_bytes()
     ends = [place + shift for place in line_ends(text) for shift in (-1, 0, 1)]
     places = {*range(0, len(text), len(text) // 16), *(p for p in ends if p < len(text))}
     for place in sorted(places):
         path.write_bytes(spoil(text, place))
-        if file == store.MANIFEST:
+        if number is None:
             with pytest.raises(store.StoreError, match=r"r/manifest\.json"):
                 store.load(tmp_path / "r")
             continue
         run = store.load(tmp_path / "r")
-        assert run.damaged, place
-        assert file in {damage.file for damage in run.damaged} or not run.damaged[0].block
+        assert [str(damage) for damage in run.damaged] == [
+            f"launches/{path.name}: {files.CHANGED}"
+        ], place
         # What is read is what was stored, launch by launch.
         kept = set(run.blocks["block"])
         assert kept < set(stored.blocks["block"])
@@ -183,38 +169,33 @@ def line_ends(text: bytes) -> list[int]:
 
 
 def test_damage_says_where_it_is(stored: store.Run, tmp_path: Path) -> None:
-    shutil.copytree(stored.directory, tmp_path / "r")
-    text = (tmp_path / "r" / store.CELLS).read_bytes()
-    (tmp_path / "r" / store.CELLS).write_bytes(flipped(text, 1))
-    lines = (tmp_path / "r" / store.LAUNCHES).read_bytes().splitlines(keepends=True)
-    (tmp_path / "r" / store.LAUNCHES).write_bytes(b"".join([*lines, lines[1]]))
-    run = store.load(tmp_path / "r")
-    extent = json.loads(lines[0])["stored"][store.CELLS]
-    block = next(PLAN.blocks()).name
-    assert [str(damage) for damage in run.damaged] == [
-        "launches.jsonl, line 3: repeats a launch",
-        f"cells.jsonl, bytes 0 to {extent['bytes'] - 1} ({block}, launch 1): {files.CHANGED}",
+    directory = tmp_path / "r"
+    shutil.copytree(stored.directory, directory)
+    first, second = synthetic.launch_files(directory)
+    first.write_bytes(flipped(first.read_bytes(), 1))
+    shutil.copy(second, second.with_name(second.name.replace("0002", "0004")))
+    assert [str(damage) for damage in store.load(directory).damaged] == [
+        f"launches/{first.name}: {files.CHANGED}",
+        f"launches/{second.name.replace('0002', '0004')}: repeats a launch",
+        "launches/0003: the file is missing",
     ]
-    (tmp_path / "r" / store.SAMPLES).unlink()
-    lost = [d.what for d in store.load(tmp_path / "r").damaged if d.file == store.SAMPLES]
-    assert lost == ["the file ends at 0"] * 2
+    append(directory, next(PLAN.blocks()))
+    again = store.load(directory)
+    assert again.damaged[0].reason == f"{files.CHANGED}; measured again since"
+    assert len(again.blocks) == 2
+    first.unlink()
+    assert "launches/0001: the file is missing" in map(str, store.load(directory).damaged)
 
 
 def test_what_is_stored_while_it_is_read_is_no_damage(
     stored: store.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(stored.directory, tmp_path / "r")
-    read = store._bytes
-
-    def meanwhile(path: Path) -> bytes:
-        if path.name == store.SAMPLES:
-            monkeypatch.setattr(store, "_bytes", read)
-            block = next(replace(PLAN, devices=(4,)).blocks())
-            synthetic.append(tmp_path / "r", synthetic.attempt(PLAN, block, 0, "all", ["pmap"]))
-        return read(path)
-
-    monkeypatch.setattr(store, "_bytes", meanwhile)
-    run = store.load(tmp_path / "r")
+    files_before = store._launch_files(tmp_path / "r")
+    append(tmp_path / "r", next(replace(PLAN, devices=(4,)).blocks()))
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_launch_files", lambda _: files_before)
+        run = store.load(tmp_path / "r")
     assert run.damaged == []
     assert len(run.blocks) == 2
     assert len(store.load(tmp_path / "r").blocks) == 3

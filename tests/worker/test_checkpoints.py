@@ -334,7 +334,7 @@ def test_a_report_tells_seconds_bytes_and_bandwidth(tmp_path: Path) -> None:
         devices=(2,), ratios={"jit_spmd": 1.0, "pmap": 1.1}, launches=2, checkpoints=True
     )
     directory = synthetic.write(tmp_path, plan)
-    synthetic.rewrite(directory, store.CELLS, without_room)
+    synthetic.rewrite(directory, "cells", without_room)
     content = cell_table.build(store.load(directory))
     found = told.find(content.comparisons, content.checkpoints)
     assert [(row["implementation"], row["what"]) for row in found] == [

@@ -246,8 +246,8 @@ def counted(folder, period_s, reason="", seconds=2.0):
         kinds = [] if reason else ["CPU package"] * 2
         row["energy"] = {"counted": kinds, "period_s": period_s, "reason": reason}
 
-    synthetic.rewrite(directory, store.SAMPLES, sample)
-    synthetic.rewrite(directory, store.LAUNCHES, launch)
+    synthetic.rewrite(directory, "samples", sample)
+    synthetic.rewrite(directory, "blocks", launch)
     run = store.load(directory)
     return run, cell_table.build(run)
 

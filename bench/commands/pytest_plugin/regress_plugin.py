@@ -40,7 +40,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, Any, Any]:
 
 def _exit_code(pytest_code: int, front: Front) -> int:
     directory = front.engine.directory
-    if directory is not None and (directory / store.LAUNCHES).is_file():
+    if directory is not None and (directory / store.LAUNCHES).is_dir():
         # Libraries of the report's numbers take seconds to load: see run_plugin.py.
         from bench.analyse import gate_outcome
         from bench.present import gate_comment

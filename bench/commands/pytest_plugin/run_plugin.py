@@ -321,7 +321,7 @@ class Front:
         if self._benchmarks is not None:
             text = json.dumps(self._benchmarks, indent=4, default=str)
             files.write(directory / BENCHMARK_JSON, text)
-        if (directory / store.LAUNCHES).is_file():
+        if (directory / store.LAUNCHES).is_dir():
             # Drawing libraries take seconds to load, so they are loaded when nobody waits.
             from bench.present.report_files import build
 

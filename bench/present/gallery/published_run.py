@@ -22,16 +22,6 @@ MOST_BYTES = 20 * 2**20
 _SHOWN = 10
 """Private details that an error message lists."""
 
-_STORED = (
-    store.LAUNCHES,
-    store.CELLS,
-    store.SAMPLES,
-    store.TRACES,
-    store.LOSSES,
-    MAX_BATCH,
-)
-"""Files that everything else is built from, beside the manifest."""
-
 _COMMON = {"", "localhost", "root", "runner", "ubuntu", "user"}
 """Names of users and hosts that identify nobody, and are ordinary words."""
 
@@ -74,9 +64,9 @@ def publish(run: store.Run, reports: Path) -> Path:
         folder = Path(draft, target.name)
         folder.mkdir()
         store.write_manifest(folder, {**run.manifest, "run": target.name})
-        for file in _STORED:
-            if (run.directory / file).exists():
-                shutil.copy(run.directory / file, folder)
+        shutil.copytree(run.directory / store.LAUNCHES, folder / store.LAUNCHES)
+        if (run.directory / MAX_BATCH).exists():
+            shutil.copy(run.directory / MAX_BATCH, folder)
         projection = run.directory / predicted_curves.PAGE.parent
         if projection.is_dir():
             shutil.copytree(projection, folder / predicted_curves.PAGE.parent)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
-from bench.records import store
 from bench.trials.faults import run_scenarios
 from bench.trials.faults.run_scenarios import (
     Trial,
@@ -148,10 +147,10 @@ FAULTS = (
           run_scenarios.same_name),
     Fault("resumed-while-measured", RUN, "a run is resumed while it is still measured",
           run_scenarios.resumed_while_measured),
-    Fault("changed-samples", STORED, f"a byte in the middle of {store.SAMPLES} is changed",
-          damaged(store.SAMPLES, run_scenarios.change_a_byte)),
-    Fault("changed-cells", STORED, f"a byte in the middle of {store.CELLS} is changed",
-          damaged(store.CELLS, run_scenarios.change_a_byte)),
-    Fault("cut-samples", STORED, f"the last tenth of {store.SAMPLES} is cut off",
-          damaged(store.SAMPLES, run_scenarios.cut_off)),
+    Fault("changed-samples", STORED, "a byte in the middle of a launch's file is changed",
+          damaged(run_scenarios.change_a_byte)),
+    Fault("changed-cells", STORED, "a byte at the start of a launch's file is changed",
+          damaged(run_scenarios.change_the_start)),
+    Fault("cut-samples", STORED, "the last tenth of a launch's file is cut off",
+          damaged(run_scenarios.cut_off)),
 )  # fmt: skip

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from bench.records import store
 from bench.trials.faults.fault_outcome import Outcome
 from bench.trials.faults.full_disk import fill, small_disk
 from bench.trials.faults.observed_run import GOOD, RUN, Ended, Front, Lab
@@ -124,8 +125,7 @@ def full_disk(lab: Lab, outcome: Outcome) -> None:
         )
         outcome.expect(ended.says(f"--resume {RUN}"), "the output does not say how to resume")
         _check_first_block(small, outcome)
-        # The last line of the rows may be truncated. It is not a row, and resuming removes it.
-        drafts = [name for name in small.half_written() if not name.endswith(".jsonl")]
+        drafts = small.half_written()
         outcome.expect(not drafts, f"incomplete files: {', '.join(drafts)}")
         filler.unlink()
         _resume(small, outcome, before)
@@ -173,12 +173,14 @@ def resumed_while_measured(lab: Lab, outcome: Outcome) -> None:
     outcome.check_files(lab, *ALL)
 
 
-def damaged(file: str, damage: Callable[[Path], None]) -> Trial:
-    """Damage a file of a stored run, then rebuild its report and resume the run."""
+def damaged(damage: Callable[[Path], None]) -> Trial:
+    """Damage the first launch of a stored run, then rebuild its report and resume the run."""
 
     def trial(lab: Lab, outcome: Outcome) -> None:
         outcome.check_end(lab.measure(words=TWO_BLOCKS).wait(), 0)
-        damage(lab.run / file)
+        (path, *_) = sorted((lab.run / store.LAUNCHES).iterdir())
+        damage(path)
+        file = f"{store.LAUNCHES}/{path.name}"
         rebuilt = lab.start("report", RUN).wait()
         outcome.check_end(rebuilt, 0)
         warning = re.search(rf"[^\n]*{re.escape(file)}[^\n]*", rebuilt.out)
@@ -198,6 +200,11 @@ def change_a_byte(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
+
+
+def change_the_start(path: Path) -> None:
+    """Change the first byte, so that even the first row cannot be read."""
+    path.write_bytes(b"X" + path.read_bytes()[1:])
 
 
 def cut_off(path: Path) -> None:

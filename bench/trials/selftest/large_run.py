@@ -63,7 +63,7 @@ def write(reports: Path, cells: int) -> tuple[Path, int]:
             "load_after": 0.0,
         }  # fmt: skip
         rows = [_cell(block, attempt, arm) for arm in ARMS]
-        store.append_launch(directory, _samples(block, attempt, rng), rows, [row])
+        store.add_launch(directory, _samples(block, attempt, rng), rows, [row])
         stored += len(rows)
     return directory, stored
 
