@@ -440,7 +440,7 @@ def test_public_results_alone_need_no_run() -> None:
         (["RUN", "--chips", "x"], "'x' is not a number"),
         (["RUN", "--scaling", "both"], "neither weak nor strong"),
         (["RUN", "--precision", "fp9"], "unknown 'fp9'"),
-        (["RUN", "-k", "("], "cannot be read"),
+        (["RUN", "-k", "("], "is not an expression"),
         (["nowhere"], "there is no run 'nowhere'"),
         (["implementations"], "implementations is no run: it has no manifest.json"),
         (["RUN", "--check-published"], "takes no run"),
@@ -464,7 +464,7 @@ def test_all_faults_are_told_at_once() -> None:
         "not within 1 to",
         "unknown 'int8'",
         "neither weak",
-        "-k: '(' cannot be read",
+        "-k: '(' is not an expression",
         "there is no run 'nowhere'",
     ):
         assert said in done.output
