@@ -107,7 +107,6 @@ class Comparison:
     predicted_efficiency: float | None
     within: bool
     """Whether the published time is in the interval that the other groups' errors give."""
-    source: str
 
 
 @functools.cache
@@ -182,7 +181,6 @@ def compare() -> list[Comparison]:
                     if trial is not first
                     else None,
                     within=width is not None and abs(trial.log_error) <= width,
-                    source=entry.source,
                 )
             )
     return rows

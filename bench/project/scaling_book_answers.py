@@ -20,8 +20,6 @@ from bench.project.step_model import FORWARD, work
 from bench.project.transformer_formula import Transformer
 from bench.records.mesh import MeshShape
 
-BOOK = "https://jax-ml.github.io/scaling-book"
-
 _WIDTH = 8192
 _LAYERS = 64
 
@@ -33,30 +31,27 @@ class Answer:
     question: str
     book: float
     ours: float
-    source: str
 
 
 def answers() -> Iterator[Answer]:
     """All worked answers."""
-    training, axes = f"{BOOK}/training/", {1: "one axis", 3: "three axes"}
+    axes = {1: "one axis", 3: "three axes"}
     bound = "below which communication takes longer than compute"
     for way, axis in (("data parallel", "data"), ("FSDP", "fsdp")):
         for count, words in axes.items():
             tokens = _fewest_tokens(_torus({axis: (16,) * count}), f"{axis}={16**count}")
             question = f"TPU v5p, {way} over {words}: tokens per chip {bound}"
-            yield Answer(question, 2550 / count, tokens, training)
+            yield Answer(question, 2550 / count, tokens)
     yield Answer(
         f"TPU v5p, 16-way tensor parallel over one axis: feed-forward width {bound}",
         16 * 2550,
         _narrowest(16),
-        training,
     )
     yield Answer(
         "TPU v5p, FSDP over two axes and tensor parallel over the third, feed-forward width "
         f"32,768: tokens per chip {bound}; the book allows axes of any length",
         2550**2 / (2 * 32_768),
         _fewest_mixed_tokens(32_768),
-        training,
     )
     for book, mesh, where in ((2200, "data=8", "in a node"), (2475, "data=1024", "of 1,024")):
         machine = of_sheet(hardware("h100-sxm"), MeshShape.parse(mesh), "bf16")
@@ -65,7 +60,6 @@ def answers() -> Iterator[Answer]:
             "(n - 1) / n and latency",
             book,
             _fewest_tokens(_at_peak(machine), mesh),
-            f"{BOOK}/gpus/",
         )
 
 
