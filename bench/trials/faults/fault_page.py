@@ -54,10 +54,11 @@ COLUMNS = (
 
 def table(results: FaultResults) -> rich.table.Table:
     """The columns that fit a terminal. `left` counts leftover processes and incomplete files."""
-    # This column alone shrinks; its lines are truncated rather than wrapped.
-    ending = rich.table.Column("how its cell ended", min_width=11)
-    fixed = [rich.table.Column(name, no_wrap=True) for name in ("fault", "", "others")]
-    headings = (*fixed[:2], ending, fixed[2], ">exit", ">ended", ">left")
+    # The column of endings alone shrinks; its lines are truncated rather than wrapped.
+    fault, how, ending, others = (
+        rich.table.Column(name, no_wrap=name != "how its cell ended", min_width=width)
+        for name, width in (("fault", 0), ("", 0), ("how its cell ended", 11), ("others", 0))
+    )
     rows = (
         (
             row["name"],
@@ -70,7 +71,7 @@ def table(results: FaultResults) -> rich.table.Table:
         )
         for row in _rows(results)
     )
-    return terminal.table(*headings, rows=rows, gap=1)
+    return terminal.table(fault, how, ending, others, ">exit", ">ended", ">left", rows=rows, gap=1)
 
 
 def build(folder: Path, results: FaultResults) -> Path:
