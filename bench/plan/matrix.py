@@ -272,7 +272,8 @@ class _Planner:
         return [name for name in entries if name in chosen]
 
     def baseline(self, implementations: Sequence[str]) -> str:
-        default = REFERENCE if REFERENCE in implementations else next(iter(implementations), "")
+        preferred = (REFERENCE, *self.options.implementations, *implementations)
+        default = next((name for name in preferred if name in implementations), "")
         name = self.options.baseline
         if name is None or not implementations:
             return default

@@ -221,6 +221,7 @@ def test_accelerators_cannot_be_made() -> None:
 
 def test_a_baseline_has_to_be_selected() -> None:
     assert plan(baseline="pmap").baseline == "pmap"
+    assert plan(implementations=("pmap", "jit_spmd")).baseline == "pmap", "the first selected"
     (fault,) = faults(implementations=("pmap",), baseline="python_loop")
     assert "'python_loop' is not among the selected implementations" in fault
 
