@@ -12,7 +12,7 @@ from bench.present.columns import Column, Table, between, formatted, missing
 from bench.records import numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from bench.analyse.cell_table import Tables
     from bench.analyse.comparisons import Comparison
@@ -25,7 +25,7 @@ Row = dict[str, Any]
 def rows(found: Tables, manifest: Manifest) -> dict[str, Row]:
     """Every cell by its name: its row of `found.cells`, and the items that `_context` adds."""
     blocks = {block.name: block for block in found.comparisons}
-    context = {name: _context(block, found, manifest) for name, block in blocks.items()}
+    context = {name: _context(block, manifest) for name, block in blocks.items()}
     reasons = {
         f"{block.name}/{name}": reason
         for block in found.comparisons
@@ -44,13 +44,12 @@ def rows(found: Tables, manifest: Manifest) -> dict[str, Row]:
     }
 
 
-def _context(block: Comparison, found: Tables, manifest: Manifest) -> Row:
+def _context(block: Comparison, manifest: Manifest) -> Row:
     return {
         "subject": block.subject,
         "place": block.place,
         "command": command_lines.of_block(block, manifest),
         "single_steps": block.span_steps == (1,),
-        "many_subjects": len({other.subject for other in found.comparisons}) > 1,
     }
 
 
@@ -154,8 +153,8 @@ def _collectives(used: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         yield f"{text} over {members}" if members else f"{text} among {row['members']} devices"
 
 
-def _error(value: str, error: str, unit: str) -> Any:
-    """Makes the text of the interval of a value and its error."""
+def _error(value: str, error: str, unit: str) -> Callable[[Row], str]:
+    """Return a function that writes the interval of a value and its error."""
 
     def text(cell: Row) -> str:
         middle, half = cell[value], cell[error]
@@ -164,8 +163,8 @@ def _error(value: str, error: str, unit: str) -> Any:
     return text
 
 
-def _over_model(key: str) -> Any:
-    return lambda cell: cell[key] / cell["model_flops"]
+def _over_model(key: str) -> Callable[[Row], float]:
+    return lambda cell: float(cell[key] / cell["model_flops"])
 
 
 def _again(cell: Row) -> str:
@@ -202,6 +201,10 @@ COLUMNS = (
     ),
     Column("verdict", "Verdict", value=_verdict, detail=_undecided, filter=True),
     Column("ratio", "To baseline", "ratio, 95 % interval", "ratio", detail=_ratio_interval),
+    Column(
+        "verdict_interval", "Interval of the verdict", "stricter than 95 %", only="cell",
+        value=lambda cell: between(cell["verdict_low"], cell["verdict_high"], "ratio") or None,
+    ),
     Column("step_s", "Step time", "median, quartiles", "s", detail=_step),
     Column("latency_s", "Latency", "median, quartiles", "s", span=("latency_q1_s", "latency_q3_s")),
     Column(

@@ -20,7 +20,7 @@ FACT = (
 
 
 def _other(column: str, key: str, name: str) -> Callable[[dict[str, Any]], str]:
-    """Makes the text of another item, where the column has a value."""
+    """Return a function that writes another item where the column has a value."""
     return lambda row: "" if missing(row[column]) else formatted(row[key], name)
 
 

@@ -258,7 +258,10 @@ def _winners(ranked: Sequence[Summary]) -> str:
     if wins.total() == len(ranked) and len(wins) == 1:
         return f"{ranked[0].leaders[0]} is fastest in all of {blocks}."
     most = wins.most_common(NAMED)
-    named = [f"{name} is fastest in {times}" for name, times in most]
+    named = [
+        f"{name} {'' if place else 'is fastest '}in {times}"
+        for place, (name, times) in enumerate(most)
+    ]
     rest = wins.total() - sum(times for _, times in most)
     if rest:
         named.append(f"others in {rest}")

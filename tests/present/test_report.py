@@ -237,7 +237,7 @@ def test_what_only_throughput_shows_is_not_explained_by_traces(tmp_path: Path) -
     differences = traced_differences.differences(built.comparisons[0], built.traces)
     (found,) = trace_tables.reasons(differences).values()
     assert found.main == ""
-    assert "slow is slower than jit_spmd, but not where every step is waited for" in found.sentence
+    assert "slow is slower than jit_spmd, but not with a wait after every step" in found.sentence
 
 
 def test_others_are_compared_with_the_fastest_too(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_others_are_compared_with_the_fastest_too(tmp_path: Path) -> None:
     built, _ = small(tmp_path, ratios=ratios, launches=3, traced=True)
     (found,) = trace_tables.against_fastest(built.comparisons[0], built.traces).values()
     assert "slow takes" in found.sentence
-    assert "more time than fast: elementwise operations, update (" in found.sentence
+    assert "more time than fast. The main causes: elementwise operations, update (" in found.sentence
 
 
 def test_operations_of_unknown_programs_are_a_part_of_their_own(tmp_path: Path) -> None:
