@@ -54,6 +54,6 @@ def find(run_dir: Path) -> Projected | None:
 
 
 def _title(plot: Path) -> str:
-    """The title in an SVG's metadata; of files without one, the words of their name."""
-    found = re.search(r"<dc:title>(.*?)</dc:title>", plot.read_text("utf-8"))
+    """The title in an SVG, or for a file without one the words of its name."""
+    found = re.search(r"<title>(.*?)</title>", plot.read_text("utf-8"))
     return html.unescape(found[1]) if found else plot.stem.replace("-", " ")

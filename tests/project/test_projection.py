@@ -349,7 +349,8 @@ def test_the_report_leads_to_the_projection_that_is_there(tmp_path, monkeypatch)
             (directory / projections.PAGE).write_text("", "utf-8")
             for number in range(projections.MOST + 1):
                 plot = directory / projections.PAGE.parent / "plots" / f"on-chip-{number}.svg"
-                plot.write_text(f"<svg>{number}</svg>", "utf-8")
+                title = "" if number else "<title>Curves &lt;on&gt; a chip</title>"
+                plot.write_text(f"<svg>{title}{number}</svg>", "utf-8")
         reports.build(run)
         html, markdown = (
             (directory / name).read_text("utf-8") for name in ("report.html", "report.md")
@@ -360,7 +361,8 @@ def test_the_report_leads_to_the_projection_that_is_there(tmp_path, monkeypatch)
         assert html.count('<img src="data:image/svg+xml;base64,') == projections.MOST * there
         assert ("Predicted, not measured" in html) is there
         assert ("1 more are on the page of predicted curves" in html) is there
-        assert ("![Predicted: on chip 0](projection/plots/on-chip-0.svg)" in markdown) is there
+        assert ("![Predicted: on chip 1](projection/plots/on-chip-1.svg)" in markdown) is there
+        assert ("Predicted: Curves &lt;on&gt; a chip." in html) is there
 
 
 @pytest.mark.parametrize(("chips", "shapes"), [(1, 1), (2, 4), (8, 20), (64, 84), (6, 16)])

@@ -61,7 +61,7 @@ def plan(subject: Subject) -> Iterator[Plan]:
     fields = fields[fields["implementation"].isin(names)]
     yield Plan(
         _CHART.title,
-        f"{_CHART.note}{no_batches}{no_meshes}{no_names}",
+        f"{_CHART.note} {_CHART.remarks['untimed']}{no_batches}{no_meshes}{no_names}",
         1 + len(fields) // _FIELDS_A_PANEL,
         lambda: draw(f"heatmap-{subject.slug}", fields, names),
     )
