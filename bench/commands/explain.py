@@ -85,7 +85,7 @@ def newest_run(a: str, b: str) -> store.Run:
     Raises:
       BadInput: there is none.
     """
-    published = tracked_folders(REPORTS) or set() if REPORTS.is_dir() else set()
+    published = (REPORTS.is_dir() and tracked_folders(REPORTS)) or set()
     known: dict[str, None] = {}
     for folder in _traced_folders():
         if folder.name in published:
@@ -101,7 +101,9 @@ def newest_run(a: str, b: str) -> store.Run:
             return run
         known |= dict.fromkeys(cells)
     if not known:
-        raise BadInput([f"no run in {REPORTS}/ has traces; record some: nox -s bench -- --profile"])
+        hint = " (--run NAME explains a published run)" if published else ""
+        record = "record some: nox -s bench -- --profile"
+        raise BadInput([f"no run in {REPORTS}/ has traces; {record}{hint}"])
     missing = [name for name in (a, b) if name not in known]
     if not missing:
         raise BadInput([f"no run in {REPORTS}/ has traces of both; only cells of one run compare"])

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from bench.analyse.gate_outcome import NOT_MEASURED, WORDS, Case, Outcome, Word
 from bench.analyse.ratio_intervals import floor_width
-from bench.analyse.verdicts import ALPHA
+from bench.analyse.verdicts import ALPHA, margin_of
 from bench.present import sentences
 from bench.present.terminal import table
 from bench.records import files, numbers
@@ -191,7 +191,7 @@ def _to_decide(case: Case) -> str:
 
 
 def _reading(outcome: Outcome) -> Iterator[str]:
-    margin = numbers.percent(outcome.manifest["config"]["margin"])
+    margin = numbers.percent(margin_of(outcome.manifest))
     yield (
         "Ratio: the head's step time over its base's, measured in turns in the same processes; "
         f"below 1, the head is faster. Differences under the margin of {margin} do not matter. The "
