@@ -1,4 +1,4 @@
-"""Converts a stored run of schema 5, whose rows are in five append-only files, to one file a launch.
+"""Converts stored runs of schema 5, with five append-only files, to one file per launch.
 
     python docs/convert_run.py reports/NAME ...
 

@@ -24,14 +24,12 @@ from bench.records.rows import (
     Look,
     LossRow,
     Manifest,
-    OpTime,
     ProofCheck,
     SampleRow,
-    StepParts,
-    TraceRow,
     block_fields,
 )
 from bench.records.statuses import Status
+from bench.records.trace_rows import OpTime, StepParts, TraceRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

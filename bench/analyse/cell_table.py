@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from bench.records.largest_batches import MaxBatchRow
-    from bench.records.rows import Checkpoint, EnergyMeter, LossRow, TraceRow
+    from bench.records.rows import Checkpoint, EnergyMeter, LossRow
     from bench.records.store import Damage, Run
+    from bench.records.trace_rows import TraceRow
 
 BLOCK_ORDER = ["workload", "size", "options", "devices", "mesh", "batch"]
 """Columns that blocks are sorted by."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.records.cells import Block
-    from bench.records.rows import TraceRow
+    from bench.records.trace_rows import TraceRow
 
 
 @dataclass(frozen=True)

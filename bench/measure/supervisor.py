@@ -25,8 +25,9 @@ from bench.records.cells import Block, Cell
 from bench.records.files import file_name
 from bench.records.host import load_average
 from bench.records.messages import ENOUGH, MORE, Job, PhaseEvent, WorkerSettings
-from bench.records.rows import BlockRow, CellRow, LossRow, SampleRow, TraceRow, block_fields
+from bench.records.rows import BlockRow, CellRow, LossRow, SampleRow, block_fields
 from bench.records.statuses import Status
+from bench.records.trace_rows import TraceRow
 from bench.records.variants import Variant
 
 _BEFORE_ARMS = ("", "start", "truth")

@@ -13,8 +13,9 @@ from bench.measure.processes.ask import signal_name
 from bench.measure.processes.group import End, Group
 from bench.records.messages import PHASES_AFTER_ROUNDS
 from bench.records.printable import readable
-from bench.records.rows import BlockRow, CellRow, LossRow, SampleRow, TraceRow
+from bench.records.rows import BlockRow, CellRow, LossRow, SampleRow
 from bench.records.statuses import Status
+from bench.records.trace_rows import TraceRow
 
 PEER_S = 30.0
 """Time that the other processes get to report a failure that one process has reported."""

@@ -306,11 +306,8 @@ class _Planner:
                 self.fault("workloads", f"{name} has no size {size!r}; {hint}")
                 return None
         if text not in outside:
-            known = [
-                word
-                for name, entry in entries.items()
-                for word in (name, *(f"{name}-{size}" for size in entry["sizes"]))
-            ]
+            known = list(entries)
+            known += [f"{name}-{size}" for name in entries for size in entries[name]["sizes"]]
             self.fault("workloads", f"unknown {text!r}; {closest(text, known)}")
         return None
 
@@ -337,8 +334,8 @@ class _Planner:
         if not self.options.meshes:
             if self.virtual and not preset.past_cores and self.options.devices is None:
                 limit = min(limit, max(2, self.catalogue["usable_cores"]))
-            sizes = [2**power for power in range(limit.bit_length())]
-            return [MeshShape((("data", size),)) for size in _unique([*sizes, limit])]
+            sizes = [*(2**power for power in range(limit.bit_length())), limit]
+            return [MeshShape((("data", size),)) for size in _unique(sizes)]
         meshes: list[MeshShape] = self.read("meshes")
         for mesh in meshes:
             if mesh.size > limit:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bench.analyse.scaling_curves import Scaling
     from bench.analyse.variant_ratios import Effect
     from bench.records.largest_batches import MaxBatchRow
-    from bench.records.rows import TraceRow
+    from bench.records.trace_rows import TraceRow
 
 Row = dict[str, Any]
 

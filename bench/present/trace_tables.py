@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from bench.analyse.causes.attribution import Cause
     from bench.analyse.comparisons import Comparison
-    from bench.records.rows import TraceRow
+    from bench.records.trace_rows import TraceRow
 
 _MOST_CAUSES = 12
 """Causes of a difference in a table, the largest ones; causes.csv has them all."""

@@ -1,4 +1,4 @@
-"""What is measured, and what it is called. Imports no jax.
+"""Cells and blocks: what a run measures, and how it is named.
 
 A *cell* is one implementation in one *block*; a block is one workload at one size, one mesh,
 one global batch and one set of options. Implementations are compared within a block only.
@@ -32,7 +32,7 @@ class StepOptions:
     clip_norm: float | None = None
     """Largest global norm of the gradients, beside what the workload's optimizer does."""
     variant: str = ""
-    """Name of the environment of its worker, if it is another than usual: see bench.records.variants."""
+    """Name of the environment of its worker; empty if usual: see bench.records.variants."""
     processes: int = 1
     """Processes that the mesh is spread over, with equally many of its devices each."""
 

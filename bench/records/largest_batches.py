@@ -1,4 +1,4 @@
-"""What is stored of the largest batches: `max_batch.jsonl` in a run's folder."""
+"""The largest batches that fit, as a run stores them: `max_batch.jsonl` in a run's folder."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class MaxBatchRow(TypedDict):
     peak_bytes: int | None
     """The most that a device held meanwhile; None where the backend does not count."""
     contents: str | None
-    """Hash of what was searched: see bench.project.maxbatch.earlier_results. None where a file could not be read."""
+    """Hash of the contents of what was searched; None where a file could not be read."""
 
 
 def read(folder: Path) -> list[MaxBatchRow]:

@@ -1,10 +1,10 @@
-"""What the supervisor and a worker process say to each other. Imports no jax.
+"""The messages between the supervisor and its worker processes.
 
-A worker (`python -m bench.worker`) reads one Job as a line of JSON from stdin, writes one event a
-line as JSON to the file descriptor it was started with as stdout, and exits 0. After a LookEvent it
-waits for a line on stdin: MORE rounds, or ENOUGH. Whatever implementations print goes to stderr.
-`python -m bench.worker.answer.available` reads a CatalogueRequest, writes the path of each file that it is
-about to import, and then one Catalogue, each as a line of JSON.
+A worker (`python -m bench.worker`) reads one Job as a line of JSON from stdin, writes events as
+lines of JSON to the file descriptor it was started with as stdout, and exits with 0. After a
+LookEvent it waits for a line on stdin: MORE rounds, or ENOUGH. Output of implementations goes to
+stderr. `python -m bench.worker.answer.available` reads a CatalogueRequest, writes the path of each
+file before it imports it, and then one Catalogue, each as a line of JSON.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from __future__ import annotations
 from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.records.cells import BlockText, Cell
-from bench.records.rows import BlockRow, CellRow, Communication, LossRow, SampleRow, TraceRow
+from bench.records.rows import BlockRow, CellRow, Communication, LossRow, SampleRow
 from bench.records.statuses import Status
+from bench.records.trace_rows import TraceRow
 
 MORE = "more"
 ENOUGH = "enough"
@@ -250,7 +251,7 @@ class CompiledRow(TypedDict):
     """What one device does in a step that was compiled, and not run."""
 
     flops: float
-    """Of matrix products and convolutions, loops multiplied: see bench.worker.answer.compile_only."""
+    """Of matrix products and convolutions, with every iteration of a loop counted."""
     accessed_bytes: float
     """XLA's count, of the body of a loop once."""
     memory_bytes: int

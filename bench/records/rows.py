@@ -12,20 +12,17 @@ from bench.records.cells import Block
 from bench.records.statuses import Status
 
 SCHEMA = 6
-Category = Literal["matmul", "elementwise", "layout", "collective", "control", "unknown"]
-"""What an operation is for: `layout` only arranges data, `control` runs other operations, and
-`unknown` is of a program that could not be found."""
 
 
 class HostSlot(TypedDict):
     """The host during one turn.
 
-    Seconds are of CPU time over all cores, in the kernel's ticks (commonly 10 ms), so they are to
-    be summed over turns before they are read.
+    Seconds are CPU time over all cores, in the kernel's ticks (commonly 10 ms): sum them over turns
+    before reading them.
     """
 
     cores_s: float
-    """What there was: wall time times the system's cores."""
+    """Available: wall time times the system's cores."""
     steal_s: float
     """Taken by the hypervisor for other guests."""
     own_s: float
@@ -33,11 +30,11 @@ class HostSlot(TypedDict):
     foreign_s: float
     """Used by others; below 0 by up to a tick where the kernel has not booked ours yet."""
     mhz: float | None
-    """Mean frequency of the cores when the turn ended; None where it is not shown."""
+    """Mean frequency of the cores at the end of the turn; None where it is not shown."""
 
 
 class Energy(TypedDict):
-    """What the devices used from just before a turn until just after it."""
+    """Energy of the devices from just before a turn until just after it."""
 
     joules: float
     """Of all boards or packages in use, each as a whole."""
@@ -47,46 +44,45 @@ class Energy(TypedDict):
 class InputWait(TypedDict):
     """How long an arm that takes its input in every step waited for it in one turn.
 
-    Waiting begins when the host asks for the next batch, and ends when the step can be launched.
+    A wait begins when the host asks for the next batch, and ends when the step can be launched.
     Devices may be busy with earlier steps meanwhile.
     """
 
     wait_ns: int
     """In the throughput span, over all of its steps."""
     starved_ns: int
-    """Of that, at steps whose batch came when the devices were done with the step before: for at
-    most so long they had nothing to do for want of input."""
+    """The part of it at steps whose batch came after the devices had finished the step before: an
+    upper bound on the time that they idled for want of input."""
     latency_wait_ns: int
-    """In the latency span, where the devices are done whenever a batch is asked for."""
+    """In the latency span, where the devices are idle whenever a batch is requested."""
 
 
 class Turn(TypedDict):
     """One arm's turn in one round."""
 
     arm: str
-    """Implementation name, TWIN, or an implementation's arm that takes its input: see
-    bench.records.arms."""
+    """Implementation, TWIN, or an arm that takes input: see bench.records.arms."""
     round: int
     position: int
     """Place in its round's order, from 0."""
     predecessor: str
     """Arm that ran just before; empty for the first turn of the process."""
     at: float
-    """When the turn began: seconds since 1970, UTC."""
+    """Start of the turn: seconds since 1970, UTC."""
     steps: int
     """Steps of the throughput span; the same for every arm of the block."""
     throughput_ns: int
-    """Time of `steps` steps, waiting for the devices once, after the last."""
+    """Time of `steps` steps with one wait for the devices, after the last."""
     latency_steps: int
     """Steps of the latency span; the same for every arm of the block."""
     latency_ns: int
-    """Time of `latency_steps` steps, waiting for the devices after every one."""
+    """Time of `latency_steps` steps with a wait for the devices after each."""
     wash_out_ns: int
     """Time of the one discarded step before the spans."""
     host: HostSlot | None
-    """What the host did meanwhile; None where the system does not tell."""
+    """None where the system does not show it."""
     energy: NotRequired[Energy]
-    """Absent where no counter tells."""
+    """Absent where there is no counter."""
     input: NotRequired[InputWait]
     """Of an arm that takes its input in every step."""
 
@@ -98,15 +94,15 @@ class SampleRow(Turn):
     attempt: str
     launch: int
     process_throughput_ns: NotRequired[list[int]]
-    """Of several processes, the time that each took, by rank; `throughput_ns` is the longest."""
+    """With several processes, the time of each, by rank; `throughput_ns` is the longest."""
     process_latency_ns: NotRequired[list[int]]
 
 
 class BlockFields(TypedDict):
-    """What all rows about a block say of it."""
+    """The fields that identify a block in every row about it."""
 
     block: str
-    """Its name, as in bench.records.cells."""
+    """Its name: see bench.records.cells."""
     attempt: str
     """Identifies the worker process that measured; joins samples, cells and blocks."""
     launch: int
@@ -118,11 +114,11 @@ class BlockFields(TypedDict):
     batch: int
     precision: str
     options: str
-    """The precision, and what else is asked of the step: `fp32,microbatches=4,remat,clip=1`."""
+    """The precision and all other options of the step: `fp32,microbatches=4,remat,clip=1`."""
 
 
 def block_fields(block: Block, attempt: str, launch: int) -> BlockFields:
-    """The fields of one measurement of a block."""
+    """Return the fields of one measurement of a block."""
     return BlockFields(
         block=block.name,
         attempt=attempt,
@@ -135,7 +131,7 @@ def block_fields(block: Block, attempt: str, launch: int) -> BlockFields:
 
 
 class CompileTimes(TypedDict):
-    """What the first call of the timed step spent before it ran, from jax.monitoring events."""
+    """Time of the first call of the timed step before it ran, from jax.monitoring events."""
 
     trace_s: float
     lower_s: float
@@ -157,27 +153,27 @@ class MemoryBytes(TypedDict):
 
 
 class Communication(TypedDict):
-    """What a step's programs communicate in one way, as compiled."""
+    """The collectives of one kind in a step's compiled programs."""
 
     kind: str
-    """all-reduce, all-gather, reduce-scatter, all-to-all or collective-permute."""
+    """One of bench.records.collective_kinds.KINDS."""
     axes: list[str]
-    """Of the mesh, along which it goes; empty if its groups are of another form."""
+    """Mesh axes of its groups; empty if its groups have another form."""
     members: int
-    """Devices that communicate with one another."""
+    """Devices of a group."""
     dtypes: list[str]
     """As HLO names them: f32, bf16."""
     count: int
-    """Collectives a step, loops included."""
+    """Collectives per step, loops included."""
     times: NotRequired[int]
-    """How often the one runs that runs most often: in loops, as over microbatches; 1 in none."""
+    """Runs of the one that runs most often: in loops, as over microbatches; 1 without loops."""
     payload_bytes: int
-    """Of all of them, on one device: what goes in, and what comes out of an all-gather."""
+    """Of all of them, on one device: the input, or the output of an all-gather."""
     wire_bytes: float
-    """What a device sends for them with a ring algorithm."""
+    """Bytes that a device sends for them with a ring algorithm."""
     returned: NotRequired[bool]
-    """True of all-gathers of what the step returns, which computes nothing with it: parameters that
-    ZeRO-1 has updated in parts."""
+    """True of all-gathers of values that the step only returns: parameters that ZeRO-1 has updated
+    in parts."""
 
 
 class CompilersCost(TypedDict):
@@ -201,40 +197,40 @@ class ProofCheck(TypedDict):
 
 
 class SavedCheckpoint(TypedDict):
-    """Saving a state in one mode of bench.records.arms, an element a repetition."""
+    """Saving a state in one mode, with one element per repetition."""
 
     blocking_s: list[float]
-    """Until training may go on."""
+    """Until training may continue."""
     total_s: list[float]
     """Until the checkpoint is complete."""
     steps_before_ns: list[int]
-    """Of an asynchronous save, steps just before all of them, each waited for; else none."""
+    """For an asynchronous save, steps just before them, with a wait after each; else none."""
     steps_during_ns: list[int]
-    """Steps that began while one went on."""
+    """Steps that began during a save."""
 
 
 class RestoredCheckpoint(TypedDict):
-    """Restoring the state that was saved last, with equal values, onto one mesh."""
+    """Restoring the last saved state, with equal values, onto one mesh."""
 
     mesh: str
-    """`data=4`; with `, devices reversed` where these are in another order than they were saved."""
+    """`data=4`; with `, devices reversed` where the order of devices differs from the saved one."""
     seconds: list[float]
-    """Of each repetition. The files are dropped from the system's cache before, where it allows."""
+    """Of each repetition. The files are dropped from the page cache before, where possible."""
     device_bytes: int
     """The most that a device holds of the state afterwards."""
     largest_bytes: int
-    """A device's shard of the array of which it is the largest."""
+    """The largest shard of one array on a device."""
     seen_bytes: int
-    """The most that a device was seen to hold of one array meanwhile; never more than that."""
+    """The most that a device was seen to hold of one array meanwhile; at most `largest_bytes`."""
 
 
 class Checkpoint(TypedDict):
     """A cell's state, saved and restored with Orbax by bench.worker.phases.checkpoints."""
 
     reason: str
-    """Why there are no figures; empty if there are, and what was restored equals what was saved."""
+    """Why there are no figures; empty if there are, and the restored state equals the saved one."""
     file_system: str
-    """Kind of the one that the files lay on; empty where unknown."""
+    """Kind of the file system; empty where unknown."""
     state_bytes: int
     """Of all arrays of the state, each once."""
     stored_bytes: int
@@ -246,8 +242,8 @@ class Checkpoint(TypedDict):
 
 
 Sources = dict[Literal["implementation", "workload"], dict[str, str]]
-"""Hash of each file of an implementation and of its workload: their own, by its name, and what they
-import of the project or of their own, by its path from where it is imported."""
+"""Hash of each file of an implementation and of its workload: the file itself by its name, and what
+it imports of the project or from beside it by its path from where it is imported."""
 
 
 class CellRow(BlockFields):
@@ -259,15 +255,15 @@ class CellRow(BlockFields):
     reason: str
     """Why there is no time; empty if and only if the status is `ok`."""
     key: NotRequired[str]
-    """Hash of all that the cell was made of: see bench.plan.content_keys. Filled in by the engine."""
+    """Hash of all that determines the cell: see bench.plan.content_keys. Set by the engine."""
     sources: NotRequired[Sources]
-    """Hashes of the files among that. Filled in by the engine."""
+    """Hashes of its files. Set by the engine."""
     proof: NotRequired[list[ProofCheck]]
     compile: NotRequired[CompileTimes]
     memory: NotRequired[MemoryBytes | None]
     """None where the backend gives no figures."""
     high_water_bytes: NotRequired[int | None]
-    """The most that a device was seen to hold for the cell while it ran: see bench.worker.read.program_memory.
+    """The most that a device was seen to hold for the cell: see bench.worker.read.program_memory.
     None where the backend does not count."""
     communication: NotRequired[list[Communication] | None]
     """None where the programs could not be read."""
@@ -278,85 +274,21 @@ class CellRow(BlockFields):
     """FLOPs of the matrix products and convolutions in the step's jaxpr, over all devices. None
     where it cannot be traced as a whole."""
     product_flops: NotRequired[float]
-    """As `traced_flops`, but of the compiled programs: what devices compute twice is in it, small
-    products may not be."""
+    """As `traced_flops`, but of the compiled programs: includes what devices compute twice, and may
+    lack small products."""
     unit: NotRequired[str]
-    """What the workload counts: `samples` or `tokens`."""
+    """The unit that the workload counts: `samples` or `tokens`."""
     units_per_step: NotRequired[int]
     interleaved: NotRequired[bool]
-    """False where the cell had to run in a worker of its own (it did not fit beside the others)."""
+    """False where the cell did not fit beside the others and ran in a worker of its own."""
     bubble: NotRequired[float]
-    """Share of a step in which a device has nothing to do, as a pipeline's schedule has it."""
+    """Share of a step in which a device idles by a pipeline's schedule."""
     inputs: NotRequired[dict[str, str]]
-    """Why there are no samples of it with input in a way of bench.records.arms; empty where there are."""
+    """By way of bench.records.arms, why it has no samples with input; empty where it has."""
     checkpoint: NotRequired[Checkpoint]
     """Of the first launch."""
     profile: NotRequired[str]
     """TensorBoard run name under profiles/."""
-
-
-class StepParts(TypedDict):
-    """Where one traced step's time went on one device; the parts but `overlap_ns` add up to it."""
-
-    step: int
-    device: int
-    """Place in the mesh, in the order of `mesh.devices.flat`."""
-    total_ns: int
-    dispatch_ns: int
-    """The device had nothing to do until the host launched its next program."""
-    compute_ns: int
-    wait_ns: int
-    """In a collective that not all of its group had arrived at."""
-    move_ns: int
-    """In a collective, after that."""
-    idle_ns: int
-    overlap_ns: int
-    """Of `compute_ns`, while a collective went on as well."""
-
-
-class OpTime(TypedDict):
-    """An operation's part of a traced step: means over devices and over the steps looked at."""
-
-    module: str
-    op: str
-    """Its HLO instruction."""
-    opcode: str
-    category: Category
-    phase: str
-    """`forward`, `backward`, `recomputed`, `update` (by optax) or `other`."""
-    source: str
-    """Innermost source line that it is from; empty if unknown."""
-    shapes: list[str]
-    """Of what it makes: `f32[256,1024]`."""
-    transposes: bool
-    """Whether it moves elements to another layout, alone or beside computing."""
-    count: float
-    """Runs a step and device."""
-    compute_ns: float
-    """Of a control operation: idle time while it ran."""
-    wait_ns: float
-    move_ns: float
-
-
-class TraceRow(BlockFields):
-    """What the trace of one cell showed."""
-
-    cell: str
-    implementation: str
-    profile: str
-    """TensorBoard run name under profiles/."""
-    host: str
-    """What TensorBoard calls the process that was traced."""
-    steps: list[StepParts]
-    """Of every traced step and device."""
-    counted: list[int]
-    """Steps whose means `ops` are: the middle half by length."""
-    ops: list[OpTime]
-    untraced_ns: list[int]
-    """Lengths of as many steps without a profiler, waited for as well, taken just before the traced
-    ones of every pass."""
-    cores: int | None
-    """Cores that the process might use, where its devices are made of them; else None."""
 
 
 class LossRow(BlockFields):
@@ -366,45 +298,45 @@ class LossRow(BlockFields):
     """
 
     arm: str
-    """Implementation name, WHOLE_BATCH, IN_PARTS or EXACT."""
+    """Implementation, or a reference of bench.records.arms."""
     losses: list[float]
     """Of every step's batch, before its update; all finite."""
     reason: str
-    """Why there are fewer than were asked for; empty if there are not."""
+    """Why there are fewer than requested; empty if there are not."""
     tolerance: float
     """Largest relative difference from the right loss that the gate allows its few steps."""
 
 
 class Look(TypedDict):
-    """A look at the samples to see whether they are enough, and what it may be wrong by."""
+    """An interim look at the samples, which may end a launch early."""
 
     rounds: int
-    """Rounds of the block, all its launches so far together."""
+    """Rounds of the block in all its launches so far."""
     alpha: float
-    """Probability that any verdict of the block at this look is wrong: see bench.analyse.verdicts."""
+    """Probability that any verdict of the block at this look is wrong."""
 
 
 class EnergyMeter(TypedDict):
-    """What counted energy: see bench.worker.time.energy_counters."""
+    """The counter of energy: see bench.worker.time.energy_counters."""
 
     counted: list[str]
     """Kinds of the boards or packages in use: `CPU package`, or a GPU's name."""
     period_s: float
-    """Longest time seen between two moves of a counter."""
+    """Longest time seen between two updates of a counter."""
     reason: str
     """Why the energy is unknown; empty if it is not."""
 
 
 class Ceilings(TypedDict):
-    """What the machine can do at best, measured on all devices at once by bench.worker.time.ceilings."""
+    """The best that the machine can do, on all devices at once: see bench.worker.time.ceilings."""
 
     matmul_flops: float
     """FLOP/s of a device in products of matrices, in the block's precision."""
     memory_bytes: float
-    """Bytes a second that a device reads and writes."""
+    """Bytes per second that a device reads and writes."""
     all_reduce_bytes: float | None
-    """Bytes a second that a device sends in all-reduces over the mesh, with a ring algorithm; None
-    on one device."""
+    """Bytes per second that a device sends in all-reduces over the mesh, with a ring algorithm;
+    None on one device."""
     all_reduce_s: float | None
     """Seconds of an all-reduce of one number; None on one device."""
 
@@ -417,14 +349,13 @@ class BlockRow(BlockFields):
     rounds: int
     """Rounds that were measured."""
     looks: list[Look]
-    """Where the block was looked at during this launch and at its end. Filled in by the engine."""
+    """Looks during this launch and at its end. Set by the engine."""
     steps: int
     """Steps of a throughput span, shared by all arms; 0 if nothing was timed."""
     started_at: str
     """UTC, ISO 8601."""
     seconds: dict[str, float]
-    """Wall seconds by phase: `start`, `ceilings`, `gate`, `compile`, `measure`, `trace`,
-    `checkpoint`, `train`."""
+    """Wall seconds by phase: see bench.records.messages.Phase."""
     ceilings: Ceilings | None
     """None in later launches, and where measuring them failed."""
     energy: NotRequired[EnergyMeter]
@@ -435,7 +366,7 @@ class BlockRow(BlockFields):
 
 
 class Manifest(TypedDict):
-    """`manifest.json`: written once, when the run starts."""
+    """The description of a run, written once, when it starts."""
 
     schema: int
     run: str

@@ -22,16 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from bench.records import files
-from bench.records.rows import (
-    SCHEMA,
-    BlockRow,
-    CellRow,
-    LossRow,
-    Manifest,
-    SampleRow,
-    TraceRow,
-)
+from bench.records.rows import SCHEMA, BlockRow, CellRow, LossRow, Manifest, SampleRow
 from bench.records.statuses import decisive
+from bench.records.trace_rows import TraceRow
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -23,7 +23,7 @@ from bench.records import numbers, store
 from tests import synthetic
 
 if TYPE_CHECKING:
-    from bench.records.rows import OpTime, TraceRow
+    from bench.records.trace_rows import OpTime, TraceRow
 
 PLAN = synthetic.Plan(
     devices=(2,), ratios={"jit_spmd": 1.0, "slow": 1.5, "fast": 0.95}, traced=True

@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-from bench.records.rows import OpTime, StepParts, TraceRow
+from bench.records.trace_rows import OpTime, StepParts, TraceRow
 
 Part = Literal[
     "total_ns", "dispatch_ns", "compute_ns", "wait_ns", "move_ns", "idle_ns", "overlap_ns"
@@ -23,7 +23,7 @@ class Key(NamedTuple):
     """The properties by which operations of two programs are matched."""
 
     category: str
-    """One of bench.records.rows.Category, or `dispatch`, `idle`, `wait` (in collectives)."""
+    """One of bench.records.trace_rows.Category, or `dispatch`, `idle`, `wait` (in collectives)."""
     phase: str = ""
     source: str = ""
     sizes: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from bench.analyse.comparisons import Comparison
-    from bench.records.rows import TraceRow
+    from bench.records.trace_rows import TraceRow
 
 _COMPUTING = ("matmul", "elementwise", "layout", "unknown")
 """Categories of operations that compute."""

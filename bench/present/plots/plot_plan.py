@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bench.analyse.scaling_curves import Scaling
     from bench.present.columns import Table
     from bench.present.plots.style import Plot
-    from bench.records.rows import TraceRow
+    from bench.records.trace_rows import TraceRow
 
 LINES = 120
 """Most lines of a plot over its panels: more could not be read on a page."""

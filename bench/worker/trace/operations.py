@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from bench.records.collective_kinds import KINDS
-from bench.records.rows import Category
+from bench.records.trace_rows import Category
 from bench.worker.read import hlo
 from bench.worker.read.collectives import groups_of
 

@@ -20,7 +20,8 @@ from jax.sharding import Mesh
 
 from bench.records.host import cores, host_id
 from bench.records.messages import TraceEvent
-from bench.records.rows import BlockFields, CellRow, OpTime, StepParts, TraceRow
+from bench.records.rows import BlockFields, CellRow
+from bench.records.trace_rows import OpTime, StepParts, TraceRow
 from bench.worker import process_exchange
 from bench.worker.block_session import BlockSession
 from bench.worker.prove.failures import EndedError, in_all_processes
