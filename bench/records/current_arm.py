@@ -1,9 +1,8 @@
-"""Whose turn it is while arms are timed, told without waking anybody. Imports no jax.
+"""The arm whose turn it is, in a file that worker and supervisor share.
 
-A worker that dies or hangs between two events would otherwise leave the supervisor without anyone
-to blame, and an event at each turn would have the front take time from the turn it announces. The
-name lies in a file that both hold open: writing takes about a microsecond, and is read only after
-the worker has ended.
+The supervisor needs it to blame an arm for a worker that dies or hangs between two events. An event
+per turn would take time from the turn that it announces. A write to this file takes about a
+microsecond, and the supervisor reads it only after the worker has ended.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stored rows as data frames, and data frames as files. Imports no jax.
+"""Stored rows as data frames, and data frames as files.
 
 Whoever writes rows, or plans, needs none of these libraries, which take a second to load:
 bench.records.store imports this only to read.

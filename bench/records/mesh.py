@@ -1,4 +1,4 @@
-"""The written form of a device mesh, `data=4,model=2`. Imports no jax."""
+"""The written form of a device mesh, `data=4,model=2`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packages that single options need, and that need not be there otherwise. Imports no jax."""
+"""Packages that single options need, and that need not be there otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text of unknown origin, made fit for a reason, a terminal and a page. Imports no jax."""
+"""Text of unknown origin, made fit for a reason, a terminal and a page."""
 
 from __future__ import annotations
 

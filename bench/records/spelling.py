@@ -1,4 +1,4 @@
-"""What a word was likely meant to be. Imports nothing of bench."""
+"""What a word was likely meant to be."""
 
 from __future__ import annotations
 

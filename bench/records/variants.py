@@ -1,4 +1,4 @@
-"""Variants: the same blocks in workers with other environment variables. Imports no jax.
+"""Variants: the same blocks in workers with other environment variables.
 
 What XLA, NCCL and libtpu read from the environment holds for a whole process, so that it cannot be
 an implementation's own: a variant's cells have workers of their own.
