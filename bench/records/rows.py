@@ -360,6 +360,10 @@ class BlockRow(BlockFields):
     """None in later launches, and where measuring them failed."""
     energy: NotRequired[EnergyMeter]
     """Absent where nothing was timed."""
+    cores: NotRequired[list[list[int]]]
+    """Numbers of the cores that each process of the worker may run on, by rank."""
+    nproc: NotRequired[str]
+    """The worker's NPROC, which sets the threads of XLA:CPU; absent where it is not set."""
     load_before: float
     """1-minute load average of the host when the worker started."""
     load_after: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -14,8 +15,10 @@ import jax
 from jax.sharding import Mesh
 
 from bench.contract import Implementation, Workload
+from bench.records.host import cores
 from bench.records.messages import Event, Job, Phase, SamplesEvent
 from bench.records.rows import CellRow, Communication
+from bench.worker import process_exchange
 from bench.worker.block_rounds import BlockRounds, warm_arm
 from bench.worker.block_session import BlockSession, ProvedArm
 from bench.worker.file_loader import load
@@ -53,6 +56,9 @@ def run_job(
     session = BlockSession(job, emit, programs)
     session.announce("start")
     session.mesh = make_mesh(session.block.mesh)
+    session.row["cores"] = process_exchange.gather(sorted(cores()))
+    if "NPROC" in os.environ:
+        session.row["nproc"] = os.environ["NPROC"]
     precision = session.block.options.precision
     workload = load_workload(session.block, job["workload_paths"])
     problem = make_problem(workload, session.block, precision)
