@@ -138,7 +138,8 @@ def _group_effect(left: NDArray[np.float64], by: NDArray[np.float64]) -> Effect 
     groups = [values[a:b] for a, b in pairwise(ends) if b - a >= _FEWEST_TURNS]
     if len(groups) < 2 or not np.ptp(np.concatenate(groups)):  # noqa: PLR2004
         return None
-    return Effect(float(np.ptp([np.median(group) for group in groups])), kruskal_wallis(groups))
+    medians = np.concatenate([np.median(alike, axis=-1) for _, alike in stacked(groups)])
+    return Effect(float(np.ptp(medians)), kruskal_wallis(groups))
 
 
 def kruskal_wallis(groups: Sequence[NDArray[np.float64]]) -> float:

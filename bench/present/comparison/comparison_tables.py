@@ -31,10 +31,11 @@ def _sides(change: Change, column: str, unit: str, separator: str = ", ") -> str
 
 CHANGES = (
     Column("implementation", "Implementation", detail=lambda c: "baseline" * c.is_baseline),
-    Column("step_s", "Step time", "A, B", value=lambda c: _sides(c, "step_s", "s")),
-    Column("step", "B over A", "step time, 95 %", value=lambda c: _ratio(c.step)),
-    Column("ratio", "To baseline", "A, B", value=lambda c: _sides(c, "ratio", "ratio")),
-    Column("against_baseline", "B over A", "to baseline, 95 %",
+    Column("step_s", "Step time", "A, B", "s", value=lambda c: Figure(_sides(c, "step_s", "s"))),
+    Column("step", "B over A", "step time, 95 %", "ratio", lambda c: _ratio(c.step)),
+    Column("ratio", "To baseline", "A, B", "ratio",
+           value=lambda c: Figure(_sides(c, "ratio", "ratio"))),
+    Column("against_baseline", "B over A", "to baseline, 95 %", "ratio",
            value=lambda c: _ratio(c.against_baseline)),
     Column("verdict", "Verdict", value=lambda c: c.verdict.word,
            detail=lambda c: "against the baseline" if c.source == "baseline" else "step times"),
