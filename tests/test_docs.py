@@ -21,7 +21,7 @@ LIMITS = {
     "README.md": 1100,
     "ARCHITECTURE.md": 1500,
     **{
-        f"docs/{name}.md": 660
+        f"docs/{name}.md": 600
         for name in (
             *("accelerators", "beyond-the-step", "clusters", "explaining", "failures"),
             *("gating-ci", "projecting", "reading-a-report", "running"),
@@ -73,7 +73,7 @@ def test_links_and_paths_lead_somewhere(page: Path) -> None:
         if "://" not in target:
             assert (page.parent / target.partition("#")[0]).exists(), target
     for path in re.findall(r"`((?:bench|tests|docs|examples)/[\w./-]+)`", text):
-        assert (ROOT / path).exists(), path
+        assert "NAME" in path or (ROOT / path).exists(), path
 
 
 @pytest.mark.parametrize(("page", "line"), commands(), ids=lambda text: text[:60])
