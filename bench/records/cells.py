@@ -1,4 +1,4 @@
-"""Cells and blocks: what a run measures, and how it is named.
+"""Cells and blocks: the units that a run measures, and their names.
 
 A *cell* is one implementation in one *block*; a block is one workload at one size, one mesh,
 one global batch and one set of options. Implementations are compared within a block only.
@@ -14,53 +14,54 @@ from typing import Any, TypedDict
 from bench.records.mesh import MeshShape
 
 PRECISIONS = ("fp32", "bf16", "fp16")
-"""What the matrix offers. The gate also builds every problem in `fp64`."""
+"""Precisions that can be selected. The gate also builds every problem in `fp64`."""
 
 
 @dataclass(frozen=True)
 class StepOptions:
-    """What a step may be asked to do in another way, without becoming another step."""
+    """Options that change how a step is computed, but not which update it makes."""
 
     precision: str = "fp32"
-    """Of the forward and backward pass; parameters and update are float32. Gradients are reduced in
-    float32 where an implementation does it; the compiler may do it in the pass's own precision, and
-    the report shows the dtypes. The loss is not scaled, which fp16 may need: see bench.contract."""
+    """Precision of the forward and backward pass; parameters and update are float32. An
+    implementation that reduces gradients itself does so in float32; the compiler may reduce them in
+    the precision of the pass. The report shows the dtypes. The loss is not scaled, which fp16 may
+    need: see bench.contract."""
     microbatches: int = 1
-    """Parts that the batch is computed in, one after the other, for one update."""
+    """Number of microbatches whose gradients one update accumulates."""
     remat: bool = False
-    """Whether the backward pass computes activations again instead of keeping them."""
+    """Whether the backward pass recomputes activations instead of storing them."""
     clip_norm: float | None = None
-    """Largest global norm of the gradients, beside what the workload's optimizer does."""
+    """Maximum global norm of the gradients, in addition to the workload's own optimizer."""
     variant: str = ""
-    """Name of the environment of its worker; empty if usual: see bench.records.variants."""
+    """Name of a variant (see bench.records.variants); empty for the usual environment."""
     processes: int = 1
-    """Processes that the mesh is spread over, with equally many of its devices each."""
+    """Number of processes that share the mesh, each with the same number of devices."""
 
     @classmethod
     def parse(cls, text: str) -> StepOptions:
-        """Read what `str` writes: `bf16,microbatches=4,remat,clip=1,variant=NAME,processes=2`.
+        """Parse the output of `str`: `bf16,microbatches=4,remat,clip=1,variant=NAME,processes=2`.
 
         Raises:
-          ValueError: a part is none of these.
+          ValueError: a part is unknown.
         """
         precision, *others = text.split(",")
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for part in others:
             name, _, value = part.partition("=")
             if name in ("microbatches", "processes") and value.isascii() and value.isdigit():
-                found[name] = int(value)
+                values[name] = int(value)
             elif part == "remat":
-                found["remat"] = True
+                values["remat"] = True
             elif name == "clip" and re.fullmatch(r"[\d.]+(e[-+]?\d+)?", value):
-                found["clip_norm"] = float(value)
+                values["clip_norm"] = float(value)
             elif name == "variant" and value:
-                found["variant"] = value
+                values["variant"] = value
             else:
                 raise ValueError(
                     f"options {text!r}: {part!r} is unknown; write PRECISION[,microbatches=N]"
                     "[,remat][,clip=NORM][,variant=NAME][,processes=N]"
                 )
-        return cls(precision, **found)
+        return cls(precision, **values)
 
     def __str__(self) -> str:
         parts = [self.precision]
@@ -78,7 +79,7 @@ class StepOptions:
 
 
 class BlockText(TypedDict):
-    """A block as JSON, with its mesh and options as they are written."""
+    """A block as JSON, with its mesh and options as text."""
 
     workload: str
     size: str
@@ -89,7 +90,7 @@ class BlockText(TypedDict):
 
 @dataclass(frozen=True)
 class Block:
-    """One comparison: everything in it differs by implementation alone."""
+    """One comparison: its cells differ by implementation alone."""
 
     workload: str
     """File name in bench/contract/workloads/, without `.py`."""
@@ -97,12 +98,12 @@ class Block:
     """A key of the workload's SIZES."""
     mesh: MeshShape
     batch: int
-    """Global batch: samples a step over all devices."""
+    """Global batch: samples per step over all devices."""
     options: StepOptions
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Block:
-        """Read the block that a row, a job or a request is about: whatever else it has."""
+        """Read the block of a row, job or request; other fields are ignored."""
         return cls(
             row["workload"],
             row["size"],
@@ -113,7 +114,7 @@ class Block:
 
     @property
     def fields(self) -> BlockText:
-        """The block as JSON: the inverse of `of`."""
+        """The block as JSON, the inverse of `of`."""
         return {
             "workload": self.workload,
             "size": self.size,
@@ -124,17 +125,17 @@ class Block:
 
     @property
     def name(self) -> str:
-        """`gpt2-nano/data=2/b16/fp32`, with what else is asked of the step: `fp32,remat`."""
+        """The block's name, with all options: `gpt2-nano/data=2/b16/fp32,remat`."""
         return f"{self.workload}-{self.size}/{self.mesh}/b{self.batch}/{self.options}"
 
     @property
     def subject(self) -> str:
-        """`gpt2-nano, fp32`: blocks of one subject differ by mesh and batch alone."""
+        """Workload and options: `gpt2-nano, fp32`. Blocks of a subject differ by mesh and batch."""
         return f"{self.workload}-{self.size}, {self.options}"
 
     @property
     def place(self) -> str:
-        """`data=2, batch 16`: what tells blocks of one subject apart."""
+        """Mesh and batch: `data=2, batch 16`."""
         return f"{self.mesh}, batch {self.batch}"
 
 
@@ -147,15 +148,15 @@ class Cell:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Cell:
-        """Read the cell that a row or a request is about."""
+        """Read the cell of a row or request."""
         return cls(Block.of(row), row["implementation"])
 
     @property
     def name(self) -> str:
-        """`gpt2-nano/data=2/b16/fp32/jit_spmd`."""
+        """The cell's name: `gpt2-nano/data=2/b16/fp32/jit_spmd`."""
         return f"{self.block.name}/{self.implementation}"
 
 
 def base_of(name: str) -> str:
-    """Name the arm, or the cell, of an implementation's base revision in a gate."""
+    """Name the arm or cell of an implementation's base revision in a gate."""
     return f"{name}@base"

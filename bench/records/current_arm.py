@@ -1,8 +1,8 @@
-"""The arm whose turn it is, in a file that worker and supervisor share.
+"""The name of the arm whose turn it is, in a file that the worker and the supervisor share.
 
-The supervisor needs it to blame an arm for a worker that dies or hangs between two events. An event
-per turn would take time from the turn that it announces. A write to this file takes about a
-microsecond, and the supervisor reads it only after the worker has ended.
+The supervisor uses it to find the arm to blame for a worker that dies or hangs between two events.
+An event per turn would disturb the measurement; a write to this file takes about a microsecond,
+and the supervisor reads it only after the worker has ended.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tempfile
 import time
 
 VARIABLE = "LOCKSTEP_TURN"
-"""Holds the number of the worker's descriptor."""
+"""Environment variable with the number of the worker's file descriptor."""
 
 _BYTES = 4096
 
@@ -22,7 +22,7 @@ class Turns:
     """The supervisor's side. Hand `descriptor` and `environment` to the worker."""
 
     def __init__(self) -> None:
-        if hasattr(os, "memfd_create"):  # a full disk does not matter to it
+        if hasattr(os, "memfd_create"):  # needs no space on disk
             self.descriptor = os.memfd_create("lockstep-turn")
         else:
             with tempfile.TemporaryFile() as file:
@@ -30,11 +30,11 @@ class Turns:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the environment of the worker needs beside its own."""
+        """Variables to add to the environment of the worker."""
         return {VARIABLE: str(self.descriptor)}
 
     def read(self) -> tuple[str, float]:
-        """Who has the turn, and since how many seconds; nobody is an empty string."""
+        """Return the arm whose turn it is and its seconds so far; `("", 0.0)` between turns."""
         began, _, name = os.pread(self.descriptor, _BYTES, 0).rstrip(b"\0").partition(b" ")
         return (name.decode(), time.monotonic() - float(began)) if name else ("", 0.0)
 
@@ -44,16 +44,16 @@ class Turns:
 
 
 class TurnWriter:
-    """The worker's side; writes nothing where nobody asked for it."""
+    """The worker's side; does nothing if the supervisor passed no descriptor."""
 
     def __init__(self) -> None:
         number = os.environ.get(VARIABLE, "")
         self._descriptor = int(number) if number.isdigit() else None
 
     def write(self, name: str) -> None:
-        """Say who has the turn from now on; an empty name for nobody."""
+        """Record the arm whose turn begins; an empty name if none does."""
         if self._descriptor is not None:
-            # The clock is the system's: both sides read the same.
+            # The monotonic clock is the same in both processes.
             text = f"{time.monotonic()} {name}".encode().ljust(_BYTES, b"\0")
             with contextlib.suppress(OSError):
                 os.pwrite(self._descriptor, text, 0)

@@ -1,4 +1,4 @@
-"""Whole files: replaced at once, sealed with a checksum, locked; and what to do on a full disk."""
+"""Atomic replacement, checksums and locks of files, and the error of a full disk."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ except ImportError:  # not a POSIX system
     fcntl = None  # type: ignore[assignment]
 
 CHANGED = "differs from what was stored (CRC-32)"
-"""The reason that is given for a file whose checksum does not match."""
+"""The reason given for a file whose checksum does not match."""
 
-DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
-"""No space is left, or none that this user may have."""
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 class NotStoredError(Exception):
-    """The disk is full. The message names the folder and a way out."""
+    """The disk is full; the message names the folder and a remedy."""
 
 
 class LockedError(Exception):
@@ -34,11 +33,11 @@ class LockedError(Exception):
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a draft beside a file; it replaces the file when the context ends without an error.
+    """Yield the path of a draft, which replaces the file if the context ends without an error.
 
-    A process that is killed meanwhile leaves the file as it was, or absent.
+    If the process is killed before that, the file stays as it was.
     """
-    # Two processes that write the same file at once each write their own draft.
+    # The process id keeps two processes that write the same file from sharing a draft.
     draft = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         yield draft
@@ -48,23 +47,23 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Replace a whole file at once; text is UTF-8 with its newlines as they are."""
+    """Replace a file atomically; text is written as UTF-8 with newlines unchanged."""
     with replacing(path) as draft:
         draft.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def slug(text: str) -> str:
-    """Turn a text into a file name of small letters, digits and hyphens."""
+    """Turn a text into a file name of lower-case letters, digits and hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 def file_name(text: str) -> str:
-    """Replace what a file name may not have, such as slashes and commas, by underscores."""
+    """Replace characters that are unsafe in a file name, such as slashes, by underscores."""
     return re.sub(r"[^\w.=-]", "_", text)
 
 
 def sealed(text: str) -> bytes:
-    """Add a CRC-32 of the text of a JSON object to it, as its last entry, and a newline."""
+    """Add to the text of a JSON object its CRC-32, as the last entry, and a newline."""
     body = text.rstrip().removesuffix("}").rstrip().encode()
     return body + _seal(body)
 
@@ -85,11 +84,11 @@ def _seal(body: bytes) -> bytes:
 
 @contextmanager
 def storing(folder: Path, resume: str = "") -> Iterator[None]:
-    """Explain a full disk while the context writes into a folder.
+    """Turn the error of a full disk, while the context writes to `folder`, into advice.
 
     Args:
       folder: The folder that is written to.
-      resume: The run that can be continued once there is room; empty if nothing is stored yet.
+      resume: The run that can be continued later; empty if nothing is stored yet.
 
     Raises:
       NotStoredError: The disk is full. Any other error passes through.
@@ -97,7 +96,7 @@ def storing(folder: Path, resume: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in DISK_FULL:
+        if error.errno not in _DISK_FULL:
             raise
         advice = "free space there"
         if resume:
@@ -112,7 +111,7 @@ def lock(path: Path) -> str:
       path: An existing file that is never replaced.
 
     Returns:
-      Why the file cannot be locked here; empty if it is locked.
+      Why the file cannot be locked; empty if it is locked.
 
     Raises:
       LockedError: Another process holds the lock.

@@ -1,7 +1,6 @@
-"""Stored rows as data frames, and data frames as files.
+"""Data frames of stored rows, and files of data frames.
 
-Whoever writes rows, or plans, needs none of these libraries, which take a second to load:
-bench.records.store imports this only to read.
+Its libraries take a second to load, so bench.records.store imports this module only to read.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ _NESTED: dict[type, dict[str, type]] = {
     CellRow: {"compile": CompileTimes, "memory": MemoryBytes, "cost": CompilersCost},
     SampleRow: {"host": HostSlot, "energy": Energy, "input": InputWait},
 }
-"""Keys that become columns of their own: `compile_trace_s`, `memory_total_bytes` ..."""
+"""Keys whose entries become columns of their own: `compile_trace_s`, `memory_total_bytes` ..."""
 
 
 def of_samples(texts: Iterable[bytes]) -> pd.DataFrame:
-    """Samples, given as lines of JSON. There may be very many."""
+    """Read samples from lines of JSON, with Arrow because there may be very many."""
     columns = _columns(SampleRow)
     text = b"".join(texts)
     if not text:
@@ -52,7 +51,7 @@ def of_samples(texts: Iterable[bytes]) -> pd.DataFrame:
 
 
 def of_rows(rows: Iterable[dict[str, Any]], kind: type) -> pd.DataFrame:
-    """Rows of a kind of bench.records.rows."""
+    """Make a frame of rows; `kind` is their TypedDict in bench.records.rows."""
     nested = _NESTED.get(kind, {})
     return pd.DataFrame([_spread(row, nested) for row in rows], columns=_columns(kind))
 
@@ -61,8 +60,8 @@ def write(frame: pd.DataFrame, directory: Path, name: str) -> None:
     """Write `<name>.csv` and `<name>.parquet`; objects in cells become JSON text."""
     flat = frame.copy()
     for column in filter(lambda name: is_object_dtype(flat[name]), flat.columns):
-        there = flat[column].dropna()
-        if there.map(lambda value: isinstance(value, dict | list | np.ndarray)).any():
+        present = flat[column].dropna()
+        if present.map(lambda value: isinstance(value, dict | list | np.ndarray)).any():
             flat[column] = flat[column].map(_json)
     table = pa.Table.from_pandas(flat, preserve_index=False)
     with files.replacing(directory / f"{name}.csv") as draft:
@@ -72,7 +71,7 @@ def write(frame: pd.DataFrame, directory: Path, name: str) -> None:
 
 
 def _json(value: Any) -> str | None:
-    if isinstance(value, np.ndarray):  # what a stored list is read as
+    if isinstance(value, np.ndarray):  # Arrow reads a stored list as an array
         value = value.tolist()
     return json.dumps(value) if isinstance(value, dict | list) else None
 
@@ -94,5 +93,5 @@ def _spread(row: dict[str, Any], nested: Iterable[str]) -> dict[str, Any]:
 
 
 def _keys(kind: type) -> list[str]:
-    """Keys of a TypedDict, those it inherits first."""
+    """List the keys of a TypedDict, inherited ones first."""
     return list(kind.__annotations__)

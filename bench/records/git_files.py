@@ -1,4 +1,4 @@
-"""Which folders git tracks."""
+"""Folders that git tracks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def tracked_folders(parent: Path) -> set[str] | None:
-    """Names of the folders in `parent` that hold files tracked by git; None outside of git."""
+    """List the folders in `parent` that contain tracked files; None outside of git."""
     command = ["git", "-C", str(parent), "ls-files", "-z"]
     try:
         done = subprocess.run(command, capture_output=True, check=False, timeout=60)  # noqa: S603

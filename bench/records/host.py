@@ -1,4 +1,4 @@
-"""The host and the code, as a manifest describes them. No names of hosts or people, no paths."""
+"""Descriptions of the host and the code for a manifest, without host names, users or paths."""
 
 from __future__ import annotations
 
@@ -19,46 +19,46 @@ _USUAL_CACHE = 32 << 20
 
 
 def cores() -> set[int]:
-    """Numbers of the cores that this process may run on."""
+    """Return the numbers of the cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
 
 
 def usable_cores() -> int:
-    """How many these are."""
+    """Count the cores that this process may run on."""
     return len(cores())
 
 
 def cache_bytes(threads: int, cpus: Path = CPUS) -> int:
-    """Bytes of the last-level caches that so many threads of this process can reach together.
+    """Add up the last-level caches that `threads` threads of this process can use together.
 
-    32 MiB where the system shows none.
+    Returns 32 MiB where the system does not show its caches.
     """
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for core in cores():
         with contextlib.suppress(OSError, ValueError):
             caches = (cpus / f"cpu{core}" / "cache").glob("index*")
             last = max(caches, key=lambda cache: int((cache / "level").read_text()))
-            # `32768K`; those that share one say the same list of cores.
+            # The size reads `32768K`; cores that share a cache have the same `shared_cpu_list`.
             size = int((last / "size").read_text().strip().removesuffix("K")) << 10
-            found[(last / "shared_cpu_list").read_text()] = size
-    return sum(sorted(found.values(), reverse=True)[:threads]) or _USUAL_CACHE
+            sizes[(last / "shared_cpu_list").read_text()] = size
+    return sum(sorted(sizes.values(), reverse=True)[:threads]) or _USUAL_CACHE
 
 
 def host_id() -> str:
-    """Tells one running kernel from another, whose cores and counters are others. Never stored."""
+    """Identify the running kernel, and so a set of cores and counters. The id is never stored."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return boot.read_text(encoding="ascii").strip() if boot.exists() else platform.node()
 
 
 def load_average() -> float:
-    """Load of the host over the last minute; 0 where the system keeps none."""
+    """Return the host's load average over one minute; 0 where the system has none."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
 def describe_host() -> dict[str, Any]:
-    """Operating system, processor, cores, memory and load."""
+    """Describe the operating system, processor, cores, memory and load."""
     cpu = cpuinfo.get_cpu_info()
     return {
         "os": f"{platform.system()} {platform.release()}",
@@ -71,7 +71,7 @@ def describe_host() -> dict[str, Any]:
 
 
 def describe_code() -> dict[str, Any]:
-    """Commit of the checkout, and whether files differ from it; None outside of git."""
+    """Return the checkout's commit (None outside of git) and whether the work tree is dirty."""
     commit = _git("rev-parse", "HEAD")
     changes = _git("status", "--porcelain")
     return {"commit": commit or None, "dirty": bool(changes)}

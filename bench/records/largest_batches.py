@@ -1,4 +1,4 @@
-"""The largest batches that fit, as a run stores them: `max_batch.jsonl` in a run's folder."""
+"""Rows of `max_batch.jsonl` in a run's folder: the largest batches that fit."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ from bench.records.store import Damage
 FILE = "max_batch.jsonl"
 
 Outcome = Status | Literal["predicted oom", "not predicted"]
-"""How some steps ended; or that there were none, since no batch is predicted to fit, or nothing is
-predicted."""
+"""The status of a trial run of some steps, or why there was none: no batch is predicted to fit, or
+there is no prediction."""
 
 
 class MaxBatchRow(TypedDict):
-    """The largest batch that fits, of one implementation on one mesh with one set of options."""
+    """The largest batch that fits for one implementation, mesh and set of options."""
 
     implementation: str
     workload: str
-    """With its size: `gpt2-nano`."""
+    """Name and size: `gpt2-nano`."""
     mesh: str
     options: str
-    """As bench.records.cells.StepOptions writes them."""
+    """The text of bench.records.cells.StepOptions."""
     limit_bytes: float
-    """Of one device."""
+    """Memory limit of one device."""
     limit_is: str
-    """Where the limit is from, in words."""
+    """The source of the limit, in words."""
     batch: int | None
-    """Global batch: the largest that is predicted to fit, and does; None unless `status` is ok."""
+    """Largest global batch that is predicted to fit and does; None unless `status` is ok."""
     predicted_bytes: float | None
-    """Of one device, as compiled for this batch."""
+    """Memory of one device, from the program compiled for this batch."""
     next_batch: int | None
-    """The next larger one that was compiled, or run, and does not fit."""
+    """The next larger batch that was compiled or run, and does not fit."""
     next_bytes: float | None
-    """As compiled for it; None too where its compiler found too little memory to say."""
+    """Its predicted memory; None also where its compilation ran out of memory."""
     compilations: int
     status: Outcome
     reason: str
     refuted: list[int]
-    """Batches that were predicted to fit, and did not."""
+    """Batches that were predicted to fit, but did not."""
     peak_bytes: int | None
-    """The most that a device held meanwhile; None where the backend does not count."""
+    """Peak memory of a device in the trial run; None where the backend does not report it."""
     contents: str | None
-    """Hash of the contents of what was searched; None where a file could not be read."""
+    """Hash of the sources, versions, device and variables; None if a file could not be read."""
 
 
 def read(folder: Path) -> list[MaxBatchRow]:
-    """The rows of a run's folder; those that were changed since are left out: see `damage`."""
+    """Read the rows of a run's folder, without the damaged ones that `damage` lists."""
     return [cast("MaxBatchRow", row) for row in _unsealed(folder) if row is not None]
 
 
 def damage(folder: Path) -> list[Damage]:
-    """What was changed since it was stored."""
+    """List the rows that have changed since they were stored."""
     return [
         Damage(f"{FILE}, line {number}", files.CHANGED)
         for number, row in enumerate(_unsealed(folder), 1)
@@ -72,24 +72,24 @@ def _unsealed(folder: Path) -> list[dict[str, Any] | None]:
 
 
 def write(folder: Path, rows: Iterable[MaxBatchRow]) -> list[MaxBatchRow]:
-    """Store rows in place of those of the same limit, implementation, workload, mesh and options.
+    """Store rows; they replace stored rows with the same `key` and limit.
 
     Returns:
-      All rows that are stored now, in order.
+      All stored rows, in order.
     """
     stored = {(*key(row), row["limit_bytes"]): row for row in (*read(folder), *rows)}
-    found = [stored[name] for name in sorted(stored)]
-    files.write(folder / FILE, b"".join(files.sealed(json.dumps(row)) for row in found))
-    return found
+    ordered = [stored[name] for name in sorted(stored)]
+    files.write(folder / FILE, b"".join(files.sealed(json.dumps(row)) for row in ordered))
+    return ordered
 
 
 def key(row: MaxBatchRow) -> tuple[str, ...]:
-    """What the row is of, whatever the limit; rows are in its order."""
+    """Return the sort key of a row, which identifies it together with its limit."""
     return row["workload"], row["options"], row["mesh"], row["implementation"]
 
 
 def key_of(cell: Cell) -> tuple[str, ...]:
-    """`key` of the row that a cell, with whatever batch, has or will have."""
+    """Return the `key` of a cell's row; the cell's batch does not matter."""
     block = cell.block
     workload = f"{block.workload}-{block.size}"
     return workload, str(block.options), str(block.mesh), cell.implementation

@@ -1,10 +1,10 @@
 """The messages between the supervisor and its worker processes.
 
-A worker (`python -m bench.worker`) reads one Job as a line of JSON from stdin, writes events as
-lines of JSON to the file descriptor it was started with as stdout, and exits with 0. After a
-LookEvent it waits for a line on stdin: MORE rounds, or ENOUGH. Output of implementations goes to
-stderr. `python -m bench.worker.answer.available` reads a CatalogueRequest, writes the path of each
-file before it imports it, and then one Catalogue, each as a line of JSON.
+Each message is a line of JSON. A worker (`python -m bench.worker`) reads one Job from stdin, writes
+events to its original stdout, and exits with 0. After a LookEvent it waits for a line on stdin:
+MORE or ENOUGH rounds. Output of implementations goes to stderr.
+`python -m bench.worker.answer.available` reads a CatalogueRequest, writes the path of each file
+before it imports it, and ends with one Catalogue.
 """
 
 from __future__ import annotations
@@ -21,60 +21,60 @@ ENOUGH = "enough"
 
 
 class BaseFile(TypedDict):
-    """Where an arm comes from that is another revision of an implementation."""
+    """The source of an arm that runs another revision of an implementation."""
 
     path: str
-    """The file, in the worktree."""
+    """The implementation file in the worktree."""
     worktree: str
-    """Checkout of the other revision: the file's own helper modules come from here."""
+    """Checkout of the other revision, from which the file imports its helper modules."""
     repository: str
-    """The checkout whose modules these take the place of."""
+    """The checkout whose modules they replace."""
 
 
 class Place(TypedDict):
-    """Which of a launch's processes a worker is."""
+    """The place of a worker process among those of its launch."""
 
     rank: int
     processes: int
     coordinator: str
-    """`host:port` where the process of rank 0 serves the others: see jax.distributed.initialize."""
+    """`host:port` for jax.distributed.initialize; the process of rank 0 listens there."""
     local_devices: NotRequired[list[int]]
-    """The accelerators of its host that are its own; all of them if absent."""
+    """Indices of the host's accelerators that it uses; all if absent."""
 
 
 class Meeting(TypedDict):
-    """What `python -m bench.worker.answer.rendezvous` finds out."""
+    """The answer of `python -m bench.worker.answer.rendezvous`."""
 
     rank: int
     processes: int
     address: str
-    """Of the host of rank 0."""
+    """Address of the host of rank 0."""
     port: int
-    """Where its front listens."""
+    """Port on which rank 0 listens for followers."""
     token: str
-    """What the processes have in common, and nobody else has."""
+    """Secret shared by the processes of the run."""
 
 
 class WorkerSettings(TypedDict):
-    """What every worker of a run is told alike: planned once, and part of every Job."""
+    """The settings that all workers of a run share; every Job contains them."""
 
     rounds: int
-    """The most rounds of a launch."""
+    """Maximum number of rounds in a launch."""
     seconds: float
     """Wall time that `rounds` rounds should take; sets the steps of a span, never the rounds."""
     inputs: list[str]
-    """Ways of bench.records.arms in which each implementation is also given its input."""
+    """Input modes of bench.records.arms in which each implementation is measured as well."""
     phases: dict[str, dict[str, Any]]
     """Settings of the phases after the rounds, by their names in PHASES_AFTER_ROUNDS."""
     implementation_paths: list[str]
-    """Files outside implementations/; their names are their file names without `.py`."""
+    """Implementation files outside implementations/; the file's stem is the name."""
     workload_paths: list[str]
     base_files: dict[str, BaseFile]
-    """Files of arms that are another revision of an implementation, by name."""
+    """Files of the arms that run another revision, by arm."""
 
 
 PHASES_AFTER_ROUNDS = ("trace", "checkpoint", "train")
-"""In their order. They begin when the samples have been sent, so that they cannot cost them."""
+"""Optional phases in their order. The samples are sent first, so a failure here costs none."""
 
 
 class Job(WorkerSettings, BlockText):
@@ -84,22 +84,22 @@ class Job(WorkerSettings, BlockText):
     launch: int
     implementations: list[str]
     baseline: str
-    """Arm that ratios are taken against; if it ends other than ok, the worker takes the first
-    implementation that is ok instead."""
+    """Arm that ratios are taken against. If it fails, the worker uses the first implementation
+    that is ok."""
     proved: list[str]
     """Implementations whose float64 proof an earlier launch of this run has stored."""
     looks: list[int]
     """Rounds after which to send a LookEvent; all below `rounds`."""
     place: NotRequired[Place]
-    """Absent where one process has the whole mesh."""
+    """Absent if one process has the whole mesh."""
     ceilings: bool
-    """Whether to measure what the machine can do."""
+    """Whether to measure the machine's ceilings."""
     seed: int
-    """Of the order of arms. The workload's parameters and data never depend on it."""
+    """Seed of the order of arms. The workload's parameters and data never depend on it."""
     alone: bool
-    """True where the cell did not fit beside the others: one implementation and no twin."""
+    """True for a cell that did not fit beside others: one implementation and no twin."""
     program_cache: NotRequired[str]
-    """Folder of compiled programs that the launches of a run share; one of its own if absent."""
+    """Folder of compiled programs, shared by the launches of a run; private if absent."""
 
 
 Phase = Literal[
@@ -108,36 +108,33 @@ Phase = Literal[
 
 
 class PhaseEvent(TypedDict):
-    """The worker begins a phase; a crash or deadline after it is blamed on `arm`."""
+    """The beginning of a phase; a later crash or timeout is blamed on `arm`."""
 
     event: Literal["phase"]
     phase: Phase
     arm: str
-    """Implementation, or empty where the phase is about the whole block."""
+    """An implementation, or empty if the phase concerns the whole block."""
     done: int
     of: int
     """Progress within the phase: arms, rounds in `measure`, or steps in `train`."""
 
 
 class CellEvent(TypedDict):
-    """A cell has ended, and how."""
+    """The result of a cell."""
 
     event: Literal["cell"]
     row: CellRow
 
 
 class LookEvent(TypedDict):
-    """The samples of the launch so far: are these rounds enough?"""
+    """The samples of the launch so far; the supervisor decides whether they suffice."""
 
     event: Literal["look"]
     rows: list[SampleRow]
 
 
 class TellEvent(TypedDict):
-    """A process has something to tell the others of its launch.
-
-    Once all have, each gets a line with the list of their values, by rank.
-    """
+    """One process's part of an all-gather: once all have sent one, each receives all by rank."""
 
     event: Literal["tell"]
     value: Any
@@ -151,21 +148,21 @@ class SamplesEvent(TypedDict):
 
 
 class TraceEvent(TypedDict):
-    """What a cell's trace showed."""
+    """The analysed trace of a cell."""
 
     event: Literal["trace"]
     row: TraceRow
 
 
 class LossEvent(TypedDict):
-    """An arm's loss curve, or a reference's."""
+    """The loss curve of an arm or a reference."""
 
     event: Literal["losses"]
     row: LossRow
 
 
 class BlockEvent(TypedDict):
-    """The block is measured. Sent again once it has been traced, with its cells, and trained.
+    """The measured block. Sent again, with its cells, after tracing and after training.
 
     The supervisor adds the host's load.
     """
@@ -178,7 +175,7 @@ Event = PhaseEvent | CellEvent | LookEvent | SamplesEvent | TraceEvent | LossEve
 
 
 class CellRequest(BlockText):
-    """One cell that a process of its own is asked about."""
+    """A question about one cell for a process of its own."""
 
     implementation: str
     implementation_paths: list[str]
@@ -186,14 +183,14 @@ class CellRequest(BlockText):
 
 
 class CompileRequest(CellRequest):
-    """One cell whose step is to be compiled."""
+    """A request to compile the step of one cell."""
 
     elsewhere: bool
-    """Whether what is read is to stand for other devices than those that it is compiled for."""
+    """Whether the results stand for other devices than those it is compiled for."""
 
 
 def cell_request(cell: Cell, catalogue: Catalogue) -> CellRequest:
-    """The request for a cell of a catalogue."""
+    """Make the request for a cell of a catalogue."""
     return CellRequest(
         **cell.block.fields,
         implementation=cell.implementation,
@@ -203,129 +200,130 @@ def cell_request(cell: Cell, catalogue: Catalogue) -> CellRequest:
 
 
 class ArrayPart(TypedDict):
-    """Which devices hold one part of an array."""
+    """One shard of an array and the devices that hold it."""
 
     index: list[list[int]]
-    """First and last but one of each dimension."""
+    """Start and stop in each dimension; the stop is exclusive."""
     devices: list[int]
 
 
 class ArrayLayout(TypedDict):
-    """Where a parameter lies."""
+    """The sharding of a parameter."""
 
     path: str
     shape: list[int]
     dtype: str
     bytes: int
-    """Of the whole array, once."""
+    """Size of the whole array, counted once."""
     device_bytes: int
-    """Most that a device holds of it."""
+    """Maximum over the devices of the bytes that one holds."""
     parts: list[ArrayPart]
 
 
 class Inspection(TypedDict):
-    """Where a cell's arrays lie."""
+    """The sharding of a cell's arrays."""
 
     axes: list[list[str | int]]
     """Names and sizes of the mesh's axes, outermost first."""
     devices: list[list[int]]
-    """Ids of the mesh's devices; the last axis goes across."""
+    """Ids of the mesh's devices; the last axis varies within a row."""
     unsupported: str
-    """Why there is nothing else; empty if there is."""
+    """Why the implementation cannot run the cell, so that all else is empty; empty if it can."""
     parameters: list[ArrayLayout]
     device_bytes: dict[str, dict[str, int]]
-    """Of `parameters`, the whole `state` and a `batch`: bytes by device id."""
+    """Bytes by device id, for `parameters`, the whole `state` and a `batch`."""
 
 
 class Fit(TypedDict):
-    """Whether some steps of a cell ran."""
+    """The result of running a few steps of a cell."""
 
     status: Status
     reason: str
-    """Empty if they did."""
+    """Empty if the status is ok."""
     peak_bytes: int | None
-    """The most that a device held; None where the backend does not count."""
+    """Peak memory of a device; None where the backend does not report it."""
 
 
 class CompiledRow(TypedDict):
-    """What one device does in a step that was compiled, and not run."""
+    """The work of one device in a step that was compiled but not run."""
 
     flops: float
-    """Of matrix products and convolutions, with every iteration of a loop counted."""
+    """FLOPs of matrix products and convolutions, with every iteration of a loop counted."""
     accessed_bytes: float
-    """XLA's count, of the body of a loop once."""
+    """XLA's count, which includes the body of a loop once."""
     memory_bytes: int
     state_bytes: int
     communication: list[Communication]
     model_flops: float
-    """Of the whole step."""
+    """Model FLOPs of the whole step, on all devices."""
     units: int
     unit: str
     bubble: float
 
 
 Lack = Literal["", "unsupported", "unreadable", "oom", "failed"]
-"""Why a step's program is not there: it is; its implementation says that it cannot run this; it
-cannot be had without running it; its compiler says that there is too little memory for it, as XLA's
-for TPU does; or something failed. The last two may go well another time."""
+"""Why there is no compiled program of a step. Empty: there is one. `unsupported`: the
+implementation cannot run the cell. `unreadable`: the program is known only after running it. `oom`:
+the compiler, such as XLA's for TPU, found too little memory. `failed`: anything else. A retry may
+help with the last two."""
 
 
 class CompiledAnswer(TypedDict):
-    """To one CellRequest that `python -m bench.worker.answer.compile_only` was sent."""
+    """The answer of `python -m bench.worker.answer.compile_only` to one CellRequest."""
 
     row: CompiledRow | None
     reason: str
-    """Why there is no row; empty if there is."""
+    """Why there is no row; empty if there is one."""
     lack: Lack
-    """What kind of reason it is."""
+    """The kind of reason."""
 
 
 class CatalogueRequest(TypedDict):
-    """Paths from the command line, to be listed beside the built-in ones."""
+    """Files from the command line to list beside the built-in ones."""
 
     implementation_paths: list[str]
     workload_paths: list[str]
     fatal: dict[str, str]
-    """Files that are not to be imported, and why: they ended a process that was asked before."""
+    """Files not to import, with the reason: importing them ended an earlier process."""
 
 
 class ImplementationEntry(TypedDict):
-    """One implementation file."""
+    """An implementation file."""
 
     name: str
     path: str
     summary: str
-    """First line of the docstring."""
+    """First line of the module's docstring."""
     error: str
-    """Why it cannot be imported; empty if it can."""
+    """Why the file cannot be imported; empty if it can."""
 
 
 class WorkloadEntry(TypedDict):
-    """One workload file."""
+    """A workload file."""
 
     name: str
     path: str
     summary: str
     sizes: list[str]
-    """From the smallest, which is the one for tests."""
+    """The smallest, which tests use, comes first."""
     default: str
     error: str
 
 
 class Catalogue(TypedDict):
-    """What there is to run, and on what."""
+    """The devices, versions, implementations and workloads that are available."""
 
     platform: str
     device_kind: str
     device_count: int
-    """Devices of an accelerator. Without one, 1: CPU devices are virtual and made to measure."""
+    """Number of accelerators; 1 on CPU, whose virtual devices are created as needed."""
     device_memory_bytes: int | None
     usable_cores: int
     processes: int
-    """Processes that the run has been given; 1 where it starts as many as it is asked for."""
+    """Number of processes that a launcher has started; 1 if the run starts its own."""
     versions: dict[str, str]
     optional: dict[str, str]
-    """Versions of those packages of bench.records.optional_packages that are there."""
+    """Versions of the installed packages of bench.records.optional_packages."""
     implementations: list[ImplementationEntry]
     workloads: list[WorkloadEntry]
     implementation_paths: NotRequired[list[str]]

@@ -1,4 +1,4 @@
-"""Numbers as people read them: three significant digits, SI prefixes, no-break spaces."""
+"""Formatting of numbers: three significant digits, SI prefixes, no-break spaces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PREFIXES = {-12: "p", -9: "n", -6: "\N{MICRO SIGN}", -3: "m", 0: "", 3: "k", 6:
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """`1234.5` -> `1230`, `0.98765` -> `0.988`: plain notation, trailing zeros kept."""
+    """Format in plain notation with trailing zeros: `1234.5` -> `1230`, `0.98765` -> `0.988`."""
     if value == 0:
         return "0"
     rounded = float(f"{value:.{digits - 1}e}")
@@ -23,7 +23,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def si(value: float | None, unit: str) -> str:
-    """`(0.00123, "s")` -> `1.23 ms`; a dash where there is no value."""
+    """Format with an SI prefix: `(0.00123, "s")` -> `1.23 ms`; a dash if there is no value."""
     if value is None or not math.isfinite(value):
         return MISSING
     rounded = float(f"{value:.2e}")
@@ -33,7 +33,7 @@ def si(value: float | None, unit: str) -> str:
 
 
 def range_si(low: float, high: float, unit: str, like: float | None = None) -> str:
-    """`1.20 - 1.31 ms` with an en dash: both ends in the prefix of `like`, or of the larger end."""
+    """Format a range, `1.20 - 1.31 ms` with an en dash; its prefix suits `like`, or else `high`."""
     prefixed = si(high if like is None else like, unit).partition(NARROW)[2]
     power = next(p for p, prefix in _PREFIXES.items() if prefixed == f"{prefix}{unit}")
     ends = (significant(end / 10**power) for end in (low, high))
@@ -41,18 +41,18 @@ def range_si(low: float, high: float, unit: str, like: float | None = None) -> s
 
 
 def bytes_(value: float | None) -> str:
-    """Bytes with binary prefixes: `12.3 MiB`; a dash where there is no value."""
+    """Format bytes with binary prefixes: `12.3 MiB`; a dash if there is no value."""
     if value is None or not math.isfinite(value):
         return MISSING
     for prefix in ("", "Ki", "Mi", "Gi"):
-        if value < 1000:  # noqa: PLR2004 - so that three digits stay three digits
+        if value < 1000:  # noqa: PLR2004 (not 1024, so that there are at most three digits)
             return f"{significant(value)}{NARROW}{prefix}B" if prefix else f"{value:.0f}{NARROW}B"
         value /= 1024
     return f"{significant(value)}{NARROW}TiB"
 
 
 def seconds(value: float | None) -> str:
-    """Wall time of a phase: `0.12 s`, `75 s`, `4 min 10 s`, `2 h 5 min`."""
+    """Format the wall time of a phase: `0.12 s`, `75 s`, `4 min 10 s`, `2 h 5 min`."""
     if value is None or not math.isfinite(value):
         return MISSING
     if value >= 7200:  # noqa: PLR2004
@@ -65,7 +65,7 @@ def seconds(value: float | None) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A duration to the minute: `45 s`, `3 min`, `2 h 05 min`."""
+    """Format a duration to the minute: `45 s`, `3 min`, `2 h 05 min`."""
     if round(seconds) < 60:  # noqa: PLR2004
         return f"{seconds:.0f} s"
     hours, minutes = divmod(round(seconds / 60), 60)
@@ -73,7 +73,7 @@ def clock(seconds: float) -> str:
 
 
 def percent(share: float) -> str:
-    """`0.1234` -> `12.3 %`; under 10 % with two digits after the point where they tell anything."""
+    """Format a share: `0.1234` -> `12.3 %`; with two decimals below 1 %, with none from 100 %."""
     value = 100 * share
     size = abs(value)
     decimals = 0 if size >= 100 else 1 if size >= 1 else 2  # noqa: PLR2004
@@ -81,7 +81,7 @@ def percent(share: float) -> str:
 
 
 def scientific(value: float | None) -> str:
-    """`0.000000412` -> `4.1e-7`: two digits; a dash where there is no value."""
+    """Format with two digits: `0.000000412` -> `4.1e-7`; a dash if there is no value."""
     if value is None or not math.isfinite(value):
         return MISSING
     digits, _, power = f"{value:.1e}".partition("e")
@@ -89,22 +89,22 @@ def scientific(value: float | None) -> str:
 
 
 def signed(value: float, text: str) -> str:
-    """A number's text with a plus where it is one; the minus is in the text already."""
+    """Put a plus before the text of a positive number; other texts have their sign."""
     return f"+{text}" if value > 0 else text
 
 
 def ratio(value: float) -> str:
-    """`1.253`: a thousandth is what interleaved rounds can resolve."""
+    """Format a ratio to a thousandth, `1.253`, which interleaved rounds can resolve."""
     return f"{value:.3f}" if value < 10 else significant(value)  # noqa: PLR2004
 
 
 def interval(low: float | None, high: float | None) -> str:
-    """`1.241 - 1.266` with an en dash; a dash where there is no interval."""
+    """Format an interval of ratios, `1.241 - 1.266` with an en dash; a dash if there is none."""
     if low is None or high is None:
         return MISSING
     return f"{ratio(low)}\N{EN DASH}{ratio(high)}"
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
-    """`1 cell`, `2 cells`."""
+    """Format a count with its noun: `1 cell`, `2 cells`."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"

@@ -1,19 +1,19 @@
-"""Text of unknown origin, made fit for a reason, a terminal and a page."""
+"""Sanitizing of untrusted text before it is stored or shown."""
 
 from __future__ import annotations
 
 LINE = 400
 LINES = 30
-"""Most characters of a line, and lines, of a reason."""
+"""Limits on the characters of a line and on the lines of a text."""
 
 
 def readable(text: str) -> str:
-    """The text with what cannot be printed replaced, and what is too long cut."""
+    """Replace unprintable characters, and truncate long lines and texts."""
     lines = text.splitlines()
-    kept = [_line(line) for line in lines[:LINES]]
+    shown = [_line(line) for line in lines[:LINES]]
     if len(lines) > LINES:
-        kept.append(f"... ({len(lines) - LINES} more lines)")
-    return "\n".join(kept)
+        shown.append(f"... ({len(lines) - LINES} more lines)")
+    return "\n".join(shown)
 
 
 def _line(line: str) -> str:

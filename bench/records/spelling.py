@@ -1,4 +1,4 @@
-"""What a word was likely meant to be."""
+"""Suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def closest(word: str, known: Iterable[str]) -> str:
-    """The alternatives to a word that is none of them, likeliest first."""
+    """Suggest the known names that an unknown word may stand for, the closest first."""
     names = list(known)
     near = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
     if near:

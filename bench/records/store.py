@@ -1,9 +1,9 @@
-"""A run's folder: created once, extended launch by launch, and read.
+"""Storage of a run: its folder is created once, extended launch by launch, and read.
 
-`manifest.json` describes the run. Every launch is one file in `launches/`, which appears whole or
-not at all and never changes. Its lines are JSON: the rows of its blocks and cells, the rows of its
-traces and losses, one line for each sample, and last the CRC-32 of all lines before. A file that
-does not match its checksum is damaged: it is named, and none of it is read.
+`manifest.json` describes the run. Every launch is one file in `launches/`, which is written
+atomically and never changes. Its lines are JSON: the rows of blocks and cells, the rows of traces
+and losses, one line per sample, and last the CRC-32 of all previous lines. A file that does not
+match its checksum is reported as damaged, and none of it is read.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 MANIFEST = "manifest.json"
 LAUNCHES = "launches"
 CONVERTER = "docs/convert_run.py"
-"""Converts a run of schema 5, whose rows are in append-only files."""
+"""A script that converts a run of schema 5, whose rows are in append-only files."""
 
 
 class StoreError(Exception):
-    """A run's folder cannot be made or read; the message says which and why."""
+    """A run's folder cannot be created or read; the message says which and why."""
 
 
 @dataclass(frozen=True)
 class Damage:
-    """A part of a run's folder that is not read as data."""
+    """A damaged part of a run's folder, which is not read."""
 
     place: str
     """A file, or `FILE, line 3`."""
@@ -55,9 +55,9 @@ class Damage:
 class Run:
     """The content of a run's folder, without damaged launches.
 
-    Frames have one row per stored row and the columns of bench.records.rows, present even where no
-    row has them; `compile` and `memory` of a cell and `host` of a sample are spread over columns,
-    `proof` and `looks` stay objects.
+    Frames have one row per stored row and all columns of bench.records.rows, even those that no row
+    has. Entries of nested objects, such as `compile` and `memory` of a cell, are columns of their
+    own; `proof` and `looks` stay objects.
     """
 
     directory: Path
@@ -67,14 +67,14 @@ class Run:
     """The last row of each cell in each launch."""
     blocks: pd.DataFrame
     traces: list[TraceRow]
-    """The last of each cell."""
+    """The last trace of each cell."""
     losses: list[LossRow]
-    """Loss curves, the last of each arm of a block."""
+    """The last loss curve of each arm in each block."""
     damaged: list[Damage] = field(default_factory=list)
 
 
 class _Launch:
-    """The file of one launch, whose later lines are read when they are needed."""
+    """The file of one launch; all but its first line are parsed only when needed."""
 
     def __init__(self, text: bytes) -> None:
         first, second, samples = text.split(b"\n", 2)
@@ -85,7 +85,7 @@ class _Launch:
 
     @cached_property
     def beside(self) -> dict[str, list[Any]]:
-        """The rows of the traces and losses."""
+        """The rows of traces and losses."""
         return cast("dict[str, list[Any]]", json.loads(self._beside))
 
 
@@ -99,28 +99,28 @@ class Stored:
 
     @property
     def blocks(self) -> list[BlockRow]:
-        """The rows of all attempts."""
+        """The block rows of all attempts."""
         return [row for launch in self.launches for row in launch.head["blocks"]]
 
     @property
     def cell_rows(self) -> list[CellRow]:
-        """The rows of all cells in all attempts."""
+        """The cell rows of all attempts."""
         return [row for launch in self.launches for row in launch.head["cells"]]
 
     @property
     def traces(self) -> list[TraceRow]:
-        """The last of each cell."""
+        """The last trace of each cell."""
         rows = (row for launch in self.launches for row in launch.beside["traces"])
         return list({row["cell"]: row for row in rows}.values())
 
     @property
     def losses(self) -> list[LossRow]:
-        """The last of each arm of a block."""
+        """The last loss curve of each arm in each block."""
         rows = (row for launch in self.launches for row in launch.beside["losses"])
         return list({(row["block"], row["arm"]): row for row in rows}.values())
 
     def cells(self) -> list[CellRow]:
-        """The row that speaks for each cell in all its launches, in their order."""
+        """Select the decisive row of each cell among those of its launches."""
         launches: defaultdict[str, list[CellRow]] = defaultdict(list)
         for row in {(row["cell"], row["launch"]): row for row in self.cell_rows}.values():
             launches[row["cell"]].append(row)
@@ -128,9 +128,9 @@ class Stored:
 
 
 def create(reports: Path, manifest: Manifest) -> Path:
-    """Make a run's folder in `reports`, write its manifest, and return the folder.
+    """Create a run's folder in `reports`, write its manifest, and return the folder.
 
-    An empty `manifest["run"]` is replaced by a free name such as `2026-11-21_1410_quick`.
+    An empty `manifest["run"]` is replaced by an unused name such as `2026-11-21_1410_quick`.
 
     Raises:
       StoreError: the name is taken, or is not a plain folder name.
@@ -142,7 +142,7 @@ def create(reports: Path, manifest: Manifest) -> Path:
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Write `manifest.json`, sealed."""
+    """Write `manifest.json` with its checksum."""
     _write(directory / MANIFEST, files.sealed(json.dumps(manifest, indent=2)))
 
 
@@ -154,15 +154,9 @@ def add_launch(
     traces: Sequence[TraceRow] = (),
     losses: Sequence[LossRow] = (),
 ) -> None:
-    """Store one launch: all of its attempts, or nothing.
+    """Store the rows of all attempts of one launch, or nothing.
 
-    Args:
-      directory: of the run.
-      samples: of all attempts.
-      cells: of all attempts.
-      blocks: a row per attempt; at least one, all of one block and launch.
-      traces: of all attempts.
-      losses: of all attempts.
+    `blocks` has one row per attempt, at least one, all of the same block and launch.
     """
     beside = {"traces": traces, "losses": losses}
     lines = [{"blocks": blocks, "cells": cells}, beside, *samples]
@@ -178,7 +172,7 @@ def read_manifest(directory: Path) -> Manifest:
     """Read `manifest.json`.
 
     Raises:
-      StoreError: the folder is not a run, or was written by another version of the format.
+      StoreError: the folder is not a run, or its manifest has another schema or is damaged.
     """
     path = directory / MANIFEST
     if not path.is_file():
@@ -204,7 +198,7 @@ def load(directory: Path) -> Run:
     """Read a run as data frames, without damaged launches.
 
     Raises:
-      StoreError: the folder is not a run, or its manifest has another schema or is damaged.
+      StoreError: as for `read_manifest`.
     """
     from bench.records import frames  # noqa: PLC0415 (its libraries take long to load)
 
@@ -226,7 +220,7 @@ def read(directory: Path) -> Stored:
     """Read a run as rows, without damaged launches.
 
     Raises:
-      StoreError: as from `load`.
+      StoreError: as for `read_manifest`.
     """
     manifest = read_manifest(directory)
     launches: dict[str, _Launch] = {}
@@ -243,7 +237,7 @@ def read(directory: Path) -> Stored:
         else:
             launches[launch.attempt] = launch
             places.add(_place(path))
-    found = [
+    damage = [
         Damage(
             f"{LAUNCHES}/{path.name}",
             f"{reason}; measured again since"
@@ -252,12 +246,12 @@ def read(directory: Path) -> Stored:
         )
         for path, reason in damaged.items()
     ]
-    found += [
+    damage += [
         Damage(f"{LAUNCHES}/{number:04}", "the file is missing")
         for number in range(1, max(paths, default=0))
         if number not in paths
     ]
-    return Stored(manifest, list(launches.values()), found)
+    return Stored(manifest, list(launches.values()), damage)
 
 
 def export(frame: pd.DataFrame, directory: Path, name: str) -> None:
@@ -273,7 +267,9 @@ def _make_named(reports: Path, name: str) -> Path:
     try:
         (reports / name).mkdir(parents=True)
     except FileExistsError as error:
-        raise StoreError(f"run {name!r} exists in {reports}: resume it, or name another") from error
+        raise StoreError(
+            f"run {name!r} already exists in {reports}; resume it, or choose another name"
+        ) from error
     return reports / name
 
 
@@ -306,7 +302,7 @@ def _number(path: Path) -> int:
 
 
 def _place(path: Path) -> str:
-    """Block and launch of a launch's file."""
+    """Return the part of a launch file's name that tells its block and launch."""
     return path.name.partition("_")[2]
 
 

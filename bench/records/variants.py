@@ -1,7 +1,7 @@
-"""Variants: the same blocks in workers with other environment variables.
+"""Variants: named changes of the environment in which blocks are measured again.
 
-What XLA, NCCL and libtpu read from the environment holds for a whole process, so that it cannot be
-an implementation's own: a variant's cells have workers of their own.
+XLA, NCCL and libtpu read the environment once per process, so a variant's cells cannot share a
+worker with others.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 ADDED_TO = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
-"""Lists of flags: a variant's are added after those that are set already. Later ones win."""
+"""Variables that list flags: a variant's are appended to those already set, and the last wins."""
 
 OWN = {"JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES", "NPROC", "PYTHONPATH"}
-"""What the suite sets itself to make a mesh's devices."""
+"""Variables that the suite itself sets to create the devices of a mesh."""
 
 _DEVICES = "--xla_force_host_platform_device_count"
 _VARIABLE = re.compile(r"(?:^|\s)([A-Za-z_]\w*)=")
@@ -31,11 +31,10 @@ class Variant:
     def parse(cls, text: str) -> Variant:
         """Read `NAME=VARIABLE=VALUE [VARIABLE=VALUE ...]`.
 
-        A value goes on until the next word that begins with a variable's name and `=`, so that it
-        may be several flags.
+        A value may hold several flags: it ends before the next word that has the form `VARIABLE=`.
 
         Raises:
-          ValueError: it is not of this form, or sets what is not a variant's to set.
+          ValueError: the text has another form, or sets a variable that the suite sets itself.
         """
         name, _, rest = text.partition("=")
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name) or not _VARIABLE.match(rest):
@@ -51,16 +50,16 @@ class Variant:
             raise ValueError(f"{name!r} sets a variable twice; give its values together")
         own = sorted(OWN & variables.keys())
         if own:
-            raise ValueError(f"{name!r} sets {', '.join(own)}, which makes the mesh's devices")
+            raise ValueError(f"{name!r} sets {', '.join(own)}, which the suite sets itself")
         if _DEVICES in variables.get("XLA_FLAGS", ""):
-            raise ValueError(f"{name!r} sets {_DEVICES}, which is the mesh's to say")
+            raise ValueError(f"{name!r} sets {_DEVICES}, which the mesh determines")
         return cls(name, variables)
 
     def __str__(self) -> str:
         return " ".join(f"{name}={value}" for name, value in self.variables.items())
 
     def applied(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The environment of a worker in this variant."""
+        """Return the environment with this variant's variables."""
         changed = dict(environment)
         for name, value in self.variables.items():
             before = changed.get(name, "") if name in ADDED_TO else ""

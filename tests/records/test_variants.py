@@ -30,8 +30,8 @@ def test_a_value_goes_on_until_the_next_variable(text, variables):
         ("a/b=X=1", "is not NAME=VARIABLE=VALUE"),
         ("=X=1", "is not NAME=VARIABLE=VALUE"),
         ("n=XLA_FLAGS=--a XLA_FLAGS=--b", "sets a variable twice"),
-        ("one=NPROC=1 X=1", "sets NPROC, which makes the mesh's devices"),
-        ("n=XLA_FLAGS=--xla_force_host_platform_device_count=4", "which is the mesh's to say"),
+        ("one=NPROC=1 X=1", "sets NPROC, which the suite sets itself"),
+        ("n=XLA_FLAGS=--xla_force_host_platform_device_count=4", "which the mesh determines"),
     ],
 )
 def test_what_is_no_variant_is_refused(text, message):
