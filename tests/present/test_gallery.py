@@ -206,7 +206,7 @@ def test_results_come_first_and_runs_of_uncommitted_changes_last(tmp_path, monke
             manifest["started_at"] = f"{day}T00:00:00+00:00"
             manifest["git"]["dirty"] = name == "newest"
 
-        synthetic.rewrite(synthetic.write(tmp_path, PLAN, name), store.MANIFEST, start)
+        synthetic.rewrite(synthetic.write(tmp_path, PLAN, name), "manifest", start)
     found = entries.find(tmp_path)
     assert [entry.folder for entry in found] == ["middle", "oldest", "newest"]
     facts = dict(found[-1].facts)

@@ -467,7 +467,7 @@ def test_on_cpu_the_limit_has_to_be_named(stored):
 def test_all_faults_are_told_at_once(stored):
     ended = stored.call("-k", "(", "--memory", "much", "--workload-path", "no.py")
     assert ended.exit_code == exits.BAD_INPUT
-    for said in ("-k: '(' cannot be read", "--memory: 'much' is not a number", "no.py"):
+    for said in ("-k: '(' is not an expression", "--memory: 'much' is not a number", "no.py"):
         assert said in ended.stderr
     assert not stored.compiled
 
