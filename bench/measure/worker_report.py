@@ -7,11 +7,11 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from bench.measure.processes.ask import signal_name
 from bench.measure.processes.group import End, Group
-from bench.records.messages import PHASES_AFTER_ROUNDS
+from bench.records.messages import Phase
 from bench.records.printable import readable
 from bench.records.rows import BlockRow, CellRow, LossRow, SampleRow
 from bench.records.statuses import Status
@@ -117,7 +117,7 @@ class WorkerReport:
             self.arm = arm
         during = f" during {self.phase}" if self.phase else ""
         # A worker reports what it measured before the phases after the rounds begin.
-        if self.block is not None and (self.phase in PHASES_AFTER_ROUNDS or end.code == 0):
+        if self.block is not None and (self.phase not in get_args(Phase) or end.code == 0):
             self.status = "ok"
         elif self._failed_alone is not None and end.late:
             self.arm = self._failed_alone["implementation"]

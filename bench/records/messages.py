@@ -65,16 +65,13 @@ class WorkerSettings(TypedDict):
     inputs: list[str]
     """Input modes of bench.records.arms in which each implementation is measured as well."""
     phases: dict[str, dict[str, Any]]
-    """Settings of the phases after the rounds, by their names in PHASES_AFTER_ROUNDS."""
+    """Settings of the phases after the rounds, by their names in
+    bench.worker.phases.after_rounds."""
     implementation_paths: list[str]
     """Implementation files outside implementations/; the file's stem is the name."""
     workload_paths: list[str]
     base_files: dict[str, BaseFile]
     """Files of the arms that run another revision, by arm."""
-
-
-PHASES_AFTER_ROUNDS = ("trace", "checkpoint", "train")
-"""Optional phases in their order. The samples are sent first, so a failure here costs none."""
 
 
 class Job(WorkerSettings, BlockText):
@@ -102,16 +99,17 @@ class Job(WorkerSettings, BlockText):
     """Folder of compiled programs, shared by the launches of a run; private if absent."""
 
 
-Phase = Literal[
-    "start", "ceilings", "truth", "gate", "compile", "measure", "trace", "checkpoint", "train"
-]
+Phase = Literal["start", "ceilings", "truth", "gate", "compile", "measure"]
+"""The phases of every job. Those of `WorkerSettings.phases` come after them. The samples are sent
+first, so a failure there costs none."""
 
 
 class PhaseEvent(TypedDict):
     """The beginning of a phase; a later crash or timeout is blamed on `arm`."""
 
     event: Literal["phase"]
-    phase: Phase
+    phase: str
+    """A Phase, or one of the job's phases after the rounds."""
     arm: str
     """An implementation, or empty if the phase concerns the whole block."""
     done: int

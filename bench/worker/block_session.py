@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from bench.contract import Implementation, Problem
 from bench.records.cells import Block, Cell
-from bench.records.messages import BlockEvent, CellEvent, Event, Job, Phase, PhaseEvent
+from bench.records.messages import BlockEvent, CellEvent, Event, Job, PhaseEvent
 from bench.records.rows import BlockRow, CellRow, block_fields
 from bench.records.statuses import Status
 from bench.worker.base_modules import BaseModules
@@ -81,12 +81,12 @@ class BlockSession:
         self._lap_began = time.monotonic()
         self._reported = 0.0
 
-    def announce(self, phase: Phase, arm: str = "", done: int = 0, of: int = 0) -> None:
+    def announce(self, phase: str, arm: str = "", done: int = 0, of: int = 0) -> None:
         """Report that a phase begins, or how far it has come."""
         self._reported = time.monotonic()
         self.emit(PhaseEvent(event="phase", phase=phase, arm=arm, done=done, of=of))
 
-    def report_progress(self, phase: Phase, arm: str, done: int, of: int) -> None:
+    def report_progress(self, phase: str, arm: str, done: int, of: int) -> None:
         """Report how far a phase has come: at its beginning, and then every PROGRESS_S.
 
         More often would let whoever listens take time from the next turn.
