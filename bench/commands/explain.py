@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bench.present.explanation import Explanation
+
+_LISTED = 3
+"""Cells that a message names at most."""
 
 
 def explain(
@@ -107,10 +111,18 @@ def newest_run(a: str, b: str) -> store.Run:
     missing = [name for name in (a, b) if name not in known]
     if not missing:
         raise BadInput([f"no run in {REPORTS}/ has traces of both; only cells of one run compare"])
-    listed = ", ".join(sorted(known))
     raise BadInput(
-        [f"no run in {REPORTS}/ has a trace of {name}; there are {listed}" for name in missing]
+        [f"no run in {REPORTS}/ has a trace of {name}; {_near(name, known)}" for name in missing]
     )
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    """The traced cells whose names are most like this one."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=_LISTED, cutoff=0) or names[:_LISTED]
+    others = len(names) - len(near)
+    more = f", and {others} more" if others else ""
+    return f"there are {', '.join(near)}{more}"
 
 
 def _traced_folders() -> list[Path]:

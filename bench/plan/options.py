@@ -224,7 +224,7 @@ class Options:
     baseline: str | None = _option(
         "NAME",
         "implementation that ratios are taken against "
-        "(default: python_loop, else the alphabetically first of those selected)",
+        "(default: python_loop, else the first implementation that is selected)",
     )
     input: tuple[str, ...] = _option(
         "WAY",
