@@ -1,4 +1,4 @@
-"""Where the arrays of a cell lie: a child process builds the cell and answers."""
+"""The sharding of a cell's arrays, read by a child process that builds the cell."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _PARTS = 5
 def read_layout(
     name: str, implementation_paths: Sequence[str] = (), workload_paths: Sequence[str] = ()
 ) -> Inspection:
-    """Build a cell in a child process and read where its arrays lie.
+    """Build a cell in a child process and read the sharding of its arrays.
 
     Args:
-      name: of the cell, such as `gpt2-nano/data=2,model=2/b16/fp32/NAME`.
+      name: name of the cell, such as `gpt2-nano/data=2,model=2/b16/fp32/NAME`.
       implementation_paths: files outside implementations/.
       workload_paths: files outside bench/contract/workloads/.
 
@@ -52,7 +52,7 @@ def read_layout(
 
 
 def _options(name: str, implementations: Sequence[str], workloads: Sequence[str]) -> Options:
-    """The options of a run that would measure this cell alone."""
+    """Make the options of a run that would measure this cell alone."""
     parts = name.split("/")
     if len(parts) != _PARTS:
         example = "gpt2-nano/data=2/b16/fp32/python_loop"
@@ -63,7 +63,7 @@ def _options(name: str, implementations: Sequence[str], workloads: Sequence[str]
     except ValueError as error:
         raise BadInput([str(error)]) from error
     if step.variant:
-        raise BadInput([f"{name!r}: a variant does not change where arrays lie; leave it out"])
+        raise BadInput([f"{name!r}: a variant does not change the sharding; leave it out"])
     return Options(
         workloads=(workload,),
         implementations=(implementation,),

@@ -1,4 +1,4 @@
-"""The catalogue of what can run here, from a child process that imports jax and all files."""
+"""The catalogue of what can run here, read by a child process that imports jax and all files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.records.printable import readable
 
 COMMAND = (sys.executable, "-m", "bench.worker.answer.available")
 TIMEOUT_S = 300.0
-"""Enough for the first start of an accelerator."""
+"""Long enough to initialize an accelerator for the first time."""
 
 _FOLDERS = {
     "--implementation-path": "implementations",
@@ -27,11 +27,9 @@ _FOLDERS = {
 
 
 def path_faults(option: str, paths: Sequence[str]) -> list[str]:
-    """Find out what is wrong with files named on the command line, without importing them.
+    """Find the faults of files named on the command line, without importing them.
 
-    Args:
-      option: `--implementation-path` or `--workload-path`.
-      paths: as typed.
+    `option` is `--implementation-path` or `--workload-path`.
     """
     folder = _FOLDERS[option]
     built_in = {path.stem: path for path in (ROOT / folder).glob("*.py")}
@@ -53,13 +51,13 @@ def path_faults(option: str, paths: Sequence[str]) -> list[str]:
         elif other is not None and not path.samefile(other):
             faults.append(f"{text} has the name of {folder}/{path.name}; rename it")
         elif other is not None:
-            faults.append(f"{text} is there already; select it by its name, {name}")
+            faults.append(f"{text} is a built-in file; select it by its name, {name}")
         seen.setdefault(name, text)
     return [f"{option}: {fault}" for fault in faults]
 
 
 def file_faults(implementation_paths: Sequence[str], workload_paths: Sequence[str]) -> list[str]:
-    """Find out what is wrong with files of both kinds; see `path_faults`."""
+    """Find the faults of files of both kinds; see `path_faults`."""
     return [
         *path_faults("--implementation-path", implementation_paths),
         *path_faults("--workload-path", workload_paths),
@@ -71,8 +69,8 @@ def read_catalogue(
 ) -> Catalogue:
     """Ask a child process for devices, versions, implementations and workloads.
 
-    If a file ends the process that imports it (os._exit, a crash, an endless loop), that becomes
-    the file's error, and another process is asked about the rest.
+    If importing a file ends the process (os._exit, a crash, an endless loop), that becomes the
+    file's error, and another process lists the rest.
 
     Raises:
       ChildError: the process ended without an answer, and no file is to blame.

@@ -1,4 +1,4 @@
-"""How the cells of a run ended, over all their launches."""
+"""Results of a run's cells over all their launches."""
 
 from __future__ import annotations
 
@@ -16,28 +16,22 @@ _EXTRA = ("model_flops", "unit", "units_per_step", "interleaved", "profile")
 
 @dataclass(frozen=True)
 class Result:
-    """How one cell ended."""
+    """The result of one cell."""
 
     status: Status
     reason: str
     step_seconds: tuple[float, ...]
-    """Throughput time of one step for each sample; empty unless the status is ok."""
+    """Throughput time per step of each sample; empty unless the status is ok."""
     extra: Mapping[str, Any]
-    """Fields of the cell row that benchmark.json shows beside the samples."""
+    """Other fields of the cell row that benchmark.json shows."""
 
 
 def cell_results(
     cells: Iterable[Mapping[str, Any]], samples: Iterable[Mapping[str, Any]], device_kind: str
 ) -> dict[str, Result]:
-    """Decide how each cell ended; a time beyond the device's published peak is implausible.
+    """Collect the results by cell name; a time beyond the device's published peak is implausible.
 
-    Args:
-      cells: cell rows of all launches.
-      samples: sample rows of all launches.
-      device_kind: as in the manifest.
-
-    Returns:
-      Results by name of the cell.
+    `cells` and `samples` are the rows of all launches.
     """
     seconds: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for row in samples:
@@ -61,7 +55,7 @@ def cell_results(
             _, reason = peaks.utilization(device_kind, *figures)
             if reason:
                 status, measured = "implausible", []
-        # Stored rows have a column for every field, and NaN (unlike itself) where one is missing.
+        # Rows of a frame have every field, and NaN (which does not equal itself) for a missing one.
         extra = {key: row[key] for key in _EXTRA if row.get(key) is not None}
         extra = {key: value for key, value in extra.items() if value == value}  # noqa: PLR0124
         results[cell] = Result(status, reason, tuple(measured), extra)

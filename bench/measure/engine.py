@@ -1,4 +1,4 @@
-"""The engine of a run: measures the selected blocks, launch after launch, and stores them."""
+"""The engine of a run, which measures the selected blocks and stores every launch."""
 
 from __future__ import annotations
 
@@ -39,37 +39,37 @@ from bench.records.rows import BlockRow, CellRow
 from bench.records.statuses import Status
 
 Verdicts = Mapping[str, Claim]
-"""What is known of a block's implementations against its baseline."""
+"""Comparisons of a block's arms so far, by arm."""
 
 
 class Monitor(Protocol):
-    """Follows the measuring of a run."""
+    """An observer of a run's progress."""
 
     def note(self, text: str) -> None:
-        """Show a remark to whoever started the run."""
+        """Show a remark to the user."""
 
     def begin(self, block: Block, launch: int, arms: int) -> None:
-        """Note that a launch of a block with this many arms begins."""
+        """Show that a launch of a block with this many arms begins."""
 
     def phase(self, block: Block, event: PhaseEvent) -> None:
-        """Note that the worker has begun a phase."""
+        """Show that the worker has begun a phase."""
 
     def end(
         self, block: Block, launch: int, statuses: Sequence[Status], verdicts: Verdicts
     ) -> None:
-        """Note how the cells of a launch ended, and what is known of the block by now."""
+        """Show how the cells of a launch ended, and the comparisons of the block so far."""
 
     def stop(self) -> bool:
-        """Whether to measure no further launch."""
+        """Tell whether to stop before the next launch."""
 
 
 class Engine:
-    """Measures blocks of a plan into one run's folder, which it creates when it needs it.
+    """The measurement of a plan's blocks into one run's folder, which the first launch creates.
 
     Args:
-      plan: what to measure.
-      options: as typed.
-      catalogue: what exists.
+      plan: the plan of the run.
+      options: the options of the command line.
+      catalogue: the catalogue that the plan was made from.
       argv: the command line, for the manifest.
       bases: in a gate, the earlier revisions that implementations are compared with. Their arms
         are measured beside the selected ones of the plan.
@@ -117,7 +117,7 @@ class Engine:
             raise BadInput(faults)
 
     def results(self) -> dict[str, Result]:
-        """How the measured cells ended, by name."""
+        """Return the results of the measured cells by name."""
         states = self.schedule.blocks.values()
         cells = [row for state in states for row in state.cells]
         samples = [row for state in states for row in state.samples]
@@ -128,10 +128,10 @@ class Engine:
 
         Raises:
           BadInput: another process has created the run's folder meanwhile, or measured files have
-            changed. What was measured before is stored.
+            changed. Earlier launches are stored.
         """
         self._pass_on_notes(monitor)
-        # Statistics take a second to load: that is now, while no worker waits for an answer.
+        # This takes a second to load, so load it while no worker waits for an answer.
         import_module("bench.analyse.ratio_intervals")
         with TemporaryDirectory(prefix="lockstep-") as programs, self._checked_out(selected):
             for block, arms in selected.items():
@@ -144,7 +144,7 @@ class Engine:
 
     @contextmanager
     def _checked_out(self, selected: Mapping[Block, Sequence[str]]) -> Iterator[None]:
-        """In a gate, check out the bases while the run measures."""
+        """Check out the bases of a gate while the context lasts."""
         if self.bases is None:
             yield
             return
@@ -154,13 +154,13 @@ class Engine:
             yield
 
     def _read_contents(self) -> Contents:
-        """What cells are made of at this moment."""
+        """Read the current contents of the cells' files."""
         return Contents(self.catalogue, self.plan.variants, self._base_files)
 
     def _lock(self, directory: Path) -> None:
         reason = lock_run(directory)
         if reason:
-            self._notes.append(f"another process could measure this run as well: {reason}")
+            self._notes.append(f"not locked, so another process could measure it as well: {reason}")
 
     def _pass_on_notes(self, monitor: Monitor) -> None:
         while self._notes:
@@ -214,7 +214,7 @@ class Engine:
         return {**row, "key": contents.key(cell), "sources": contents.sources(cell)}
 
     def _checkpoint_folder(self, directory: Path) -> Path:
-        """Where checkpoints lie while they are measured."""
+        """Return the folder for the checkpoints that are measured."""
         parent = self._options.checkpoint_dir
         folder = directory if parent is None else Path(parent)
         return folder.resolve() / f"checkpoints-{directory.name}"

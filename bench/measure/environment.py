@@ -9,45 +9,45 @@ from collections.abc import Mapping
 from bench.records.paths import ROOT
 
 _THREADS_A_DEVICE = 2
-"""A device that waits in a collective keeps its thread. With only as many threads as devices, the
-last device to arrive may find no thread for part of its own work, and all wait forever. That
-happened often on jax 0.10 with two devices, and never with spare threads."""
+"""A device that waits in a collective blocks its thread. With one thread per device, the last
+device to arrive may find no thread for part of its work, which is a deadlock. That happened often
+on jax 0.10 with two devices, and never with spare threads."""
 
 _RELEVANT = re.compile(
     r"XLA_|JAX_|NPROC$|PJRT_|OMP_|NCCL_|LIBTPU_|TPU_|CUDA_VISIBLE_DEVICES$|TF_GPU_|SLURM_NTASKS$"
 )
 _PRIVATE = re.compile(r"ADDR|HOST|COMM_ID|IFNAME|TOKEN|SECRET|KEY|CERT")
-"""Parts of variable names that reveal where a machine is, or how to get into it."""
+"""Parts of the names of variables that may hold addresses or credentials."""
 
 
 def child_environment() -> dict[str, str]:
-    """Return this process's environment, with the checkout importable."""
+    """Return this process's environment with the checkout on PYTHONPATH."""
     inherited = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([str(ROOT), inherited] if inherited else [str(ROOT)])
     return {**os.environ, "PYTHONPATH": path}
 
 
 def worker_environment(platform: str, devices: int, processes: int = 1) -> dict[str, str]:
-    """Return the environment of a worker with `devices` devices, one of `processes` of a mesh.
+    """Return the environment of one of `processes` workers, each with `devices` devices.
 
-    On CPU, a device is about one core: otherwise one device would use every core, and more devices
-    could not be faster. NPROC sets the size of XLA's thread pool. A single device gets one thread;
-    devices that communicate, be it with another process, get spare threads, and `worker_cores`
-    restricts them to as many cores as there are devices.
+    On CPU, a device gets about one core: otherwise a single device would use all cores, and more
+    devices could not be faster. NPROC sets the size of XLA's thread pool. A mesh of one device gets
+    one thread; devices that communicate get spare threads, and `worker_cores` restricts them to as
+    many cores as there are devices.
     """
     environment = child_environment()
     if platform == "cpu":
         flags = environment.pop("XLA_FLAGS", "").split()
-        kept = [f for f in flags if not f.startswith("--xla_force_host_platform_device_count")]
-        if kept:
-            environment["XLA_FLAGS"] = " ".join(kept)
+        others = [f for f in flags if not f.startswith("--xla_force_host_platform_device_count")]
+        if others:
+            environment["XLA_FLAGS"] = " ".join(others)
         environment |= {
             "JAX_NUM_CPU_DEVICES": str(devices),
             "JAX_PLATFORMS": "cpu",
             "NPROC": str(_THREADS_A_DEVICE * devices if devices * processes > 1 else 1),
         }
     else:
-        # Arms are alive side by side, and the one that does not fit must fail to allocate.
+        # All arms stay in memory together, and the one that does not fit must fail to allocate.
         environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     return environment
 
@@ -55,10 +55,9 @@ def worker_environment(platform: str, devices: int, processes: int = 1) -> dict[
 def compiling_environment(devices: int) -> dict[str, str]:
     """Return the environment of a process that compiles for virtual devices and runs nothing.
 
-    LLVM, which generates machine code of the optimized program, is told to make little effort: it
-    would take four fifths of the time, and results are read before it runs. Flags that a person
-    has set are not used, so that results do not depend on them. The thread pool is as small as
-    possible: one thread for each of the `devices`.
+    LLVM's optimizations are disabled: they would take four fifths of the time, and the program is
+    read before LLVM generates machine code. XLA_FLAGS of the user are ignored, so that results do
+    not depend on them. The thread pool is as small as possible.
     """
     return worker_environment("cpu", devices) | {
         "NPROC": "1",
@@ -69,7 +68,7 @@ def compiling_environment(devices: int) -> dict[str, str]:
 def worker_cores(platform: str, devices: int, rank: int = 0, processes: int = 1) -> set[int] | None:
     """Return the cores that a worker may use; None for all, or where affinity cannot be set.
 
-    Processes of one host get cores of their own, as far as there are enough.
+    Processes on one host get separate cores as long as there are enough.
 
     Args:
       platform: `cpu`, or an accelerator's platform.
@@ -95,7 +94,7 @@ def relevant_variables(environment: Mapping[str, str]) -> dict[str, str]:
 def recorded_variables() -> dict[str, str]:
     """Return this process's relevant variables for the manifest; no others are ever recorded.
 
-    Values that contain a path are left out, because they reveal a person's folders.
+    Values that contain a path are masked, because they reveal a person's folders.
     """
     return {
         name: value if "/" not in value else "(a path)"

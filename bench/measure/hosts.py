@@ -1,4 +1,4 @@
-"""Where the processes of a launch run: all on this host, or one by one on several."""
+"""The hosts of a run, and the start of worker processes on them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from bench.records.messages import Catalogue, Job, Place
 from bench.records.variants import Variant
 
 Hear = Callable[[str | None], None]
-"""Receives each line of a process, and None after the last."""
+"""A callback for each line of a process's output, and for None after the last."""
 
 LOOPBACK = "127.0.0.1"
 
 
 class Order(TypedDict):
-    """A launch, as every host that starts one of its processes needs to know it."""
+    """The description of a launch for the hosts that start its processes."""
 
     job: Job
     platform: str
@@ -28,7 +28,7 @@ class Order(TypedDict):
     variables: dict[str, str]
     """Environment variables of the block's variant."""
     coordinator: str
-    """`host:port` where rank 0 serves the others; empty if there is one process."""
+    """`host:port` for jax.distributed.initialize; empty if there is one process."""
 
 
 class StartOrder(Order):
@@ -38,7 +38,7 @@ class StartOrder(Order):
     place: int
     """Index among the processes of its host."""
     neighbours: int
-    """Number of processes that share its host's cores and accelerators, itself included."""
+    """Number of processes that share its host, itself included."""
 
 
 class Hosts(Protocol):
@@ -48,24 +48,24 @@ class Hosts(Protocol):
         """Add the resources of all hosts to what one process sees."""
 
     def coordinator(self) -> str:
-        """Return a `host:port` where rank 0 of a launch can serve the others."""
+        """Return a free `host:port` for the coordinator of a launch."""
 
     def start(self, order: Order, rank: int, hear: Hear) -> Process:
         """Start the launch's process of this rank."""
 
     def close(self) -> None:
-        """Note that the run has ended."""
+        """End the run on all hosts."""
 
 
 class ThisHost:
-    """This host for all processes, each on cores of its own as far as there are enough."""
+    """This host alone, with separate cores for each process as long as there are enough."""
 
     def extend(self, catalogue: Catalogue) -> Catalogue:
         """Return the catalogue as it is."""
         return catalogue
 
     def coordinator(self) -> str:
-        """Return a free port that only this host reaches."""
+        """Return a free port of the loopback address."""
         return f"{LOOPBACK}:{free_port(LOOPBACK)}"
 
     def start(self, order: Order, rank: int, hear: Hear) -> Process:
@@ -74,11 +74,11 @@ class ThisHost:
         return start_process({**order, "rank": rank, "place": rank, "neighbours": neighbours}, hear)
 
     def close(self) -> None:
-        """Do nothing: nobody else has to know."""
+        """Do nothing: there are no other hosts."""
 
 
 def start_process(order: StartOrder, hear: Hear) -> LocalProcess:
-    """Start one of a launch's processes on this host; `hear` receives its lines."""
+    """Start one of a launch's processes on this host."""
     platform, devices, processes = order["platform"], order["devices"], order["processes"]
     place, neighbours = order["place"], order["neighbours"]
     environment = worker_environment(platform, devices, processes)

@@ -1,4 +1,4 @@
-"""The folder of a run: found by name, created, locked, and checked before a run is resumed."""
+"""The folder of a run: finding, creating and locking it, and checks before a run is resumed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bench.records.spelling import closest
 
 
 def name_faults(name: str) -> list[str]:
-    """Find out why a new folder in reports/ cannot have this name; an empty list if it can."""
+    """List the reasons why a new run cannot have this name; empty if it can."""
     if Path(name).name != name:
         return [f"--run: {name!r} is not a plain name of a folder"]
     if not (REPORTS / name).exists():
@@ -45,7 +45,7 @@ def find_run(name: str) -> Path:
             return folder
     for folder in folders:
         if folder.is_dir():
-            raise BadInput([f"{folder.as_posix()} is no run: it has no {store.MANIFEST}"])
+            raise BadInput([f"{folder.as_posix()} is not a run: it has no {store.MANIFEST}"])
     known = sorted(path.parent.name for path in REPORTS.glob(f"*/{store.MANIFEST}"))
     raise BadInput([f"there is no run {name!r} in {REPORTS}/; {closest(name, known)}"])
 
@@ -54,7 +54,7 @@ def resumed_options(options: Options) -> Options:
     """Replace options with `--resume` by those that the run was started with.
 
     Raises:
-      BadInput: there is no such run, or other options were given that would change it.
+      BadInput: there is no such run, or other given options would change it.
     """
     if options.resume is None:
         return options
@@ -62,7 +62,7 @@ def resumed_options(options: Options) -> Options:
         fault = "a gate cannot be resumed: the working tree may have changed; start it again"
         raise BadInput([f"--resume: {fault}"])
     directory = find_run(options.resume)
-    # Files outside the checkout may lie elsewhere now, so their paths may be given anew.
+    # Files outside the checkout may have moved, so their paths may be given again.
     free = {"implementation_path", "workload_path", "checkpoint_dir", "dry_run", "distributed"}
     given = options.to_json()
     faults = [
@@ -86,7 +86,7 @@ def lock_run(directory: Path) -> str:
     """Lock a run until this process ends, so that no other process measures it.
 
     Returns:
-      Why the file system cannot lock it; empty if it is locked.
+      Why the run cannot be locked; empty if it is locked.
 
     Raises:
       BadInput: another process measures the run.
@@ -105,14 +105,7 @@ def create_run(
     argv: Sequence[str],
     gate: Mapping[str, Any] | None,
 ) -> Path:
-    """Create a run's folder with its manifest.
-
-    Args:
-      plan: what the run measures.
-      options: as typed.
-      catalogue: what exists.
-      argv: the command line.
-      gate: in a gate, what is compared with what.
+    """Create a run's folder with its manifest; `gate` describes the comparisons of a gate.
 
     Raises:
       BadInput: another process has created the folder meanwhile.
@@ -179,7 +172,7 @@ def refuse_other_sources(run: store.Run, cells: Iterable[Cell], contents: Conten
         then = stored.get(cell.name)
         if then is not None and then["key"] != contents.key(cell):
             other = [*changed(cell, then["sources"], contents.sources(cell))]
-            names += other or [f"{cell.name} (something else than its files)"]
+            names += other or [f"{cell.name} (something other than its files)"]
     if names:
         fault = (
             f"--resume: {_listed(names)}: changed since {run.directory.name} was measured; rows of "
@@ -189,7 +182,7 @@ def refuse_other_sources(run: store.Run, cells: Iterable[Cell], contents: Conten
 
 
 def refuse_changed_files(cells: Iterable[Cell], before: Contents, now: Contents, run: str) -> None:
-    """Refuse to measure on if files have changed since the run began.
+    """Refuse to continue measuring if files have changed since the run began.
 
     Raises:
       BadInput: names the files.

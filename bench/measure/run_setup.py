@@ -1,4 +1,4 @@
-"""From options to an engine: what a run would measure, checked as a whole before it starts."""
+"""Setup of a run: from options to an engine, with all checks before it starts."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from bench.plan.options import Options
 
 
 def set_up_run(options: Options, hosts: Hosts, *, measures: bool) -> Engine:
-    """Check everything that was asked for, and return the engine that measures it.
+    """Check the options, and return the engine that measures them.
 
     Args:
-      options: as typed.
-      hosts: where worker processes are started.
+      options: the options of the command line.
+      hosts: the hosts of the run.
       measures: whether the run will measure, not just show its plan.
 
     Raises:
-      BadInput: names everything that is wrong.
+      BadInput: lists everything that is wrong.
       ChildError: the devices and files of this machine cannot be listed.
       StoreError: the run to resume cannot be read.
     """
@@ -34,8 +34,8 @@ def set_up_run(options: Options, hosts: Hosts, *, measures: bool) -> Engine:
     files = options.implementation_path, options.workload_path
     faults = file_faults(*files)
     if options.resume is not None:
-        faults = [f"{fault}; name where the run's file is now" for fault in faults]
-    # Faulty files are left out, so that the faults of everything else are found as well.
+        faults = [f"{fault}; give the current path of the run's file" for fault in faults]
+    # Without the faulty files, the faults of everything else are found as well.
     catalogue = hosts.extend(read_catalogue() if faults else read_catalogue(*files))
     plan = make_plan(options, catalogue, faults)
     bases = None
@@ -46,7 +46,7 @@ def set_up_run(options: Options, hosts: Hosts, *, measures: bool) -> Engine:
 
 
 def with_config(options: Options, config: DistributedConfig) -> Options:
-    """Fill in options that were not typed from the configuration of a distributed run."""
+    """Fill in missing options from the configuration of a distributed run."""
     mesh = config.mesh()
     if not options.meshes and (config.mesh_shape or mesh.size > mesh.axis("data")):
         options = replace(options, meshes=(str(mesh),))

@@ -1,4 +1,4 @@
-"""Which launches a run still needs: passes over all blocks, then wherever an interval is widest."""
+"""The schedule of launches: passes over all blocks, then the block with the widest interval."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from bench.records.store import Run
 
 MAX_LAUNCHES = 64
-"""Launches of a block after which its intervals are not expected to become narrow enough."""
+"""Limit on the launches of a block: its intervals are not expected to become narrow enough."""
 
 
 @dataclass
 class BlockState:
-    """What is stored of a block."""
+    """The stored results of a block."""
 
     launches: set[int] = field(default_factory=set)
     """Numbers of the stored launches."""
@@ -42,21 +42,21 @@ class BlockState:
 
     @property
     def next_launch(self) -> int:
-        """Number of the next launch: the first that is missing, or whose rows were damaged."""
+        """Number of the next launch: the first that is missing or damaged."""
         return next(number for number in itertools.count() if number not in self.launches)
 
     @property
     def failed(self) -> set[str]:
-        """Implementations that did not end ok in some launch; they are not tried again."""
+        """Implementations that failed in some launch; they are not tried again."""
         return {row["implementation"] for row in self.cells if row["status"] != "ok"}
 
     def is_open(self, implementation: str, launches: int) -> bool:
-        """Whether an implementation needs more launches to have this many."""
+        """Tell whether an implementation has fewer launches than this, and none that failed."""
         done = sum(row["implementation"] == implementation for row in self.cells)
         return done < launches and implementation not in self.failed
 
     def proved(self, launch: int) -> tuple[str, ...]:
-        """Implementations whose proof an earlier launch has stored."""
+        """List the implementations whose proof an earlier launch has stored."""
         return tuple(
             row["implementation"]
             for row in self.cells
@@ -65,10 +65,10 @@ class BlockState:
 
 
 class Schedule:
-    """Decides which block to launch next, and when its samples are enough.
+    """The order of a run's launches, and the rule that ends them.
 
     Args:
-      plan: what the run measures.
+      plan: the plan of the run.
       bases: in a gate, the earlier revisions that implementations are compared with.
     """
 
@@ -77,12 +77,12 @@ class Schedule:
         self.bases = bases
         self.blocks: defaultdict[str, BlockState] = defaultdict(BlockState)
         self.compared_cells: list[str] = []
-        """In a gate, the cells that are compared with their base."""
+        """Names of the cells that a gate compares with their base."""
         self._stored_s = 0.0
-        """Wall time of the launches that a resumed run has stored."""
+        """Wall time of the stored launches of a resumed run."""
 
     def resume(self, run: Run) -> None:
-        """Continue after the launches that a run has stored."""
+        """Continue after the stored launches of a run."""
         for row in rows_of(run.samples):
             self.blocks[row["block"]].samples.append(cast("SampleRow", row))
         for row in rows_of(run.cells):
@@ -96,20 +96,20 @@ class Schedule:
 
     @property
     def passes(self) -> int:
-        """Launches of every block; with a budget, further ones go where they help most."""
+        """Launches that every block gets; a budget's others go where the interval is widest."""
         return 1 if self.plan.budget_s is not None else self.plan.launches
 
     @property
     def budget_left_s(self) -> float | None:
-        """Seconds of the budget that a resumed run has not spent; None without a budget."""
+        """Seconds of the budget that stored launches have left; None without a budget."""
         return None if self.plan.budget_s is None else self.plan.budget_s - self._stored_s
 
     def missing_launches(self, block: Block, arms: Sequence[str]) -> int:
-        """Count the launches of `passes` that are not stored for all of these arms."""
+        """Count the passes that are not stored for all of these arms."""
         return sum(bool(self._open(block, arms, n + 1)) for n in range(self.passes))
 
     def compare_with_bases(self, selected: Mapping[Block, Sequence[str]]) -> None:
-        """Note the cells that a gate compares: all of them share its error rate."""
+        """Set the cells that a gate compares; they share its error rate."""
         if self.bases is not None:
             self.compared_cells = [
                 Cell(block, name).name
@@ -120,10 +120,10 @@ class Schedule:
     def launches(
         self, selected: Mapping[Block, Sequence[str]]
     ) -> Iterator[tuple[Block, Sequence[str]]]:
-        """Yield the launches to measure: pass after pass, then where the budget is best spent.
+        """Yield the launches to measure: all passes, then the blocks with the widest intervals.
 
-        Every pass measures all blocks once, in an order of its own, so that a slow hour of the host
-        does not hit one block alone.
+        Every pass measures all blocks once in a random order, so that a slow period of the host
+        affects different blocks in different passes.
         """
         started = time.monotonic()
         for number in range(self.passes):
@@ -141,11 +141,11 @@ class Schedule:
             yield widest, [name for name in selected[widest] if name not in failed]
 
     def claims(self, block: Block, samples: Sequence[SampleRow], alpha: float) -> dict[str, Claim]:
-        """Compare the arms of a block that were right so far.
+        """Compare the arms of a block whose implementations have not failed.
 
-        Implementations are compared with the baseline, and arms that take input with the same
-        implementation without it; the error is shared by all pairs. In a gate each implementation
-        is compared with its base, and the error is shared by all comparisons of the run.
+        Implementations are compared with the baseline, and arms with input with the same
+        implementation without it; all pairs share the error rate. In a gate, each implementation is
+        compared with its base, and all comparisons of the run share the error rate.
         """
         failed = self.blocks[block.name].failed
         arms = {row["arm"] for row in samples if implementation_of(row["arm"]) not in failed}
@@ -153,7 +153,7 @@ class Schedule:
         named = [name for name in self.plan.implementations if name in arms]
         if not named and self.bases is None:
             return {}
-        # Planning a run need not wait until these are loaded.
+        # These take long to load, and planning a run does not need them.
         import pandas as pd  # noqa: PLC0415
 
         from bench.analyse.sample_rounds import Rounds  # noqa: PLC0415
@@ -166,19 +166,19 @@ class Schedule:
         return claims(rounds, named, baseline, alpha, margin, input_opponents(arms))
 
     def is_enough(self, claim: Claim) -> bool:
-        """Whether a comparison needs no more samples."""
+        """Tell whether a comparison needs no more samples."""
         if self.plan.target_ci is None:
             return claim.verdict.decided
         return claim.ratio.half_width() <= math.log1p(self.plan.target_ci)
 
     def _open(self, block: Block, arms: Sequence[str], launches: int) -> list[str]:
-        """The arms that need more launches to have this many; in a gate, pairs of them only."""
+        """List the arms with fewer launches than this; in a gate, only complete pairs."""
         state = self.blocks[block.name]
         names = [name for name in arms if state.is_open(name, launches)]
         return names if self.bases is None else self.bases.paired(names)
 
     def _widest(self, selected: Iterable[Block], left_s: float) -> Block | None:
-        """The block with the widest interval that is too wide, among those that fit the budget."""
+        """Return the block with the widest insufficient interval among those in the budget."""
         widths: dict[Block, float] = {}
         for block in selected:
             state = self.blocks[block.name]
@@ -190,7 +190,7 @@ class Schedule:
 
 
 class LaunchLooks:
-    """The looks at a block's samples while one more launch of it measures."""
+    """The interim analyses (looks) of a block's samples during one launch."""
 
     def __init__(self, schedule: Schedule, block: Block) -> None:
         plan, state = schedule.plan, schedule.blocks[block.name]
@@ -201,30 +201,30 @@ class LaunchLooks:
         self._attempts: set[str] = set()
 
     def needs_more(self, rows: Sequence[SampleRow]) -> bool:
-        """Look at the launch's samples so far: are more rounds needed?"""
+        """Decide from the launch's samples so far whether it needs more rounds."""
         self._attempts.add(rows[0]["attempt"])
-        if len(self._attempts) > 1:  # a worker died after a look: the error it spent is lost
+        if len(self._attempts) > 1:  # a worker died after a look: the alpha it spent is lost
             return True
-        found = self._look(rows, last=False)
-        return not found or not all(map(self._schedule.is_enough, found.values()))
+        claims = self._look(rows, last=False)
+        return not claims or not all(map(self._schedule.is_enough, claims.values()))
 
     def finish(self, rows: Sequence[SampleRow], launch: int) -> tuple[list[Look], dict[str, Claim]]:
-        """Add the finished launch's samples to the block; returns its looks and the claims."""
-        found = self._look(rows, last=self._is_last) if rows else {}
+        """Add the finished launch's samples to the block, and return its looks and the claims."""
+        claims = self._look(rows, last=self._is_last) if rows else {}
         state = self._schedule.blocks[self._block.name]
         state.launches.add(launch)
         state.samples += rows
         state.looks = self._spending.looks
-        return state.looks[self._earlier_looks :], found
+        return state.looks[self._earlier_looks :], claims
 
     def _look(self, rows: Sequence[SampleRow], *, last: bool) -> dict[str, Claim]:
         samples = [*self._earlier, *rows]
         turns = Counter((row["attempt"], row["round"]) for row in samples)
-        rounds = sum(count > 1 for count in turns.values())  # those with arms side by side
+        rounds = sum(count > 1 for count in turns.values())  # a lone arm makes no comparison
         alpha = self._spending.look(rounds, last_planned=last)
         return self._schedule.claims(self._block, samples, alpha)
 
 
 def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a frame as dicts."""
+    """Convert the rows of a frame to dicts."""
     return cast("list[dict[str, Any]]", frame.to_dict("records"))

@@ -1,8 +1,7 @@
-"""The supervisor of a block: runs it in workers until every planned cell has ended.
+"""The supervisor of a block, which runs it in workers until every planned cell has a result.
 
-A worker is one process, or several that share the mesh. If it dies or hangs, that costs only the
-cell that is to blame: the block runs again without it. Every retry removes at least one cell, so
-the retries end.
+A worker is one process, or several that share the mesh. If it dies or hangs, only the cell to blame
+is lost: the block runs again without it. Every retry removes at least one cell, so the retries end.
 """
 
 from __future__ import annotations
@@ -31,43 +30,42 @@ from bench.records.trace_rows import TraceRow
 from bench.records.variants import Variant
 
 _BEFORE_ARMS = ("", "start", "truth")
-"""Phases in which every arm fails alike, so that running each alone would not help."""
+"""Phases that do not depend on the arms, so that running an arm alone would not help."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What all blocks of a run share."""
+    """The settings that all blocks of a run share."""
 
     platform: str
     baseline: str
     worker: WorkerSettings
-    """The part of every job that is the same in the whole run."""
+    """The part of every job that is the same throughout the run."""
     timeout_s: float | None = None
     """Limit on the time of one worker."""
     silence_s: float = SILENCE_S
     """Limit on the time in which a worker shows no progress."""
     variants: Mapping[str, Variant] = field(default_factory=dict)
-    """Environments by name."""
+    """Variants by name."""
     hosts: Hosts = field(default_factory=ThisHost)
-    """Where worker processes are started."""
     program_cache: str | None = None
     """Folder of compiled programs that the launches share."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Which of a block's launches to run, and what earlier ones leave to do."""
+    """The launch of a block to run."""
 
     number: int = 0
     proved: tuple[str, ...] = ()
-    """Implementations with a stored float64 proof."""
+    """Implementations whose float64 proof an earlier launch has stored."""
     needs_more: Callable[[list[SampleRow]], bool] = lambda _: True
     """Decides at every look, from the launch's samples so far, whether to continue."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """What one worker contributed: rows that are stored together."""
+    """The rows of one worker, which are stored together."""
 
     samples: tuple[SampleRow, ...]
     cells: tuple[CellRow, ...]
@@ -128,19 +126,19 @@ class _Worker:
             "implementations": implementations,
             "baseline": baseline if baseline in implementations else implementations[0],
             "proved": [name for name in implementations if name in run.launch.proved],
-            # A cell that runs alone has nothing to be compared with.
+            # A cell that runs alone is compared with nothing.
             "looks": [] if alone else look_rounds(settings.worker["rounds"]),
             "ceilings": number == 0 and not alone and not run.without_ceilings,
-            # Blocks differ in their order of arms, and a repeated run has the same orders.
+            # The order of arms differs between blocks, but is the same in a repeated run.
             "seed": zlib.crc32(f"{run.block.name}/{number}".encode()),
             "alone": alone,
         }
-        if alone:  # a cell that did not fit beside others has no room for more
+        if alone:  # a cell that did not fit beside others has no memory to spare
             job["inputs"] = []
         if number:
             job["phases"] = {}
         if settings.program_cache is not None:
-            # What an arm compiles in one block must not save it compiling in another.
+            # A program cached in one block must not shorten the compile time in another.
             folder = file_name(run.block.name)
             job["program_cache"] = str(Path(settings.program_cache, folder))
         return job
@@ -153,20 +151,20 @@ class _Worker:
             self.run.progress(cast("PhaseEvent", event))
 
     def _complete(self, implementations: list[str]) -> None:
-        """Give every cell a row, and make sure that every ok cell has samples."""
+        """Mark cells without a row, and ok cells without samples, as crashed."""
         measured = {row["arm"] for row in self.report.samples}
         for name in implementations:
             row = self.report.cells.get(name)
             if row is None:
                 reason = "the worker ended without a result for it"
             elif row["status"] == "ok" and name not in measured:
-                reason = "the worker ended without samples of it"
+                reason = "the worker ended without samples for it"
             else:
                 continue
             self.report.cells[name] = self.cell_row(name, "crashed", reason)
 
     def cell_row(self, name: str, status: Status | None = None, reason: str = "") -> CellRow:
-        """A cell's row; without a status, it shows how the worker itself ended."""
+        """Make a cell's row; its status defaults to that of the worker itself."""
         if status is None:
             status, reason = self.report.status, self.report.reason
         return {
@@ -178,7 +176,7 @@ class _Worker:
         }
 
     def block_row(self, *, measured: bool = True) -> BlockRow:
-        """The block's row with the host's load; without measurements if the worker sent none."""
+        """Make the block's row with the host's load; it is empty if the worker sent none."""
         load = {"load_before": self._load_before, "load_after": load_average()}
         if self.report.block is not None:
             row = {**self.report.block, **load}
@@ -197,7 +195,7 @@ class _Worker:
         return cast("BlockRow", row)
 
     def result(self, cells: Iterable[CellRow], *, measured: bool = True) -> Attempt:
-        """What to store; rows of earlier workers that were cut off join this attempt."""
+        """Make the attempt to store; cell rows of earlier, failed workers join it."""
         rows = tuple(cast("CellRow", {**row, "attempt": self.attempt}) for row in cells)
         block, report = self.block_row(measured=measured), self.report
         if not measured:
@@ -220,13 +218,13 @@ class _BlockRun:
         self.progress = progress
         self.launch = launch
         self.without_ceilings = False
-        """Set once a worker has died while it measured them: that must not cost a cell."""
+        """Set once a worker has died while it measured them, because no cell is to blame."""
 
     def run(self, implementations: list[str]) -> list[Attempt]:
         ended: dict[str, CellRow] = {}
-        """Cells that failed for good."""
+        """Rows of cells that will not run again."""
         squeezed: dict[str, CellRow] = {}
-        """Cells that ran out of memory beside others."""
+        """Rows of cells that ran out of memory beside others, and will run alone."""
         attempts: list[Attempt] = []
         pending = implementations
         worker: _Worker | None = None
@@ -241,7 +239,7 @@ class _BlockRun:
             if report.status != "ok" and report.arm in pending and report.arm not in failed:
                 failed[report.arm] = worker.cell_row(report.arm)
             for name, row in failed.items():
-                # Other arms were alive beside it, if only the baseline's twin; but none was while
+                # Other arms, at least the baseline's twin, were in memory beside it, except while
                 # the reference was computed, which would not fit for a lone cell either.
                 beside = row["status"] == "oom" and report.phase not in _BEFORE_ARMS
                 (squeezed if beside else ended)[name] = row
@@ -253,7 +251,7 @@ class _BlockRun:
             pending = [name for name in pending if name not in failed]
             if not failed:
                 rows = {name: worker.cell_row(name) for name in pending}
-                # They do not fit together, and none is to blame: each gets the memory to itself.
+                # They do not fit together, and no single one is to blame: each runs alone.
                 memory = report.status == "oom" and report.phase not in _BEFORE_ARMS
                 (squeezed if memory and len(pending) > 1 else ended).update(rows)
                 pending = []

@@ -1,4 +1,4 @@
-"""What the worker of a launch reports, and what its end says about the cell that is to blame."""
+"""The report of a launch's worker: its events, how it ended, and which cell is to blame."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.records.statuses import Status
 from bench.records.trace_rows import TraceRow
 
 PEER_S = 30.0
-"""Time that the other processes get to report a failure that one process has reported."""
+"""Time for the other processes to report a failure that one process has reported."""
 
 _REASON_LINES = 5
 _OUT_OF_MEMORY = re.compile(
@@ -27,9 +27,9 @@ _OUT_OF_MEMORY = re.compile(
 _KILLERS = {
     True: ", by the kernel's out-of-memory killer: its counter has risen",
     False: ", and not by the kernel's out-of-memory killer: its counter has not risen",
-    None: ", by the kernel's out-of-memory killer or by somebody else: this system has no counter",
+    None: ", by the kernel's out-of-memory killer or another process: this system has no counter",
 }
-"""By whether the kernel is known to have killed a process to free memory."""
+"""The sender of a SIGKILL, by the result of `killed_by_kernel`."""
 
 
 @dataclass
@@ -49,19 +49,19 @@ class WorkerReport:
     losses: list[LossRow] = field(default_factory=list)
     block: BlockRow | None = None
     status: Status = "ok"
-    """`ok` if the worker finished; otherwise the status of the cell that is to blame."""
+    """`ok` if the worker finished; otherwise the status of the cell to blame."""
     reason: str = ""
     _started: float = field(default_factory=time.monotonic)
     _timed_out: bool = False
     _failures: dict[str, dict[int, CellRow]] = field(default_factory=dict)
-    """Rows of failed cells by implementation and the rank of the process that reports it."""
+    """Rows of failed cells, by implementation and the rank of the reporting process."""
     _failed_at: dict[str, float] = field(default_factory=dict)
     """When the first process reported the failure, on the monotonic clock."""
     _failed_alone: CellRow | None = None
     """A cell that failed in one process while the others waited for that process."""
 
     def hear(self, rank: int, event: dict[str, Any]) -> None:
-        """Note an event. Rank 0 speaks for all processes, except that any may report a failure."""
+        """Record an event. Only rank 0's count, except that any process may report a failure."""
         if event["event"] == "cell" and event["row"]["status"] != "ok":
             name = event["row"]["implementation"]
             self._failures.setdefault(name, {})[rank] = event["row"]
@@ -83,10 +83,9 @@ class WorkerReport:
                 self.block = row
 
     def overdue(self, silent_s: float) -> str:
-        """Say why the launch must be cut short; an empty text if it may go on.
+        """Say why the launch must be aborted; an empty text if it may continue.
 
-        Args:
-          silent_s: seconds since the last event of any process.
+        `silent_s` is the time since the last event of any process.
         """
         late, took = "", time.monotonic() - self._started
         if self.timeout_s is not None and took > self.timeout_s:
@@ -103,20 +102,17 @@ class WorkerReport:
         return late
 
     def finish(self, end: End, group: Group, rounds_s: float) -> None:
-        """Conclude from the end of the worker's processes how it ended, and who is to blame.
+        """Set the status, the reason and the arm to blame from the end of the processes.
 
-        Args:
-          end: of its processes.
-          group: the processes.
-          rounds_s: seconds that all rounds should take.
+        `rounds_s` is the time that all rounds should take.
         """
         arm, held_s = group.turn()
         if self.phase == "measure" and (not self._timed_out or held_s > rounds_s):
-            # A slow worker is cut off in somebody's turn; that arm is to blame only if its turn
-            # alone took longer than all rounds should.
+            # A timeout hits whichever arm has its turn; that arm is to blame only if its turn alone
+            # took longer than all rounds should.
             self.arm = arm
         during = f" during {self.phase}" if self.phase else ""
-        # A worker reports what it measured before the phases after the rounds begin.
+        # A worker sends its measurements before the phases after the rounds begin.
         if self.block is not None and (self.phase not in get_args(Phase) or end.code == 0):
             self.status = "ok"
         elif self._failed_alone is not None and end.late:
@@ -136,14 +132,14 @@ class WorkerReport:
 def _diagnose(
     who: str, code: int, during: str, tail: Sequence[str], by_kernel: bool | None
 ) -> tuple[Status, str]:
-    """Status and reason of the cell that is blamed for the end of a worker's process.
+    """Return the status and reason of the cell to blame for the end of a worker's process.
 
     Args:
       who: the subject of the reason.
       code: exit code, negative for a signal.
       during: the phase, as the end of a sentence.
       tail: the last lines that the process wrote.
-      by_kernel: whether the kernel killed a process to free memory meanwhile; None if unknown.
+      by_kernel: whether the kernel killed a process to free memory; None if unknown.
     """
     last = readable("\n".join(tail[-_REASON_LINES:]))
     if code < 0:

@@ -127,7 +127,7 @@ def test_rank_0_that_is_not_there_is_named(cluster: Cluster) -> None:
 def test_nobody_is_let_in_without_the_token(cluster: Cluster) -> None:
     led = cluster.lead()
     impostor = cluster.follow(token=b"a guess")
-    with pytest.raises(ClusterError, match="is of another run"):
+    with pytest.raises(ClusterError, match="belongs to another run"):
         impostor.result()
     assert not led.done()
     followed = cluster.follow()
@@ -151,7 +151,8 @@ def test_no_two_processes_have_a_rank(cluster: Cluster) -> None:
     led = cluster.lead(3)
     first = cluster.says(hello(config_of(1, 3)))
     second = cluster.says(hello(config_of(1, 3)))
-    with pytest.raises(ClusterError, match="a process came as rank 1 of 3; so did another"):
+    message = "a process connected as rank 1 of 3, and so did another"
+    with pytest.raises(ClusterError, match=message):
         led.result()
     for connection in (first, second):
         assert json.loads(connection.recv_bytes()) == {"end": True}
@@ -160,7 +161,7 @@ def test_no_two_processes_have_a_rank(cluster: Cluster) -> None:
 
 def test_all_must_know_of_equally_many(cluster: Cluster) -> None:
     led, followed = cluster.lead(2), cluster.follow(2, 4)
-    told = "a process came as rank 2 of 4; rank 0 was told of 2 processes"
+    told = "a process connected as rank 2 of 4, but rank 0 expects 2 processes"
     with pytest.raises(ClusterError, match=told):
         led.result()
     assert followed.result() == 0
@@ -171,7 +172,8 @@ def test_versions_that_differ_are_named(cluster: Cluster) -> None:
     ours = other["versions"]["jax"]
     other["versions"] |= {"jax": "0.1", "lockstep": ""}
     connection = cluster.says(other)
-    with connection, pytest.raises(ClusterError, match="the processes are not alike") as caught:
+    message = "the processes have different versions"
+    with connection, pytest.raises(ClusterError, match=message) as caught:
         led.result()
     assert f"rank 1 has jax 0.1, rank 0 has {ours}" in str(caught.value)
     assert "rank 1 has lockstep unknown, rank 0 has" in str(caught.value)

@@ -191,7 +191,7 @@ def test_out_of_memory_alone_is_final(bench: Bench, behaviour: str) -> None:
             "oom",
             "by the kernel's out-of-memory killer: its",
         ),
-        (itertools.repeat({}), "oom", "or by somebody else"),
+        (itertools.repeat({}), "oom", "killer or another process"),
     ],
     ids=("steady", "rising", "unknown"),
 )

@@ -444,7 +444,7 @@ def test_public_results_alone_need_no_run() -> None:
         (["RUN", "--precision", "fp9"], "unknown 'fp9'"),
         (["RUN", "-k", "("], "is not an expression"),
         (["nowhere"], "there is no run 'nowhere'"),
-        (["implementations"], "implementations is no run: it has no manifest.json"),
+        (["implementations"], "implementations is not a run: it has no manifest.json"),
         (["RUN", "--check-published"], "takes no run"),
     ],
 )

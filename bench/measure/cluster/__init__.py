@@ -1,8 +1,8 @@
-"""Runs whose processes a launcher has started: mpirun, srun, Kubernetes, torchrun, or a person.
+"""Runs whose processes are started by hand or by mpirun, srun, Kubernetes or torchrun.
 
-All processes run the same command. Rank 0 leads: it plans, proves, times, stores and reports. The
-others follow: each starts the workers that rank 0 asks for on its own host, and forwards their
-output. The workers of a launch find one another through jax.distributed.
+All processes run the same command. Rank 0, the leader, plans, proves, times, stores and reports.
+The others are followers: each starts the workers that the leader requests on its host, and forwards
+their output. The workers of a launch connect through jax.distributed.
 
 Leader and followers exchange JSON over connections of multiprocessing.connection, authenticated by
 a shared token; nothing is pickled.

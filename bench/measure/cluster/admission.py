@@ -1,4 +1,4 @@
-"""How rank 0 admits the other processes: those that have the token, and nobody else."""
+"""Authentication of the processes that connect to rank 0."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from bench.measure.cluster.follower import Hello
 _POLL_S = 0.1
 
 Arrival: TypeAlias = "tuple[Hello, Connection[Any, Any]]"
-"""A process that was admitted, and the connection with it."""
+"""An authenticated process and the connection with it."""
 
 
 class Admission:
-    """Authenticates every connection in a thread of its own: a stranger may stay silent forever.
+    """Accepts the processes that have the token.
+
+    Each connection has a thread of its own, because a stranger may stay silent forever.
 
     Args:
       server: a listening socket.
@@ -33,7 +35,7 @@ class Admission:
         server.settimeout(_POLL_S)
 
     def wait(self) -> Arrival | None:
-        """Return the next process that was admitted; None if none was for a moment."""
+        """Return the next authenticated process; None if there is none for a moment."""
         try:
             accepted, _ = self._server.accept()
         except (TimeoutError, ConnectionError):

@@ -1,4 +1,4 @@
-"""A follower: a process other than rank 0, which starts workers and forwards their output."""
+"""Followers: processes other than rank 0, which start workers and forward their output."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from bench.records.host import cores, describe_code, host_id
 LEFT_ALONE = 1
 """Exit code of a follower that has lost its leader.
 
-It is 0 once the leader has ended the run, however that went: the exit code of rank 0 speaks for
-all, and a launcher that ends a job when any process fails must not end rank 0 during its report."""
+If the leader has ended the run, a follower exits with 0 whatever the outcome: only rank 0 reports
+it, and a launcher that kills a job when any process fails must not interrupt rank 0's report."""
 
 TERMINATION = (signal.SIGTERM, signal.SIGUSR1)
 """Signals that end a run as Ctrl-C does. mpirun forwards the second one."""
@@ -31,11 +31,11 @@ _POLL_S = 0.2
 
 
 class Hello(TypedDict):
-    """What a process reports about itself when it connects."""
+    """The description of a process that connects to the leader."""
 
     rank: int
     processes: int
-    """Number of processes that it was told of."""
+    """Number of processes in its configuration."""
     host: str
     cores: list[int]
     versions: dict[str, str]
@@ -66,7 +66,7 @@ def follow(member: Membership) -> int:
       ClusterError: the leader cannot be reached.
     """
     with _connect(member) as connection:
-        # The leader receives these signals as well, and ends the run in order.
+        # The leader receives these signals as well, and shuts the run down.
         for number in (signal.SIGINT, *TERMINATION):
             signal.signal(number, signal.SIG_IGN)
         return _Follower(connection).follow(hello(member.config))
@@ -79,7 +79,7 @@ def _connect(member: Membership) -> Connection[Any, Any]:
         try:
             return _authenticated(address, member.token)
         except AuthenticationError:
-            raise ClusterError(f"{member.config.coordinator} is of another run") from None
+            raise ClusterError(f"{member.config.coordinator} belongs to another run") from None
         except (EOFError, OSError) as error:
             if time.monotonic() > until:
                 raise ClusterError(
@@ -92,7 +92,7 @@ def _connect(member: Membership) -> Connection[Any, Any]:
 def _authenticated(address: tuple[str, int], token: bytes) -> Connection[Any, Any]:
     connection: Connection[Any, Any] = Client(address)
     if not connection.poll(COME_S):
-        raise TimeoutError("the listener there sends nothing")
+        raise TimeoutError("the process that listens there does not answer")
     answer_challenge(connection, token)
     deliver_challenge(connection, token)
     return connection
@@ -136,7 +136,7 @@ class _Follower:
         process = self._process
         if process is None or (code := process.code(0)) is None:
             return
-        process.kill()  # ends what it left behind, and waits for its last lines
+        process.kill()  # also kills processes that outlive it, and waits for the last lines
         self._send(
             {
                 "attempt": self._attempt,

@@ -1,4 +1,4 @@
-"""The leader of a cluster, rank 0: waits for the followers, and has them start workers."""
+"""The leader of a cluster: rank 0, which waits for the followers and has them start workers."""
 
 from __future__ import annotations
 
@@ -20,18 +20,15 @@ from bench.plan.distributed_config import DistributedConfig
 from bench.records.messages import Catalogue
 
 LOST = 255
-"""Exit code of a worker whose host does not answer any more."""
+"""Exit code of a worker whose host no longer answers."""
 
 _KILL_S = 10.0
 _PATIENCE_S = 10.0
-"""After this time a waiting leader says what it waits for."""
+"""Time after which the leader reports which processes it is waiting for."""
 
 
 class Leader:
-    """The hosts of all processes: rank 0's own, and those of the followers.
-
-    Args:
-      member: this process's own place.
+    """The hosts of all processes: that of rank 0, and those of the followers.
 
     Raises:
       ClusterError: some processes did not connect in time, or run other versions.
@@ -56,7 +53,7 @@ class Leader:
     def extend(self, catalogue: Catalogue) -> Catalogue:
         """Add up the resources; a core that several processes may use counts once."""
         hellos = self._hellos.values()
-        cores = {(found["host"], core) for found in hellos for core in found["cores"]}
+        cores = {(hello["host"], core) for hello in hellos for core in hello["cores"]}
         devices = catalogue["device_count"]
         if catalogue["platform"] != "cpu":
             devices = max(1, devices // len(self._on_host_of(0, self.processes))) * self.processes
@@ -68,12 +65,12 @@ class Leader:
         }
 
     def coordinator(self) -> str:
-        """Return a free port of this host, by the address that the others know."""
+        """Return a free port of this host, with the address that the followers use."""
         return f"{self.config.master_addr}:{free_port(self.config.master_addr)}"
 
     def start(self, order: Order, rank: int, hear: Hear) -> Process:
-        """Start the launch's process of this rank on the host of that rank."""
-        # All processes compile some programs together, so none may take them from its own cache.
+        """Start the launch's process of this rank on its host."""
+        # All processes must take part in some compilations, so none may use a cache of its own.
         job = cast("Any", {k: v for k, v in order["job"].items() if k != "program_cache"})
         ranks = self._on_host_of(rank, order["processes"])
         place: StartOrder = {
@@ -91,7 +88,7 @@ class Leader:
             link.send({"end": True})
 
     def _on_host_of(self, rank: int, processes: int) -> list[int]:
-        """Ranks below `processes` that run on the same host as this one."""
+        """List the ranks below `processes` on the same host as this rank."""
         host = self._hellos[rank]["host"]
         return [other for other in range(processes) if self._hellos[other]["host"] == host]
 
@@ -119,7 +116,7 @@ class Leader:
             try:
                 return socket.create_server(address, backlog=self.processes)
             except OSError as error:
-                # A name that was created for this run, such as a pod's, takes a while to resolve.
+                # A new host name, such as that of a pod, takes a while to resolve.
                 unknown = isinstance(error, socket.gaierror)
                 if not unknown or time.monotonic() > began + _PATIENCE_S:
                     raise ClusterError(
@@ -127,32 +124,32 @@ class Leader:
                     ) from error
             time.sleep(0.5)
 
-    def _receive(self, found: Hello, connection: Connection[Any, Any]) -> None:
-        link, rank, processes = _Link(connection), found["rank"], found["processes"]
+    def _receive(self, arrived: Hello, connection: Connection[Any, Any]) -> None:
+        link, rank, processes = _Link(connection), arrived["rank"], arrived["processes"]
         if processes == self.processes and rank not in self._hellos:
-            self._hellos[rank], self._links[rank] = found, link
+            self._hellos[rank], self._links[rank] = arrived, link
             return
         link.send({"end": True})
-        but = "so did another"
+        fault = "and so did another process"
         if processes != self.processes:
-            but = f"rank 0 was told of {self.processes} processes"
-        raise ClusterError(f"a process came as rank {rank} of {processes}; {but}")
+            fault = f"but rank 0 expects {self.processes} processes"
+        raise ClusterError(f"a process connected as rank {rank} of {processes}, {fault}")
 
     def _check_versions(self) -> None:
-        """Make sure that all run the same versions, because a step is one program."""
+        """Check that all processes have the same versions, because they run one program."""
         ours = self._hellos[0]["versions"]
         faults = [
             f"rank {rank} has {name} {theirs or 'unknown'}, rank 0 has {ours[name] or 'unknown'}"
-            for rank, found in sorted(self._hellos.items())
-            for name, theirs in found["versions"].items()
+            for rank, other in sorted(self._hellos.items())
+            for name, theirs in other["versions"].items()
             if theirs != ours[name]
         ]
         if faults:
-            raise ClusterError("the processes are not alike: " + "; ".join(faults))
+            raise ClusterError("the processes have different versions: " + "; ".join(faults))
 
 
 class _Link:
-    """The connection with one follower, and the process that it runs at the moment."""
+    """The connection with one follower, and its current worker process."""
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self._connection = connection
@@ -162,7 +159,7 @@ class _Link:
         threading.Thread(target=self._read, daemon=True).start()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message, if the follower is still there."""
+        """Send a message if the follower is still connected."""
         try:
             with self._lock:
                 self._connection.send_bytes(json.dumps(message).encode())
@@ -207,7 +204,7 @@ class RemoteProcess:
         link.send({"start": order})
 
     def hear(self, message: Mapping[str, Any]) -> None:
-        """Handle a message of the follower."""
+        """Handle a message from the follower."""
         match message:
             case {"said": line}:
                 self._hear(line)
@@ -216,7 +213,7 @@ class RemoteProcess:
                 self.end(code, tail)
 
     def end(self, code: int, tail: Sequence[str]) -> None:
-        """Note that the process has ended."""
+        """Record how the process ended, unless it has ended before."""
         if not self._over.is_set():
             self._code, self._tail = code, tail
             self._over.set()
@@ -227,28 +224,28 @@ class RemoteProcess:
         self._link.send({"say": line})
 
     def code(self, timeout_s: float) -> int | None:
-        """Wait for its exit code, negative for a signal; None if it runs on."""
+        """Wait for its exit code, negative for a signal; None if it is still running."""
         self._over.wait(timeout_s)
         return self._code
 
     def stopped(self) -> bool:
-        """Return False: whether a signal has stopped it is not known of another host."""
+        """Return False: the leader cannot tell whether a remote process is stopped."""
         return False
 
     def tail(self) -> list[str]:
-        """The last lines of its stderr."""
+        """Return the last lines of its stderr."""
         return [*self._tail]
 
     def turn(self) -> tuple[str, float]:
-        """Return nothing: rank 0, which is never remote, knows whose turn it is."""
+        """Return an empty turn: only rank 0, which is never remote, reports turns."""
         return "", 0.0
 
     def killed_by_kernel(self) -> bool | None:
-        """Whether the kernel killed a process of its host to free memory; None if unknown."""
+        """Tell whether the kernel killed a process of the host to free memory; None if unknown."""
         return self._killed_by_kernel
 
     def kill(self) -> None:
-        """End it and everything that it started."""
+        """Kill it and everything that it started."""
         if not self._over.is_set():
             self._link.send({"kill": True})
             self._over.wait(_KILL_S)

@@ -1,4 +1,4 @@
-"""The place of this process in a distributed run: its rank, and where rank 0 listens."""
+"""The membership of this process in a distributed run: its rank, and where rank 0 listens."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from bench.records.messages import Meeting
 RENDEZVOUS = (sys.executable, "-m", "bench.worker.answer.rendezvous")
 _BACKLOG = 128
 COME_S = 300.0
-"""Time within which all processes must connect."""
+"""Time limit for all processes to connect."""
 
 TOKEN = "LOCKSTEP_TOKEN"  # noqa: S105 (the name of a variable)
-"""Variable with the shared token of processes that find one another by variables. Without it,
-anybody who reaches the port may join, as with jax's own coordinator."""
+"""Variable with the token of a run whose processes are configured by variables. If it is not set,
+anybody who can reach the port may join, as with jax's own coordinator."""
 
 
 class ClusterError(Exception):
-    """The processes do not find one another; the message says what is missing."""
+    """The processes cannot connect or do not fit together; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class Membership:
     """Its rank, the number of processes, and where rank 0 listens."""
     token: bytes
     server: socket.socket | None = None
-    """The listening socket of rank 0, if there is one already."""
+    """The listening socket of rank 0, if it is open already."""
 
 
 def membership(how: str) -> Membership:
-    """Find out this process's place in a run.
+    """Determine this process's place in a run.
 
     Args:
       how: `auto` (the variables MASTER_ADDR, WORLD_SIZE and RANK if they are set, otherwise jax's
@@ -50,7 +50,7 @@ def membership(how: str) -> Membership:
         DistributedConfig, whose ranks are replaced by the variables that are set.
 
     Raises:
-      ClusterError: the place cannot be found out.
+      ClusterError: the place cannot be determined.
       DistributedConfigError: the variables or the file are wrong.
     """
     if how == "auto" and not {"MASTER_ADDR", "WORLD_SIZE", "RANK"} <= os.environ.keys():
@@ -78,28 +78,30 @@ def _read(path: Path) -> DistributedConfig:
 
 def _detected() -> Membership:
     """Use jax's own detection, in a child process."""
-    # Every process listens, because the detection tells all of them where rank 0 listens.
+    # Every process listens, because none knows its rank before the detection.
     server, token = _listen(), secrets.token_hex(16)
     address, port = server.getsockname()
     try:
-        found = _meet({"address": address, "port": port, "token": token})
+        meeting = _meet({"address": address, "port": port, "token": token})
     except ClusterError:
         server.close()
         raise
     config = DistributedConfig(
         enabled=True,
-        world_size=found["processes"],
-        rank=found["rank"],
-        master_addr=found["address"],
-        master_port=found["port"],
+        world_size=meeting["processes"],
+        rank=meeting["rank"],
+        master_addr=meeting["address"],
+        master_port=meeting["port"],
     )
-    if not config.is_main_process():
-        server.close()
-    return Membership(config, found["token"].encode(), server if config.is_main_process() else None)
+    token = meeting["token"]
+    if config.is_main_process():
+        return Membership(config, token.encode(), server)
+    server.close()
+    return Membership(config, token.encode())
 
 
 def _listen() -> socket.socket:
-    """Listen at the address of this host's own name, as gloo does."""
+    """Listen on the address of this host's own name, as gloo does."""
     name = socket.gethostname()
     try:
         return socket.create_server((name, 0), backlog=_BACKLOG)
@@ -122,15 +124,15 @@ def _meet(own: dict[str, str | int]) -> Meeting:
         )
         return cast("Meeting", json.loads(done.stdout))
     except subprocess.TimeoutExpired:
-        said = [f"nothing within {2 * COME_S:g} s"]
+        output = [f"nothing within {2 * COME_S:g} s"]
     except ValueError:
-        said = done.stderr.strip().splitlines()[-5:]
+        output = done.stderr.strip().splitlines()[-5:]
     if str(own["address"]).startswith("127."):
-        said.append(
+        output.append(
             f"(Other hosts cannot reach {own['address']}, the address of this host's own name.)"
         )
     raise ClusterError(
         "--distributed auto: MASTER_ADDR, WORLD_SIZE and RANK are not set, and jax's own "
         "detection finds no cluster, or only a part of it. Its output:\n"
-        + "\n".join(f"  {line}" for line in said)
+        + "\n".join(f"  {line}" for line in output)
     )

@@ -1,1 +1,1 @@
-"""The processes of a launch: started, heard, guarded and ended."""
+"""Child processes: they are started, read, guarded and ended here."""

@@ -1,4 +1,4 @@
-"""A child process that answers one question, and is ended with everything that it started."""
+"""A child process that answers one question."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from bench.measure.processes.guard import Guard
 
 
 class ChildError(Exception):
-    """A child process failed; the message ends with the last lines that it wrote."""
+    """A child process failed; the message ends with the last lines of its stderr."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a child wrote, and how it ended."""
+    """The output of a child and how it ended."""
 
     out: str
     err: str
     code: int | None
-    """Exit code, negative for a signal; None if the child was ended because it took too long."""
+    """Exit code, negative for a signal; None if the child took too long and was killed."""
 
     @property
     def ending(self) -> str:
@@ -37,11 +37,11 @@ class Answer:
         return f"ended with exit code {self.code}"
 
     def last_lines(self, most: int) -> list[str]:
-        """The last lines of its stderr that are not empty."""
+        """Return at most `most` lines from the end of its stderr, without empty ones."""
         return [line for line in self.err.splitlines() if line.strip()][-most:]
 
     def quoted_lines(self) -> str:
-        """The last lines of its stderr, indented to end an error message."""
+        """Indent the last lines of its stderr for the end of an error message."""
         return "\n".join(f"  {line}" for line in self.last_lines(10)) or "  (none)"
 
 
@@ -54,13 +54,13 @@ def signal_name(number: int) -> str:
 
 
 class Child:
-    """A child process with a question on its stdin; a context that ends it.
+    """A child process that gets a question on stdin; a context that ends it.
 
     Args:
       command: the command to start.
       question: the whole input.
       environment: the whole environment.
-      heard: receives every line of its stdout when it comes, in another thread.
+      receive: called from another thread with every line of its stdout.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class Child:
         command: Sequence[str],
         question: str,
         environment: Mapping[str, str],
-        heard: Callable[[str], None] | None = None,
+        receive: Callable[[str], None] | None = None,
     ) -> None:
-        self._heard_at = time.monotonic()
+        self._last_line_at = time.monotonic()
         self._guard: Guard | None = Guard()
         self._process = subprocess.Popen(  # noqa: S603 (our own command)
             command,
@@ -84,15 +84,15 @@ class Child:
         )
         self._guard.watch(self._process.pid)
         self._out, self._err = list[str](), list[str]()
-        self._talks = [
-            threading.Thread(target=_say, args=(self._process.stdin, question), daemon=True),
-            threading.Thread(target=self._listen, args=(heard,), daemon=True),
+        self._threads = [
+            threading.Thread(target=_write, args=(self._process.stdin, question), daemon=True),
+            threading.Thread(target=self._read_out, args=(receive,), daemon=True),
             threading.Thread(
                 target=_read, args=(self._process.stderr, self._err.append), daemon=True
             ),
         ]
-        for talk in self._talks:
-            talk.start()
+        for thread in self._threads:
+            thread.start()
 
     def __enter__(self) -> Self:
         return self
@@ -103,34 +103,34 @@ class Child:
     def answer(self, timeout_s: float) -> Answer:
         """Wait until it ends, or until its stdout has been silent for this many seconds."""
         code = self._process.poll()
-        while code is None and (left_s := self._heard_at + timeout_s - time.monotonic()) > 0:
+        while code is None and (left_s := self._last_line_at + timeout_s - time.monotonic()) > 0:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = self._process.wait(left_s)
         self.end()
         return Answer("".join(self._out), "".join(self._err), code)
 
     def end(self) -> None:
-        """End it and everything that it started, which could keep its output open."""
+        """Kill it and everything that it started, which could keep its output open."""
         if self._guard is None:
             return
         self._guard.end_all()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
-        for talk in self._talks:
-            talk.join(timeout=5)
+        for thread in self._threads:
+            thread.join(timeout=5)
         self._guard.dismiss()
         self._guard = None
 
-    def _listen(self, heard: Callable[[str], None] | None) -> None:
-        def said(line: str) -> None:
-            self._heard_at = time.monotonic()
+    def _read_out(self, receive: Callable[[str], None] | None) -> None:
+        def add(line: str) -> None:
+            self._last_line_at = time.monotonic()
             self._out.append(line)
-            if heard is not None and line.endswith("\n"):  # else it was cut off
-                with contextlib.suppress(OSError):  # the listener may write to a closed pipe
-                    heard(line)
+            if receive is not None and line.endswith("\n"):  # otherwise the line is incomplete
+                with contextlib.suppress(OSError):  # the receiver may write to a closed pipe
+                    receive(line)
 
         assert self._process.stdout is not None, "it is a pipe"  # noqa: S101
-        _read(self._process.stdout, said)
+        _read(self._process.stdout, add)
 
 
 def ask(
@@ -138,23 +138,19 @@ def ask(
 ) -> Answer:
     """Start a child, write the question to its stdin, and wait until it ends.
 
-    Args:
-      command: the command to start.
-      question: the whole input.
-      environment: the whole environment.
-      timeout_s: seconds of silence on its stdout after which the child is ended.
+    The child is killed once its stdout has been silent for `timeout_s` seconds.
     """
     with Child(command, question, environment) as child:
         return child.answer(timeout_s)
 
 
-def _say(pipe: IO[str], text: str) -> None:
+def _write(pipe: IO[str], text: str) -> None:
     # The child may end before it has read everything.
     with contextlib.suppress(BrokenPipeError), pipe:
         pipe.write(text)
 
 
-def _read(pipe: IO[str], said: Callable[[str], None]) -> None:
+def _read(pipe: IO[str], receive: Callable[[str], None]) -> None:
     with pipe:
         for line in pipe:
-            said(line)
+            receive(line)

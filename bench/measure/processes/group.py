@@ -1,4 +1,4 @@
-"""The worker processes of a launch: they start together, and end together."""
+"""The worker processes of a launch, which start and end together."""
 
 from __future__ import annotations
 
@@ -26,40 +26,40 @@ COMMAND: tuple[str, ...] = (sys.executable, "-m", "bench.worker")
 
 _POLL_S = 0.2
 _LEAVE_S = 60.0
-"""Time that a process may take to end once its output is closed, or once rank 0 has ended."""
+"""Time that a process may take to exit once its output is closed, or once rank 0 has exited."""
 _TAIL_LINES = 40
 _LINE_CHARACTERS = 1 << 16
-"""Other output of a process is read in pieces of this size, because it may lack newlines."""
+"""Limit on a read from stderr, whose output may lack newlines."""
 
 
 class Process(Protocol):
-    """A worker process, on this host or on another."""
+    """A worker process on this host or another one."""
 
     def answer(self, line: str) -> None:
         """Queue a line for its stdin."""
 
     def code(self, timeout_s: float) -> int | None:
-        """Wait for its exit code, negative for a signal; None if it runs on."""
+        """Wait for its exit code, negative for a signal; None if it is still running."""
 
     def stopped(self) -> bool:
-        """Whether a signal such as SIGSTOP has stopped it."""
+        """Tell whether a signal such as SIGSTOP has stopped it."""
 
     def tail(self) -> list[str]:
-        """The last lines of its stderr."""
+        """Return the last lines of its stderr."""
 
     def turn(self) -> tuple[str, float]:
-        """The arm whose turn it is in the rounds (or was at the end), and for how many seconds."""
+        """Return the arm whose turn it is, or was at the end, and the seconds of that turn."""
 
     def killed_by_kernel(self) -> bool | None:
-        """Whether the kernel killed a process of its host to free memory; None if unknown."""
+        """Tell whether the kernel killed a process of the host to free memory; None if unknown."""
 
     def kill(self) -> None:
-        """End it and everything that it started."""
+        """Kill it and everything that it started."""
 
 
 @dataclass(frozen=True)
 class End:
-    """How a launch's processes ended."""
+    """The end of a launch's processes."""
 
     code: int
     """Exit code of the first process that failed, or of rank 0."""
@@ -68,14 +68,15 @@ class End:
     late: str = ""
     """The deadline that passed; empty if none did."""
     stopped: tuple[int, ...] = ()
-    """Ranks that a signal such as SIGSTOP had stopped by then."""
+    """Ranks of the processes that a signal such as SIGSTOP had stopped by then."""
 
 
 class Group:
-    """The processes of a launch by rank, a context that ends them all.
+    """The processes of a launch; a context that kills them all.
 
     Args:
-      start: starts the process of a rank, which passes on its lines, and None after the last.
+      start: starts the process of a rank. The callback that it gets receives each line of the
+        process's output, and None after the last.
       count: number of processes.
     """
 
@@ -111,7 +112,7 @@ class Group:
         self.processes[0].answer(line)
 
     def _exchange(self, rank: int, value: Any) -> None:
-        """Note a value of one process; once all have sent one, send them all to each."""
+        """Add the value of one process; once all have sent one, send the list to each."""
         self._values[rank] = value
         if len(self._values) == len(self.processes):
             line = json.dumps([value for _, value in sorted(self._values.items())])
@@ -120,18 +121,18 @@ class Group:
                 process.answer(line)
 
     def tail(self, rank: int) -> list[str]:
-        """The last lines that a process wrote beside its events."""
+        """Return the last lines that a process wrote, other than its events."""
         return [*self._tails[rank], *self.processes[rank].tail()]
 
     def turn(self) -> tuple[str, float]:
-        """The arm whose turn it is in the rounds (or was at the end), and for how many seconds.
+        """Return the arm whose turn it is, or was at the end, and the seconds of that turn.
 
         All processes take the same turns, and rank 0 runs on this host.
         """
         return self.processes[0].turn()
 
     def killed_by_kernel(self, rank: int) -> bool | None:
-        """Whether the kernel killed a process of a rank's host to free memory; None if unknown."""
+        """Tell whether the kernel killed a process of a rank's host to free memory."""
         return self.processes[rank].killed_by_kernel()
 
     def follow(
@@ -139,15 +140,15 @@ class Group:
         hear: Callable[[int, dict[str, Any]], None],
         overdue: Callable[[float], str],
     ) -> End:
-        """Pass events on until all processes have ended, one has failed, or a deadline passes.
+        """Pass on events until all processes have ended, one has failed, or a deadline has passed.
 
         Args:
           hear: receives the rank and the event.
-          overdue: names the deadline that has passed, or returns an empty text, given the seconds
-            since the last event of any process.
+          overdue: receives the seconds since the last event of any process, and returns the
+            deadline that has passed, or an empty text.
         """
-        heard = time.monotonic()
-        for rank, line in self._heard():
+        last_event_at = time.monotonic()
+        for rank, line in self._read_lines():
             now = time.monotonic()
             if line is None:
                 end = self._end(rank)
@@ -156,20 +157,20 @@ class Group:
                 continue
             event = _parse(line)
             if event is not None:
-                heard = now
+                last_event_at = now
                 if event["event"] == "tell":
                     self._exchange(rank, event["value"])
                 else:
                     hear(rank, event)
             elif line:
                 self._tails[rank].append(line.rstrip("\n"))
-            late = overdue(now - heard)
+            late = overdue(now - last_event_at)
             if late:
                 return self._cut(0, late)
         raise AssertionError("the lines of a process end with None")
 
     def _end(self, rank: int) -> End | None:
-        """Decide whether a process that has closed its output ends the launch; None if not."""
+        """Return the end of the launch if a process that has closed its output ends it."""
         code = self.processes[rank].code(_LEAVE_S)
         if code is None:
             return self._cut(rank, f"did not end within {_LEAVE_S:g} s")
@@ -183,15 +184,15 @@ class Group:
         self._kill()
         return End(self.processes[rank].code(_LEAVE_S) or 0, rank, late, stopped)
 
-    def _heard(self) -> Iterator[tuple[int, str | None]]:
-        """Yield lines and their ranks as they come; if none does, an empty line now and then."""
+    def _read_lines(self) -> Iterator[tuple[int, str | None]]:
+        """Yield ranks and lines as they arrive, and an empty line after each interval without."""
         while True:
             try:
                 yield self._lines.get(timeout=_POLL_S)
             except queue.Empty:
                 for process in self.processes:
                     if process.code(0) is not None:
-                        # A child that it left behind may keep the pipe open.
+                        # A child process that outlives it may keep the pipe open.
                         process.kill()
                 yield 0, ""
 
@@ -200,13 +201,12 @@ class LocalProcess:
     """A worker process on this host, with everything that it starts.
 
     Args:
-      job: its first line of input.
+      job: the first line of its input.
       hear: receives each line of its output, and None after the last.
       environment: the whole environment.
       cores: cores that it may use; None for all.
-      shares_host: whether it is one of several processes that wait for one another. Such a process
-        runs under SCHED_BATCH where that exists: otherwise it would interrupt the others whenever
-        a piece of a message wakes it.
+      shares_host: whether the launch has other processes. If so, it runs under SCHED_BATCH where
+        available: otherwise it would preempt the others whenever part of a message wakes it.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class LocalProcess:
         )
         process = self._process
         self._guard.watch(process.pid)
-        # Its threads inherit this: it reads its job before it starts them.
+        # The worker's threads inherit this, because it reads its job before it starts them.
         with contextlib.suppress(ProcessLookupError):
             if cores is not None:
                 os.sched_setaffinity(process.pid, cores)
@@ -258,37 +258,37 @@ class LocalProcess:
         self._answers.put(line)
 
     def code(self, timeout_s: float) -> int | None:
-        """Wait for its exit code, negative for a signal; None if it runs on."""
+        """Wait for its exit code, negative for a signal; None if it is still running."""
         try:
             return self._process.wait(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             return None
 
     def stopped(self) -> bool:
-        """Whether a signal such as SIGSTOP has stopped it."""
+        """Tell whether a signal such as SIGSTOP has stopped it."""
         try:
             return bool(psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED)
         except psutil.Error:
             return False
 
     def tail(self) -> list[str]:
-        """The last lines of its stderr."""
+        """Return the last lines of its stderr."""
         return [line for line in self._tail if line.strip()]
 
     def turn(self) -> tuple[str, float]:
-        """The arm whose turn it is in the rounds (or was at the end), and for how many seconds."""
+        """Return the arm whose turn it is, or was at the end, and the seconds of that turn."""
         return self._turn if self._guard is None else self._turns.read()
 
     def killed_by_kernel(self) -> bool | None:
-        """Whether the kernel killed a process of its host to free memory; None if unknown."""
+        """Tell whether the kernel killed a process of the host to free memory; None if unknown."""
         return killed_by_kernel(self._oom_kills, read_counters())
 
     def kill(self) -> None:
-        """End it and everything that it started."""
+        """Kill it and everything that it started."""
         if self._guard is None:
             return
         self._turn = self._turns.read()
-        # Even if the worker itself is gone, it may have left children behind.
+        # Even a worker that has exited may have left child processes.
         self._guard.end_all()
         self._process.wait()
         self._guard.dismiss()
@@ -301,7 +301,7 @@ class LocalProcess:
     def _feed(self) -> None:
         stdin = self._process.stdin
         assert stdin is not None, "it is a pipe"  # noqa: S101
-        # The exit code tells if a worker dies before it reads.
+        # If the worker dies before it reads, its exit code will tell.
         with contextlib.suppress(OSError), stdin:
             while (line := self._answers.get()) is not None:
                 stdin.write(f"{line}\n")
@@ -320,7 +320,7 @@ class LocalProcess:
 
 
 def free_port(address: str) -> int:
-    """Return a TCP port of an address of this host that nobody listens on."""
+    """Return a free TCP port of one of this host's addresses."""
     with socket.socket() as probe:
         probe.bind((address, 0))
         port: int = probe.getsockname()[1]
@@ -328,7 +328,7 @@ def free_port(address: str) -> int:
 
 
 def _parse(line: str) -> dict[str, Any] | None:
-    """Parse an event; None for any other line."""
+    """Parse an event; return None for any other line."""
     try:
         event = json.loads(line)
     except ValueError:

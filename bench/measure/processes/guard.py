@@ -1,10 +1,10 @@
-"""A guard that ends all processes of a worker, even those that left its process group.
+"""A guard that kills all processes of a worker, even those that left its process group.
 
-Everything that a worker starts inherits a mark in its environment, by which Linux finds it. On
-other systems, and for a process with an empty environment, only the worker's process group counts.
-The guard works even if the front is killed: it is a small process that waits until its stdin is
-closed, which the system does however the front dies. It is started by the path of this file and
-imports the standard library alone, so that it starts quickly and needs little memory.
+Everything that a worker starts inherits a mark in its environment, by which it is found in /proc.
+On systems other than Linux, and for processes with an empty environment, only the worker's process
+group is killed. The guard is a small process that works even if its parent is killed: it waits
+until its stdin is closed, which happens however the parent dies. It runs this file by its path,
+which imports only the standard library, so that it starts quickly and needs little memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MARK = "LOCKSTEP_WORKER"
 """Environment variable whose value differs for each guard."""
 
 GONE_S = 5.0
-"""Time to wait for killed processes: one that waits for a device cannot be killed."""
+"""Time to wait for killed processes; one that is blocked in a device driver does not die."""
 
 _DISMISSED = "dismissed"
 
@@ -46,7 +46,7 @@ def end_all(mark: str, groups: Iterable[int]) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
     end = time.monotonic() + GONE_S
-    # A process that is started while this loop looks is found the next time.
+    # A process that starts during the search is found in the next iteration.
     while (left := marked(mark)) and time.monotonic() < end:
         for process in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -55,7 +55,7 @@ def end_all(mark: str, groups: Iterable[int]) -> None:
 
 
 class Guard:
-    """Guards workers that are started with `environment` and registered by `watch`."""
+    """The guard of workers that are started with `environment` and registered by `watch`."""
 
     def __init__(self) -> None:
         self._mark = uuid.uuid4().hex
@@ -65,7 +65,7 @@ class Guard:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
-            start_new_session=True,  # Ctrl-C is for the front
+            start_new_session=True,  # Ctrl-C must reach the parent only
         )
 
     @property
@@ -79,7 +79,7 @@ class Guard:
         self._say(str(group))
 
     def end_all(self) -> None:
-        """End the workers and everything that they started, at once."""
+        """Kill the workers and everything that they started."""
         end_all(self._mark, self._groups)
 
     def dismiss(self) -> None:
@@ -95,14 +95,14 @@ class Guard:
         return self._process.stdin
 
     def _say(self, line: str) -> None:
-        # Somebody may have killed the guard; a front that lives ends its workers itself.
+        # The guard may have been killed; the parent then kills its workers itself.
         with contextlib.suppress(OSError):
             self._stdin.write(f"{line}\n")
             self._stdin.flush()
 
 
 def main() -> None:
-    """Wait until stdin is closed; end everything unless the guard was dismissed before."""
+    """Wait until stdin is closed, then kill everything unless the guard was dismissed."""
     lines = sys.stdin.read().split()
     if _DISMISSED not in lines:
         end_all(sys.argv[1], map(int, lines))

@@ -1,8 +1,8 @@
 """The counters of the kernel's out-of-memory killer.
 
-SIGKILL looks the same whoever sends it. Linux counts the kills of its out-of-memory killer: those
-of the whole system in /proc/vmstat (since 4.13), and those of a control group in its memory.events
-(version 2) or memory.oom_control (version 1). The counters rise before the signal is sent.
+A SIGKILL does not tell its sender, but Linux counts the kills of its out-of-memory killer: for the
+whole system in /proc/vmstat (since 4.13), and for a control group in memory.events (version 2) or
+memory.oom_control (version 1). The counters rise before the signal is sent.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from pathlib import Path
 _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 Counters = Mapping[str, int]
-"""Kills so far, by the file that counts them."""
+"""Number of kills so far, by the path of the counter's file."""
 
 
 def read_counters(root: Path = Path("/")) -> Counters:
-    """Read the counters that exist: none on other systems, and in some containers."""
-    found = {}
+    """Read all available counters; there are none on other systems and in some containers."""
+    counters = {}
     for path in (root / "proc/vmstat", *_group_files(root)):
         try:
             count = _COUNT.search(path.read_text(encoding="ascii"))
         except (OSError, ValueError):
             continue
         if count:
-            found[str(path)] = int(count[1])
-    return found
+            counters[str(path)] = int(count[1])
+    return counters
 
 
 def killed_by_kernel(before: Counters, after: Counters) -> bool | None:
-    """Whether the out-of-memory killer struck between two readings; None if no counter exists."""
+    """Tell whether a counter rose between two readings; None if there is no counter."""
     both = before.keys() & after.keys()
     if not both:
         return None
@@ -39,7 +39,7 @@ def killed_by_kernel(before: Counters, after: Counters) -> bool | None:
 
 
 def _group_files(root: Path) -> list[Path]:
-    """Files of this process's control group, in the places where they may be mounted."""
+    """List the paths where the counters of this process's control group may be mounted."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
