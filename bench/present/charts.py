@@ -6,7 +6,7 @@ page, which gets `for_page` as JSON. Both have the same titles, notes, colours, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -73,6 +73,8 @@ class Chart:
     """Titles of panels that show different quantities."""
     remarks: Mapping[str, str] = field(default_factory=dict)
     """Sentences for the note that apply to some data only."""
+    figures: Sequence[str] = ()
+    """Columns of `Tables.cells` that the page's chart needs beside those of the table of cells."""
     printed: bool = True
     """Whether plots/ draws it too."""
 
@@ -82,6 +84,7 @@ CHARTS = {
         heading="Against the baseline",
         title="Step time relative to the baseline",
         x="step time / baseline step time (left of 1 is faster)",
+        figures=("ratio_low", "ratio_high"),
         note=(
             "Marks to the left of 1 are faster than the baseline. Horizontal lines are 95 % "
             "confidence intervals, the dashed lines show the margin of {margin}, and the shaded "
@@ -93,6 +96,7 @@ CHARTS = {
     "scaling": Chart(
         heading="Scaling",
         x="devices",
+        figures=("step_q1_s", "step_q3_s", "high_water_bytes"),
         panels={
             "step": "Step time (lower is better)",
             "efficiency": "Parallel efficiency (higher is better)",
@@ -143,6 +147,7 @@ CHARTS = {
         title="Roofline",
         x="arithmetic intensity (FLOP per byte accessed)",
         y="FLOP/s per device",
+        figures=("device_flops", "intensity"),
         note=(
             "Each mark is a compiled step, placed by XLA's count of its operations and of the "
             "bytes that it accesses. The roofs are what one device reached in this run while the "

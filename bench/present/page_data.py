@@ -60,10 +60,7 @@ MOST_STEPS = 200
 FEWEST_STEPS = 20
 """Steps that a curve has, evenly spaced, as far as MOST_LOSSES allows."""
 
-FIGURES = (
-    *("step_q1_s", "step_q3_s", "ratio_low", "ratio_high"),
-    *("high_water_bytes", "device_flops", "intensity"),
-)
+FIGURES = tuple({figure: None for chart in charts.CHARTS.values() for figure in chart.figures})
 """Numbers of a cell that charts need beside the columns of its table."""
 
 Columns = dict[str, Any]
