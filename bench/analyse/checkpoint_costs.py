@@ -1,4 +1,4 @@
-"""What saving and restoring a cell's state takes: seconds, bytes and bandwidth."""
+"""Costs of saving and restoring a cell's state: seconds, bytes and bandwidth."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Comparison:
     arms: tuple[str, ...]
     """Implementations that may show a time."""
     rounds: Rounds
-    """Of cells that may show a time, and of the twin."""
+    """Rounds of the twin and of the cells that may show a time."""
     floor: Ratio | None
     """The A/A twin against the baseline."""
     alpha: float

@@ -40,10 +40,10 @@ class Used:
     seconds: float
     turns: int
     steps: int
-    """Of all turns, wash-out included: counters are read around whole turns."""
+    """Steps of all turns, with wash-out steps, because counters are read around whole turns."""
     period_s: float
     block_watts: float
-    """Of all arms of the block."""
+    """Mean power over all arms of the block."""
 
     @property
     def watts(self) -> float:

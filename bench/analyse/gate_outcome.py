@@ -51,7 +51,7 @@ class Outcome:
     """The outcome of a gate."""
 
     cases: list[Case]
-    """Those that matter most first, otherwise by name."""
+    """Most important cases first, then by name."""
     manifest: Manifest
     launches: int
     """Most that a block had."""

@@ -76,7 +76,7 @@ class Training:
     reference: Curve
     yardsticks: list[Curve]
     curves: list[Curve]
-    """Of the implementations that may show a time, in order of their names."""
+    """Curves of the implementations that may show a time, by name."""
 
     @property
     def steps(self) -> int:

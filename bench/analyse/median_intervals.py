@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.95
 
 _LARGEST_AUTOCORRELATION = 0.9
-"""Of neighbouring values. Nearer to 1, no factor makes up for it."""
+"""Upper limit for neighbouring values; nearer to 1, no inflation factor is large enough."""
 
 
 def nan_quantiles(values: NDArray[np.float64], shares: Sequence[float]) -> NDArray[np.float64]:

@@ -83,7 +83,7 @@ class Compared:
     same_run: bool
     """Whether both are one and the same run."""
     differences: list[Difference]
-    """Of the setting, and of files."""
+    """Differences of the setting and of files."""
     contents: dict[str, list[Difference]]
     """The files that differ, by the implementation or workload that they belong to."""
     damaged_a: Sequence[Damage]
@@ -92,7 +92,7 @@ class Compared:
     margin: float
     """Relative difference of step times that is too small to matter."""
     blocks: list[tuple[Comparison, Comparison]]
-    """Those that both runs have, in the report's order."""
+    """Blocks that both runs have, in the report's order."""
     changes: list[Change]
     """Block by block, in the same order."""
     ended: list[tuple[Row, Row]]

@@ -1,4 +1,4 @@
-"""What two runs were measured on, and how: everything in it that differs."""
+"""Settings of two runs, and everything in them that differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of several processes is slow, and by how much."""
+"""Stragglers: which of several processes is slow, and by how much."""
 
 from __future__ import annotations
 

@@ -294,9 +294,9 @@ class Precision:
     """The dtypes of computation and of state."""
 
     compute: DTypeLike
-    """Of activations and matrix products."""
+    """Dtype of activations and matrix products."""
     params: DTypeLike
-    """Of parameters, gradients and optimizer state."""
+    """Dtype of parameters, gradients and optimizer state."""
 
 
 PRECISIONS = {

@@ -30,7 +30,7 @@ class Bases:
     """The comparisons of a gate: implementations and their bases."""
 
     revision: str
-    """As typed."""
+    """The revision as typed."""
     allow_undecided: int
     origins: Mapping[str, Origin]
     """By name of the compared implementations, those that exist at the base."""

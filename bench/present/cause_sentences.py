@@ -40,7 +40,7 @@ class Theme(NamedTuple):
     category: str
     phase: str
     kind: str
-    """Of a collective: `all-reduce`."""
+    """Kind of a collective: `all-reduce`."""
     transposes: str
     """`a` or `b` where only its operations move elements to another layout."""
 

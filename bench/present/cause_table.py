@@ -14,9 +14,9 @@ class CauseRow(TypedDict):
     a: str
     b: str
     timed_ratio: float
-    """Of their latencies, as timed in rounds."""
+    """Ratio of their latencies, as timed in rounds."""
     untraced_ratio: float
-    """Of the steps just before the traced ones, without a profiler."""
+    """Ratio of the steps just before the traced ones, without a profiler."""
     explained: float
     """Share of that last difference that all causes but idle time come to."""
     what: str

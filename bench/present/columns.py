@@ -160,7 +160,7 @@ class Table:
     remarks: Sequence[str] = ()
     """What is said of single rows, below the table."""
     name: str = ""
-    """Of the file that a page offers for download, and of its section there."""
+    """Name of its section on the page, and of the file that the page offers for download."""
     cell: Callable[[Any], str] | None = None
     """Name of the cell that a row is about, to which its first column leads on a page."""
 
@@ -175,7 +175,7 @@ class Table:
 
     @property
     def headings(self) -> list[Figure]:
-        """Of the columns of a text."""
+        """Return the headings of the columns that a text shows."""
         return [Figure(column.title, column.note) for column in self.shown("text")]
 
     @property

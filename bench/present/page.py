@@ -66,7 +66,7 @@ class Page:
     environment: list[tuple[str, str]]
     endings: Table | None
     tables: list[dict[str, Any]]
-    """Those of `page_data.build` that have a section of their own."""
+    """Tables of `page_data.build` that have a section of their own."""
     timed: bool
     guide: list[tuple[str, Markup]]
     projected: Projected | None

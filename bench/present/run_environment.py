@@ -1,4 +1,4 @@
-"""What a run ran on, as names and values, and in one line."""
+"""The environment of a run, as names and values, and in one line."""
 
 from __future__ import annotations
 

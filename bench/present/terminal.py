@@ -1,4 +1,4 @@
-"""What a terminal shows: tables, counters, and stored text that cannot command it."""
+"""Terminal output: tables, counters, and stored text without control characters."""
 
 from __future__ import annotations
 

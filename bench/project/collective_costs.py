@@ -37,7 +37,7 @@ class Switch:
     bandwidth: float
     """Bytes per second."""
     latency_s: float = 0.0
-    """Of one step."""
+    """Latency of one step of the collective."""
 
 
 @dataclass(frozen=True)

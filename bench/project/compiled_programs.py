@@ -50,18 +50,18 @@ class Program:
     """Global batch."""
     options: StepOptions
     flops: float
-    """Of one device's matrix products and convolutions, counting every iteration of a loop."""
+    """FLOPs of one device's matrix products and convolutions, counting every loop iteration."""
     accessed_bytes: float | None
     """XLA's count for one device: the operands and results of every operation, a loop's body once.
     None in programs by formula; no prediction uses it."""
     memory_bytes: float
-    """Of one device: arguments, outputs and temporaries, less donated buffers."""
+    """Bytes on one device: arguments, outputs and temporaries, less donated buffers."""
     state_bytes: float
-    """Of one device: parameters and optimizer state."""
+    """Bytes of parameters and optimizer state on one device."""
     communication: tuple[Communication, ...]
-    """Of one step and one device."""
+    """Collectives of one step on one device."""
     model_flops: float
-    """Of the whole step, by the workload's formula."""
+    """FLOPs of the whole step, by the workload's formula."""
     units: float
     """Samples or tokens per step."""
     unit: str

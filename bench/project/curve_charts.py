@@ -38,7 +38,7 @@ class Chart:
     title: str
     plot: Plot
     points: list[Point]
-    """Of all its curves."""
+    """Points of all its curves."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class _Line:
 
     @property
     def cells(self) -> list[Measured]:
-        """Of all implementations."""
+        """Cells of all implementations."""
         return [cell for own in self.measured.values() for cell in own]
 
 

@@ -72,7 +72,7 @@ class Domain(Part):
     chips: Figure[PositiveInt]
     bandwidth: Figure[PositiveFloat]
     latency_s: Figure[NonNegativeFloat]
-    """Of one step of a collective."""
+    """Latency of one step of a collective."""
 
 
 class Wraps(Part):
@@ -104,7 +104,7 @@ class Torus(Part):
     """The available slices, smallest first."""
     wraps: Figure[Wraps]
     link_bandwidth: Figure[PositiveFloat]
-    """Of one link; a chip has two per axis."""
+    """Bandwidth of one link; a chip has two links per axis."""
     hop_latency_s: Figure[NonNegativeFloat]
     """From a chip to its neighbour."""
 
@@ -119,7 +119,7 @@ class Network(Part):
     bandwidth: Figure[PositiveFloat]
     """One chip's share of its host's."""
     latency_s: Figure[NonNegativeFloat]
-    """Of one step of a collective."""
+    """Latency of one step of a collective."""
 
 
 class Hardware(Part):

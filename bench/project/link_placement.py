@@ -43,7 +43,7 @@ class Placement:
     hardware: Hardware
     mesh: MeshShape
     shape: tuple[int, ...]
-    """Of one slice of a torus; or the number of chips used in a domain."""
+    """Shape of one slice of a torus, or the number of chips used in a domain."""
     domains: int
     """Number of slices or domains."""
     pieces: dict[str, tuple[Piece, ...]]

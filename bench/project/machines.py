@@ -1,4 +1,4 @@
-"""What the devices of a mesh can do: from a hardware sheet, or from measured ceilings."""
+"""Capabilities of the devices of a mesh, from a hardware sheet or from measured ceilings."""
 
 from __future__ import annotations
 

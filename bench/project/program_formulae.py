@@ -68,7 +68,7 @@ class Check:
     """A figure of a compiled program, and the formula's value."""
 
     size: int
-    """Of the axis."""
+    """Size of the axis."""
     figure: str
     """`flops`, or a collective: `payload_bytes of all-reduce over data of f32`."""
     predicted: float

@@ -122,7 +122,7 @@ def _narrowest(ways: int) -> float:
 
 
 def _fewest_mixed_tokens(width: int) -> float:
-    """As `_fewest_tokens`, with the best number of ways of tensor parallelism.
+    """Return `_fewest_tokens` with the best degree of tensor parallelism.
 
     Both axes communicate at the same time, hidden behind compute, as the book assumes.
     """

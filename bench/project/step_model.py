@@ -80,9 +80,9 @@ class Collective:
     count: int
     """After the machine's compiler has combined them."""
     payload_bytes: int
-    """Of all of them together."""
+    """Payload of all of them together."""
     seconds: float
-    """Of all of them, one after the other."""
+    """Seconds of all of them, one after the other."""
     separate_s: float
     """The same for the program's own, uncombined collectives."""
     algorithm: str

@@ -31,15 +31,15 @@ class Transformer(Part):
     parameters: PositiveFloat
     layers: PositiveInt
     width: PositiveInt
-    """Of the residual stream."""
+    """Width of the residual stream."""
     sequence: NonNegativeInt
     """Tokens that attend to one another; 0 leaves out attention's own products."""
     blocks: PositiveInt = 2
     """Blocks per layer whose products `model` divides: attention and a feed-forward network."""
     parameter_bytes: PositiveInt = 2
-    """Of each parameter that is gathered."""
+    """Bytes per gathered parameter."""
     gradient_bytes: PositiveInt = 2
-    """Of each gradient that is reduced."""
+    """Bytes per reduced gradient."""
     gathers: PositiveInt = 2
     """How often a microbatch gathers the parameters along `fsdp`: before the forward and again
     before the backward pass, or once if they are kept in between (ZeRO-2)."""

@@ -1,1 +1,1 @@
-"""What all rooms share: names, statuses, rows, messages and the store. Imports no other room."""
+"""Names, statuses, rows, messages and the store, which all rooms share."""

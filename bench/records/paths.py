@@ -1,4 +1,4 @@
-"""Where the checkout and its output folders lie."""
+"""Places of the checkout and of its output folders."""
 
 from __future__ import annotations
 

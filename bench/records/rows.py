@@ -37,7 +37,7 @@ class Energy(TypedDict):
     """Energy of the devices from just before a turn until just after it."""
 
     joules: float
-    """Of all boards or packages in use, each as a whole."""
+    """Energy of all boards or packages in use, each as a whole."""
     seconds: float
 
 
@@ -84,7 +84,7 @@ class Turn(TypedDict):
     energy: NotRequired[Energy]
     """Absent where there is no counter."""
     input: NotRequired[InputWait]
-    """Of an arm that takes its input in every step."""
+    """Waiting for input, of an arm that takes its input in every step."""
 
 
 class SampleRow(Turn):
@@ -162,13 +162,13 @@ class Communication(TypedDict):
     members: int
     """Devices of a group."""
     dtypes: list[str]
-    """As HLO names them: f32, bf16."""
+    """Dtypes in HLO's names: f32, bf16."""
     count: int
     """Collectives per step, loops included."""
     times: NotRequired[int]
     """Runs of the one that runs most often: in loops, as over microbatches; 1 without loops."""
     payload_bytes: int
-    """Of all of them, on one device: the input, or the output of an all-gather."""
+    """Bytes on one device in all executions: of the input, or of the output of an all-gather."""
     wire_bytes: float
     """Bytes that a device sends for them with a ring algorithm."""
     returned: NotRequired[bool]
@@ -215,7 +215,7 @@ class RestoredCheckpoint(TypedDict):
     mesh: str
     """`data=4`; with `, devices reversed` where the order of devices differs from the saved one."""
     seconds: list[float]
-    """Of each repetition. The files are dropped from the page cache before, where possible."""
+    """Seconds of each repetition. Files are dropped from the page cache before, where possible."""
     device_bytes: int
     """The most that a device holds of the state afterwards."""
     largest_bytes: int
@@ -232,9 +232,9 @@ class Checkpoint(TypedDict):
     file_system: str
     """Kind of the file system; empty where unknown."""
     state_bytes: int
-    """Of all arrays of the state, each once."""
+    """Bytes of all arrays of the state, each counted once."""
     stored_bytes: int
-    """Of the files: compressed."""
+    """Bytes of the compressed files."""
     saves: dict[str, SavedCheckpoint]
     """By mode."""
     restores: list[RestoredCheckpoint]
@@ -286,7 +286,7 @@ class CellRow(BlockFields):
     inputs: NotRequired[dict[str, str]]
     """By way of bench.records.arms, why it has no samples with input; empty where it has."""
     checkpoint: NotRequired[Checkpoint]
-    """Of the first launch."""
+    """Checkpoint figures of the first launch."""
     profile: NotRequired[str]
     """TensorBoard run name under profiles/."""
 
@@ -300,7 +300,7 @@ class LossRow(BlockFields):
     arm: str
     """Implementation, or a reference of bench.records.arms."""
     losses: list[float]
-    """Of every step's batch, before its update; all finite."""
+    """Loss of every step's batch before its update; all finite."""
     reason: str
     """Why there are fewer than requested; empty if there are not."""
     tolerance: float

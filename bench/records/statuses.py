@@ -20,7 +20,7 @@ class StatusDisplay:
 
     label: str
     style: str
-    """As rich writes it."""
+    """Style in rich's syntax."""
     short: str
     """Fits a field of a heatmap."""
     failure: bool = True

@@ -43,7 +43,7 @@ class OpTime(TypedDict):
     source: str
     """Innermost source line; empty if unknown."""
     shapes: list[str]
-    """Of its results: `f32[256,1024]`."""
+    """Dtype and shape of each result: `f32[256,1024]`."""
     transposes: bool
     """Whether it moves elements to another layout, alone or while computing."""
     count: float
@@ -64,7 +64,7 @@ class TraceRow(BlockFields):
     host: str
     """TensorBoard's name of the traced process."""
     steps: list[StepParts]
-    """Of every traced step and device."""
+    """Parts of every traced step on every device."""
     counted: list[int]
     """Steps whose means `ops` are: the middle half by length."""
     ops: list[OpTime]

@@ -1,4 +1,4 @@
-"""What the parts of a worker share while it measures one block, and the events that it sends."""
+"""State that the parts of a worker share while it measures one block, and its events."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Config:
     """Sizes of the model."""
 
     side: int
-    """Of an image, in pixels."""
+    """Side of an image, in pixels."""
     width: int
     latent: int
 

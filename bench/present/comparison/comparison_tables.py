@@ -55,7 +55,7 @@ class Group(NamedTuple):
     b: str
     """How they ended in B, or what the other run lacks."""
     number: int
-    """Of cells."""
+    """Number of cells."""
     cells: list[str]
     """A line a block: `block: implementation, implementation`."""
 

@@ -1,4 +1,4 @@
-"""Where the time of traced steps goes, as stacked bars."""
+"""Breakdown plots: where the time of traced steps goes, as stacked bars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What compiled steps achieve, below the measured roofs of the devices."""
+"""Roofline plots: compiled steps below the measured roofs of the devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all printed plots share: colours, marks, panels, axes, and how a figure is saved."""
+"""Style of all printed plots: colours, marks, panels, axes, and saving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fault left behind, compared with what it must leave behind."""
+"""The outcome of a fault, compared with what it must be."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.trials.faults.observed_run import GOOD, Cell, Ended, Lab
 
 @dataclass
 class Outcome:
-    """What was observed of one fault."""
+    """Observations of one fault."""
 
     cell: str = ""
     """How the faulty cell ended and why, or what the run reported."""

@@ -34,7 +34,7 @@ class Fault:
 
     name: str
     kind: str
-    """Which class of failure it belongs to."""
+    """The class of failure."""
     how: str
     """How it is injected."""
     trial: Trial

@@ -142,7 +142,7 @@ class _Shardings:
 
     def __init__(self) -> None:
         self._decided: dict[int, tuple[Any, list[Sharding | None]]] = {}
-        """By the id of an equation, which is kept alive: the compiler's decision about it."""
+        """The compiler's decisions, by the id of an equation, which is kept alive with them."""
 
     def described(self, array: Any) -> jax.ShapeDtypeStruct:
         """An array's shape, dtype and sharding."""

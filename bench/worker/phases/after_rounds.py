@@ -24,4 +24,4 @@ PHASES: dict[str, AfterRounds] = {
     "checkpoint": save_and_restore_cells,
     "train": train_cells,  # last: it frees the arms' memory
 }
-"""By their names in the job, in the order in which they run."""
+"""Phases by their names in the job, in the order in which they run."""

@@ -26,7 +26,7 @@ from bench.worker.prove.failures import UnsupportedError
 from bench.worker.time.clock import Arm
 
 SEED = 0
-"""Of the order of records: the same for every arm, launch and run."""
+"""Seed of the order of records: the same for every arm, launch and run."""
 
 DRAWN_BATCHES = 16
 """Batches of a workload without records that are drawn beforehand, and repeat."""
@@ -105,7 +105,7 @@ class Prefetched(Loaded):
 
 
 FEEDS: dict[str, type[Loaded]] = {"loaded": Loaded, "prefetched": Prefetched}
-"""By the ways of bench.records.arms.INPUT_WAYS."""
+"""Feeds by their names in bench.records.arms.INPUT_WAYS."""
 
 
 def _no_wait() -> InputWait:

@@ -41,7 +41,7 @@ class Curve(NamedTuple):
     """The losses of a training."""
 
     losses: list[float]
-    """Of each step's batch before its update; all finite."""
+    """Loss of each step's batch before its update; all finite."""
     reason: str
     """Why the curve ends early; empty if it does not."""
 

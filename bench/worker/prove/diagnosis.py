@@ -1,4 +1,4 @@
-"""What is wrong with a wrong step: the gate makes known mistakes on purpose, and compares them.
+"""Diagnosis of wrong steps: the gate makes known mistakes on purpose and compares them.
 
 Every hypothesis is a step computed in float64 on one device, so a match is a match to many
 digits and not a guess.

@@ -1,4 +1,4 @@
-"""What this machine can do at best: matrix products, memory and all-reduces, measured.
+"""Ceilings of this machine, measured: matrix products, memory and all-reduces.
 
 These are no published figures: they are measured on the very devices, cores and versions that the
 steps run on, in the same worker, on all devices of the mesh at the same time, because virtual

@@ -1,4 +1,4 @@
-"""What the host did during a turn: CPU time of other processes and guests, and frequency."""
+"""The host's activity during a turn: CPU time of other processes and guests, and frequency."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class HostWatch:
         self._files.close()
 
     def slot(self) -> HostSlot | None:
-        """What happened since the last call, or since this watch was made."""
+        """Return the activity since the last call, or since this watch was created."""
         now, last = self._read(), self._last
         self._last = now
         if now is None or last is None:

@@ -38,7 +38,7 @@ class Operation:
     source: str
     """Innermost source line: `optax/_src/transform.py:283`; empty if unknown."""
     shapes: tuple[str, ...]
-    """Of its results: `f32[256,1024]`."""
+    """Dtype and shape of each result: `f32[256,1024]`."""
     transposes: bool
     """Whether it moves elements to another layout, alone or beside computing."""
     groups: tuple[tuple[int, ...], ...] = ()

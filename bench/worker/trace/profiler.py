@@ -63,7 +63,7 @@ class TracedArm:
     run: str
     """Its TensorBoard run."""
     operations: Operations
-    """Of its step's programs."""
+    """Operations of its step's programs."""
     steps: list[list[DeviceStep]] = field(default_factory=list)
     """Traced steps, on this process's devices in the order of the mesh."""
     untraced_ns: list[int] = field(default_factory=list)

@@ -46,7 +46,7 @@ class Share:
     move: float = 0.0
     idle: float = 0.0
     overlap: float = 0.0
-    """Of compute, beside which a collective went on."""
+    """Seconds of computation during which a collective was in progress."""
 
 
 @dataclass
