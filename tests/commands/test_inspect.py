@@ -83,7 +83,7 @@ def test_what_is_unsupported_says_why():
     [
         ("nonsense", "'nonsense' is not a cell; cells are named like gpt2-nano/"),
         ("mlp-tiny/data=2/b8/fp32,fast/jit_spmd", "'fast' is unknown; write PRECISION"),
-        ("mlp-tiny/data=2/b8/fp32,variant=x/jit_spmd", "a variant does not change where"),
+        ("mlp-tiny/data=2/b8/fp32,variant=x/jit_spmd", "a variant does not change the sharding"),
         ("mlp-tiny/date=2/b8/fp32/jit_spmd", "unknown axis 'date'"),
         ("mpl-tiny/data=2/b8/fp32/jit_spdm", "did you mean jit_spmd"),
         ("mlp-tiny/data=2/b9/fp32/jit_spmd", "9 cannot be split over the 2 batch shards"),
