@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -58,16 +58,23 @@ def room_of(path: Path) -> str:
     return path.relative_to(ROOT / "bench").parts[0]
 
 
-def imported(path: Path) -> Iterator[str]:
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imported(path: Path) -> frozenset[str]:
     """Full names of the modules that a file imports, wherever in the file."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    found = set[str]()
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name_of(path)}: relative import"
-            yield node.module or ""
             # `from bench import records` imports bench.records.
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return frozenset(found)
 
 
 def rooms_imported(path: Path) -> set[str]:
@@ -88,10 +95,14 @@ def test_the_top_of_bench_is_its_rooms() -> None:
     assert entries == {*ROOMS, "__init__.py", "__main__.py"}
 
 
-@pytest.mark.parametrize("path", [path for path in BENCH if room_of(path) in ROOMS], ids=name_of)
-def test_a_room_imports_only_the_rooms_below_it(path: Path) -> None:
-    room = room_of(path)
-    assert rooms_imported(path) <= {room, *ROOMS[room]}
+def test_a_room_imports_only_the_rooms_below_it() -> None:
+    wrong = {
+        name_of(path): above
+        for path in BENCH
+        if room_of(path) in ROOMS
+        and (above := rooms_imported(path) - {room_of(path), *ROOMS[room_of(path)]})
+    }
+    assert not wrong
 
 
 def test_no_rooms_import_one_another() -> None:
@@ -129,22 +140,26 @@ def test_an_implementation_is_short_and_described(path: Path) -> None:
     assert ast.get_docstring(ast.parse(text))
 
 
-@pytest.mark.parametrize("path", BENCH, ids=name_of)
-def test_only_worker_processes_import_jax(path: Path) -> None:
-    packages = {module.split(".")[0] for module in imported(path)}
-    assert "implementations" not in packages or room_of(path) == "worker"
-    if room_of(path) not in RUNS_JAX and not name_of(path).startswith(RUNS_JAX_TOO):
-        assert not packages & JAX
+def test_only_worker_processes_import_jax() -> None:
+    wrong = {}
+    for path in BENCH:
+        forbidden = set() if room_of(path) == "worker" else {"implementations"}
+        if room_of(path) not in RUNS_JAX and not name_of(path).startswith(RUNS_JAX_TOO):
+            forbidden |= JAX
+        if found := {module.split(".")[0] for module in imported(path)} & forbidden:
+            wrong[name_of(path)] = found
+    assert not wrong
 
 
-@pytest.mark.parametrize("path", BENCH, ids=name_of)
-def test_bench_names_no_implementation_but_the_reference(path: Path) -> None:
-    words = {
-        node.value
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+def test_bench_names_no_implementation_but_the_reference() -> None:
+    others = {path.stem for path in IMPLEMENTATIONS} - {"python_loop"}
+    named = {
+        name_of(path): node.value
+        for path in BENCH
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in others
     }
-    assert not words & ({other.stem for other in IMPLEMENTATIONS} - {"python_loop"})
+    assert not named
 
 
 def test_no_file_name_stands_in_two_rooms() -> None:
