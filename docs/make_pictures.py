@@ -8,7 +8,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.records.paths import ROOT
+from bench.trials.selftest.first_paint import chromium, flags
+
 RUN = ROOT / "reports" / "gpt2-nano-and-mlp-base_2-core-cpu_2026-11-22"
 PLOT = "strong-gpt2-nano-fp32-dataN-b16.png"
 IMAGES = ROOT / "docs" / "images"
@@ -22,14 +26,13 @@ def main() -> None:
     Raises:
       SystemExit: no Chromium is on the PATH, or it took no screenshot.
     """
-    names = ("chromium", "chromium-browser", "google-chrome")
-    browser = next(filter(None, map(shutil.which, names)), None)
+    browser = chromium()
     if browser is None:
         sys.exit("Chromium is needed; on Debian: apt-get install chromium")
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as profile:
         command = [
-            *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
+            *(browser, *flags(), "--headless", "--hide-scrollbars"),
             *(f"--user-data-dir={profile}", f"--window-size={SIZE}", "--virtual-time-budget=9000"),
             *(f"--screenshot={IMAGES / 'report.png'}", (RUN / "report.html").as_uri()),
         ]
