@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import nox
@@ -72,6 +73,9 @@ COMMANDS = {
     "tensorboard": "Show the traces that `bench -- --profile` recorded (posargs: --port, --keep).",
     "selftest": "Measure Lockstep's own false alarms and detection (posargs: options).",
     "faults": "Inject faults into real runs: what does each leave? (posargs: names, --list).",
+    "regress": "Gate a change (posargs: the revision to compare with, then options of bench).",
+    "upgrade": "Did another jax make steps slower? (posargs: --from jax==VERSION, ...).",
+    "referee": "Decide whether changed steps are faster (posargs: INCUMBENT.py CHALLENGER.py ...).",
 }
 """Sessions that run the command of `python -m bench` with their name, and what `nox -l` shows."""
 
@@ -81,14 +85,24 @@ COMMAND_NAMES = {"bench": "run"}
 COMMAND_EXTRAS = {"tensorboard": ("profile",), "selftest": ("selftest",)}
 """Extras of pyproject.toml that commands need."""
 
+DECIDING = ("regress", "referee", "upgrade")
+"""Commands whose exit code says what they found, which nox passes on."""
+
 
 def command_session(name: str, summary: str) -> None:
     """Define the session of a command."""
 
     def run_command(session: nox.Session) -> None:
         install(session, extras=COMMAND_EXTRAS.get(name, ()))
-        command = COMMAND_NAMES.get(name, name)
-        session.run(python(session), "-m", "bench", command, *session.posargs)
+        words = ("-m", "bench", COMMAND_NAMES.get(name, name), *session.posargs)
+        if name not in DECIDING:
+            session.run(python(session), *words)
+            return
+        path = python(session) if session.venv_backend == "none" else Path(session.bin, "python")
+        # session.run would treat all failures alike.
+        code = subprocess.run([path, *words], check=False).returncode  # noqa: S603 (our own command)
+        if code:
+            raise SystemExit(code)
 
     run_command.__doc__ = summary
     nox.session(name=name)(run_command)
@@ -96,18 +110,6 @@ def command_session(name: str, summary: str) -> None:
 
 for name, summary in COMMANDS.items():
     command_session(name, summary)
-
-
-@nox.session
-def regress(session: nox.Session) -> None:
-    """Gate a change (posargs: the revision to compare with, then options of bench)."""
-    install(session)
-    path = python(session) if session.venv_backend == "none" else Path(session.bin, "python")
-    # session.run would treat all failures alike, and the exit code says what the gate found.
-    command = [path, "-m", "bench", "regress", *session.posargs]
-    code = subprocess.run(command, check=False).returncode  # noqa: S603 (our own command)
-    if code:
-        raise SystemExit(code)
 
 
 def run_tests(session: nox.Session, *words: str) -> None:
@@ -130,6 +132,27 @@ def tests(session: nox.Session) -> None:
 def conformance(session: nox.Session) -> None:
     """Run the slow tests: every implementation on all it is for, and more (posargs: of pytest)."""
     run_tests(session, "-m", "slow", "--slow", *SEVERAL_CORES)
+
+
+@nox.session
+def package(session: nox.Session) -> None:
+    """Build the sdist and its wheel, install that, and race from an empty folder."""
+    if session.venv_backend == "none":
+        session.error("installs Lockstep, and so needs an environment of its own")
+    install(session)
+    session.install("build")
+    with tempfile.TemporaryDirectory() as folder:
+        session.run("python", "-m", "build", "--outdir", folder)
+        (wheel,) = Path(folder).glob("*.whl")
+        session.install("--no-deps", "--force-reinstall", str(wheel))
+        with session.chdir(folder):
+            run = ("--workloads", "linear", "--meshes", "data=1", "--rounds", "4", "--launches")
+            names = ("--implementations", "python_loop", "jit_spmd")
+            session.run("lockstep", "run", *run, "1", *names, "--run", "tiny", external=False)
+            for page in ("report.html", "report.md", "cells.csv"):
+                if not Path("reports", "tiny", page).is_file():
+                    session.error(f"the installed package writes no {page}")
+            session.run("lockstep", "plan", "mlp-tiny", "--hardware", "h100-sxm", "--chips", "2")
 
 
 @nox.session

@@ -26,13 +26,12 @@ from bench.contract.placement import (
     create_data_parallel_sharding,
     create_sharded_state,
     fsdp_specs,
+    gather_for_use,
+    keep_no_gathered,
     place_batch_on_shards,
     shard_axis,
     unknown_axes,
 )
-
-NOT_KEPT = {"all_gather", "convert_element_type", "transpose", "reshape"}
-"""Primitives whose results are whole parameters, which must not be saved for the backward pass."""
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
@@ -49,18 +48,11 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     state = create_sharded_state(problem, mesh, specs)
     state_specs = jax.tree.map(lambda x: x.sharding.spec, state)
 
-    def gather(shard: jax.Array, spec: P) -> jax.Array:
-        if axis not in spec:
-            return shard
-        return jax.lax.all_gather(shard, axis, axis=spec.index(axis), tiled=True)
-
-    def keep(primitive: Any, *_: Any, **__: Any) -> bool:
-        return primitive.name not in NOT_KEPT
-
-    @partial(jax.checkpoint, policy=keep)
+    @partial(jax.checkpoint, policy=keep_no_gathered)
     def share_of_loss(shards: Params, batch: Batch) -> jax.Array:
         """Return this device's part of the mean loss; gradients of the parts add up."""
-        return loss_fn(jax.tree.map(gather, shards, specs), batch) / shards_of_batch
+        whole = jax.tree.map(partial(gather_for_use, axis), shards, specs)
+        return loss_fn(whole, batch) / shards_of_batch
 
     def left(spec: P) -> tuple[str, ...]:
         """Return the axes over which gradients must still be summed."""

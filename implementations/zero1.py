@@ -22,7 +22,9 @@ from bench.contract.placement import (
     create_data_parallel_sharding,
     create_sharded_state,
     fsdp_specs,
+    own_shard,
     place_batch_on_shards,
+    scatter_gradient,
     unknown_axes,
 )
 
@@ -43,20 +45,6 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     def share_of_loss(params: Params, batch: Batch) -> jax.Array:
         return loss_fn(params, batch) / shards
 
-    def scatter_sum(gradient: jax.Array, spec: P) -> jax.Array:
-        if "data" not in spec:
-            return jax.lax.psum(gradient, "data")
-        dimension = spec.index("data")
-        return jax.lax.psum_scatter(gradient, "data", scatter_dimension=dimension, tiled=True)
-
-    def own_shard(whole: jax.Array, spec: P) -> jax.Array:
-        if "data" not in spec:
-            return whole
-        dimension = spec.index("data")
-        size = whole.shape[dimension] // shards
-        start = jax.lax.axis_index("data") * size
-        return jax.lax.dynamic_slice_in_dim(whole, start, size, dimension)
-
     @partial(
         jax.shard_map,
         mesh=mesh,
@@ -67,8 +55,8 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         own_params = jax.lax.pcast(params, "data", to="varying")
         value_and_grad = problem.over_microbatches(jax.value_and_grad(share_of_loss))
         loss, grads = value_and_grad(own_params, batch)
-        grads = jax.tree.map(scatter_sum, grads, specs)
-        param_shards = jax.tree.map(own_shard, params, specs)
+        grads = jax.tree.map(partial(scatter_gradient, "data"), grads, specs)
+        param_shards = jax.tree.map(partial(own_shard, "data"), params, specs)
         updates, opt_state = problem.optimizer.update(grads, opt_state, param_shards)
         return optax.apply_updates(param_shards, updates), opt_state, jax.lax.psum(loss, "data")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,13 @@ os.environ["NPROC"] = "16"
 os.environ["XLA_FLAGS"] = (
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 )
+# What runs leave for later runs, they leave for other tests at most; workers of xdist inherit this.
+OWN_CACHE = None
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    OWN_CACHE = tempfile.mkdtemp(prefix="lockstep-tests-")
+    home = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
+    os.environ.setdefault("PLAYWRIGHT_BROWSERS_PATH", f"{home}/ms-playwright")
+    os.environ["XDG_CACHE_HOME"] = OWN_CACHE
 # Runs that tests start are not themselves part of a distributed session of pytest.
 for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
     os.environ.pop(name, None)
@@ -31,6 +40,11 @@ SESSIONS = {"slow": "conformance", "cluster": "cluster", "browser": "browser"}
 def pytest_addoption(parser: pytest.Parser) -> None:
     for mark in SESSIONS:
         parser.addoption(f"--{mark}", action="store_true", help=f"also run what is marked {mark}")
+
+
+def pytest_unconfigure() -> None:
+    if OWN_CACHE is not None:
+        shutil.rmtree(OWN_CACHE, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -49,8 +63,7 @@ def why_no_browser() -> str:
     for package in ("playwright", "axe_playwright_python"):
         if importlib.util.find_spec(package) is None:
             return f"browser: {package} is not installed"
-    default = Path.home() / ".cache" / "ms-playwright"
-    own = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH", default))
-    if chromium() is None and not list(own.glob("chromium*")):
+    browsers = Path(os.environ["PLAYWRIGHT_BROWSERS_PATH"])
+    if chromium() is None and not list(browsers.glob("chromium*")):
         return "browser: there is no Chromium; install it, or run `playwright install chromium`"
     return ""

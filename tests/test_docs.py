@@ -24,7 +24,8 @@ LIMITS = {
         f"docs/{name}.md": 600
         for name in (
             *("accelerators", "beyond-the-step", "clusters", "explaining", "failures"),
-            *("gating-ci", "projecting", "reading-a-report", "running"),
+            *("gating-ci", "library", "projecting", "reading-a-report", "refereeing"),
+            *("running", "upgrading"),
         )
     },
 }

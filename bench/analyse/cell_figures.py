@@ -32,6 +32,7 @@ _STORED = {
     "temporary_bytes": "memory_temporary_bytes",
     "alias_bytes": "memory_alias_bytes",
     "traced_flops": "traced_flops",
+    "host_calls": "program_host_calls",
     "compiled_flops": "cost_flops",
     "accessed_bytes": "cost_accessed_bytes",
     "model_flops": "model_flops",
@@ -43,7 +44,8 @@ are those of the first launch: later ones take programs from the compilation cac
 _FIGURES = (
     *("step_s", "step_q1_s", "step_q3_s", "latency_s", "latency_q1_s", "latency_q3_s"),
     *("units_per_s", "achieved_flops", "mfu"),
-    *("ratio", "ratio_low", "ratio_high", "verdict_low", "verdict_high", "to_decide_s"),
+    *("ratio", "ratio_low", "ratio_high", "verdict_low", "verdict_high"),
+    *("tier", "behind_low", "behind_high"),
     *("intensity", "device_flops", "roof_flops", "roof", "communication_s"),
     *energy_per_step.FIGURES,
     *("idle", "idle_low", "idle_high"),
@@ -87,8 +89,20 @@ def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dic
             ),
             default=math.nan,
         ),
-        "inputs": first["inputs"] if isinstance(first["inputs"], dict) else None,
-        "profile": first["profile"] if isinstance(first["profile"], str) else None,
+        "settings": _listed(first.get("jax_config")),
+        "replica_drift": max((check.get("replica_drift") or 0.0 for check in proof), default=0.0),
+        **{
+            name: first[name] if isinstance(first[name], dict) else None
+            for name in ("inputs", "foreign")
+        },
+        **{
+            name: first[name] if isinstance(first[name], str) else None
+            for name in ("profile", "proved_in", "compiled_in")
+        },
+        **{
+            name: text if isinstance(text := first[f"program_{name}"], str) else None
+            for name in ("fingerprint", "dispatch")
+        },
         "rounds": 0,
         "baseline": "",
         "paired": True,
@@ -129,6 +143,15 @@ def time_columns(
     }
 
 
+def standing_columns(cell: Mapping[str, Any], comparison: Comparison) -> dict[str, Any]:
+    """Return how far a cell is behind the fastest of its block; nothing for one without a place."""
+    name, standings = cell["implementation"], comparison.standings
+    if name not in standings.behind:
+        return {}
+    low, high = standings.behind[name]
+    return {"tier": standings.tier(name), "behind_low": low, "behind_high": high}
+
+
 def ratio_columns(cell: Mapping[str, Any], comparison: Comparison) -> dict[str, Any]:
     """Return a cell's ratio to the baseline and its verdict."""
     name, baseline = cell["implementation"], comparison.baseline
@@ -148,5 +171,9 @@ def ratio_columns(cell: Mapping[str, Any], comparison: Comparison) -> dict[str, 
         "verdict": verdict.word,
         "verdict_low": verdict.low,
         "verdict_high": verdict.high,
-        "to_decide_s": comparison.seconds_to_decide(claim),
     }
+
+
+def _listed(names: Any) -> str:
+    """Names that a row has, in one text; missing ones are NaN in a frame."""
+    return "" if names is None or isinstance(names, float) else ", ".join(names)

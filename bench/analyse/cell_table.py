@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 
-from bench.analyse import energy_per_step, pipeline_bubbles, rooflines
-from bench.analyse.cell_figures import ratio_columns, stored_columns, time_columns
+from bench.analyse import energy_per_step, pipeline_bubbles, process_spread, rooflines
+from bench.analyse.cell_figures import (
+    ratio_columns,
+    standing_columns,
+    stored_columns,
+    time_columns,
+)
 from bench.analyse.comparisons import Comparison, TimedSamples, compare_arms
 from bench.analyse.host_timeline import timeline
 from bench.analyse.sample_rounds import Rounds, spreads
@@ -42,12 +47,15 @@ class Tables:
     - `interleaved`, `oversubscribed`, `launches`, `failed_launches`, `rounds`, `profile`.
     - Seconds a step: `step_s`, `step_q1_s`, `step_q3_s`, and the same of `latency`.
     - `unit`, `units_per_step`, `units_per_s`; `achieved_flops` a second; `mfu`, a share.
-    - `trace_s`, `lower_s`, `compile_s`, `cache_hits`.
+    - `trace_s`, `lower_s`, `compile_s`, `cache_hits`; `compiled_in`, the earlier run that they are
+      from, and `proved_in`, that of the float64 proof; None where it is this run.
     - Bytes of a device as the compiler plans them (`memory_bytes`, and its parts `argument_bytes`,
       `output_bytes`, `temporary_bytes`, `alias_bytes`) and as measured (`high_water_bytes`).
     - `communication`, rows of bench.records.rows.Communication; `wire_bytes` that a device sends in
       all; `communication_s` that these alone take at the measured rate, 0 where none are sent.
     - `proof_error`: the proof's largest error as a share of what was allowed.
+    - `settings`: what the implementation's file set for the whole process, and was put back.
+    - `replica_drift`: the largest difference between replicas, relative to a loss or update.
     - `bubble`: share of the step that a pipeline's schedule leaves idle. `idle`, `idle_low`,
       `idle_high`: share that was measured not to be spent on microbatches.
     - FLOPs of a step over all devices (`model_flops`, `traced_flops`, `compiled_flops`) and bytes
@@ -56,10 +64,13 @@ class Tables:
       (`roof_flops`), and the share of it that is reached (`roof`). The compiler counts every
       operand of every instruction as a byte accessed, caches included, and the body of a loop once,
       so that the share may be over 1.
+    - `fingerprint` and `dispatch` of its program, and the `host_calls` of a step, as
+      bench.records.step_programs.StepProgram explains them.
     - `inputs`: why there are no samples with input, by way; None where it was not requested.
     - `baseline`, `ratio`, `ratio_low`, `ratio_high`, `paired`, `verdict`, and the interval that the
-      verdict rests on, `verdict_low`, `verdict_high`; `to_decide_s`, more measuring time that would
-      probably decide it.
+      verdict rests on, `verdict_low`, `verdict_high`.
+    - `tier`, 0 for leaders, and an interval of the time over that of the block's fastest,
+      `behind_low`, `behind_high`: see bench.analyse.standings.
     - bench.analyse.energy_per_step.FIGURES.
     """
     comparisons: list[Comparison]
@@ -89,19 +100,24 @@ def build(run: Run) -> Tables:
     samples = TimedSamples.of(_timed_samples(run))
     energy = energy_per_step.measure(samples.frame, run.blocks)
     device_kind, margin = run.manifest["device_kind"], margin_of(run.manifest)
+    arranged = {name: Rounds.arranged(samples.turns.at(samples.of_block(name))) for name in blocks}
+    process = process_spread.shown(
+        arranged.values(), process_spread.known(run.manifest["config"].get("process_spread"))
+    )
     comparisons = []
     for name, attempts in blocks.items():
-        own, machine = cells_of[name], ceilings.get(name)
-        rounds = Rounds.arranged(samples.turns.at(samples.of_block(name)))
+        own, machine, rounds = cells_of[name], ceilings.get(name), arranged[name]
         throughput, latency = (spreads(rounds, figure) for figure in ("throughput", "latency"))
         for cell in own:
             arm = cell["implementation"]
             cell.update(time_columns(cell, throughput.get(arm), latency.get(arm), device_kind))
         comparison = compare_arms(
-            attempts, own, samples, rounds=rounds, margin=margin, ceilings=machine
-        )
+            attempts, own, samples,
+            rounds=rounds, process=process, margin=margin, ceilings=machine,
+        )  # fmt: skip
         for cell in own:
             cell.update(ratio_columns(cell, comparison))
+            cell.update(standing_columns(cell, comparison))
             cell.update(rooflines.figures(cell, machine))
             cell.update(energy_per_step.figures(energy, cell, comparison.baseline))
         comparison.ranked.extend(sorted((c for c in own if c["status"] == "ok"), key=_rank))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,9 @@ import numpy as np
 from bench.analyse import input_cost, stragglers
 from bench.analyse.disturbances import HOST, Conditions, Effect, conditions, drifts, order_effects
 from bench.analyse.ratio_intervals import Ratio, ratios
+from bench.analyse.same_programs import settled
 from bench.analyse.sample_rounds import Rounds, Turns
+from bench.analyse.standings import Standings, rank
 from bench.analyse.verdicts import Claim, claim, pairs
 from bench.records.arms import TWIN, implementation_of, input_opponents
 from bench.records.cells import Block
@@ -23,8 +26,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bench.analyse.input_cost import Waits
+    from bench.analyse.process_spread import ProcessSpread
     from bench.records.cells import Block
-    from bench.records.rows import Ceilings
+    from bench.records.rows import Ceilings, Look
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,9 @@ class Comparison:
     floor: Ratio | None
     """The A/A twin against the baseline."""
     alpha: float
-    """Error that the last look at the block may spend, over all pairs of its arms."""
+    """Error of the last look at the block, over all comparisons of a family."""
+    process: ProcessSpread
+    """How much its worker processes are taken to differ."""
     margin: float
     """Relative difference of step times that is too small to matter."""
     claims: dict[str, Claim]
@@ -66,12 +72,8 @@ class Comparison:
     oversubscribed: bool
     """Whether its CPU devices share cores, so that it says nothing about scaling."""
     launches: int
-    measured_s: float
-    """Wall seconds of the timed rounds of all launches."""
     span_steps: tuple[int, ...]
     """The numbers of steps that the throughput spans of its launches had."""
-    load: float
-    """Highest load average of the host when a launch began."""
 
     @property
     def name(self) -> str:
@@ -90,13 +92,15 @@ class Comparison:
 
     def claims_of(self, arm: str) -> dict[str, Claim]:
         """Return the claim about an arm against each other arm."""
-        found = ratios(self.rounds, {other: arm for other in self.arms if other != arm})
-        alpha = self.alpha / pairs(len(self.arms), len(self.input_claims))
+        others = {other: arm for other in self.arms if other != arm}
+        found = ratios(self.rounds, others, self.process)
+        alpha = self.alpha / pairs(len(self.arms))
         return {other: claim(ratio.inverse, alpha, self.margin) for other, ratio in found.items()}
 
-    def seconds_to_decide(self, claim: Claim) -> float:
-        """Estimate how much more measuring would decide a claim; 0 if it is decided."""
-        return self.measured_s * max(claim.to_decide - 1, 0.0)
+    @cached_property
+    def standings(self) -> Standings:
+        """Which arms lead, and how far the others are surely behind."""
+        return rank(self.rounds, self.arms, self.alpha, self.process)
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,7 @@ def compare_arms(
     samples: TimedSamples,
     *,
     rounds: Rounds,
+    process: ProcessSpread,
     margin: float,
     ceilings: Ceilings | None,
 ) -> Comparison:
@@ -140,6 +145,7 @@ def compare_arms(
       cells: the block's cells, with their status.
       samples: of the run.
       rounds: all of the block's samples, arranged.
+      process: how much worker processes are taken to differ.
       margin: relative difference of step times that is too small to matter.
       ceilings: what the block's hardware can do at best.
     """
@@ -150,12 +156,14 @@ def compare_arms(
         rounds = Rounds.arranged(samples.turns.at(counted))
     arms = tuple(cell["implementation"] for cell in cells if cell["status"] == "ok")
     looks = [look for row in sorted(attempts, key=itemgetter("launch")) for look in row["looks"]]
-    alpha = float(looks[-1]["alpha"]) if looks else 0.0
     opponents = {arm: baseline for arm in arms if arm != baseline}
     fed = input_opponents(rounds.arms)
-    found = ratios(rounds, opponents | fed | {TWIN: baseline})
-    floor, each = found.pop(TWIN, None), alpha / pairs(len(arms), len(fed))
-    claims = {arm: claim(ratio, each, margin) for arm, ratio in found.items()}
+    found = ratios(rounds, opponents | fed | {TWIN: baseline}, process)
+    floor, count = found.pop(TWIN, None), max(1, len(opponents | fed))
+    claims = {
+        arm: claim(ratio, alpha_of(arm, looks) / count, margin) for arm, ratio in found.items()
+    }
+    rows = {cell["implementation"]: cell for cell in cells}
     several = block.options.processes > 1
     return Comparison(
         block=block,
@@ -163,9 +171,14 @@ def compare_arms(
         arms=arms,
         rounds=rounds,
         floor=floor,
-        alpha=alpha,
+        alpha=float(looks[-1]["alpha"]) if looks else 0.0,
+        process=process,
         margin=margin,
-        claims={arm: one for arm, one in claims.items() if arm not in fed},
+        claims={
+            arm: settled(one, rows[arm], rows[baseline])
+            for arm, one in claims.items()
+            if arm not in fed
+        },
         input_claims={arm: one for arm, one in claims.items() if arm in fed},
         waits=input_cost.measure_waits(samples.frame, counted) if fed else {},
         ranked=[],
@@ -176,10 +189,17 @@ def compare_arms(
         ceilings=ceilings,
         oversubscribed=any(cell["oversubscribed"] for cell in cells),
         launches=len({row["launch"] for row in attempts}),
-        measured_s=float(sum(row["seconds"].get("measure", 0.0) for row in attempts)),
         span_steps=tuple(sorted({int(row["steps"]) for row in attempts if row["steps"]})),
-        load=max(float(row["load_before"]) for row in attempts),
     )
+
+
+def alpha_of(arm: str, looks: Sequence[Look]) -> float:
+    """Return the error of the claim about an arm: that of the looks since it was settled.
+
+    What was settled at a look stays so, although its error may be above that of the last one.
+    """
+    since = [look["alpha"] for look in looks if arm in look.get("settled", ())]
+    return float(max(since or [look["alpha"] for look in looks[-1:]], default=0.0))
 
 
 def _comparable(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import chdtrc, ndtr
 
-from bench.analyse.median_intervals import inflation, nan_quantiles, stacked
+from bench.analyse.stacked_series import nan_quantiles, stacked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +28,9 @@ SURE = 0.001
 
 _FEWEST_ROUNDS = 8
 _FEWEST_TURNS = 3
+_LARGEST_AUTOCORRELATION = 0.9
+"""Upper limit for neighbouring values; nearer to 1, no inflation factor is large enough."""
+
 _MOST_PAIRS = 1_000_000
 """Pairs of rounds that are compared at once: some 10 MB."""
 
@@ -101,6 +104,26 @@ def trend(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.
     variance = count * (count - 1) * (2 * count + 5) / 18
     variance *= inflation(values - slope[..., np.newaxis] * np.arange(count))
     return slope, (total - np.sign(total)) / np.sqrt(variance)
+
+
+def inflation(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the factor on a variance by dependence of neighbouring values; at least 1.
+
+    The larger of two estimates from the autocorrelations r_k of the signs of the deviations from
+    the median, on whose dependence a median's variance depends. 1 + 2 sum_k (1 - k / (b + 1)) r_k
+    with Bartlett's weights and b = n^(1/3) lags (Newey and West, Econometrica 55 (1987), 703)
+    assumes nothing about how the dependence fades, and misses what fades later than that;
+    (1 + r_1) / (1 - r_1), that of a first-order autoregression, does not. Needs two values.
+    """
+    count = values.shape[-1]
+    signs = np.sign(values - np.median(values, axis=-1, keepdims=True))
+    power = np.maximum((signs**2).sum(axis=-1), 1)  # no sign, no correlation
+    lags = range(1, int(math.cbrt(count) + 1e-9) + 1)
+    correlations = [(signs[..., lag:] * signs[..., :-lag]).sum(axis=-1) / power for lag in lags]
+    weights = [1 - lag / (len(lags) + 1) for lag in lags]
+    weighted = 1 + 2 * sum(w * r for w, r in zip(weights, correlations, strict=True))
+    first = np.minimum(correlations[0] * count / (count - 1), _LARGEST_AUTOCORRELATION)
+    return np.asarray(np.maximum(np.maximum(weighted, (1 + first) / (1 - first)), 1), np.float64)
 
 
 @cache

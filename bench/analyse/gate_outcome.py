@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from bench.analyse import cell_table
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import Ratio
-from bench.analyse.verdicts import compare
+from bench.analyse.same_programs import settled
+from bench.analyse.verdicts import Verdict, compare
 from bench.records.cells import base_of
 from bench.records.rows import Manifest
+from bench.records.step_programs import StepProgram
 from bench.records.store import Run
 
 REGRESSION, UNDECIDED, BROKEN = 1, 2, 3
@@ -42,8 +44,10 @@ class Case:
     head_s: float | None = None
     ratio: Ratio | None = None
     """Head's time over the base's."""
-    to_decide_s: float = 0.0
-    """Measuring time of the block that would probably decide it, if it is undecided."""
+    verdict: Verdict | None = None
+    """What the word rests on, where it is a verdict."""
+    rows: tuple[Mapping[Any, Any], ...] = ()
+    """Of Tables.cells: the head's and the base's, where there is a verdict."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,8 @@ class Outcome:
     """By block, two copies of one program against each other, measured like head and base."""
     ended: str = ""
     """Why not everything was measured; empty if everything was."""
+    programs: Mapping[str, StepProgram] = field(default_factory=dict)
+    """By cell."""
 
     @property
     def gate(self) -> dict[str, Any]:
@@ -109,6 +115,7 @@ def judge(run: Run, ended: str = "") -> Outcome:
         launches=max((c.launches for c in tables.comparisons), default=0),
         floors={c.name: c.floor for c in tables.comparisons if c.ranked},
         ended=ended,
+        programs={row["cell"]: row["program"] for row in run.cell_rows if "program" in row},
     )
 
 
@@ -127,7 +134,9 @@ def _case(
     if base["status"] != "ok":
         return Case(name, "undecided", f"the base has no time: {_why(base)}")
     arm = str(head["implementation"])
-    claim = compare(block.rounds, {arm: base_of(arm)}, share * block.alpha, block.margin)[arm]
+    opponents, alpha = {arm: base_of(arm)}, share * block.alpha
+    timed = compare(block.rounds, opponents, alpha, block.margin, block.process)[arm]
+    claim = settled(timed, head, base)
     apart = "they did not fit into memory together, and were measured one after the other"
     return Case(
         cell=name,
@@ -136,7 +145,8 @@ def _case(
         base_s=base["step_s"],
         head_s=head["step_s"],
         ratio=claim.ratio,
-        to_decide_s=block.seconds_to_decide(claim),
+        verdict=claim.verdict,
+        rows=(head, base),
     )
 
 

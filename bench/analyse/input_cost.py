@@ -43,6 +43,9 @@ def measure_waits(timed: pd.DataFrame, places: NDArray[np.intp]) -> dict[str, Wa
     seconds = pd.DataFrame(
         {wait: rows[wait].astype(float) / rows[steps] for wait, steps in spans.items()}
     )
+    # A throughput span of one step is a latency span as well, and then there is no other.
+    single = rows["latency_steps"] == 0
+    seconds.loc[single, "input_latency_wait_ns"] = seconds["input_wait_ns"]
     medians = seconds.groupby(rows["arm"]).median() / 1e9
     return {str(arm): Waits(*waits) for arm, *waits in medians.itertuples()}
 

@@ -167,7 +167,9 @@ def _change(
         raise ValueError(f"{a['cell']} is ok and has no samples")
     against = None
     if block_a.baseline == block_b.baseline != arm:
-        one, other = (ratios(c.rounds, {arm: c.baseline}).get(arm) for c in (block_b, block_a))
+        one, other = (
+            ratios(c.rounds, {arm: c.baseline}, c.process).get(arm) for c in (block_b, block_a)
+        )
         if one is not None and other is not None:
             found = quotient(one, other)
             against = found if found.paired and found.error is not None else None

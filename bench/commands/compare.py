@@ -31,11 +31,14 @@ def compare(
     """Compare two stored runs, cell by cell: which cells became faster or slower in RUN_B?"""
     from rich.console import Console
 
-    from bench.plan.option_values import read_option, share
+    from bench.plan.option_values import BadInput, share
     from bench.present.comparison import comparison_page, comparison_terminal
 
     with refusing(OSError):
-        ignored = None if margin is None else read_option("--margin", share, margin)
+        try:
+            ignored = None if margin is None else share(margin)
+        except ValueError as error:
+            raise BadInput([f"--margin: {error}"]) from error
         names = (find_run(name).resolve().name for name in (a, b))
         folder = output or REPORTS / "_".join(["compare", *names])
         compared = comparison_page.build(load_run(a), load_run(b), folder, ignored)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NoReturn
 
 import typer
@@ -21,8 +23,8 @@ _CODES = {
     BAD_INPUT: "bad input, nothing was done",
     INTERRUPTED: "interrupted",
 }
-"""Codes of every command that does not say otherwise. bench.plan.options lists those of `run` and
-`regress`."""
+"""Codes of every command that does not say otherwise. bench.plan.help_pages lists those of `run`
+and `regress`."""
 
 
 def exit_codes(own: Mapping[int, str] | None = None) -> str:
@@ -78,3 +80,19 @@ class CommandGroup(TyperGroup):
         """Read the command's own options and run it."""
         with _ending_on_errors():
             return super().invoke(ctx)
+
+
+@contextmanager
+def termination_as_interrupt() -> Iterator[None]:
+    """Let signals of termination end the run as Ctrl-C does: kill workers and build the report."""
+    from bench.measure.cluster.follower import TERMINATION
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in TERMINATION}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

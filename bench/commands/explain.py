@@ -14,37 +14,62 @@ from bench.commands.shared_options import load_run, warn_of_damage
 from bench.plan.option_values import BadInput
 from bench.records import store
 from bench.records.git_files import tracked_folders
-from bench.records.paths import REPORTS
+from bench.records.paths import PROGRAM, REPORTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
     from bench.present.explanation import Explanation
+    from bench.records.step_programs import StepProgram
 
 _LISTED = 3
 """Cells that a message names at most."""
 
 
 def explain(
-    a: Annotated[str, typer.Argument(metavar="CELL_A", help="Name of a cell, as in reports.")],
+    a: Annotated[
+        str,
+        typer.Argument(
+            metavar="CELL_A", help="Name of a cell, or its end where no other has that."
+        ),
+    ],
     b: Annotated[str, typer.Argument(metavar="CELL_B", help="Cell to compare it with.")],
     run: Annotated[
         str | None,
         typer.Option(
             metavar="RUN",
-            help="Stored run (default: the newest unpublished one with traces of both cells).",
+            help="Stored run (default: the newest unpublished one with traces of both cells, or "
+            "else with their programs).",
         ),
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Show every cause, and not only a screen of them.")
+    ] = False,
 ) -> None:
-    """Explain from traces why a step of CELL_A takes longer or shorter than one of CELL_B."""
+    """Explain why a step of CELL_A takes longer or shorter than one of CELL_B.
+
+    Compares their compiled programs by source line, and where both cells have traces, those.
+    """
     from rich.console import Console
 
+    from bench.analyse import cell_table
     from bench.present import explanation
 
+    console = Console(highlight=False)
     with refusing(OSError):
-        found, path = explain_cells(a, b, load_run(run) if run else newest_run(a, b))
-    explanation.show(Console(highlight=False), found)
+        stored = load_run(run) if run else newest_run(a, b)
+        programs = programs_of(stored)
+        known = {*programs, *(row["cell"] for row in stored.traces)}
+        a, b = whole_name(a, known), whole_name(b, known)
+        if a != b and {a, b} <= programs.keys():
+            explanation.show_programs(console, (a, b), (programs[a], programs[b]))
+            explanation.show_times(console, a, b, cell_table.build(stored).comparisons)
+            if not {a, b} <= {row["cell"] for row in stored.traces}:
+                typer.echo("Traces would tell how long each takes: record them with --profile.")
+                return
+        found, path = explain_cells(a, b, stored)
+    explanation.show(console, found, every=every)
     typer.echo(f"causes: {path.as_posix()}")
 
 
@@ -57,12 +82,11 @@ def explain_cells(a: str, b: str, run: store.Run) -> tuple[Explanation, Path]:
     Raises:
       BadInput: both are the same cell, or the run lacks a trace or a time of one of them.
     """
-    import pandas as pd
-
     from bench.analyse import cell_table
     from bench.analyse.causes.attribution import attribute
-    from bench.present.cause_table import cause_rows
+    from bench.present.cause_table import causes_frame
     from bench.present.explanation import Explanation
+    from bench.records import frames
 
     if a == b:
         raise BadInput(["name two different cells"])
@@ -74,15 +98,25 @@ def explain_cells(a: str, b: str, run: store.Run) -> tuple[Explanation, Path]:
     ratio = float(latency[a] / latency[b])
     if not math.isfinite(ratio):
         raise BadInput([f"{a if math.isnan(latency[a]) else b} has no time in {run.directory}"])
-    explanation = Explanation(run.directory.name, a, b, attribute(traces[a], traces[b]), ratio)
+    explanation = Explanation(a, b, attribute(traces[a], traces[b]), ratio, run.directory.name)
     name = "_".join(["explain", *(re.sub(r"[^\w.,=-]", "-", cell) for cell in (a, b))])
-    rows = cause_rows(a, b, explanation.attribution, ratio)
-    store.export(pd.DataFrame(rows), run.directory, name)
+    frames.write(causes_frame([explanation]), run.directory, name)
     return explanation, run.directory / f"{name}.csv"
 
 
+def programs_of(run: store.Run) -> dict[str, StepProgram]:
+    """Return the stored programs of a run, by cell."""
+    return {row["cell"]: row["program"] for row in run.cell_rows if "program" in row}
+
+
+def whole_name(end: str, cells: Collection[str]) -> str:
+    """Return the only cell whose name ends so, in whole parts; otherwise the word itself."""
+    found = [cell for cell in cells if cell.endswith(f"/{end}")]
+    return found[0] if len(found) == 1 and end not in cells else end
+
+
 def newest_run(a: str, b: str) -> store.Run:
-    """Load the newest stored run with traces of both cells.
+    """Load the newest stored run with traces of both cells, or else with their programs.
 
     Published runs may come from other machines, so they are used only if `--run` names them.
 
@@ -91,22 +125,29 @@ def newest_run(a: str, b: str) -> store.Run:
     """
     published = (REPORTS.is_dir() and tracked_folders(REPORTS)) or set()
     known: dict[str, None] = {}
+    untraced = None
     for folder in _traced_folders():
         if folder.name in published:
             continue
         try:
-            stored = store.read(folder)
+            run = store.load(folder)
         except store.StoreError:  # perhaps of another version; the next one may do
             continue
-        cells = [row["cell"] for row in stored.traces]
-        if {a, b} <= set(cells):
-            run = store.load(folder)
+        cells = [row["cell"] for row in run.traces]
+        if {whole_name(a, cells), whole_name(b, cells)} <= set(cells):
             warn_of_damage(folder, run.damaged)
             return run
         known |= dict.fromkeys(cells)
+        names = programs_of(run).keys()
+        both = {whole_name(a, names), whole_name(b, names)}
+        if untraced is None and len(both) > 1 and both <= names:
+            untraced = run
+    if untraced is not None:
+        warn_of_damage(untraced.directory, untraced.damaged)
+        return untraced
     if not known:
         hint = " (--run NAME explains a published run)" if published else ""
-        record = "record some: nox -s bench -- --profile"
+        record = f"record some: {PROGRAM} run --profile"
         raise BadInput([f"no run in {REPORTS}/ has traces; {record}{hint}"])
     missing = [name for name in (a, b) if name not in known]
     if not missing:

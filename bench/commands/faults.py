@@ -44,7 +44,9 @@ def faults(
     this machine are skipped and reported as such.
     """
     from rich.console import Console
+    from rich.text import Text
 
+    from bench.present.terminal import show
     from bench.trials.faults import fault_page, fault_session
     from bench.trials.faults.fault_table import FAULTS
 
@@ -54,23 +56,23 @@ def faults(
             console.print(f"{fault.name}  ({fault.kind}) {fault.how}", soft_wrap=True)
         return
     known = {fault.name: fault for fault in FAULTS}
-    unknown = [name for name in names or () if name not in known]
     folder = run or f"faults_{datetime.now(UTC):%Y-%m-%d_%H%M}"
-    wrong = [*(f"unknown {name!r}; {closest(name, known)}" for name in unknown)]
-    wrong += name_faults(folder)
-    if wrong:
+    unknown = [f"unknown {n!r}; {closest(n, known)}" for n in names or () if n not in known]
+    if wrong := unknown + name_faults(folder):
         refuse("\n".join(wrong))
 
     def done(fault: Fault, outcome: Outcome) -> None:
-        word = f"{fault_page.verdict(vars(outcome)):7}"
-        console.print(f"{word}  {fault.name}  {outcome.seconds:.0f} s", soft_wrap=True)
+        word = fault_page.verdict(vars(outcome))
+        styled = (f"{word:7}", fault_page.STYLES[word])
+        line = Text.assemble(styled, f"  {fault.name}  {outcome.seconds:.0f} s")
+        console.print(line, soft_wrap=True)  # in one piece, because faults end in other threads
         for deviation in outcome.deviations:
             console.print(f"  {deviation}", soft_wrap=True, markup=False)
 
     results = fault_session.run([known[name] for name in names or known], jobs, done)
     fault_session.write(REPORTS / folder, results)
     path = fault_page.build(REPORTS / folder, results)
-    console.print(fault_page.table(results))
+    show(console, fault_page.table(results, fault_page.SHORT))
     console.print(summarize_faults(results))
     typer.echo(f"faults: {path.as_posix()}")
     raise typer.Exit(0 if all(as_expected(row) for row in results["rows"]) else DEVIATED)

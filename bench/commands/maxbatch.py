@@ -20,6 +20,7 @@ from bench.measure.run_folder import find_run
 from bench.plan.option_values import BadInput, collected
 from bench.plan.selection import everything, selector
 from bench.records import largest_batches, numbers, store
+from bench.records.paths import PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,7 +106,7 @@ def maxbatch(
         raise
     largest_batch_table.show(Console(highlight=False), sorted(rows, key=largest_batches.key))
     typer.echo(
-        f"stored: {(folder / largest_batches.FILE).as_posix()} (`bench report {run}` shows it)"
+        f"stored: {(folder / largest_batches.FILE).as_posix()} (`{PROGRAM} report {run}` shows it)"
     )
 
 
@@ -116,9 +117,9 @@ def proved(folder: Path, selected: Callable[[str], bool]) -> list[CellRow]:
       BadInput: there are none.
       StoreError: the run's folder cannot be read.
     """
-    stored = store.read(folder)
+    stored = store.load(folder)
     warn_of_damage(folder, stored.damaged)
-    rows = [row for row in stored.cells() if row["status"] == "ok" and selected(row["cell"])]
+    rows = [row for row in stored.decisive() if row["status"] == "ok" and selected(row["cell"])]
     if not rows:
         lost = "; all launches are set aside, see the warnings" if stored.damaged else ""
         raise BadInput([f"{folder.name}: -k selects no cell that is ok{lost}"])

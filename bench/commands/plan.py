@@ -11,7 +11,7 @@ from bench.commands.project import COMPILING, precision_faults, predicting
 from bench.commands.shared_options import ImplementationFiles, WorkloadFiles
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.plan.option_values import BadInput, collected
-from bench.plan.presets import DEFAULT_BATCHES, FALLBACK_BATCH
+from bench.plan.presets import default_batch
 from bench.plan.selection import everything, selector
 from bench.records import files
 from bench.records.cells import StepOptions
@@ -76,15 +76,18 @@ def plan(
         (sheet,) = wanted
         catalogue = read_catalogue(implementation_path or (), workload_path or ())
         name = _workload(workload, catalogue)
-        each = DEFAULT_BATCHES.get("-".join(name), FALLBACK_BATCH)
-        usable = [entry["name"] for entry in catalogue["implementations"] if not entry["error"]]
+        usable = [
+            entry["name"]
+            for entry in catalogue["implementations"]
+            if not entry["error"] and "foreign" not in entry
+        ]
         chosen = [implementation for implementation in usable if selected(implementation)]
         if not chosen:
             raise BadInput([f"-k: {keyword!r} selects none of {', '.join(usable)}"])
         with counter(Console(stderr=True, highlight=False), *COMPILING) as progress:
             ranking = rank(
                 name,
-                batch or each * chips,
+                batch or default_batch("-".join(name)) * chips,
                 StepOptions(precision, microbatches=microbatches, remat=remat),
                 sheet,
                 chips,

@@ -19,7 +19,7 @@ SETTINGS = {
 
 def run(context: typer.Context) -> None:
     """Prove and time implementations, then write a report. `run --help` lists the options."""
-    from bench.plan.options import help_text
+    from bench.plan.help_pages import help_text
 
     if {"-h", "--help"} & set(context.args):
         typer.echo(help_text(), nl=False)

@@ -17,7 +17,7 @@ from bench.records.spelling import closest
 from bench.records.trial_results import SELFTEST_MANIFEST
 from bench.trials.selftest.background_load import PATTERNS
 from bench.trials.selftest.peer_tools import peer_names
-from bench.trials.selftest.selftest_settings import LAUNCHES, Settings
+from bench.trials.selftest.selftest_settings import LONGER, Settings
 
 if TYPE_CHECKING:
     from bench.trials.selftest.selftest_session import Session
@@ -29,19 +29,29 @@ SETTINGS = {"epilog": exit_codes({0: "done, whatever the result"})}
 
 def selftest(
     processes: Annotated[
-        int, typer.Option(min=1, help="Worker processes that Lockstep gets under each load.")
+        int,
+        typer.Option(
+            min=1, help="Worker processes for real train steps under each load; half as many spin."
+        ),
     ] = DEFAULTS.processes,
     trials: Annotated[
-        int, typer.Option(min=1, help="Trials in each worker process.")
+        int, typer.Option(min=1, help="Trials in each worker process that spins.")
     ] = DEFAULTS.trials,
     peer_trials: Annotated[
         int,
         typer.Option(
-            min=0, help="Trials of each peer for each slowdown and load; 0 leaves peers out."
+            min=0,
+            help="Trials of each peer for each slowdown and load, half as many with a real step; "
+            "0 leaves peers out.",
         ),
     ] = DEFAULTS.peer_trials,
     seconds: Annotated[
-        float, typer.Option(min=0.05, help="Seconds to measure each pair of programs.")
+        float,
+        typer.Option(
+            min=0.05,
+            help=f"Seconds to measure each pair of programs that spin; {LONGER} times as many for "
+            "real steps.",
+        ),
     ] = DEFAULTS.seconds,
     report_cells: Annotated[
         int,
@@ -57,16 +67,27 @@ def selftest(
     again: Annotated[
         str, typer.Option(metavar="RUN", help="Only build the pages of this self-test again.")
     ] = "",
+    samples: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE|RUN",
+            help="Only judge stored samples of equal arms: a Parquet or CSV file, all arms of "
+            "which are equal, or a run's twin and copies of its baseline.",
+        ),
+    ] = "",
 ) -> None:
     """Measure Lockstep's own false alarms, detection and coverage, and those of its peers.
 
-    This takes about half an hour with all peers. Nothing else should run on the machine.
+    This takes about 25 minutes with all peers. Nothing else should run on the machine.
     """
     from bench.trials.selftest.background_load import LoadError
     from bench.trials.selftest.planted_kernel import KernelError
     from bench.trials.selftest.selftest_session import Session
     from bench.trials.selftest.trial_rows import DamagedError
 
+    if samples:
+        _judge(samples)
+        return
     if again:
         folder = REPORTS / again if (REPORTS / again).exists() else Path(again)
         if not (folder / SELFTEST_MANIFEST).is_file():
@@ -76,7 +97,7 @@ def selftest(
         return
     peers = tuple(peer or peer_names()) if peer_trials else ()
     name = run or f"selftest_{datetime.now(UTC):%Y-%m-%d_%H%M}"
-    faults = [*_faults(processes, load or (), peers), *name_faults(name)]
+    faults = [*_faults(load or (), peers), *name_faults(name)]
     if faults:
         refuse("\n".join(faults))
     settings = Settings(
@@ -85,51 +106,48 @@ def selftest(
     session = Session(settings, REPORTS / name)
     try:
         with refusing(KernelError):
-            _run(session, settings.patterns)
+            _run(session)
     except (LoadError, subprocess.SubprocessError) as error:
         fail(f"the self-test ended early: {error}")
     _build(REPORTS / name)
 
 
-def _run(session: Session, patterns: Sequence[str]) -> None:
-    """Run the trials; a terminal shows the progress."""
+def _judge(name: str) -> None:
+    """Run trials on stored samples of equal arms, and print how often the verdicts are right."""
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-    )
+
+    from bench.present import terminal
+    from bench.trials.selftest import equal_arms, shares
+
+    with refusing(equal_arms.SamplesError):
+        found = shares.shares(equal_arms.trials(equal_arms.read(name)), ["arms", "size"])
+    keys = {"size": "Measured", "arms": "Arms"}
+    console = Console()
+    terminal.show(console, shares.verdicts("Verdicts", found, keys))
+    terminal.show(console, shares.intervals("95 % intervals", found, keys))
+
+
+def _run(session: Session) -> None:
+    """Run the trials, and show how many are done."""
+    from rich.console import Console
+
+    from bench.present import terminal
 
     console = Console(highlight=False)
     for tool, reason in session.unavailable.items():
         console.print(f"{tool} is left out: {reason}", soft_wrap=True)
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        console=console, transient=True, disable=not console.is_terminal,
-    ) as bar:  # fmt: skip
-        total = session.tasks_of_a_pattern * len(patterns)
-        task = bar.add_task("starting", total=total)
-
-        def progress(pattern: str) -> None:
-            bar.update(task, description=f"load: {pattern}")
-            bar.advance(task)
-
+    with terminal.counter(console, "trials", "finished {} of {} trials") as progress:
         session.run(progress)
 
 
-def _faults(processes: int, loads: Sequence[str], peers: Sequence[str]) -> list[str]:
+def _faults(loads: Sequence[str], peers: Sequence[str]) -> list[str]:
     known = (("--load", loads, PATTERNS), ("--peer", peers, peer_names()))
-    faults = [
+    return [
         f"{option}: unknown {word!r}; {closest(word, words)}"
         for option, given, words in known
         for word in given
         if word not in words
     ]
-    if processes > LAUNCHES and processes % LAUNCHES:
-        faults.append(f"--processes: {processes} is not a multiple of {LAUNCHES}, a run's launches")
-    return faults
 
 
 def _build(folder: Path) -> None:

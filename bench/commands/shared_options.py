@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 RunName = Annotated[
-    str, typer.Argument(metavar="RUN", help="Name or folder of a stored run.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="Name or folder of a stored run; `last` is the newest.",
+        show_default=False,
+    ),
 ]
 ImplementationFiles = Annotated[
     list[str] | None,

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from bench.commands.exits import exit_codes, refuse
-from bench.records.paths import PROFILES
+from bench.records.paths import PROFILES, PROGRAM
 
 SETTINGS = {"epilog": exit_codes({0: "TensorBoard was ended", 1: "TensorBoard failed"})}
 
@@ -32,7 +32,7 @@ def tensorboard(
         for folder in prune(PROFILES, keep):
             typer.echo(f"deleted {folder.as_posix()}/")
     if not traced_runs(PROFILES):
-        refuse(f"there are no traces in {PROFILES}/; record some: python -m bench run --profile")
+        refuse(f"there are no traces in {PROFILES}/; record some: {PROGRAM} run --profile")
     beside_python = Path(sysconfig.get_path("scripts")) / "tensorboard"
     program = str(beside_python) if beside_python.exists() else shutil.which("tensorboard")
     if program is None:

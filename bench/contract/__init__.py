@@ -98,6 +98,8 @@ class Problem:
     make_stages: Callable[[ModelAxis], Stages] | None = None
     """Returns the model, or one device's shard of it, as a chain of equal blocks for pipelines.
     None if the model is not such a chain."""
+    sequence: TokenSequence | None = None
+    """How a batch can be divided along its tokens; None if the model has no sequence."""
     loss: Callable[[Any, Batch], jax.Array]
     """`loss(model, batch)`: the mean over the batch, so that the mean of the losses of equal shards
     is the loss of the whole batch."""
@@ -115,6 +117,9 @@ class Problem:
     unit: str = "samples"
     microbatches: int = 1
     """Parts of the batch that are computed one after the other for one update."""
+    outline: Mapping[str, Any] = field(default_factory=dict)
+    """What a program in another framework must know to compute the same step, as JSON: see
+    docs/foreign.md. Empty if there are no such programs for the workload."""
     start: Params | None = None
     """Host arrays that replace the parameters `make_model` draws."""
 
@@ -148,11 +153,6 @@ class Problem:
             return self.loss(nnx.merge(structure, params), batch)
 
         return loss_fn
-
-    def stages(self, axis: ModelAxis = WHOLE) -> Stages:
-        """Return the model as a chain, or one device's shard of it."""
-        assert self.make_stages is not None, "the model is not a chain"  # noqa: S101
-        return self.make_stages(axis)
 
     def _structure(self, make: Callable[[], nnx.Module]) -> Any:
         """Return a model's graph definition without computing any parameter.
@@ -200,7 +200,7 @@ class Problem:
                 return jax.tree.map(jnp.add, total, of_part(part)), None
 
             first = jax.tree.map(lambda x: x[0], parts)
-            zeros = jax.tree.map(_zeros, jax.eval_shape(of_part, first))
+            zeros = jax.tree.map(zeros_for, jax.eval_shape(of_part, first))
             total, _ = jax.lax.scan(add, zeros, parts)
             return jax.tree.map(lambda x: x / count, total)
 
@@ -217,11 +217,29 @@ def varying_axes(array: Any) -> frozenset[str]:
     return found
 
 
-def _zeros(like: jax.ShapeDtypeStruct) -> jax.Array:
+def zeros_for(like: jax.ShapeDtypeStruct) -> jax.Array:
     """Return zeros that vary over the same mesh axes as the values that will be added to them."""
     axes = tuple(sorted(varying_axes(like)))
     zeros = jnp.zeros(like.shape, like.dtype)
     return jax.lax.pcast(zeros, axes, to="varying") if axes else zeros
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenSequence:
+    """A batch as sequences of tokens that devices can share.
+
+    The model calls bench.contract.divided_sequences for its attention and positions.
+    """
+
+    length: int
+    """Tokens that attend to one another."""
+    heads: int
+    """Of every attention layer."""
+    split: Callable[[Batch], Batch]
+    """From a batch to arrays (batch, length, ...), such as tokens and their labels."""
+    loss: Callable[[Any, Batch], jax.Array]
+    """`loss(model, parts)`: the mean over the tokens of what `split` returned, or of a part of its
+    length."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,6 +315,10 @@ class Precision:
     """Dtype of activations and matrix products."""
     params: DTypeLike
     """Dtype of parameters, gradients and optimizer state."""
+
+    def of_layer(self, rngs: nnx.Rngs) -> dict[str, Any]:
+        """Return the arguments of a layer of nnx that draws its parameters from `rngs`."""
+        return {"dtype": self.compute, "param_dtype": self.params, "rngs": rngs}
 
 
 PRECISIONS = {

@@ -41,10 +41,8 @@ class RowLinear(nnx.Module):
             outputs,
             axis=tuple(range(-len(inputs), 0)),
             use_bias=False,
-            dtype=dtypes.compute,
-            param_dtype=dtypes.params,
             kernel_init=kernel_init,
-            rngs=rngs,
+            **dtypes.of_layer(rngs),
         )
         self.bias = nnx.Param(jnp.zeros(outputs, dtypes.params))
 
@@ -90,9 +88,7 @@ class Vocabulary(nnx.Module):
             self.model_axis.part(size),
             width,
             embedding_init=embedding_init,
-            dtype=dtypes.compute,
-            param_dtype=dtypes.params,
-            rngs=rngs,
+            **dtypes.of_layer(rngs),
         )
 
     def __call__(self, tokens: jax.Array) -> jax.Array:

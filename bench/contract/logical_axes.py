@@ -61,13 +61,8 @@ def partition_specs(problem: Problem, params: Params, rules: Rules, mesh: Mesh) 
     """Return each parameter's PartitionSpec by the rules, in a tree like the parameters.
 
     A dimension that its mesh axis does not divide evenly, such as GPT-2's vocabulary of 50,257, is
-    replicated; so are names without a rule.
-
-    Args:
-      problem: names the dimensions.
-      params: the parameters, or their shapes.
-      rules: the mesh axis of each name.
-      mesh: may lack axes that the rules name.
+    replicated; so are names without a rule, or with one for an axis that the mesh lacks. `params`
+    are arrays or shapes.
     """
     axis_of = {name: axis for name, axis in rules if axis in mesh.shape}
 
@@ -87,12 +82,8 @@ def partition_specs(problem: Problem, params: Params, rules: Rules, mesh: Mesh) 
 def undivided(problem: Problem, params: Params, rules: Rules, mesh: Mesh, *must: str) -> str | None:
     """Return why the rules cannot shard the parameters as required; None if they can.
 
-    Args:
-      problem: names the dimensions.
-      params: the parameters, or their shapes.
-      rules: the mesh axis of each name.
-      mesh: the target.
-      must: names of which at least one must occur, and all must divide evenly.
+    Of the names in `must`, at least one must occur, and all must divide evenly. `params` are arrays
+    or shapes.
     """
     axis_of: Mapping[str, str | None] = dict(rules)
     names = jax.tree.leaves(axis_names(problem, params), is_leaf=lambda x: isinstance(x, tuple))

@@ -11,14 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from bench.contract import (
-    WHOLE,
-    Batch,
-    ModelAxis,
-    Params,
-    Problem,
-    Stages,
-)
+from bench.contract import WHOLE, Batch, ModelAxis, Params, Problem, Stages
 from bench.contract.logical_axes import TENSOR_PARALLEL, partition_specs, undivided
 from bench.contract.placement import shapes_of_params, unknown_axes
 
@@ -29,10 +22,7 @@ BLOCKS = "blocks"
 def why_no_pipeline(problem: Problem, mesh: Mesh, chunks: int = 1) -> str | None:
     """Return why no pipeline can run over `pipe`, `data` and perhaps `model`; None if one can.
 
-    Args:
-      problem: what to compute.
-      mesh: the target.
-      chunks: number of separate runs of blocks on each device.
+    Each device has `chunks` separate runs of blocks.
     """
     reason = unknown_axes(mesh, "data", "pipe", *(["model"] if "model" in mesh.shape else []))
     if reason is not None:
@@ -103,7 +93,8 @@ def stage_specs(problem: Problem, mesh: Mesh) -> tuple[Params, Params]:
 def chain_on(problem: Problem, mesh: Mesh) -> Stages:
     """Return the model as a chain, its blocks sharded over `model` if the mesh has that axis."""
     axis = ModelAxis("model", mesh.shape["model"]) if "model" in mesh.shape else WHOLE
-    return problem.stages(axis)
+    assert problem.make_stages is not None, "the model is not a chain"  # noqa: S101
+    return problem.make_stages(axis)
 
 
 def run_blocks(chain: Stages, blocks: Params, x: jax.Array) -> jax.Array:

@@ -100,11 +100,10 @@ def place_model_state_on_shards(
             f"param_sharding is {param_sharding!r}; it is 'replicate' or a PartitionSpec by path"
         )
     by_path = {} if isinstance(param_sharding, str) else param_sharding
-
-    def matches(expression: str) -> Callable[[str, Any], bool]:
-        return lambda path, _: re.search(expression, path) is not None
-
-    rules = [(expression, matches(expression), spec) for expression, spec in by_path.items()]
+    rules = [
+        (expression, lambda path, _, e=expression: re.search(e, path), spec)
+        for expression, spec in by_path.items()
+    ]
     leaves = jax.tree_util.tree_leaves_with_path(state)
     return _copy(state, mesh, [(path_of(path), leaf) for path, leaf in leaves], rules)
 
@@ -133,28 +132,20 @@ def _copy(
     tree: Any,
     mesh: Mesh,
     leaves: Sequence[tuple[Any, Any]],
-    rules: Sequence[tuple[Any, Callable[[Any, Any], bool], P]],
+    rules: Sequence[tuple[Any, Callable[..., Any], P]],
 ) -> Any:
     """Copy a pytree onto the mesh; the first rule that matches a leaf shards it.
 
     A compiled program makes the copy, because `jax.device_put` may reuse its source's buffer for
-    one of the replicas; a step that donates the replica would then delete the source.
-
-    Args:
-      tree: what to copy.
-      mesh: the target.
-      leaves: path and value of each leaf.
-      rules: name, predicate of path and value, and PartitionSpec. Each has to apply to a leaf.
+    one of the replicas; a step that donates the replica would then delete the source. Leaves have
+    a path and a value; rules a name, a predicate of both, and a PartitionSpec.
     """
-    matches = [[rule(path, leaf) for _, rule, _ in rules] for path, leaf in leaves]
-    first = [row.index(True) if any(row) else None for row in matches]
-    for number, (name, _, _) in enumerate(rules):
-        if number not in first:
-            if any(row[number] for row in matches):
-                raise ValueError(f"earlier rules match everything that {name!r} matches")
+    first = [next((rule for rule in rules if rule[1](path, leaf)), None) for path, leaf in leaves]
+    for rule in rules:
+        if rule not in first:
             paths = ", ".join(str(path) for path, _ in leaves)
-            raise ValueError(f"nothing matches {name!r}; the paths are: {paths}")
-    specs = [P() if number is None else rules[number][2] for number in first]
+            raise ValueError(f"nothing is left that matches {rule[0]!r}; the paths are: {paths}")
+    specs = [P() if rule is None else rule[2] for rule in first]
     arrays, structure = jax.tree.flatten(tree)
     copy = jax.jit(
         lambda arrays: [jnp.copy(array) for array in arrays],
@@ -221,19 +212,61 @@ def shard_axis(mesh: Mesh) -> str:
     return "fsdp" if mesh.shape.get("fsdp", 1) > 1 or "data" not in mesh.shape else "data"
 
 
-def fsdp_specs(problem: Problem, mesh: Mesh, axis: str) -> Params:
+def fsdp_specs(problem: Problem, mesh: Mesh, axis: str, layers: Params | None = None) -> Params:
     """Return PartitionSpecs that shard each parameter along its largest divisible dimension.
 
-    A parameter without such a dimension is replicated.
+    Args:
+      problem: has the parameters.
+      mesh: has the axis.
+      axis: over which they are sharded.
+      layers: PartitionSpecs that shard some dimensions already, which stay as they are.
+
+    Returns:
+      A tree like the parameters. A parameter without a dimension that is left and that the axis
+      divides evenly has only what `layers` says.
     """
 
-    def spec(leaf: jax.ShapeDtypeStruct) -> P:
-        fitting = [d for d, size in enumerate(leaf.shape) if size % mesh.shape[axis] == 0]
-        if not fitting:
-            return P()
-        return P(*(None,) * max(fitting, key=lambda d: leaf.shape[d]), axis)
+    def spec(leaf: jax.ShapeDtypeStruct, taken: P) -> P:
+        own = [*taken, *(None,) * (len(leaf.shape) - len(taken))]
+        fitting = [d for d, size in enumerate(leaf.shape) if own[d] is None and size % parts == 0]
+        if fitting:
+            own[max(fitting, key=lambda d: leaf.shape[d])] = axis
+        while own and own[-1] is None:
+            own.pop()
+        return P(*own)
 
-    return jax.tree.map(spec, shapes_of_params(problem))
+    parts, shapes = mesh.shape[axis], shapes_of_params(problem)
+    return jax.tree.map(spec, shapes, layers or jax.tree.map(lambda _: P(), shapes))
+
+
+def gather_for_use(axis: str, shard: jax.Array, spec: P) -> jax.Array:
+    """All-gather a parameter that `fsdp_specs` sharded; the transpose scatters its gradient."""
+    if axis not in spec:
+        return shard
+    return jax.lax.all_gather(shard, axis, axis=spec.index(axis), tiled=True)
+
+
+def scatter_gradient(axis: str, gradient: jax.Array, spec: P) -> jax.Array:
+    """Sum a gradient over an axis; each device gets the shard that `fsdp_specs` says, or all."""
+    if axis not in spec:
+        return jax.lax.psum(gradient, axis)
+    dimension = spec.index(axis)
+    return jax.lax.psum_scatter(gradient, axis, scatter_dimension=dimension, tiled=True)
+
+
+def own_shard(axis: str, whole: jax.Array, spec: P) -> jax.Array:
+    """Slice this device's shard, as `fsdp_specs` says, out of a whole parameter."""
+    if axis not in spec:
+        return whole
+    dimension = spec.index(axis)
+    size = whole.shape[dimension] // jax.lax.axis_size(axis)
+    start = jax.lax.axis_index(axis) * size
+    return jax.lax.dynamic_slice_in_dim(whole, start, size, dimension)
+
+
+def keep_no_gathered(primitive: Any, *_: Any, **__: Any) -> bool:
+    """Keep everything for the backward pass but whole parameters: a policy of jax.checkpoint."""
+    return primitive.name not in {"all_gather", "convert_element_type", "transpose", "reshape"}
 
 
 def reduce_gradient_tree(tree: Any, reduce_type: ReduceType, axis_name: str) -> Any:

@@ -14,7 +14,6 @@ from bench.measure.processes.ask import ChildError, ask
 from bench.records.arms import TWIN
 from bench.records.messages import Catalogue, CatalogueRequest
 from bench.records.paths import ROOT
-from bench.records.printable import readable
 
 COMMAND = (sys.executable, "-m", "bench.worker.answer.available")
 TIMEOUT_S = 300.0
@@ -32,7 +31,7 @@ def path_faults(option: str, paths: Sequence[str]) -> list[str]:
     `option` is `--implementation-path` or `--workload-path`.
     """
     folder = _FOLDERS[option]
-    built_in = {path.stem: path for path in (ROOT / folder).glob("*.py")}
+    built_in = {path.stem: path for path in (ROOT / folder).rglob("*.py")}
     faults = []
     seen: dict[str, str] = {}
     for text in paths:
@@ -92,8 +91,7 @@ def read_catalogue(
                 "cannot list what can run here: `python -m bench.worker.answer.available` "
                 f"{answer.ending}. Its last lines:\n{answer.quoted_lines()}"
             )
-        last = "".join(f"; its last line: {line}" for line in answer.last_lines(1))
-        request["fatal"][file] = readable(f"the process that imported it {answer.ending}{last}")
+        request["fatal"][file] = f"the process that imported it {answer.blame}"
 
 
 def _read(text: str) -> list[Any]:

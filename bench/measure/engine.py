@@ -11,9 +11,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
-from bench.analyse.verdicts import Claim
+from bench.analyse.verdicts import Claim, margin_of
+from bench.measure import kept_cells
 from bench.measure.cell_results import Result, cell_results
-from bench.measure.hosts import Hosts, ThisHost
+from bench.measure.hosts import Hosts
 from bench.measure.run_folder import (
     create_run,
     lock_run,
@@ -24,14 +25,15 @@ from bench.measure.run_folder import (
 )
 from bench.measure.schedule import LaunchLooks, Schedule
 from bench.measure.supervisor import Launch, Settings, run_block
+from bench.measure.unsupported_cells import Reasons
 from bench.plan.base_revisions import Bases
 from bench.plan.content_keys import Contents
 from bench.plan.matrix import Plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options
-from bench.records import store
+from bench.records import store, user_cache
 from bench.records.cells import Block, Cell
-from bench.records.files import storing
+from bench.records.files import file_name, storing
 from bench.records.messages import BaseFile, Catalogue, PhaseEvent
 from bench.records.optional_packages import PACKAGES
 from bench.records.paths import PROFILES
@@ -74,6 +76,7 @@ class Engine:
       bases: in a gate, the earlier revisions that implementations are compared with. Their arms
         are measured beside the selected ones of the plan.
       hosts: where worker processes are started; this host if None.
+      unsupported: by block and implementation, why it cannot run there, where that is known.
       measures: whether `measure` will be called. If so, a resumed run is locked.
 
     Raises:
@@ -90,12 +93,14 @@ class Engine:
         argv: Sequence[str],
         bases: Bases | None = None,
         hosts: Hosts | None = None,
+        unsupported: Reasons | None = None,
         *,
         measures: bool = True,
     ) -> None:
         self.plan = plan
         self.bases = bases
-        self.hosts = hosts or ThisHost()
+        self.hosts = hosts or Hosts()
+        self.unsupported = unsupported or {}
         self.schedule = Schedule(plan, bases)
         self.directory: Path | None = None
         self._options = options
@@ -109,6 +114,8 @@ class Engine:
             if measures:
                 self._lock(self.directory)
             run = store.load(self.directory)
+            if measures and plan.margin != margin_of(run.manifest):
+                self._write_margin(run)
             refuse_other_machine(run, catalogue)
             refuse_other_sources(run, plan.cells, self._contents)
             self._notes += [f"set aside: {damage}" for damage in run.damaged]
@@ -139,8 +146,9 @@ class Engine:
                     self._contents.sources(Cell(block, name))
             for block, arms in self.schedule.launches(selected):
                 if monitor.stop():
-                    return
-                self._launch(block, arms, programs, monitor)
+                    break
+                self._launch(block, arms, Path(programs, file_name(block.name)), monitor)
+        user_cache.prune()
 
     @contextmanager
     def _checked_out(self, selected: Mapping[Block, Sequence[str]]) -> Iterator[None]:
@@ -162,6 +170,15 @@ class Engine:
         if reason:
             self._notes.append(f"not locked, so another process could measure it as well: {reason}")
 
+    def _write_margin(self, run: store.Run) -> None:
+        """Change the margin of a resumed run, which its report reads from the manifest."""
+        margin = {"margin": self.plan.margin, "margin_reason": self.plan.margin_reason}
+        manifest = run.manifest
+        store.write_manifest(
+            run.directory, {**manifest, "config": {**manifest["config"], **margin}}
+        )
+        self._lock(run.directory)  # the file that was locked is gone
+
     def _pass_on_notes(self, monitor: Monitor) -> None:
         while self._notes:
             monitor.note(f"{self.directory}: {self._notes.pop(0)}")
@@ -174,8 +191,8 @@ class Engine:
         self._lock(self.directory)
         return self.directory
 
-    def _launch(self, block: Block, arms: Sequence[str], programs: str, monitor: Monitor) -> None:
-        """Measure and store one launch of a block."""
+    def _launch(self, block: Block, arms: Sequence[str], programs: Path, monitor: Monitor) -> None:
+        """Measure and store one launch of a block, whose launches share a folder of programs."""
         run = self.directory.name if self.directory else "it"
         cells = [Cell(block, name) for name in arms]
         refuse_changed_files(cells, self._contents, self._read_contents(), run)
@@ -185,29 +202,46 @@ class Engine:
         number = state.next_launch
         monitor.begin(block, number, len(arms))
         began = time.monotonic()
+        # A launcher's processes may have other files.
+        own = arms if not number and self.catalogue["processes"] == 1 else ()
+        variants = self.plan.variants
+        keys = kept_cells.entry_keys(self._contents, self.catalogue, variants, block, own)
+        known = {} if self._options.cold else kept_cells.recall(keys, programs)
+        proved = (*state.proved(number), *known.keys() & set(own))
         try:
             attempts = run_block(
                 block,
                 arms,
                 self._settings(directory, programs),
                 lambda event: monitor.phase(block, event),
-                Launch(number, state.proved(number), looks.needs_more),
+                Launch(number, proved, looks.going_on),
             )
         finally:
             if "checkpoint" in self.plan.worker["phases"]:
                 shutil.rmtree(self._checkpoint_folder(directory), ignore_errors=True)
         state.seconds = time.monotonic() - began
+        try:
+            refuse_changed_files(cells, self._contents, self._read_contents(), directory.name)
+        except BadInput:  # nothing is known of the files that were measured
+            if proved:
+                raise
+            keys = {}
         samples = [row for attempt in attempts for row in attempt.samples]
         taken, verdicts = looks.finish(samples, number)
         blocks: list[BlockRow] = [attempt.block for attempt in attempts]
         blocks[0] = {**blocks[0], "looks": taken}
-        rows = [self._with_sources(block, row) for attempt in attempts for row in attempt.cells]
+        rows = [
+            self._with_sources(block, kept_cells.completed(row, known))
+            for attempt in attempts
+            for row in attempt.cells
+        ]
         traces = [row for attempt in attempts for row in attempt.traces]
         losses = [row for attempt in attempts for row in attempt.losses]
         with storing(directory, resume=directory.name):
             store.add_launch(directory, samples, rows, blocks, traces, losses)
         state.cells += rows
         monitor.end(block, number, [row["status"] for row in rows], verdicts)
+        kept_cells.remember(rows, keys, known, programs, directory.name)
 
     def _with_sources(self, block: Block, row: CellRow) -> CellRow:
         cell, contents = Cell(block, row["implementation"]), self._contents
@@ -219,7 +253,7 @@ class Engine:
         folder = directory if parent is None else Path(parent)
         return folder.resolve() / f"checkpoints-{directory.name}"
 
-    def _settings(self, directory: Path, programs: str) -> Settings:
+    def _settings(self, directory: Path, programs: Path) -> Settings:
         plan = self.plan
         folders = {
             "trace": {"logdir": str(PROFILES.resolve()), "run": directory.name},
@@ -237,7 +271,8 @@ class Engine:
             silence_s=plan.silence_s,
             hosts=self.hosts,
             variants={variant.name: variant for variant in plan.variants},
-            program_cache=programs,
+            unsupported=self.unsupported,
+            program_cache=str(programs),
         )
 
 

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from bench.records.paths import ROOT
+from bench.records.paths import CHECKOUT, ROOT
 
 _THREADS_A_DEVICE = 2
 """A device that waits in a collective blocks its thread. With one thread per device, the last
@@ -21,7 +21,9 @@ _PRIVATE = re.compile(r"ADDR|HOST|COMM_ID|IFNAME|TOKEN|SECRET|KEY|CERT")
 
 
 def child_environment() -> dict[str, str]:
-    """Return this process's environment with the checkout on PYTHONPATH."""
+    """Return this process's environment, with a checkout on PYTHONPATH."""
+    if not CHECKOUT:
+        return dict(os.environ)
     inherited = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([str(ROOT), inherited] if inherited else [str(ROOT)])
     return {**os.environ, "PYTHONPATH": path}

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Protocol, TypedDict
+from typing import TypedDict
 
 from bench.measure.environment import worker_cores, worker_environment
 from bench.measure.processes.group import LocalProcess, Process, free_port
+from bench.measure.processes.guarded import Hear
 from bench.records.messages import Catalogue, Job, Place
 from bench.records.variants import Variant
-
-Hear = Callable[[str | None], None]
-"""A callback for each line of a process's output, and for None after the last."""
 
 LOOPBACK = "127.0.0.1"
 
@@ -41,40 +38,24 @@ class StartOrder(Order):
     """Number of processes that share its host, itself included."""
 
 
-class Hosts(Protocol):
-    """The hosts of a run."""
+class Hosts:
+    """The hosts of a run: this one alone, unless a subclass has more."""
 
     def extend(self, catalogue: Catalogue) -> Catalogue:
-        """Add the resources of all hosts to what one process sees."""
-
-    def coordinator(self) -> str:
-        """Return a free `host:port` for the coordinator of a launch."""
-
-    def start(self, order: Order, rank: int, hear: Hear) -> Process:
-        """Start the launch's process of this rank."""
-
-    def close(self) -> None:
-        """End the run on all hosts."""
-
-
-class ThisHost:
-    """This host alone, with separate cores for each process as long as there are enough."""
-
-    def extend(self, catalogue: Catalogue) -> Catalogue:
-        """Return the catalogue as it is."""
+        """Add the resources of the other hosts to what this one sees."""
         return catalogue
 
     def coordinator(self) -> str:
-        """Return a free port of the loopback address."""
+        """Return a free `host:port` for the coordinator of a launch."""
         return f"{LOOPBACK}:{free_port(LOOPBACK)}"
 
     def start(self, order: Order, rank: int, hear: Hear) -> Process:
-        """Start the launch's process of this rank."""
+        """Start the launch's process of this rank, with cores of its own if possible."""
         neighbours = order["processes"]
         return start_process({**order, "rank": rank, "place": rank, "neighbours": neighbours}, hear)
 
     def close(self) -> None:
-        """Do nothing: there are no other hosts."""
+        """End the run on the other hosts."""
 
 
 def start_process(order: StartOrder, hear: Hear) -> LocalProcess:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,11 +24,28 @@ from bench.records.paths import REPORTS
 from bench.records.rows import SCHEMA, Manifest
 from bench.records.spelling import closest
 
+LAST = "last"
+"""Names the newest run wherever a stored run is named."""
+
+
+def folder_faults() -> list[str]:
+    """Return why nothing can be stored in reports/; empty if something can."""
+    folder = REPORTS.absolute()
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir():
+        return [f"{REPORTS}/ cannot be created: {folder} is a file"]
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return [f"{REPORTS}/ cannot be written: {folder} is read-only here; start elsewhere"]
+    return []
+
 
 def name_faults(name: str) -> list[str]:
     """List the reasons why a new run cannot have this name; empty if it can."""
     if Path(name).name != name:
         return [f"--run: {name!r} is not a plain name of a folder"]
+    if name == LAST:
+        return [f"--run: {LAST!r} stands for the newest run; choose another name"]
     if not (REPORTS / name).exists():
         return []
     is_run = (REPORTS / name / store.MANIFEST).is_file()
@@ -34,11 +54,15 @@ def name_faults(name: str) -> list[str]:
 
 
 def find_run(name: str) -> Path:
-    """Find the folder of a stored run by its name or path.
+    """Find the folder of a stored run by its name or path; `last` names the newest in reports/.
 
     Raises:
       BadInput: there is none.
     """
+    if name == LAST and (
+        starts := [_started(path) for path in REPORTS.glob(f"*/{store.MANIFEST}")]
+    ):
+        return max(starts)[1]
     folders = (REPORTS / name, Path(name))
     for folder in folders:
         if (folder / store.MANIFEST).is_file():
@@ -48,6 +72,14 @@ def find_run(name: str) -> Path:
             raise BadInput([f"{folder.as_posix()} is not a run: it has no {store.MANIFEST}"])
     known = sorted(path.parent.name for path in REPORTS.glob(f"*/{store.MANIFEST}"))
     raise BadInput([f"there is no run {name!r} in {REPORTS}/; {closest(name, known)}"])
+
+
+def _started(manifest: Path) -> tuple[str, Path]:
+    """Return when a run began and its folder; one that cannot be read is the oldest."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        began = datetime.fromisoformat(json.loads(manifest.read_bytes())["started_at"])
+        return began.astimezone(UTC).isoformat(), manifest.parent
+    return "", manifest.parent
 
 
 def resumed_options(options: Options) -> Options:
@@ -62,8 +94,10 @@ def resumed_options(options: Options) -> Options:
         fault = "a gate cannot be resumed: the working tree may have changed; start it again"
         raise BadInput([f"--resume: {fault}"])
     directory = find_run(options.resume)
-    # Files outside the checkout may have moved, so their paths may be given again.
+    # Files outside the checkout may have moved, so their paths may be given again. More of the same
+    # may be measured, and another difference may matter; everything else is what was measured.
     free = {"implementation_path", "workload_path", "checkpoint_dir", "dry_run", "distributed"}
+    free |= {"budget", "launches", "margin", "target_ci", "timeout", "silence"}
     given = options.to_json()
     faults = [
         f"--{name.replace('_', '-')}: a resumed run keeps the options it was started with"
@@ -110,7 +144,23 @@ def create_run(
     Raises:
       BadInput: another process has created the folder meanwhile.
     """
-    manifest: Manifest = {
+    manifest = describe_run(plan, options, catalogue, argv, gate)
+    try:
+        with storing(REPORTS):
+            return store.create(REPORTS, manifest)
+    except store.StoreError as error:
+        raise BadInput([str(error)]) from error
+
+
+def describe_run(
+    plan: Plan,
+    options: Options,
+    catalogue: Catalogue,
+    argv: Sequence[str],
+    gate: Mapping[str, Any] | None,
+) -> Manifest:
+    """Return the manifest of a run that starts now; see `create_run`."""
+    return {
         "schema": SCHEMA,
         "run": options.run or "",
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -130,11 +180,6 @@ def create_run(
         "environment": recorded_variables(),
         "git": describe_code(),
     }
-    try:
-        with storing(REPORTS):
-            return store.create(REPORTS, manifest)
-    except store.StoreError as error:
-        raise BadInput([str(error)]) from error
 
 
 def refuse_other_machine(run: store.Run, catalogue: Catalogue) -> None:

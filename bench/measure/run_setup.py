@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+from bench.analyse.verdicts import margin_of
+from bench.measure.base_versions import find_versions, is_requirement
 from bench.measure.catalogue import file_faults, read_catalogue
+from bench.measure.earlier_spread import earlier_spread
 from bench.measure.engine import Engine
 from bench.measure.hosts import Hosts
-from bench.measure.run_folder import resumed_options
+from bench.measure.run_folder import folder_faults, resumed_options
+from bench.measure.unsupported_cells import find_unsupported
 from bench.plan.base_revisions import find_bases, gated
 from bench.plan.distributed_config import DistributedConfig
-from bench.plan.matrix import make_plan
+from bench.plan.margins import resolved_margin
+from bench.plan.matrix import Plan, make_plan
 from bench.plan.options import Options
+from bench.records import store
+from bench.records.paths import REPORTS
 
 
 def set_up_run(options: Options, hosts: Hosts, *, measures: bool) -> Engine:
@@ -28,21 +37,48 @@ def set_up_run(options: Options, hosts: Hosts, *, measures: bool) -> Engine:
       ChildError: the devices and files of this machine cannot be listed.
       StoreError: the run to resume cannot be read.
     """
-    options = resumed_options(options)
+    typed, options = options, resumed_options(options)
     if options.base_revision is not None:
         options = gated(options)
     files = options.implementation_path, options.workload_path
     faults = file_faults(*files)
+    stuck = folder_faults() if measures else []
     if options.resume is not None:
         faults = [f"{fault}; give the current path of the run's file" for fault in faults]
     # Without the faulty files, the faults of everything else are found as well.
     catalogue = hosts.extend(read_catalogue() if faults else read_catalogue(*files))
-    plan = make_plan(options, catalogue, faults)
+    plan = make_plan(options, catalogue, [*faults, *stuck])
     bases = None
     if options.base_revision is not None:
-        bases = find_bases(options, catalogue, plan.implementations)
+        find = find_versions if is_requirement(options.base_revision) else find_bases
+        bases = find(options, catalogue, plan.implementations)
         plan = bases.reduced(plan)
-    return Engine(plan, options, catalogue, sys.argv[1:], bases, hosts, measures=measures)
+    elif options.resume is not None:
+        plan = _resumed(plan, typed, store.load(Path(options.resume)))
+    elif options.margin is None:
+        margin, reason = resolved_margin(plan, catalogue, REPORTS)
+        plan = replace(plan, margin=margin, margin_reason=reason)
+    if measures and options.resume is None:
+        plan = replace(plan, process_spread=earlier_spread(catalogue, REPORTS))
+    unsupported = {} if bases else find_unsupported(plan, catalogue)
+    return Engine(
+        plan, options, catalogue, sys.argv[1:], bases, hosts, unsupported, measures=measures
+    )
+
+
+def _resumed(plan: Plan, typed: Options, run: store.Run) -> Plan:
+    """Return the plan of a resumed run: as it was, but for more of it that is asked for now."""
+    then = run.manifest["config"]
+    kept: dict[str, Any] = {name: then[name] for name in ("process_spread",) if name in then}
+    if typed.margin is None:
+        kept |= {"margin": margin_of(run.manifest), "margin_reason": then.get("margin_reason", "")}
+    if typed.budget is not None and plan.budget_s is not None:
+        spent = sum(sum(row["seconds"].values()) for row in run.block_rows)
+        kept["budget_s"] = plan.budget_s + spent
+    if typed.launches is not None:
+        # The error of looks was divided by the launches that were planned; more use the reserve.
+        kept |= {"launches": int(then["launches"]), "passes": plan.launches}
+    return replace(plan, **kept)
 
 
 def with_config(options: Options, config: DistributedConfig) -> Options:

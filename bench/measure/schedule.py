@@ -11,17 +11,27 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from bench.analyse.verdicts import AlphaSpending, Claim, claims, compare
+from bench.analyse.verdicts import Claim, compare
 from bench.plan.base_revisions import Bases
 from bench.plan.matrix import Plan
 from bench.records.arms import TWIN, implementation_of, input_opponents
 from bench.records.cells import Block, Cell
+from bench.records.messages import LookEvent
 from bench.records.rows import Look, SampleRow
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from bench.analyse.process_spread import ProcessSpread, Series
+    from bench.analyse.sample_rounds import Rounds
     from bench.records.store import Run
+
+FEWEST_LAUNCHES = 2
+"""Launches that an arm takes part in, if so many are planned, however early it is settled: they
+show how much processes differ."""
+
+EXTENSION = 0.5
+"""Share of a launch's planned turns that may follow them, if they would probably decide."""
 
 MAX_LAUNCHES = 64
 """Limit on the launches of a block: its intervals are not expected to become narrow enough."""
@@ -39,6 +49,8 @@ class BlockState:
     """Cell rows of all launches."""
     seconds: float = 0.0
     """Wall time of the last launch."""
+    series: list[Series] = field(default_factory=list)
+    """Log ratios of each compared arm over at least two launches, an array a process."""
 
     @property
     def next_launch(self) -> int:
@@ -49,6 +61,13 @@ class BlockState:
     def failed(self) -> set[str]:
         """Implementations that failed in some launch; they are not tried again."""
         return {row["implementation"] for row in self.cells if row["status"] != "ok"}
+
+    @property
+    def settled(self) -> set[str]:
+        """Implementations about which the last look left nothing open."""
+        arms = set(self.looks[-1].get("settled", ())) if self.looks else set()
+        with_input = input_opponents({row["arm"] for row in self.samples})
+        return arms - {name for arm, name in with_input.items() if arm not in arms}
 
     def is_open(self, implementation: str, launches: int) -> bool:
         """Tell whether an implementation has fewer launches than this, and none that failed."""
@@ -78,6 +97,9 @@ class Schedule:
         self.blocks: defaultdict[str, BlockState] = defaultdict(BlockState)
         self.compared_cells: list[str] = []
         """Names of the cells that a gate compares with their base."""
+        self.sharing: float | None = None
+        """Among how many comparisons a block's error is divided, where not among its own; it need
+        not be whole. Only these comparisons matter then: see bench.commands.referee."""
         self._stored_s = 0.0
         """Wall time of the stored launches of a resumed run."""
 
@@ -97,7 +119,7 @@ class Schedule:
     @property
     def passes(self) -> int:
         """Launches that every block gets; a budget's others go where the interval is widest."""
-        return 1 if self.plan.budget_s is not None else self.plan.launches
+        return 1 if self.plan.budget_s is not None else max(self.plan.launches, self.plan.passes)
 
     @property
     def budget_left_s(self) -> float | None:
@@ -140,30 +162,65 @@ class Schedule:
             failed = self.blocks[widest.name].failed
             yield widest, [name for name in selected[widest] if name not in failed]
 
-    def claims(self, block: Block, samples: Sequence[SampleRow], alpha: float) -> dict[str, Claim]:
-        """Compare the arms of a block whose implementations have not failed.
+    def opponents(self, block: Block, samples: Sequence[SampleRow]) -> dict[str, str]:
+        """Return with which arm each one is compared whose implementation has not failed.
 
         Implementations are compared with the baseline, and arms with input with the same
-        implementation without it; all pairs share the error rate. In a gate, each implementation is
-        compared with its base, and all comparisons of the run share the error rate.
+        implementation without it. In a gate, each implementation is compared with its base.
         """
         failed = self.blocks[block.name].failed
         arms = {row["arm"] for row in samples if implementation_of(row["arm"]) not in failed}
         arms -= {TWIN}
         named = [name for name in self.plan.implementations if name in arms]
-        if not named and self.bases is None:
+        if self.bases is not None:
+            return self.bases.opponents(arms)
+        if not named:
             return {}
+        baseline = self._baseline(named)
+        return {arm: baseline for arm in named if arm != baseline} | input_opponents(arms)
+
+    def arranged(
+        self, block: Block, samples: Sequence[SampleRow], opponents: Mapping[str, str]
+    ) -> tuple[Rounds, ProcessSpread]:
+        """Arrange a block's samples, and learn from them how much processes differ."""
         # These take long to load, and planning a run does not need them.
         import pandas as pd  # noqa: PLC0415
 
+        from bench.analyse.process_spread import known, pooled  # noqa: PLC0415
         from bench.analyse.sample_rounds import Rounds  # noqa: PLC0415
 
-        rounds, margin = Rounds.of(pd.DataFrame(samples)), self.plan.margin
-        if self.bases is not None:
-            each = alpha / len(self.compared_cells)
-            return compare(rounds, self.bases.opponents(arms), each, margin)
-        baseline = self.plan.baseline if self.plan.baseline in named else named[0]
-        return claims(rounds, named, baseline, alpha, margin, input_opponents(arms))
+        rounds = Rounds.of(pd.DataFrame(samples))
+        if len(set(rounds.attempt.tolist())) > 1:
+            self.blocks[block.name].series = list(rounds.paired(opponents).values())
+        prior = known(self.plan.process_spread)
+        return rounds, pooled((state.series for state in self.blocks.values()), prior)
+
+    def claims(
+        self, opponents: Mapping[str, str], rounds: Rounds, process: ProcessSpread, alpha: float
+    ) -> dict[str, Claim]:
+        """Compare arms of a block with their opponents.
+
+        All comparisons of a block share the error rate; in a gate, those of the run.
+        """
+        each = alpha / self.family(opponents)
+        return compare(rounds, opponents, each, self.plan.margin, process)
+
+    def family(self, opponents: Mapping[str, str]) -> float:
+        """Return among how many comparisons the error of a block's looks is divided."""
+        return self.sharing or len(self.compared_cells) or max(len(opponents), 1)
+
+    def contenders(self, rounds: Rounds, process: ProcessSpread, alpha: float) -> set[str]:
+        """Return which may be the fastest of a block, while they may differ by the margin.
+
+        None where another question is asked: in a gate, and until intervals are narrow enough.
+        """
+        from bench.analyse.standings import rank  # noqa: PLC0415 (needs scipy)
+
+        if self.bases is not None or self.sharing or self.plan.target_ci is not None:
+            return set()
+        own = [arm for arm in rounds.arms if arm in self.plan.implementations]
+        standings = rank(rounds, own, alpha, process)
+        return set(standings.leaders) if standings.bound > 1 + self.plan.margin else set()
 
     def is_enough(self, claim: Claim) -> bool:
         """Tell whether a comparison needs no more samples."""
@@ -174,16 +231,30 @@ class Schedule:
     def _open(self, block: Block, arms: Sequence[str], launches: int) -> list[str]:
         """List the arms with fewer launches than this; in a gate, only complete pairs."""
         state = self.blocks[block.name]
-        names = [name for name in arms if state.is_open(name, launches)]
-        return names if self.bases is None else self.bases.paired(names)
+        settled = state.settled
+        # Variants and numbers of processes are compared by what all launches have in common.
+        across = len({(b.options.variant, b.options.processes) for b in self.plan.blocks}) > 1
+        fewest = launches if across else min(launches, FEWEST_LAUNCHES)
+        names = [n for n in arms if state.is_open(n, fewest if n in settled else launches)]
+        if self.bases is not None:
+            return self.bases.paired(names)
+        # The baseline is measured for the sake of the others.
+        return [] if settled and names == [self._baseline(arms)] else names
+
+    def _baseline(self, arms: Sequence[str]) -> str:
+        """Return with which of these arms the others are compared."""
+        return self.plan.baseline if self.plan.baseline in arms else arms[0]
 
     def _widest(self, selected: Iterable[Block], left_s: float) -> Block | None:
         """Return the block with the widest insufficient interval among those in the budget."""
         widths: dict[Block, float] = {}
         for block in selected:
             state = self.blocks[block.name]
-            if state.looks and state.seconds <= left_s and len(state.launches) < MAX_LAUNCHES:
-                for claim in self.claims(block, state.samples, state.looks[-1]["alpha"]).values():
+            opponents = self.opponents(block, state.samples)
+            more = state.seconds <= left_s and len(state.launches) < MAX_LAUNCHES
+            if state.looks and opponents and more:
+                found = self.arranged(block, state.samples, opponents)
+                for claim in self.claims(opponents, *found, state.looks[-1]["alpha"]).values():
                     if claim.ratio.error and not self.is_enough(claim):
                         widths[block] = max(widths.get(block, 0.0), claim.ratio.error)
         return max(widths, key=lambda block: widths[block], default=None)
@@ -193,36 +264,68 @@ class LaunchLooks:
     """The interim analyses (looks) of a block's samples during one launch."""
 
     def __init__(self, schedule: Schedule, block: Block) -> None:
-        plan, state = schedule.plan, schedule.blocks[block.name]
+        from bench.analyse.alpha_spending import AlphaSpending  # noqa: PLC0415 (needs scipy)
+
+        state = schedule.blocks[block.name]
         self._schedule, self._block = schedule, block
         self._earlier, self._earlier_looks = list(state.samples), len(state.looks)
-        self._is_last = len(state.launches) == plan.launches - 1
-        self._spending = AlphaSpending(plan.launches * plan.worker["rounds"], state.looks)
+        self._launches = len(state.launches)
+        self._spending = AlphaSpending(state.looks)
         self._attempts: set[str] = set()
+        self._progress = 1.0
+        self._settled: set[str] = set()
+        self._opponents: Mapping[str, str] = {}
 
-    def needs_more(self, rows: Sequence[SampleRow]) -> bool:
-        """Decide from the launch's samples so far whether it needs more rounds."""
-        self._attempts.add(rows[0]["attempt"])
-        if len(self._attempts) > 1:  # a worker died after a look: the alpha it spent is lost
-            return True
-        claims = self._look(rows, last=False)
-        return not claims or not all(map(self._schedule.is_enough, claims.values()))
+    def going_on(self, event: LookEvent) -> list[str]:
+        """List the arms that need more rounds, with those that they are compared with.
+
+        Beyond the planned turns, these are the arms that EXTENSION would probably settle.
+        """
+        rows, self._progress = event["rows"], event["progress"]
+        self._attempts |= {row["attempt"] for row in rows}
+        arms = list(dict.fromkeys(row["arm"] for row in rows))
+        late = self._progress >= 1
+        # If a worker died after a look, the alpha it spent is lost.
+        claims = self._look(rows) if len(self._attempts) == 1 else {}
+        if not claims:
+            return [] if late or (self._schedule.sharing and not self._opponents) else arms
+        # Turns cannot compare an arm that is measured alone.
+        needed = {arm for arm in arms if arm in claims and claims[arm].ratio.paired}
+        needed -= self._settled
+        if late:
+            left = (1 + EXTENSION) / self._progress
+            needed = {arm for arm in needed if 0 < claims[arm].to_decide <= left}
+        beside = {self._opponents[arm] for arm in needed} | {TWIN}
+        return [arm for arm in arms if arm in needed | beside] if needed else []
 
     def finish(self, rows: Sequence[SampleRow], launch: int) -> tuple[list[Look], dict[str, Claim]]:
         """Add the finished launch's samples to the block, and return its looks and the claims."""
-        claims = self._look(rows, last=self._is_last) if rows else {}
+        claims = self._look(rows) if rows else {}
         state = self._schedule.blocks[self._block.name]
         state.launches.add(launch)
         state.samples += rows
         state.looks = self._spending.looks
         return state.looks[self._earlier_looks :], claims
 
-    def _look(self, rows: Sequence[SampleRow], *, last: bool) -> dict[str, Claim]:
-        samples = [*self._earlier, *rows]
+    def _look(self, rows: Sequence[SampleRow]) -> dict[str, Claim]:
+        schedule, samples = self._schedule, [*self._earlier, *rows]
         turns = Counter((row["attempt"], row["round"]) for row in samples)
         rounds = sum(count > 1 for count in turns.values())  # a lone arm makes no comparison
-        alpha = self._spending.look(rounds, last_planned=last)
-        return self._schedule.claims(self._block, samples, alpha)
+        # Turns beyond the plan of the last launch are beyond that of the run.
+        left = schedule.plan.launches - self._launches
+        done = self._progress if left <= 1 else min(self._progress, 1.0)
+        progress = (self._launches + done) / schedule.plan.launches
+        self._opponents = schedule.opponents(self._block, samples)
+        alpha = self._spending.look(rounds, progress, schedule.family(self._opponents))
+        if not self._opponents:
+            return {}
+        arranged = schedule.arranged(self._block, samples, self._opponents)
+        claims = schedule.claims(self._opponents, *arranged, alpha)
+        if alpha:
+            enough = {arm for arm, one in claims.items() if schedule.is_enough(one)}
+            self._settled |= enough - schedule.contenders(*arranged, alpha)
+            self._spending.looks[-1]["settled"] = sorted(self._settled)
+        return claims
 
 
 def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:

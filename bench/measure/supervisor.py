@@ -6,24 +6,22 @@ is lost: the block runs again without it. Every retry removes at least one cell,
 
 from __future__ import annotations
 
+import json
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
-from bench.analyse.verdicts import look_rounds
-from bench.measure.hosts import Hosts, Order, ThisHost
+from bench.measure.hosts import Hosts, Order
 from bench.measure.processes.group import Group
 from bench.measure.worker_report import WorkerReport
 from bench.plan.presets import SILENCE_S
 from bench.records.cells import Block, Cell
-from bench.records.files import file_name
 from bench.records.host import load_average
-from bench.records.messages import ENOUGH, MORE, Job, PhaseEvent, WorkerSettings
+from bench.records.messages import Job, LookEvent, PhaseEvent, WorkerSettings
 from bench.records.rows import BlockRow, CellRow, LossRow, SampleRow, block_fields
 from bench.records.statuses import Status
 from bench.records.trace_rows import TraceRow
@@ -47,9 +45,12 @@ class Settings:
     """Limit on the time in which a worker shows no progress."""
     variants: Mapping[str, Variant] = field(default_factory=dict)
     """Variants by name."""
-    hosts: Hosts = field(default_factory=ThisHost)
+    hosts: Hosts = field(default_factory=Hosts)
+    unsupported: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By block and implementation, why it cannot run there, where that is known; or empty."""
     program_cache: str | None = None
-    """Folder of compiled programs that the launches share."""
+    """Folder of compiled programs that the launches of a block share; with another block's, those
+    would shorten its compile times."""
 
 
 @dataclass(frozen=True)
@@ -58,20 +59,22 @@ class Launch:
 
     number: int = 0
     proved: tuple[str, ...] = ()
-    """Implementations whose float64 proof an earlier launch has stored."""
-    needs_more: Callable[[list[SampleRow]], bool] = lambda _: True
-    """Decides at every look, from the launch's samples so far, whether to continue."""
+    """Implementations whose float64 proof an earlier launch or run has stored."""
+    going_on: Callable[[LookEvent], Sequence[str]] = lambda event: (
+        sorted({row["arm"] for row in event["rows"]}) if event["progress"] < 1 else []
+    )
+    """Chooses at every look the arms that need more rounds."""
 
 
 @dataclass(frozen=True)
 class Attempt:
     """The rows of one worker, which are stored together."""
 
-    samples: tuple[SampleRow, ...]
-    cells: tuple[CellRow, ...]
+    samples: Sequence[SampleRow]
+    cells: Sequence[CellRow]
     block: BlockRow
-    traces: tuple[TraceRow, ...]
-    losses: tuple[LossRow, ...] = ()
+    traces: Sequence[TraceRow] = ()
+    losses: Sequence[LossRow] = ()
 
 
 def run_block(
@@ -86,7 +89,46 @@ def run_block(
     Returns:
       The attempts to store; together they hold exactly one row for each cell.
     """
+    reasons = settings.unsupported.get(block.name, {})
+    if all(map(reasons.get, implementations)):
+        attempt = uuid.uuid4().hex[:12]
+        rows = [
+            _cell_row(block, attempt, launch.number, name, "unsupported", reasons[name])
+            for name in implementations
+        ]
+        load, started_at = load_average(), datetime.now(UTC).isoformat(timespec="seconds")
+        row = _empty_row(block, attempt, launch.number, started_at)
+        return [Attempt((), rows, {**row, "load_before": load, "load_after": load})]
     return _BlockRun(block, settings, progress, launch).run(list(implementations))
+
+
+def _cell_row(
+    block: Block, attempt: str, launch: int, name: str, status: Status, reason: str
+) -> CellRow:
+    """Make the row of a cell without figures."""
+    return {
+        "cell": Cell(block, name).name,
+        **block_fields(block, attempt, launch),
+        "implementation": name,
+        "status": status,
+        "reason": reason,
+    }
+
+
+def _empty_row(block: Block, attempt: str, launch: int, started_at: str) -> BlockRow:
+    """Make the row of a block in which nothing was measured; the load is to be filled in."""
+    return {
+        **block_fields(block, attempt, launch),
+        "baseline": "",
+        "rounds": 0,
+        "steps": 0,
+        "looks": [],
+        "started_at": started_at,
+        "seconds": {},
+        "ceilings": None,
+        "load_before": 0.0,
+        "load_after": 0.0,
+    }
 
 
 class _Worker:
@@ -127,7 +169,7 @@ class _Worker:
             "baseline": baseline if baseline in implementations else implementations[0],
             "proved": [name for name in implementations if name in run.launch.proved],
             # A cell that runs alone is compared with nothing.
-            "looks": [] if alone else look_rounds(settings.worker["rounds"]),
+            "looks": not alone,
             "ceilings": number == 0 and not alone and not run.without_ceilings,
             # The order of arms differs between blocks, but is the same in a repeated run.
             "seed": zlib.crc32(f"{run.block.name}/{number}".encode()),
@@ -138,15 +180,13 @@ class _Worker:
         if number:
             job["phases"] = {}
         if settings.program_cache is not None:
-            # A program cached in one block must not shorten the compile time in another.
-            folder = file_name(run.block.name)
-            job["program_cache"] = str(Path(settings.program_cache, folder))
+            job["program_cache"] = settings.program_cache
         return job
 
     def _hear(self, group: Group, rank: int, event: dict[str, Any]) -> None:
         self.report.hear(rank, event)
         if rank == 0 and event["event"] == "look":
-            group.answer(MORE if self.run.launch.needs_more(event["rows"]) else ENOUGH)
+            group.answer(json.dumps(self.run.launch.going_on(cast("LookEvent", event))))
         elif rank == 0 and event["event"] == "phase":
             self.run.progress(cast("PhaseEvent", event))
 
@@ -167,58 +207,34 @@ class _Worker:
         """Make a cell's row; its status defaults to that of the worker itself."""
         if status is None:
             status, reason = self.report.status, self.report.reason
-        return {
-            "cell": Cell(self.run.block, name).name,
-            **block_fields(self.run.block, self.attempt, self.run.launch.number),
-            "implementation": name,
-            "status": status,
-            "reason": reason,
-        }
+        return _cell_row(self.run.block, self.attempt, self.run.launch.number, name, status, reason)
 
     def block_row(self, *, measured: bool = True) -> BlockRow:
         """Make the block's row with the host's load; it is empty if the worker sent none."""
+        unmeasured = {"baseline": "", "rounds": 0, "steps": 0}
+        row = self.report.block or _empty_row(
+            self.run.block, self.attempt, self.run.launch.number, self._started_at
+        )
         load = {"load_before": self._load_before, "load_after": load_average()}
-        if self.report.block is not None:
-            row = {**self.report.block, **load}
-        else:
-            row = {
-                **block_fields(self.run.block, self.attempt, self.run.launch.number),
-                "looks": [],
-                "started_at": self._started_at,
-                "seconds": {},
-                "ceilings": None,
-                **load,
-            }
-            measured = False
-        if not measured:
-            row |= {"baseline": "", "rounds": 0, "steps": 0}
-        return cast("BlockRow", row)
+        return cast("BlockRow", {**row, **load, **({} if measured else unmeasured)})
 
     def result(self, cells: Iterable[CellRow], *, measured: bool = True) -> Attempt:
         """Make the attempt to store; cell rows of earlier, failed workers join it."""
-        rows = tuple(cast("CellRow", {**row, "attempt": self.attempt}) for row in cells)
+        rows = [cast("CellRow", {**row, "attempt": self.attempt}) for row in cells]
         block, report = self.block_row(measured=measured), self.report
         if not measured:
-            return Attempt((), rows, block, ())
-        return Attempt(
-            tuple(report.samples), rows, block, tuple(report.traces), tuple(report.losses)
-        )
+            return Attempt((), rows, block)
+        return Attempt(report.samples, rows, block, report.traces, report.losses)
 
 
+@dataclass
 class _BlockRun:
-    def __init__(
-        self,
-        block: Block,
-        settings: Settings,
-        progress: Callable[[PhaseEvent], None],
-        launch: Launch,
-    ) -> None:
-        self.block = block
-        self.settings = settings
-        self.progress = progress
-        self.launch = launch
-        self.without_ceilings = False
-        """Set once a worker has died while it measured them, because no cell is to blame."""
+    block: Block
+    settings: Settings
+    progress: Callable[[PhaseEvent], None]
+    launch: Launch
+    without_ceilings: bool = False
+    """Set once a worker has died while it measured them, because no cell is to blame."""
 
     def run(self, implementations: list[str]) -> list[Attempt]:
         ended: dict[str, CellRow] = {}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from bench.measure.processes.ask import signal_name
-from bench.measure.processes.group import End, Group
+from bench.measure.processes.group import FORGED, End, Group
 from bench.records.messages import Phase
 from bench.records.printable import readable
 from bench.records.rows import BlockRow, CellRow, LossRow, SampleRow
@@ -120,7 +120,8 @@ class WorkerReport:
             self.status, self.reason = self._failed_alone["status"], end.late
         elif end.late:
             held = "".join(f"; process {rank} was stopped" for rank in end.stopped)
-            self.status, self.reason = "timeout", end.late + during + held
+            cut = end.late.startswith(FORGED)
+            self.status, self.reason = "crashed" if cut else "timeout", end.late + during + held
         else:
             who = "the worker"
             if self.processes > 1:

@@ -83,19 +83,14 @@ class Bases:
             "new": list(self.new),
             "removed": list(self.removed),
             "repositories": [
-                {
-                    "base": repository.base,
-                    "head": repository.head,
-                    "dirty": repository.dirty,
-                    "files": [
-                        repository.relative(origin.path)
-                        for origin in self.origins.values()
-                        if origin.repository == repository
-                    ],
-                }
-                for repository in self._repositories()
+                {"base": one.base, "head": one.head, "dirty": one.dirty, "files": self._files(one)}
+                for one in self._repositories()
             ],
         }
+
+    def _files(self, repository: Repository) -> list[str]:
+        own = (origin for origin in self.origins.values() if origin.repository == repository)
+        return [repository.relative(origin.path) for origin in own]
 
     def _repositories(self) -> list[Repository]:
         return list(dict.fromkeys(origin.repository for origin in self.origins.values()))
@@ -136,16 +131,9 @@ def find_bases(options: Options, catalogue: Catalogue, selected: Sequence[str]) 
         faults.append(f"there is nothing to compare: {revision} has no {', '.join(new)}")
     if faults:
         raise BadInput(list(dict.fromkeys(faults)))  # files of a folder share a fault
-    return Bases(
-        revision=revision,
-        allow_undecided=int(allowed),
-        origins=origins,
-        new=tuple(new),
-        removed=() if options.implementations else _removed(folders, files),
-    )
-
-
-def _removed(folders: Mapping[Path, Repository], known: Collection[str]) -> tuple[str, ...]:
-    """Return the implementations that these folders had at the base and no folder has now."""
-    names = [name for folder, r in folders.items() for name in r.python_files(folder)]
-    return tuple(name for name in names if name not in known and not name.startswith("_"))
+    had: list[str] = []
+    if not options.implementations:
+        had = [name for folder, one in folders.items() for name in one.python_files(folder)]
+    # Of the implementations that these folders had at the base, those that no folder has now.
+    removed = tuple(name for name in had if name not in files and not name.startswith("_"))
+    return Bases(revision, int(allowed), origins, tuple(new), removed)

@@ -16,11 +16,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.plan.option_values import BadInput
 from bench.records.cells import Cell
 from bench.records.messages import BaseFile, Catalogue
-from bench.records.paths import ROOT
+from bench.records.paths import CHECKOUT, ROOT
 from bench.records.rows import Sources
 from bench.records.variants import Variant
 
@@ -31,6 +32,16 @@ BY_OPTIONS = "bench.contract.clipping"
 """A module that the step's options may add to a workload that does not import it."""
 
 _INSTALLED = {"site-packages", "dist-packages"}
+
+_OWN = {"bench", "implementations"}
+"""Packages of Lockstep, which may be installed beside others."""
+
+
+class Files(NamedTuple):
+    """Hashes of files, and the packages and modules that these import from elsewhere."""
+
+    hashes: dict[str, str]
+    elsewhere: set[str]
 
 
 class Contents:
@@ -52,20 +63,30 @@ class Contents:
         self._variants = {variant.name: dict(variant.variables) for variant in variants}
         self._bases = bases or {}
         self._implementations = {e["name"]: e["path"] for e in catalogue["implementations"]}
+        self._foreign = {e["name"]: e.get("foreign") for e in catalogue["implementations"]}
         self._workloads = {e["name"]: e["path"] for e in catalogue["workloads"]}
         self._implementation = cache(self._files_of_implementation)
         self._workload = cache(self._files_of_workload)
 
     def sources(self, cell: Cell) -> Sources:
-        """Return the hashes of a cell's files.
+        """Return the hashes of a cell's files; a cell without an implementation has none of it.
 
         Raises:
           BadInput: a file cannot be read.
         """
         return {
-            "implementation": self._implementation(cell.implementation),
-            "workload": self._workload(cell.block.workload),
+            "implementation": self._implementation(cell.implementation).hashes,
+            "workload": self._workload(cell.block.workload).hashes,
         }
+
+    def elsewhere(self, cell: Cell) -> set[str]:
+        """Return the packages that a cell's files import from where no files are hashed.
+
+        Raises:
+          BadInput: a file cannot be read.
+        """
+        files = self._implementation(cell.implementation), self._workload(cell.block.workload)
+        return files[0].elsewhere | files[1].elsewhere
 
     def key(self, cell: Cell) -> str:
         """Return the cell's key.
@@ -79,17 +100,20 @@ class Contents:
             *(block.size, str(block.mesh), block.batch),
             *(str(block.options), self._variants.get(block.options.variant)),
             *(catalogue["versions"], catalogue["platform"], catalogue["device_kind"]),
+            *filter(None, [self._foreign.get(cell.implementation)]),
         ]
-        return _hash(json.dumps(parts, sort_keys=True).encode())
+        return digest(json.dumps(parts, sort_keys=True).encode())
 
-    def _files_of_implementation(self, name: str) -> dict[str, str]:
+    def _files_of_implementation(self, name: str) -> Files:
+        if not name:
+            return Files({}, set())
         base = self._bases.get(name)
         if base is None:
-            return hashes(Path(self._implementations[name]))
-        return hashes(Path(base["path"]), roots=[_counterpart(root, base) for root in _roots()])
+            return read_files(Path(self._implementations[name]))
+        return read_files(Path(base["path"]), roots=[_counterpart(r, base) for r in _roots()])
 
-    def _files_of_workload(self, name: str) -> dict[str, str]:
-        return hashes(Path(self._workloads[name]), BY_OPTIONS)
+    def _files_of_workload(self, name: str) -> Files:
+        return read_files(Path(self._workloads[name]), BY_OPTIONS)
 
 
 def changed(cell: Cell, then: Sources, now: Sources) -> Iterator[str]:
@@ -102,7 +126,7 @@ def changed(cell: Cell, then: Sources, now: Sources) -> Iterator[str]:
                 yield f"{part} {name}" if file == f"{name}.py" else file
 
 
-def hashes(path: Path, *modules: str, roots: Sequence[Path] | None = None) -> dict[str, str]:
+def read_files(path: Path, *modules: str, roots: Sequence[Path] | None = None) -> Files:
     """Hash a file, further modules, and everything they import, directly or indirectly.
 
     Imports under computed names are not found.
@@ -117,8 +141,9 @@ def hashes(path: Path, *modules: str, roots: Sequence[Path] | None = None) -> di
     """
     roots = _roots() if roots is None else roots
     text = _read(path)
-    found = {path.name: _hash(text)}
+    found = {path.name: digest(text)}
     names = [*modules, *_imported(text, "")]
+    elsewhere = set[str]()
     while names:
         name = names.pop()
         for root in roots:
@@ -128,18 +153,22 @@ def hashes(path: Path, *modules: str, roots: Sequence[Path] | None = None) -> di
             label = file.relative_to(root).as_posix()
             if label not in found:
                 text = _read(file)
-                found[label] = _hash(text)
+                found[label] = digest(text)
                 package = name if file.name == "__init__.py" else name.rpartition(".")[0]
                 names += _imported(text, package)
             break
-    return dict(sorted(found.items()))
+        else:
+            if "." not in name:  # a part of a package follows its package
+                elsewhere.add(name)
+    return Files(dict(sorted(found.items())), elsewhere)
 
 
 def _roots() -> list[Path]:
     """Return the folders from which a worker imports, except installed packages."""
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     folders = [Path.cwd(), ROOT, *(Path(entry).resolve() for entry in inherited if entry)]
-    return [folder for folder in dict.fromkeys(folders) if not _INSTALLED & set(folder.parts)]
+    folders = list(dict.fromkeys(folders))
+    return [one for one in folders if one == ROOT or not _INSTALLED & set(one.parts)]
 
 
 def _counterpart(root: Path, base: BaseFile) -> Path:
@@ -159,6 +188,8 @@ def _read(path: Path) -> bytes:
 
 def _file(root: Path, name: str) -> Path | None:
     """Return a module's file below a folder, if there is one."""
+    if root == ROOT and not CHECKOUT and name.partition(".")[0] not in _OWN:
+        return None
     place = root.joinpath(*name.split("."))
     files = (place / "__init__.py", place.with_name(f"{place.name}.py"))
     return next((file for file in files if file.is_file()), None)
@@ -187,5 +218,6 @@ def _imported(text: bytes, package: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:DIGITS]
+def digest(content: bytes, digits: int = DIGITS) -> str:
+    """The first digits of the SHA-256 of a content."""
+    return hashlib.sha256(content).hexdigest()[:digits]

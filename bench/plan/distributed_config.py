@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal, Self, get_args
 
-import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from bench.records.mesh import AXES, MeshShape
@@ -134,21 +133,8 @@ class DistributedConfig(BaseModel):
             raise DistributedConfigError(faults)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Invert `to_dict`; missing fields get their defaults.
-
-        Raises:
-          DistributedConfigError: as for the class itself.
-        """
-        return cls(**values)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return every field as JSON values, with lists for tuples."""
-        return self.model_dump(mode="json")
-
-    @classmethod
     def from_toml(cls, text: str) -> Self:
-        """Invert `to_toml`; missing fields get their defaults.
+        """Read the text of a TOML file; missing fields get their defaults.
 
         Raises:
           DistributedConfigError: the text is not TOML, or as for the class itself.
@@ -158,10 +144,6 @@ class DistributedConfig(BaseModel):
         except tomllib.TOMLDecodeError as error:
             raise DistributedConfigError([f"this is not TOML: {error}"]) from None
         return cls(**values)
-
-    def to_toml(self) -> str:
-        """Return every field that is not None as TOML, which has no null."""
-        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None, **others: Any) -> Self:
@@ -178,8 +160,7 @@ class DistributedConfig(BaseModel):
 
         Raises:
           DistributedConfigError: a variable's value is wrong, or as for the class itself. A fault
-          in
-            a field that a variable sets names the variable.
+            in a field that a variable sets names the variable.
         """
         environment = os.environ if environment is None else environment
         found: dict[str, Any] = {
@@ -198,21 +179,15 @@ class DistributedConfig(BaseModel):
                 [f"{told.get(field, field)}:{fault}" for field, _, fault in parts]
             ) from None
 
-    def to_environment(self) -> dict[str, str]:
-        """Return the variables that `from_environment` reads."""
-        return {name: str(getattr(self, field)) for field, name in VARIABLES.items()}
-
     def get_data_parallel_size(self) -> int:
-        """Return the number of batch shards: the devices over those of tensor and pipeline."""
+        """Return the number of batch shards: the explicit mesh's, or the devices over the rest."""
+        if self.mesh_axis_names is not None and self.mesh_shape is not None:
+            return self.mesh().batch_shards
         return self.device_count // (self.tensor_parallel_size * self.pipeline_parallel_size)
 
     def is_main_process(self) -> bool:
         """Whether this process speaks for the whole run."""
         return self.rank == 0
-
-    def is_local_main_process(self) -> bool:
-        """Whether this process speaks for its node."""
-        return self.local_rank == 0
 
     @property
     def device_count(self) -> int:

@@ -50,24 +50,22 @@ def read_history(reports: Path, platform: str) -> History:
     for manifest in manifests[-_NEWEST_RUNS:]:
         # A run that cannot be read only makes the estimate rougher.
         with contextlib.suppress(store.StoreError, KeyError, OSError):
-            run = store.read(manifest.parent)
+            run = store.load(manifest.parent)
             if run.manifest["platform"] == platform:
                 history |= _overheads(run)
     return history
 
 
-def _overheads(run: store.Stored) -> History:
+def _overheads(run: store.Run) -> History:
     attempts = {(row["cell"], row["launch"]): row["attempt"] for row in run.cell_rows}
     counts = Counter(attempts.values())
-    return {
-        (
-            f"{row['workload']}-{row['size']}",
-            counts[row["attempt"]],
-            row["launch"] == 0,
-        ): sum(seconds for phase, seconds in row["seconds"].items() if phase not in _APART)
-        for row in run.blocks
-        if row["seconds"]
-    }
+    history: History = {}
+    for row in run.block_rows:
+        if row["seconds"]:
+            key = f"{row['workload']}-{row['size']}", counts[row["attempt"]], row["launch"] == 0
+            apart = (seconds for phase, seconds in row["seconds"].items() if phase not in _APART)
+            history[key] = sum(apart)
+    return history
 
 
 def block_seconds(block: Block, arms: int, plan: Plan, history: History, launch: int = 0) -> float:

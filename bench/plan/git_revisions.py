@@ -69,10 +69,9 @@ def find_repository(folder: Path, revision: str) -> Repository:
         base = git(root, *wanted, f"{revision}^{{commit}}").strip()
     except RevisionError as error:
         raise RevisionError(f"{revision!r} is not a revision of {root}{_hint(root)}") from error
-    try:
+    head = ""
+    with contextlib.suppress(RevisionError):
         head = git(root, *wanted, "HEAD^{commit}").strip()
-    except RevisionError:
-        head = ""
     return Repository(root, base, head, dirty=_changed(root))
 
 
@@ -90,18 +89,14 @@ def worktrees(repositories: Sequence[Repository]) -> Iterator[dict[Path, Path]]:
         top = Path(temporary).resolve()
         places = {r.root: top / str(number) for number, r in enumerate(repositories)}
         try:
-            for repository in repositories:
-                place = str(places[repository.root])
+            for one in repositories:
                 # Hooks do not expect this checkout.
-                git(
-                    repository.root,
-                    *("-c", f"core.hooksPath={os.devnull}", "worktree", "add", "--quiet"),
-                    *("--detach", place, repository.base),
-                )
+                add = ("-c", f"core.hooksPath={os.devnull}", "worktree", "add", "--quiet")
+                git(one.root, *add, "--detach", str(places[one.root]), one.base)
             yield places
         finally:
-            for repository in repositories:
-                _remove(repository.root, places[repository.root])
+            for root, place in places.items():
+                _remove(root, place)
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -146,17 +141,13 @@ def _changed(root: Path) -> bool:
 
     Other new files are output, such as the run's own folder.
     """
-    changes = git(
-        *(root, "--no-optional-locks", "status", "--porcelain", "-z", "--untracked-files=all")
-    ).split("\0")
+    status = ("--no-optional-locks", "status", "--porcelain", "-z", "--untracked-files=all")
+    changes = git(root, *status).split("\0")
     return any(not line.startswith("??") or line.endswith(".py") for line in changes if line)
 
 
 def _hint(root: Path) -> str:
-    try:
-        shallow = git(root, "rev-parse", "--is-shallow-repository").strip() == "true"
-    except RevisionError:
-        shallow = False
-    if not shallow:
-        return ""
-    return ", which is a shallow clone: fetch the revision, or clone with the whole history"
+    with contextlib.suppress(RevisionError):
+        if git(root, "rev-parse", "--is-shallow-repository").strip() == "true":
+            return ", which is a shallow clone: fetch the revision, or clone with the whole history"
+    return ""

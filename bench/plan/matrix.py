@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bench.plan import presets
 from bench.plan.option_values import BadInput
 from bench.plan.options import READERS, Options, flag
-from bench.plan.presets import (
-    CPU_DEVICES,
-    DEFAULT_BATCHES,
-    FALLBACK_BATCH,
-    PRESET_TABLE,
-    PRESETS,
-    PROFILE_STEPS,
-    REGRESS,
-    SILENCE_S,
-    Preset,
-)
+from bench.plan.presets import PRESETS, Preset
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.messages import Catalogue, WorkerSettings, WorkloadEntry
@@ -32,7 +23,7 @@ from bench.records.variants import Variant
 T = TypeVar("T")
 
 REFERENCE = "python_loop"
-"""The one implementation that bench names: the default baseline."""
+"""The one implementation that bench names: the baseline where none is typed."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +51,12 @@ class Plan:
     """The longest that one worker process may take."""
     silence_s: float
     """The longest that it may show no progress."""
+    margin_reason: str = ""
+    """Why it is the margin, if no option names it."""
+    passes: int = 0
+    """Launches that a resumed run gets, where they are more than was planned."""
+    process_spread: dict[str, float] | None = None
+    """`sd` and `freedom` of the ProcessSpread that earlier runs here show; None if none does."""
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -75,8 +72,7 @@ class Plan:
     @property
     def modes(self) -> list[str]:
         """Modes in which the state of every implementation is saved."""
-        modes: list[str] = self._phase("checkpoint").get("modes", [])
-        return modes
+        return [*self._phase("checkpoint").get("modes", [])]
 
     def _phase(self, name: str) -> dict[str, Any]:
         return self.worker["phases"].get(name, {})
@@ -84,6 +80,7 @@ class Plan:
     @property
     def config(self) -> dict[str, object]:
         """The resolved options, as the manifest stores them."""
+        worker = self.worker
         return {
             "workloads": _unique(f"{block.workload}-{block.size}" for block in self.blocks),
             "implementations": list(self.implementations),
@@ -94,12 +91,14 @@ class Plan:
             "scaling": self.scaling,
             "baseline": self.baseline,
             "launches": self.launches,
-            "rounds": self.worker["rounds"],
-            "seconds": self.worker["seconds"],
+            "rounds": worker["rounds"],
+            "seconds": worker["seconds"],
             "margin": self.margin,
+            "margin_reason": self.margin_reason,
+            "process_spread": self.process_spread,
             "budget": self.budget_s,
             "target_ci": self.target_ci,
-            "inputs": self.worker["inputs"],
+            "inputs": worker["inputs"],
             "checkpoints": self.modes,
             "profile_steps": self._phase("trace").get("steps", 0),
             "train_steps": self._phase("train").get("steps", 0),
@@ -159,24 +158,16 @@ class _Planner:
         self.faults.append(f"{flag(name)}: {text}")
 
     def plan(self) -> Plan:
-        default = REGRESS if self.options.base_revision else PRESETS[0]
+        default = presets.REGRESS if self.options.base_revision else PRESETS[0]
         name = self.read("preset") or default
-        preset = PRESET_TABLE[name]
+        preset = presets.PRESET_TABLE[name]
         implementations = self.implementations()
         baseline = self.baseline(implementations)
-        workloads = self.workloads(preset)
-        meshes = self.meshes(preset)
         scaling = self.read("scaling") or preset.scaling
-        batches = self.read("batch_sizes")
         variants = self.variants()
-        step_options = self.step_options(preset, variants)
-        blocks: dict[Block, None] = {}
-        for workload, size in workloads:
-            global_batches = batches or _default_batches(f"{workload}-{size}", preset, meshes)
-            for options in step_options:
-                for batch, mesh in _placed(global_batches, meshes, scaling):
-                    spread = replace(options, processes=min(options.processes, mesh.size))
-                    blocks[Block(workload, size, mesh, batch, spread)] = None
+        parts = preset.parts or (preset,)
+        blocks = _unique(block for part in parts for block in self.blocks(part, scaling, variants))
+        self.faults = _unique(self.faults)  # each part may have found the same
         self.check_batches(blocks)
         self.check_processes(blocks)
         return Plan(
@@ -200,8 +191,19 @@ class _Planner:
             budget_s=self.read("budget"),
             target_ci=self.read("target_ci"),
             timeout_s=self.read("timeout"),
-            silence_s=self.read("silence") or SILENCE_S,
+            silence_s=self.read("silence") or presets.SILENCE_S,
         )
+
+    def blocks(self, preset: Preset, scaling: str, variants: Sequence[Variant]) -> Iterator[Block]:
+        """Cross the workloads, meshes, batches and step options of a preset without parts."""
+        meshes, batches = self.meshes(preset), self.read("batch_sizes")
+        step_options = self.step_options(preset, variants)
+        for workload, size in self.workloads(preset) if meshes else ():
+            global_batches = batches or _default_batches(f"{workload}-{size}", preset, meshes)
+            for options in step_options:
+                for batch, mesh in _placed(global_batches, meshes, scaling):
+                    spread = replace(options, processes=min(options.processes, mesh.size))
+                    yield Block(workload, size, mesh, batch, spread)
 
     def variants(self) -> list[Variant]:
         variants: dict[str, Variant] = {}
@@ -221,7 +223,7 @@ class _Planner:
         return [
             StepOptions(precision, count, self.options.remat, clip_norm, variant, spread)
             for precision in self.read("precision") or preset.precisions
-            for count in self.read("microbatches") or [1]
+            for count in self.read("microbatches") or [preset.microbatches]
             for variant in ("", *(variant.name for variant in variants))
             for spread in processes
         ]
@@ -235,7 +237,7 @@ class _Planner:
         """The settings of the phases after the rounds that are wanted."""
         phases: dict[str, dict[str, Any]] = {}
         if self.options.profile:
-            phases["trace"] = {"steps": self.read("profile_steps") or PROFILE_STEPS}
+            phases["trace"] = {"steps": self.read("profile_steps") or presets.PROFILE_STEPS}
         elif self.options.profile_steps is not None:
             self.fault("profile_steps", "has an effect with --profile only")
         if modes := self._needing_package("checkpoint"):
@@ -253,26 +255,29 @@ class _Planner:
         missing = why_missing(option, self.catalogue)
         if getattr(self.options, option) and missing:
             self.faults.append(missing)
-        values: list[str] = self.read(option)
-        return values
+        return [*self.read(option)]
 
     def implementations(self) -> list[str]:
         entries = {entry["name"]: entry for entry in self.catalogue["implementations"]}
+        named = self.options.implementations
         outside = [name_of(path) for path in self.options.implementation_path]
-        chosen = []
-        for name in _unique([*self.options.implementations, *outside] or entries):
-            if name in entries:
-                chosen.append(name)
-            elif name not in outside:  # a fault of the path itself is reported already
-                self.fault("implementations", f"unknown {name!r}; {closest(name, entries)}")
-        if not self.options.implementations and outside:
-            # A file that is named by its path is compared with every implementation there is.
-            chosen = _unique([*entries, *chosen])
-        # In the order of the catalogue, so that a plan does not depend on how it was typed.
-        return [name for name in entries if name in chosen]
+        chosen = [*named, *outside]
+        if outside and not named:
+            # A file that is named by its path alone is compared with the baseline.
+            baseline = self.options.baseline or REFERENCE
+            chosen = [*(name for name in (baseline,) if name in entries), *outside]
+        for name in _unique(chosen):
+            if name not in entries:
+                if name not in outside:  # a fault of the path itself is reported already
+                    self.fault("implementations", f"unknown {name!r}; {closest(name, entries)}")
+            elif error := entries[name]["error"]:
+                self.faults.append(f"implementation {name} ({entries[name]['path']}): {error}")
+        # Foreign ones need packages, and start processes, that few runs ask for.
+        own = [name for name, entry in entries.items() if "foreign" not in entry]
+        return [name for name in _unique(chosen or own) if name in entries]
 
     def baseline(self, implementations: Sequence[str]) -> str:
-        preferred = (REFERENCE, *self.options.implementations, *implementations)
+        preferred = (*self.options.implementations, REFERENCE, *implementations)
         default = next((name for name in preferred if name in implementations), "")
         name = self.options.baseline
         if name is None or not implementations:
@@ -286,44 +291,37 @@ class _Planner:
     def workloads(self, preset: Preset) -> list[tuple[str, str]]:
         entries = {entry["name"]: entry for entry in self.catalogue["workloads"]}
         outside = [name_of(path) for path in self.options.workload_path]
-        names = self.options.workloads or preset.workloads or tuple(entries)
+        names = self.options.workloads
+        if not outside:  # a file that is named by its path alone is what to measure
+            names = names or preset.workloads or tuple(entries)
         chosen = (self._workload(text, entries, outside) for text in _unique([*names, *outside]))
         return _unique(workload for workload in chosen if workload is not None)
 
     def _workload(
         self, text: str, entries: dict[str, WorkloadEntry], outside: Sequence[str]
     ) -> tuple[str, str] | None:
-        if text in entries:
-            self._check_import(entries[text])
-            return text, entries[text]["default"]
-        for name, entry in entries.items():
-            if text.startswith(f"{name}-"):
-                size = text.removeprefix(f"{name}-")
-                self._check_import(entry)
-                if size in entry["sizes"] or entry["error"]:
-                    return name, size
-                hint = closest(size, entry["sizes"])
-                self.fault("workloads", f"{name} has no size {size!r}; {hint}")
-                return None
-        if text not in outside:
+        name = max((n for n in entries if f"{text}-".startswith(f"{n}-")), key=len, default="")
+        if name:
+            entry = entries[name]
+            # A workload's sizes decide what to measure. An implementation that cannot be imported
+            # fails in its own cells alone.
+            if entry["error"]:
+                path, error = entry["path"], entry["error"]
+                self.faults.append(f"workload {name} ({path}) cannot be imported: {error}")
+            size = entry["default"] if text == name else text.removeprefix(f"{name}-")
+            if size in entry["sizes"] or entry["error"]:
+                return name, size
+            hint = closest(size, entry["sizes"])
+            self.fault("workloads", f"{name} has no size {size!r}; {hint}")
+        elif text not in outside:
             known = list(entries)
             known += [f"{name}-{size}" for name in entries for size in entries[name]["sizes"]]
             self.fault("workloads", f"unknown {text!r}; {closest(text, known)}")
         return None
 
-    def _check_import(self, entry: WorkloadEntry) -> None:
-        """Require that a workload can be imported, because its sizes decide what to measure.
-
-        An implementation that cannot be imported fails in its own cells alone.
-        """
-        if entry["error"]:
-            self.faults.append(
-                f"workload {entry['name']} ({entry['path']}) cannot be imported: {entry['error']}"
-            )
-
     def device_limit(self) -> int:
         """The most devices that a mesh may have."""
-        count = CPU_DEVICES if self.virtual else self.catalogue["device_count"]
+        count = presets.CPU_DEVICES if self.virtual else self.catalogue["device_count"]
         limit: int = self.read("devices") or count
         if limit > count and not self.virtual:
             self.fault("devices", f"there are {count}, not {limit}")
@@ -331,6 +329,8 @@ class _Planner:
 
     def meshes(self, preset: Preset) -> list[MeshShape]:
         limit = self.device_limit()
+        if preset.meshes and not self.options.meshes:
+            return [mesh for mesh in map(MeshShape.parse, preset.meshes) if mesh.size <= limit]
         if not self.options.meshes:
             if self.virtual and not preset.past_cores and self.options.devices is None:
                 limit = min(limit, max(2, self.catalogue["usable_cores"]))
@@ -374,7 +374,7 @@ def name_of(path: str) -> str:
 
 def _default_batches(workload: str, preset: Preset, meshes: Sequence[MeshShape]) -> list[int]:
     """The preset's batches, rounded up to what every mesh can split."""
-    batch = DEFAULT_BATCHES.get(workload, FALLBACK_BATCH)
+    batch = presets.default_batch(workload)
     shards = math.lcm(*(mesh.batch_shards for mesh in meshes))
     return [math.ceil(batch * factor / shards) * shards for factor in preset.batch_factors]
 

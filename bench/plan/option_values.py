@@ -28,18 +28,6 @@ def collected(faults: list[str], read: Callable[[str], T], text: str) -> T | Non
         return None
 
 
-def read_option(option: str, read: Callable[[str], T], text: str) -> T:
-    """Read the value of an option by one of the readers below.
-
-    Raises:
-      BadInput: the reader raised ValueError.
-    """
-    try:
-        return read(text)
-    except ValueError as error:
-        raise BadInput([f"{option}: {error}"]) from error
-
-
 def whole(text: str) -> int:
     """Read a positive whole number."""
     if text.isascii() and text.isdigit() and int(text) > 0:

@@ -7,8 +7,8 @@ them, so that all faults of a command line are reported in one message.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
-from dataclasses import Field, asdict, dataclass, field, fields
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from bench.plan.option_values import choice, positive, share, whole
@@ -19,61 +19,6 @@ from bench.records.mesh import MeshShape
 from bench.records.variants import Variant
 
 SCALINGS = ("strong", "weak", "both")
-
-_RUN_EXAMPLES = """\
-examples:
-  python -m bench run
-  python -m bench run --workloads mlp gpt2-nano --meshes data=1 data=2
-  python -m bench run --implementations python_loop NAME --scaling both --rounds 32
-  python -m bench run --implementation-path ../mine.py -k "mine or python_loop"
-  python -m bench run --preset standard --dry-run
-  python -m bench run --resume NAME
-
-Options of pytest and pytest-benchmark work too: -k EXPR (names as shown by --collect-only,
-with `=`: -k "data=2 and python_loop"), -x, --collect-only, --benchmark-autosave,
---benchmark-compare.
-
-exit codes:
-  0  every cell is ok, or unsupported by its implementation
-  1  a cell is wrong or implausible, ran out of memory, timed out or crashed
-  2  interrupted; everything measured is stored: continue with --resume
-  3  Lockstep itself failed, for example because the disk is full
-  4  bad input; nothing was run
-  5  nothing selected
-"""
-
-_REGRESS_TEXT = """\
-Measure the working tree and an earlier revision of it side by side: each implementation and its
-base take turns in the same processes, so that the host's noise hits both alike. The base is a
-temporary git worktree; its implementations bring their own helper modules
-(bench/contract/placement.py, or your own package in your repository). The workload, the proof and
-the clock are those of the working tree for both, and what a file sets for its whole process
-(jax.config, environment variables) holds for both. A file given by --implementation-path is looked
-up in the repository that contains it, and compared alone unless --implementations names others.
-
-A regression is a verdict of `slower`. The chance of any wrong verdict in the whole run is at most
-1 %, however many comparisons there are and however often their samples are looked at; a difference
-that is surely within the margin is no regression."""
-
-_REGRESS_EXAMPLES = """\
-examples:
-  python -m bench regress main
-  python -m bench regress HEAD~1 --workloads mlp --meshes data=2 -k "jit_spmd"
-  python -m bench regress origin/main --implementation-path steps/mine.py --budget 600
-
-By default: quick's workloads and meshes, 3 launches of up to 64 rounds. Every option of
-`python -m bench run` works, except --resume. -k and the like select implementations of the working
-tree; their bases are measured with them. Beside the report, the run's folder holds regress.md, a
-summary for a pull request.
-
-exit codes:
-  0    no regression
-  1    an implementation is slower than its base
-  2    more than N comparisons are undecided (--allow-undecided N)
-  3    broken: an implementation that was right at the base is not now; or Lockstep itself failed
-  4    bad input: an unknown revision, no git repository, nothing to compare; nothing was run
-  130  interrupted; everything measured is stored
-"""
 
 
 def _option(
@@ -121,7 +66,10 @@ class Options:
         action="extend",
     )
     implementations: tuple[str, ...] = _option(
-        "NAME", "files of implementations/, without .py (default: all)", action="extend"
+        "NAME",
+        "files of implementations/, without .py, the baseline first (default: all; with "
+        "--implementation-path, the baseline alone)",
+        action="extend",
     )
     meshes: tuple[str, ...] = _option(
         "MESH",
@@ -194,20 +142,24 @@ class Options:
     )
     launches: str | None = _option(
         "N",
-        "fresh processes that each block is measured in; their spread is part of the intervals",
+        "fresh processes that each block is measured in, whose spread is part of the intervals; "
+        "an arm that two have settled is left out of the others",
         whole,
     )
     rounds: str | None = _option(
         "N",
-        "the most turns of every implementation in a launch; "
-        "fewer where 16, 32, 64 ... decide every comparison",
+        "turns of every implementation in a launch, on average: after 16, 32, 64 ... rounds, arms "
+        "that are settled leave their turns to the others",
         whole,
     )
     seconds: str | None = _option(
         "S", "measuring time of that many rounds, in seconds", positive("seconds")
     )
     margin: str | None = _option(
-        "PERCENT", "difference of step times that is too small to matter (default: 2)", share
+        "PERCENT",
+        "difference of step times that is too small to matter (default: what the preset can "
+        "resolve on this machine; 2 in a gate)",
+        share,
     )
     budget: str | None = _option(
         "SECONDS",
@@ -224,7 +176,7 @@ class Options:
     baseline: str | None = _option(
         "NAME",
         "implementation that ratios are taken against "
-        "(default: python_loop, else the first implementation that is selected)",
+        "(default: the first of --implementations; without that option, python_loop)",
     )
     input: tuple[str, ...] = _option(
         "WAY",
@@ -253,6 +205,11 @@ class Options:
         "and compare their loss curves",
         whole,
     )
+    cold: bool = _option(
+        "",
+        "prove and compile also what an earlier run did, with the same files and environment",
+        action="store_true",
+    )
     timeout: str | None = _option(
         "SECONDS",
         "the longest that a worker process may take for a block (default: no limit)",
@@ -266,12 +223,14 @@ class Options:
     )
     implementation_path: tuple[str, ...] = _option(
         "FILE",
-        "also run this file, which need not be in implementations/; repeatable",
+        "run this file, which need not be in implementations/, beside --implementations or else "
+        "the baseline; repeatable",
         action="append",
     )
     workload_path: tuple[str, ...] = _option(
         "FILE",
-        "also run this workload, which need not be in bench/contract/workloads/; repeatable",
+        "run this workload, which need not be in bench/contract/workloads/, beside those of "
+        "--workloads; repeatable",
         action="append",
     )
     run: str | None = _option("NAME", "name of the run's folder in reports/")
@@ -306,8 +265,6 @@ class Options:
         return cls(**values)
 
 
-_RUN = [one for one in fields(Options) if "gate" not in one.metadata]
-_GATE = [one for one in fields(Options) if "gate" in one.metadata]
 READERS = {one.name: one.metadata["read"] for one in fields(Options)}
 """Readers of the values, by the option's name; each raises ValueError."""
 
@@ -317,18 +274,19 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def add_options(add: Callable[..., Any]) -> None:
-    """Declare every option of a run by `add`, which takes what argparse's add_argument takes."""
-    _declare(_RUN, add)
+def add_options(
+    add: Callable[..., Any], *, gate: bool = False, without: Collection[str] = ()
+) -> None:
+    """Declare the options of a run, or with `gate` those that only a regress run takes.
 
-
-def add_regress_options(add: Callable[..., Any]) -> None:
-    """Declare the options that only a regress run takes."""
-    _declare(_GATE, add)
-
-
-def _declare(options: Iterable[Field[Any]], add: Callable[..., Any]) -> None:
-    for option in options:
+    Args:
+      add: takes what argparse's add_argument takes.
+      gate: which options.
+      without: names of options to leave out.
+    """
+    for option in fields(Options):
+        if option.metadata.get("gate", False) != gate or option.name in without:
+            continue
         settings = option.metadata["settings"]
         if settings["action"] in ("extend", "append"):
             settings = {**settings, "default": []}
@@ -340,35 +298,8 @@ def read_options(namespace: argparse.Namespace) -> Options:
     """Collect the options from parsed arguments. Several values in one quoted string are split."""
     values: dict[str, Any] = {}
     for option in fields(Options):
-        value: Any = getattr(namespace, f"lockstep_{option.name}", None)
+        value: Any = getattr(namespace, f"lockstep_{option.name}", option.default)
         if option.metadata["settings"]["action"] == "extend":
             value = [word for text in value for word in text.split()]
         values[option.name] = tuple(value) if isinstance(value, list) else value
     return Options(**values)
-
-
-def help_text() -> str:
-    """The page of `python -m bench run --help`."""
-    text = "Prove and time every implementation in every block, then write a report."
-    return _parser("run", text, _RUN_EXAMPLES, _RUN).format_help()
-
-
-def regress_help_text() -> str:
-    """The page of `python -m bench regress --help`."""
-    options = [option for option in _RUN if option.name != "resume"] + _GATE
-    parser = _parser("regress", _REGRESS_TEXT, _REGRESS_EXAMPLES, options)
-    parser.add_argument("BASE_REV", help="revision to compare with: a branch, tag or commit")
-    return parser.format_help()
-
-
-def _parser(
-    command: str, description: str, epilog: str, options: Iterable[Field[Any]]
-) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=f"python -m bench {command}",
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    _declare(options, parser.add_argument)
-    return parser

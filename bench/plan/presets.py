@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-PRESETS = ("quick", "standard", "full")
+PRESETS = ("quick", "standard", "full", "strategies")
 
 CPU_DEVICES = 8
 """Largest default mesh without an accelerator, where devices are virtual."""
 
-DEFAULT_BATCHES = {"linear-base": 1024, "mlp-base": 256, "gpt2-nano": 16, "gpt2-124m": 8}
+DEFAULT_BATCHES = {
+    "linear-base": 1024, "mlp-base": 256, "gpt2-nano": 16, "gpt2-124m": 8, "gpt2-nano-512": 8,
+    "gpt2-nano-2048": 2, "gpt2-deep": 16, "moe-nano": 16,
+}  # fmt: skip
 """Global batch at strong scaling, by workload and size: large enough that a step on one CPU core
 takes milliseconds, small enough that `quick` stays quick."""
-
-FALLBACK_BATCH = 64
 
 REGRESS = "regress"
 """The preset of a regress run where none is asked for."""
@@ -40,42 +41,47 @@ class Preset:
     seconds: float
     past_cores: bool
     """Whether default meshes of virtual devices have more of them than there are cores."""
+    meshes: tuple[str, ...] = ()
+    """Those that the devices allow are measured; empty: `data` alone, by powers of two."""
+    microbatches: int = 1
+    parts: tuple[Preset, ...] = ()
+    """Presets whose blocks make up this one's."""
 
 
+_QUICK = Preset(
+    workloads=("linear", "mlp"), batch_factors=(1,), precisions=("fp32",), scaling="strong",
+    launches=1, rounds=48, seconds=8.0, past_cores=False,
+)  # fmt: skip
+_STANDARD = replace(
+    _QUICK, workloads=("linear", "mlp", "gpt2-nano"), batch_factors=(1, 4), scaling="both",
+    launches=3, rounds=64, past_cores=True,
+)  # fmt: skip
 PRESET_TABLE = {
-    "quick": Preset(
-        workloads=("linear", "mlp"),
-        batch_factors=(1,),
-        precisions=("fp32",),
-        scaling="strong",
-        launches=1,
-        rounds=32,
-        seconds=8.0,
-        past_cores=False,
+    "quick": _QUICK,
+    "standard": _STANDARD,
+    # Not fp16: without a scaled loss, not every batch has gradients that it can hold.
+    "full": replace(
+        _STANDARD, workloads=(), precisions=("fp32", "bf16"), launches=5, rounds=128, seconds=30.0
     ),
-    "standard": Preset(
-        workloads=("linear", "mlp", "gpt2-nano"),
-        batch_factors=(1, 4),
-        precisions=("fp32",),
-        scaling="both",
-        launches=3,
-        rounds=64,
-        seconds=8.0,
-        past_cores=True,
+    # A small block of each kind of strategy, on a mesh that it is for.
+    "strategies": replace(
+        _QUICK,
+        parts=tuple(
+            replace(_QUICK, workloads=(workload,), meshes=meshes, microbatches=count)
+            for workload, meshes, count in (
+                ("mlp", (), 1),
+                ("gpt2-nano", ("data=1,fsdp=2,model=2",), 1),
+                ("gpt2-nano-512", ("data=1,context=2",), 1),
+                ("gpt2-deep", ("data=1,pipe=2",), 8),
+                ("moe", ("data=1,expert=2",), 1),
+            )
+        ),
     ),
-    "full": Preset(
-        workloads=(),
-        batch_factors=(1, 4),
-        # Not fp16: without a scaled loss, not every batch has gradients that it can hold.
-        precisions=("fp32", "bf16"),
-        scaling="both",
-        launches=5,
-        rounds=128,
-        seconds=30.0,
-        past_cores=True,
-    ),
+    # More rounds than quick: a gate that is left undecided is of no use, and looks end it early.
+    REGRESS: replace(_QUICK, launches=3, rounds=64, seconds=10.0),
 }
 
 
-# More rounds than quick: a gate that is left undecided is of no use, and looks end it early.
-PRESET_TABLE[REGRESS] = replace(PRESET_TABLE["quick"], launches=3, rounds=64, seconds=10.0)
+def default_batch(workload: str) -> int:
+    """The global batch at strong scaling of a workload and size, `mlp-base`."""
+    return DEFAULT_BATCHES.get(workload, 64)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from bench.analyse import peaks
 from bench.analyse.ratio_intervals import floor_width
-from bench.present import cell_columns
+from bench.present import cell_columns, program_sentences
 from bench.present.columns import Table, missing
 from bench.records import numbers
 
@@ -32,6 +32,7 @@ def facts(block: Comparison, manifest: Manifest) -> list[str]:
 def _facts(block: Comparison, manifest: Manifest) -> Iterator[str]:
     yield _floor(block)
     yield f"Differences within {numbers.percent(block.margin)} count as the same."
+    yield from program_sentences.facts(block)
     errors = _known(block, "proof_error")
     if errors:
         yield f"The proof's largest error was {numbers.percent(max(errors))} of what is allowed."

@@ -21,11 +21,11 @@ _CATEGORIES = {
     "idle": "idle",
 }
 _PHASES = {
-    "forward": ", forward",
-    "backward": ", backward",
-    "recomputed": ", recomputed",
-    "update": ", update",
-    "other": ", outside passes and update",
+    "forward": " in the forward pass",
+    "backward": " in the backward pass",
+    "recomputed": " recomputed",
+    "update": " in the update",
+    "other": " outside passes and update",
 }
 _MOST = 3
 """Causes that a sentence names, of those in its direction."""
@@ -96,12 +96,12 @@ def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
         f"({untraced} just before tracing, {named} in named causes)."
     )
     theme, causes = along[0]
-    main = called(causes[0].key) + (", transposing" if theme.transposes else "")
+    main = called(causes[0].key) + (" that transpose" if theme.transposes else "")
     return Reason(text, main, _sum(causes))
 
 
 def called(key: Key) -> str:
-    """Name the operations of a key: `matrix products, backward`."""
+    """Name the operations of a key: `matrix products in the backward pass`."""
     if key.category == "collective":
         return f"moving data in {key.sizes[0]}s"
     return _CATEGORIES[key.category] + _PHASES.get(key.phase, "")

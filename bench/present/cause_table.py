@@ -1,58 +1,113 @@
-"""The causes of a difference as rows, a cause each: for CSV, Parquet and the terminal."""
+"""The causes of differences as tables: in CSV and Parquet, and on the page."""
 
 from __future__ import annotations
 
-from typing import TypedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
-from bench.analyse.causes.attribution import Attribution
-from bench.present.cause_sentences import called
+import pandas as pd
+
+from bench.analyse.causes.attribution import Cause
+from bench.analyse.causes.traced_differences import Difference, baseline_cell, pair_of
+from bench.analyse.comparisons import Comparison
+from bench.present.cause_sentences import called, only_one_transposes
+from bench.present.columns import Column, Table, formatted
+from bench.present.explanation import Explanation
+from bench.records.trace_rows import TraceRow
+
+_MOST_CAUSES = 12
+"""Causes of a difference in a table, the largest ones; causes.csv has them all."""
+
+_MOST_SIZES = 3
+"""Sizes of a cause's operations in a table."""
+
+_OF_PAIR: dict[str, Callable[[Explanation], Any]] = {
+    "a": lambda pair: pair.a,
+    "b": lambda pair: pair.b,
+    "timed_ratio": lambda pair: pair.timed_ratio,
+    "untraced_ratio": lambda pair: pair.attribution.untraced,
+    "explained": lambda pair: pair.attribution.explained,
+}
+_OF_CAUSE: dict[str, Callable[[Cause], Any]] = {
+    "what": lambda cause: called(cause.key),
+    "source": lambda cause: cause.key.source,
+    "sizes": lambda cause: " ".join(cause.key.sizes),
+    "a_ops": lambda cause: " ".join(cause.a.ops),
+    "b_ops": lambda cause: " ".join(cause.b.ops),
+    "a_transposes": lambda cause: cause.a.transposes,
+    "b_transposes": lambda cause: cause.b.transposes,
+    "a_s": lambda cause: cause.a.seconds,
+    "b_s": lambda cause: cause.b.seconds,
+    "difference_s": lambda cause: cause.difference,
+}
 
 
-class CauseRow(TypedDict):
-    """What a step of cell A spends more or less time on than one of cell B."""
+def causes_frame(pairs: Iterable[Explanation]) -> pd.DataFrame:
+    """One row a cause of a difference between cells `a` and `b`.
 
-    a: str
-    b: str
-    timed_ratio: float
-    """Ratio of their latencies, as timed in rounds."""
-    untraced_ratio: float
-    """Ratio of the steps just before the traced ones, without a profiler."""
-    explained: float
-    """Share of that last difference that all causes but idle time come to."""
-    what: str
-    source: str
-    sizes: str
-    a_ops: str
-    b_ops: str
-    """HLO instructions."""
-    a_transposes: bool
-    b_transposes: bool
-    """Whether any of them moves elements to another layout."""
-    a_s: float
-    b_s: float
-    difference_s: float
-    """Seconds a traced step."""
-
-
-def cause_rows(a: str, b: str, found: Attribution, timed_ratio: float) -> list[CauseRow]:
-    """All causes of a difference, as rows of a table."""
-    return [
-        CauseRow(
-            a=a,
-            b=b,
-            timed_ratio=timed_ratio,
-            untraced_ratio=found.untraced,
-            explained=found.explained,
-            what=called(cause.key),
-            source=cause.key.source,
-            sizes=" ".join(cause.key.sizes),
-            a_ops=" ".join(cause.a.ops),
-            b_ops=" ".join(cause.b.ops),
-            a_transposes=cause.a.transposes,
-            b_transposes=cause.b.transposes,
-            a_s=cause.a.seconds,
-            b_s=cause.b.seconds,
-            difference_s=cause.difference,
-        )
-        for cause in found.causes
+    `timed_ratio` is that of rounds, `untraced_ratio` that of the steps just before the traced ones,
+    and `explained` the share of the latter that all causes but idle time come to. `a_ops` and
+    `b_ops` are HLO instructions, `a_transposes` whether any of them moves elements to another
+    layout, and `a_s`, `b_s` and `difference_s` seconds a traced step.
+    """
+    rows = [
+        {
+            **{name: of(pair) for name, of in _OF_PAIR.items()},
+            **{name: of(cause) for name, of in _OF_CAUSE.items()},
+        }
+        for pair in pairs
+        for cause in pair.attribution.causes
     ]
+    return pd.DataFrame(rows, columns=[*_OF_PAIR, *_OF_CAUSE])
+
+
+def baseline_pairs(
+    blocks: Iterable[Comparison], traces: Mapping[str, TraceRow]
+) -> Iterator[Explanation]:
+    """Each traced cell with the baseline of its block."""
+    for block in blocks:
+        for cell in block.ranked:
+            if (pair := pair_of(cell, baseline_cell(block), traces)) is not None:
+                yield Explanation(cell["cell"], f"{block.name}/{block.baseline}", *pair)
+
+
+class _Row(NamedTuple):
+    found: Difference
+    cause: Cause
+
+
+def _share(row: _Row) -> str:
+    whole = row.found.attribution.whole
+    return formatted(row.cause.difference / whole, "percent") if whole else ""
+
+
+def _sizes(row: _Row) -> str:
+    side = only_one_transposes(row.cause)
+    name = row.found.cell["implementation"] if side == "a" else row.found.baseline
+    sizes = " ".join(row.cause.key.sizes[:_MOST_SIZES])
+    return ", ".join(filter(None, (sizes, f"transposes in {name} only" if side else "")))
+
+
+CAUSES = (
+    Column("what", "Cause", value=lambda row: called(row.cause.key), detail=_sizes),
+    Column("difference_s", "Difference", "and its share", "+s",
+           value=lambda row: row.cause.difference, detail=_share),
+    Column("here_s", "Here", "as traced", "s", value=lambda row: row.cause.a.seconds),
+    Column("baseline_s", "Baseline", "as traced", "s", value=lambda row: row.cause.b.seconds),
+    Column("source", "Source", value=lambda row: row.cause.key.source, long=True),
+)  # fmt: skip
+
+
+def causes(differences: Iterable[Difference]) -> Table:
+    """The largest causes of each difference, for the page's description of a cell."""
+    return Table(
+        "Causes of the difference from the baseline",
+        CAUSES,
+        [
+            _Row(one, cause)
+            for one in differences
+            for cause in one.attribution.causes[:_MOST_CAUSES]
+        ],
+        name="causes",
+        cell=lambda row: row.found.cell["cell"],
+    )

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.analyse.causes import traced_differences
-from bench.present import command_lines, sentences, trace_tables
+from bench.analyse.cell_table import Tables
+from bench.analyse.comparisons import Comparison
+from bench.present import command_lines, trace_tables
+from bench.present.cause_sentences import Reason
 from bench.present.columns import Column, Table, between, formatted, missing
+from bench.present.sentences import outward, sure
 from bench.records import numbers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from bench.analyse.cell_table import Tables
-    from bench.analyse.comparisons import Comparison
-    from bench.records.rows import Manifest
+from bench.records.rows import Manifest
 
 Row = dict[str, Any]
 """A row of `Tables.cells`, with what its block knows of it: see `rows`."""
 
+_COMPILING = ("trace_s", "lower_s", "compile_s")
+
 
 def rows(found: Tables, manifest: Manifest) -> dict[str, Row]:
     """Every cell by its name: its row of `found.cells`, and the items that `_context` adds."""
-    blocks = {block.name: block for block in found.comparisons}
-    context = {name: _context(block, manifest) for name, block in blocks.items()}
+    context = {block.name: _context(block, manifest) for block in found.comparisons}
     reasons = {
         f"{block.name}/{name}": reason
         for block in found.comparisons
@@ -38,7 +38,7 @@ def rows(found: Tables, manifest: Manifest) -> dict[str, Row]:
         str(cell["cell"]): {
             **{str(key): value for key, value in cell.items()},
             **context[cell["block"]],
-            "reasons": reasons.get(cell["cell"]),
+            "cause": reasons.get(cell["cell"], Reason("")),
         }
         for cell in records
     }
@@ -71,14 +71,12 @@ def _standing(cell: Row) -> str:
     return ", ".join(parts)
 
 
-def _verdict(cell: Row) -> str | None:
-    return "baseline" if is_baseline(cell) else cell["verdict"]
+def _sure(cell: Row) -> str:
+    return sure(cell["verdict_low"], cell["verdict_high"]) if cell["verdict"] else ""
 
 
-def _undecided(cell: Row) -> str:
-    if cell["verdict"] != "undecided":
-        return ""
-    return sentences.to_decide(cell["to_decide_s"]) if cell["paired"] else "not paired"
+def _behind(cell: Row) -> str:
+    return "" if missing(cell["behind_high"]) else f"at most {outward(cell['behind_high'] - 1)}"
 
 
 def _step(cell: Row) -> str:
@@ -95,25 +93,14 @@ def _ratio_interval(cell: Row) -> str:
     return between(cell["ratio_low"], cell["ratio_high"], "ratio") or "no interval"
 
 
-def _cause(cell: Row) -> str | None:
-    return (cell["reasons"] and cell["reasons"].main) or None
-
-
-def _cause_seconds(cell: Row) -> str:
-    return formatted(cell["reasons"].seconds, "+s") if _cause(cell) else ""
-
-
-def _compile_parts(cell: Row) -> list[float]:
-    return [cell["trace_s"], cell["lower_s"], cell["compile_s"]]
-
-
 def _compile(cell: Row) -> str:
-    """`0.12 + 0.08 + 1.30 cached`."""
-    parts = _compile_parts(cell)
+    """`0.12 + 0.08 + 1.30 in run r1`."""
+    parts = [cell[name] for name in _COMPILING]
     if any(map(missing, parts)):
         return ""
     each = " + ".join(numbers.seconds(part).partition(numbers.NARROW)[0] for part in parts)
-    return f"{each}{' cached' if cell['cache_hits'] > 0 else ''}"
+    where = f" in run {cell['compiled_in']}" if cell["compiled_in"] else ""
+    return f"{each}{' cached' if cell['cache_hits'] > 0 else ''}{where}"
 
 
 def _measured(cell: Row) -> str:
@@ -121,8 +108,16 @@ def _measured(cell: Row) -> str:
     return "" if missing(peak) else f"{numbers.bytes_(peak)} measured"
 
 
-def _bubble(cell: Row) -> float | None:
-    return cell["bubble"] or None
+def framework(foreign: Mapping[str, Any]) -> str:
+    """`torch 2.13.0, python 3.11.7; 2 processes of 1 thread`."""
+    versions = ", ".join(f"{name} {version}" for name, version in foreign["versions"].items())
+    processes = numbers.count(foreign["processes"], "process", "processes")
+    return f"{versions}; {processes} of {numbers.count(foreign['threads'], 'thread')}"
+
+
+def _host_calls(cell: Row) -> str:
+    calls = cell["host_calls"]
+    return "" if missing(calls) else f"the host calls {numbers.count(int(calls), 'function')}"
 
 
 def _idle(cell: Row) -> str:
@@ -131,10 +126,6 @@ def _idle(cell: Row) -> str:
         return ""
     ends = between(cell["idle_low"], cell["idle_high"], "percent")
     return f"{numbers.percent(cell['idle'])}{f' ({ends})' if ends else ''} measured"
-
-
-def _sent(cell: Row) -> float | None:
-    return cell["wire_bytes"] if cell["devices"] > 1 else None
 
 
 def collectives(cell: Row) -> str:
@@ -169,6 +160,8 @@ def _over_model(key: str) -> Callable[[Row], float]:
 
 def _again(cell: Row) -> str:
     """The command that measures the cell again, beside its baseline."""
+    if cell["command"] == command_lines.LIBRARY:
+        return command_lines.LIBRARY
     names = dict.fromkeys([cell["baseline"] or cell["implementation"], cell["implementation"]])
     return f"{cell['command']} --implementations {shlex.join(names)}"
 
@@ -199,7 +192,12 @@ COLUMNS = (
         "status", "Status", "", "status", filter=True, only="page",
         detail=lambda cell: cell["reason"][:120],
     ),
-    Column("verdict", "Verdict", value=_verdict, detail=_undecided, filter=True),
+    Column("verdict", "Verdict", detail=_sure, filter=True,
+           value=lambda cell: "baseline" if is_baseline(cell) else cell["verdict"]),
+    Column(
+        "behind_low", "Behind the fastest", "at least", "percent",
+        value=lambda cell: cell["behind_low"] - 1, detail=_behind,
+    ),
     Column("ratio", "To baseline", "ratio, 95 % interval", "ratio", detail=_ratio_interval),
     Column(
         "verdict_interval", "Interval of the verdict", "stricter than 95 %", only="cell",
@@ -212,12 +210,17 @@ COLUMNS = (
         detail=lambda cell: "" if missing(cell["units_per_s"]) else cell["unit"],
     ),
     Column(
-        "cause", "Why", "main cause, as traced", value=_cause, detail=_cause_seconds, long=True,
-        optional=True,
+        "cause", "Why", "main cause, as traced", long=True, optional=True,
+        value=lambda cell: cell["cause"].main or None,
+        detail=lambda c: formatted(c["cause"].seconds, "+s") if c["cause"].main else "",
+    ),
+    Column(
+        "foreign", "Framework", "in processes of its own", long=True, optional=True,
+        value=lambda cell: cell["foreign"] and framework(cell["foreign"]),
     ),
     Column(
         "compile_total_s", "Compile", "trace + lower + compile", "seconds",
-        value=lambda cell: sum(_compile_parts(cell)), detail=_compile,
+        value=lambda cell: sum(cell[name] for name in _COMPILING), detail=_compile,
     ),
     Column("memory_bytes", "Memory", "per device, as planned", "bytes", detail=_measured),
     *(
@@ -228,10 +231,11 @@ COLUMNS = (
         )
     ),
     Column(
-        "wire_bytes", "Sends", "per device and step", "bytes", _sent, collectives,
-        long=True, optional=True,
+        "wire_bytes", "Sends", "per device and step", "bytes", long=True, optional=True,
+        value=lambda cell: cell["wire_bytes"] if cell["devices"] > 1 else None, detail=collectives,
     ),
-    Column("bubble", "Bubble", "by schedule", "percent", _bubble, detail=_idle, optional=True),
+    Column("bubble", "Bubble", "by schedule", "percent", lambda cell: cell["bubble"] or None,
+           detail=_idle, optional=True),
     Column("achieved_flops", "Achieved", "model FLOP/s", "FLOP/s"),
     Column("model_flops", "Model FLOPs", "per step", "FLOP", only="cell"),
     Column("accessed_bytes", "Accessed", "per step, compiled", "bytes", only="cell"),
@@ -246,17 +250,16 @@ COLUMNS = (
     Column("roof", "Of the roof", "measured", "percent", only="page"),
     Column("mfu", "MFU", "", "percent", optional=True),
     *(replace(column, only="cell") for column in ENERGY),
+    Column("fingerprint", "Program", "equal for equal programs", only="cell", detail=_host_calls),
     Column("proof_error", "Proof", "largest error, of the allowed", "percent", only="cell"),
     Column("again", "Measure again", "", "command", _again, only="page"),
 )  # fmt: skip
 """A cell's columns, in the order of the tables."""
 
 
-def energy(cells: Sequence[Row]) -> Table | None:
-    """What steps use; None where no figure is known."""
+def energy(cells: Sequence[Row]) -> Table:
+    """What steps use, where that is known."""
     known = [cell for cell in cells if not missing(cell["joules_per_step"])]
-    if not known:
-        return None
     fact = (
         "Energy of whole boards or CPU packages, idle power included, over whole turns: the steps "
         "of throughput and latency spans alike. The intervals only reflect how often the counters "

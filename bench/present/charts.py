@@ -1,13 +1,16 @@
 """Descriptions of the charts that a report shows: their words, and the look of their series.
 
-plots/<kind>.py draws a printed chart with matplotlib, and web/charts/<kind>.js draws it on the
-page, which gets `for_page` as JSON. Both have the same titles, notes, colours, marks and dashes.
+specs.json describes each in Vega-Lite. plots/<kind>.py gives it the values of a printed chart, and
+web/charts/<kind>.js those of the page's, which gets `for_page` as JSON.
 """
 
 from __future__ import annotations
 
+import json
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b5609a", "#c48a00", "#3f9fd8", "#6b5bb8", "#7a7a7a")
@@ -15,28 +18,30 @@ PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b5609a", "#c48a00", "#3f9fd8", "#6
 templates/style.css has them as --c0 to --c7, with lighter ones for a dark page."""
 
 SHAPES = {
-    "circle": "o", "square": "s", "triangle-up": "^", "diamond": "D", "cross": "P",
-    "triangle-down": "v", "triangle-right": ">", "triangle-left": "<",
+    "circle": "\u25cf", "square": "\u25a0", "triangle-up": "\u25b2", "diamond": "\u25c6",
+    "cross": "\u271a", "triangle-down": "\u25bc", "triangle-right": "\u25b6\ufe0e",
+    "triangle-left": "\u25c0\ufe0e",
 }  # fmt: skip
-"""Vega's names of marks, and matplotlib's."""
+"""Vega's names of marks, and letters that look like them."""
 
-DASHES: tuple[tuple[float, ...], ...] = ((), (4, 1.5), (1, 1))
+DASHES: tuple[tuple[float, ...], ...] = ((1, 0), (4, 1.5), (1, 1))
 """Dashes of the first eight implementations, the next eight, and so on."""
 
 FARTHEST_RATIO = 1.5
 """Where the axis of ratios may end and the colours of ratios saturate, in either direction."""
 
 PARTS = {
-    "dispatch": ("dispatch", "c7", ""),
-    "matmul": ("matrix products", "c0", ""),
-    "elementwise": ("elementwise", "c5", "////"),
-    "layout": ("layout", "c3", "xxxx"),
-    "unknown": ("unknown", "c6", "...."),
-    "wait": ("waiting", "c4", "\\\\\\\\"),
-    "move": ("moving data", "c1", ""),
-    "idle": ("idle", "line", ""),
+    "dispatch": ("dispatch", "#7a7a7a"),
+    "matmul": ("matrix products", "#0b4f8a"),
+    "elementwise": ("elementwise", "#5fb4ea"),
+    "layout": ("layout", "#c06fb0"),
+    "unknown": ("unknown", "#3f3a63"),
+    "wait": ("waiting", "#f4d35e"),
+    "move": ("moving data", "#c4480a"),
+    "idle": ("idle", "var(--line)"),
 }
-"""Label, colour and hatch of each part of a traced step, in the order of the bars."""
+"""Label and colour of each part of a traced step, in the order of the bars. The colours are told
+apart by all kinds of sight; a test computes how far they are from one another."""
 
 
 class Look(NamedTuple):
@@ -80,118 +85,47 @@ class Chart:
 
 
 CHARTS = {
-    "ratios": Chart(
-        heading="Against the baseline",
-        title="Step time relative to the baseline",
-        x="step time / baseline step time (left of 1 is faster)",
-        figures=("ratio_low", "ratio_high"),
-        note=(
-            "Marks to the left of 1 are faster than the baseline. Horizontal lines are 95 % "
-            "confidence intervals, the dashed lines show the margin of {margin}, and the shaded "
-            "band is the noise floor: how far two copies of the baseline may differ in that "
-            "block. A hollow mark was not measured in the same rounds as the baseline and has no "
-            "interval. A ratio that lies off the axis is written at its edge."
-        ),
-    ),
-    "scaling": Chart(
-        heading="Scaling",
-        x="devices",
-        figures=("step_q1_s", "step_q3_s", "high_water_bytes"),
-        panels={
-            "step": "Step time (lower is better)",
-            "efficiency": "Parallel efficiency (higher is better)",
-            "rate": "Throughput, {unit} per second",
-            "memory": "Memory per device",
-        },
-        note=(
-            "Points are medians and bars are quartiles. Efficiency compares each implementation "
-            "with itself on the smallest mesh. The dashed line is ideal scaling of the fastest "
-            "implementation there."
-        ),
-        remarks={
-            "communication": (
-                "The dotted line is the time that communication alone would take, at the measured "
-                "all-reduce bandwidth, for the implementation that sends least."
-            ),
-            "oversubscribed": (
-                "Shaded: more devices than cores, which shows the cost of dispatch and "
-                "communication but not how the step scales."
-            ),
-            "high_water": (
-                "Memory is what the compiler planned; hollow marks are the most that was "
-                "measured in use."
-            ),
-        },
-    ),
-    "breakdown": Chart(
-        heading="Where the step time goes",
-        title="Where the step time goes",
-        x="time per traced step",
-        note=(
-            "From traces, averaged over the devices and over the traced steps of median duration. "
-            "The host waits for every traced step, so each bar is a latency."
-        ),
-    ),
-    "heatmap": Chart(
-        heading="Mesh by batch",
-        title="Ratio to the baseline by mesh and batch",
-        x="global batch",
-        note=(
-            "Blue fields are faster than the baseline of their block and orange ones slower; the "
-            "strongest colours stand for a factor of 1.5 and more."
-        ),
-        remarks={"untimed": "Hatched fields have no time, for the reason given."},
-    ),
-    "roofline": Chart(
-        heading="Roofline",
-        title="Roofline",
-        x="arithmetic intensity (FLOP per byte accessed)",
-        y="FLOP/s per device",
-        figures=("device_flops", "intensity"),
-        note=(
-            "Each mark is a compiled step, placed by XLA's count of its operations and of the "
-            "bytes that it accesses. The roofs are what one device reached in this run while the "
-            "whole mesh was busy: matrix products (flat) and memory bandwidth (slanted). XLA "
-            "counts every operand as read from memory, so a step whose operands stay in a cache "
-            "may lie above the slanted roof; a step above the flat roof ran at a quieter moment "
-            "than the measurement of the roof."
-        ),
-    ),
-    "batches": Chart(heading="Batch size", x="global batch", printed=False),
-    "losses": Chart(
-        heading="Loss curves",
-        x="step",
-        panels={"loss": "Loss", "apart": "Largest difference from the reference so far"},
-        note=(
-            "Every implementation trains from the same parameters on the same data. The wide grey "
-            "line is the reference: the whole batch on one device."
-        ),
-        remarks={
-            "apart": (
-                "Relative to the reference's loss at the same step; no difference at all is drawn "
-                "at the bottom (equal). Grey lines are the reference with its batch in parts and "
-                "in float64, which shows how far rounding alone leads. The dashed line is the "
-                "gate's tolerance for its first few steps."
-            )
-        },
-        printed=False,
-    ),
+    kind: Chart(**words)
+    for kind, words in tomllib.loads(
+        Path(__file__).with_name("charts.toml").read_text("utf-8")
+    ).items()
 }
 """Every kind of chart, in the order of a report."""
 
 
-def for_page(implementations: Iterable[str]) -> dict[str, Any]:
-    """What the page's script needs: `charts`, `looks` by implementation, and `parts` of a step."""
-    looks = [look(number) for number, _ in enumerate(implementations)]
+SPECS = json.loads(Path(__file__).with_name("specs.json").read_text("utf-8"))
+"""Vega-Lite of the charts that page and print share. `$name` stands for a value, or for another
+part: of `values` of the kind, or of `common`."""
+
+
+def looks(names: Iterable[str], implementations: Sequence[str]) -> dict[str, Any]:
+    """The looks of some implementations of a run, as the values that `SPECS` names."""
+    shown = sorted(set(names))
+    own = [look(implementations.index(name)) for name in shown]
     return {
+        "names": shown,
+        "colours": [PALETTE[each.colour] for each in own],
+        "shapes": [each.shape for each in own],
+        "dashed": [list(each.dashes) for each in own],
+    }
+
+
+def for_page(implementations: Iterable[str]) -> dict[str, Any]:
+    """What the page's script needs: `charts`, `specs`, `looks`, and `parts` of a step."""
+    return {
+        "specs": SPECS,
         "charts": {kind: asdict(chart) for kind, chart in CHARTS.items()},
         "looks": [
-            {"colour": f"var(--c{each.colour})", "shape": each.shape, "dashes": each.dashes}
-            for each in looks
+            {
+                "colour": f"var(--c{each.colour})",
+                "shape": each.shape,
+                "letter": SHAPES[each.shape],
+                "dashes": each.dashes,
+            }
+            for each in (look(number) for number, _ in enumerate(implementations))
         ],
         "parts": [
-            {"key": key, "title": title, "colour": f"var(--{colour})"}
-            for key, (title, colour, _) in PARTS.items()
+            {"key": key, "title": title, "colour": colour} for key, (title, colour) in PARTS.items()
         ],
         "farthestRatio": FARTHEST_RATIO,
     }

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from bench.present.cell_columns import IMPLEMENTATION
 from bench.present.columns import Column, Table, formatted, missing
 from bench.records import numbers
 from bench.records.arms import CHECKPOINT_MODES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 FACT = (
     "Orbax saves and restores the state, each process the shards of its devices. Every restored "
@@ -49,10 +47,8 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> Table | None:
-    """The saves and restores; None where none were measured."""
-    if not rows:
-        return None
+def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The saves and restores."""
     return Table(
         "Checkpoints", COLUMNS, rows, [FACT], name="checkpoints", cell=lambda row: row["cell"]
     )

@@ -150,7 +150,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns and rows. The first column names the row."""
+    """Columns and rows. The first column names the row. Without rows, there is nothing to show."""
 
     title: str
     columns: Sequence[Column]
@@ -163,6 +163,9 @@ class Table:
     """Name of its section on the page, and of the file that the page offers for download."""
     cell: Callable[[Any], str] | None = None
     """Name of the cell that a row is about, to which its first column leads on a page."""
+
+    def __bool__(self) -> bool:
+        return bool(self.rows)
 
     def shown(self, *places: str) -> list[Column]:
         """The columns for these places, as of `Column.only`, that have something to show."""

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Any
 
-from bench.records.cells import StepOptions
+from bench.analyse.comparisons import Comparison
+from bench.records.rows import Manifest
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+_NUMBERS = ("launches", "rounds", "seconds")
+_REPEATED = ("implementation-path", "workload-path")
+"""Options that take one value each time."""
 
-    from bench.analyse.comparisons import Comparison
-    from bench.records.rows import Manifest
+LIBRARY = "lockstep.compare(...)"
+"""The call that made a run of functions, in somebody's own program."""
 
 
 def of_run(manifest: Manifest) -> str:
     """The command line that made the run."""
+    if "functions" in manifest["config"]:
+        return LIBRARY
     return shlex.join(["python", "-m", "bench", *manifest["argv"]])
 
 
@@ -26,43 +31,32 @@ def of_block(comparison: Comparison, manifest: Manifest) -> str:
     the names under which the run was started.
     """
     block, config = comparison.block, manifest["config"]
-    words = [
-        *("--workloads", f"{block.workload}-{block.size}"),
-        *("--meshes", str(block.mesh)),
-        *("--batch-sizes", str(block.batch), "--scaling", "strong"),
-        *_step(block.options, config.get("options", {})),
-    ]
-    for name in ("launches", "rounds", "seconds"):
-        if name in config:
-            words += [f"--{name}", f"{config[name]:g}"]
-    if "margin" in config:
-        words += ["--margin", f"{100 * config['margin']:g}"]
-    for name in ("input", "checkpoint"):
-        if config.get(f"{name}s"):
-            words += [f"--{name}", *config[f"{name}s"]]
-    if config.get("train_steps"):
-        words += ["--train-steps", str(config["train_steps"])]
-    if config.get("profile_steps"):
-        words.append("--profile")
-    if comparison.baseline:
-        words += ["--baseline", comparison.baseline]
+    if "functions" in config:
+        return LIBRARY
+    asked, typed = block.options, config.get("options", {})
+    variants = [text for text in typed.get("variant", ()) if text.startswith(f"{asked.variant}=")]
+    options: dict[str, Sequence[Any]] = {
+        "workloads": [f"{block.workload}-{block.size}"],
+        "meshes": [block.mesh],
+        "batch-sizes": [block.batch],
+        "scaling": ["strong"],
+        "precision": [asked.precision],
+        "microbatches": [asked.microbatches] if asked.microbatches > 1 else [],
+        "clip-norm": [] if asked.clip_norm is None else [f"{asked.clip_norm:g}"],
+        "processes": [asked.processes] if asked.processes > 1 else [],
+        "variant": variants if asked.variant else [],
+        "implementation-path": typed.get("implementation_path", ()),
+        "workload-path": typed.get("workload_path", ()),
+        **{name: [f"{config[name]:g}"] for name in _NUMBERS if name in config},
+        "margin": [f"{100 * config['margin']:g}"] if "margin" in config else [],
+        "input": config.get("inputs") or [],
+        "checkpoint": config.get("checkpoints") or [],
+        "train-steps": [config["train_steps"]] if config.get("train_steps") else [],
+        "baseline": [comparison.baseline] if comparison.baseline else [],
+    }
+    flags = {"remat": asked.remat, "profile": config.get("profile_steps")}
+    words = [f"--{name}" for name, given in flags.items() if given]
+    for name, values in options.items():
+        groups = [[value] for value in values] if name in _REPEATED else [values]
+        words += [word for own in groups if own for word in (f"--{name}", *map(str, own))]
     return f"nox -s bench -- {shlex.join(words)}"
-
-
-def _step(asked: StepOptions, typed: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """The options of a step, and of its files; `typed` holds options as the run was given them."""
-    yield from ("--precision", asked.precision)
-    if asked.microbatches > 1:
-        yield from ("--microbatches", str(asked.microbatches))
-    if asked.remat:
-        yield "--remat"
-    if asked.clip_norm is not None:
-        yield from ("--clip-norm", f"{asked.clip_norm:g}")
-    if asked.processes > 1:
-        yield from ("--processes", str(asked.processes))
-    for definition in typed.get("variant", ()):
-        if asked.variant and definition.startswith(f"{asked.variant}="):
-            yield from ("--variant", definition)
-    for name in ("implementation_path", "workload_path"):
-        for path in typed.get(name, ()):
-            yield from (f"--{name.replace('_', '-')}", path)

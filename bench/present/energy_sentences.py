@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from bench.analyse.cell_table import Tables
 from bench.records import numbers
-
-if TYPE_CHECKING:
-    from bench.analyse.cell_table import Tables
 
 
 def sentence(found: Tables) -> str:

@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from rich import box
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
-from bench.analyse.causes.attribution import Attribution
+from bench.analyse.causes.attribution import Attribution, Cause
+from bench.analyse.comparisons import Comparison
+from bench.analyse.same_programs import differences, relation
+from bench.present import program_sentences, sentences
 from bench.present.cause_sentences import called, only_one_transposes, reason, signed
+from bench.present.terminal import table
 from bench.records import numbers
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from bench.analyse.causes.attribution import Cause
+from bench.records.step_programs import StepProgram, unpacked
 
 _WORTH_A_ROW = 0.01
 """Causes below this share of the difference, or of a hundredth of the step, share one row."""
+
+_ROWS = 10
+"""Causes, the largest, that a screen has room for."""
 
 
 @dataclass(frozen=True)
 class Explanation:
     """Why two cells of a stored run differ."""
 
-    run: str
     a: str
     b: str
     attribution: Attribution
     timed_ratio: float
     """Latency of A over that of B. A latency, like a traced step, includes waiting for the step."""
+    run: str = ""
 
     @property
     def sentence(self) -> str:
@@ -41,30 +43,58 @@ class Explanation:
         return reason(*names, self.attribution, self.timed_ratio).sentence
 
 
-def show(console: Console, explanation: Explanation) -> None:
-    """Print the sentence and the table of causes."""
+def show(console: Console, explanation: Explanation, *, every: bool = False) -> None:
+    """Print the table of causes between the sentence and itself: at most a screen, or `every`."""
     attribution = explanation.attribution
     gap = attribution.traced_a - attribution.traced_b
     worth = _WORTH_A_ROW * max(abs(gap), _WORTH_A_ROW * attribution.traced_b)
-    table = Table(box=box.SIMPLE, caption=Text(_caption(explanation)), caption_justify="left")
-    table.add_column("What", overflow="fold")
-    table.add_column("Where", overflow="fold")
-    for heading in ("A", "B", "A - B", "of it"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    rest: list[Cause] = []
-    for cause in attribution.causes:
-        if cause.key.category != "idle" and abs(cause.difference) < worth:
-            rest.append(cause)
-            continue
+    shown = table("What", "Where", ">A", ">B", ">A - B", ">of it")
+    causes = sorted(attribution.causes, key=lambda cause: -abs(cause.difference))
+    if not every:
+        causes = [c for c in causes if abs(c.difference) >= worth or c.key.category == "idle"]
+        causes = causes[:_ROWS]
+    rest = [cause for cause in attribution.causes if cause not in causes]
+    for cause in (one for one in attribution.causes if one in causes):
         figures = _figures(cause.a.seconds, cause.b.seconds, gap)
-        table.add_row(_what(cause), Text(cause.key.source), *figures)
+        shown.add_row(_what(cause), Text(cause.key.source), *figures)
     if rest:
         a, b = sum(cause.a.seconds for cause in rest), sum(cause.b.seconds for cause in rest)
-        table.add_row(f"{len(rest)} others", "", *_figures(a, b, gap))
+        shown.add_row(f"{len(rest)} others", "", *_figures(a, b, gap))
     whole = _figures(attribution.traced_a, attribution.traced_b, gap)
-    table.add_row("step, as traced", "", *whole, style="bold")
-    console.print(Text(explanation.sentence))
-    console.print(table)
+    shown.add_row("step, as traced", "", *whole, style="bold")
+    console.print(Text(f"{explanation.sentence}\n"))
+    console.print(shown)
+    console.print(Text(f"\n{_caption(explanation)}", style="dim"))
+    console.print(Text(f"\n{explanation.sentence}"))
+
+
+def show_programs(
+    console: Console, cells: tuple[str, str], programs: tuple[StepProgram, StepProgram]
+) -> None:
+    """Print how the programs of two cells relate, and what they do differently by source line."""
+    found = relation(*programs)
+    console.print(Text(program_sentences.told(*cells, found)))
+    a, b = (unpacked(program["operations"]) for program in programs)
+    if found == "same" or a == b:
+        if found == "different":
+            console.print("Their operations are equal line by line, in another order or wiring.")
+        return
+    headings = "Where", f"Only in A, {cells[0]}", f"Only in B, {cells[1]}"
+    console.print(table(*headings, rows=program_sentences.shown(differences(a, b))))
+
+
+def show_times(console: Console, a: str, b: str, blocks: Sequence[Comparison]) -> None:
+    """Print the ratio of two cells that ran side by side, and what is sure of it.
+
+    What is sure holds for all pairs of arms of the block together.
+    """
+    for block in blocks:
+        arm, other = (cell.removeprefix(f"{block.name}/") for cell in (a, b))
+        claim = block.claims_of(arm).get(other) if arm in block.arms else None
+        if claim is not None and claim.ratio.paired:
+            sure = sentences.sure(claim.verdict.low, claim.verdict.high)
+            took = f"{arm} took {numbers.ratio(claim.ratio.value)} times as long as {other}"
+            console.print(f"Side by side, {took} (sure: {sure}).")
 
 
 def _what(cause: Cause) -> Text:

@@ -19,7 +19,7 @@ from rich.text import Text
 from bench.analyse.gate_outcome import NOT_MEASURED, WORDS, Case, Outcome, Word
 from bench.analyse.ratio_intervals import floor_width
 from bench.analyse.verdicts import ALPHA, margin_of
-from bench.present import sentences
+from bench.present import program_sentences, sentences
 from bench.present.terminal import table
 from bench.records import files, numbers
 from bench.records.statuses import CHANGE_STYLES
@@ -72,6 +72,8 @@ def markdown(outcome: Outcome) -> str:
     if others:
         lines += ["", f"<details><summary>{tally(others)}</summary>", "", *_table(others)]
         lines += ["", "</details>"]
+    if changed := list(_changes(outcome)):
+        lines += ["", "What else changed:", "", *changed]
     for paragraph in (*_reading(outcome), *_setting(outcome)):
         lines += ["", paragraph]
     return "\n".join([*lines, "", f"    {_plain(command(outcome))}", ""])
@@ -86,7 +88,7 @@ def show(outcome: Outcome, console: Console) -> None:
             continue
         verdict = Text(case.word, style=CHANGE_STYLES[case.word])
         shown.add_row(Text(_plain(case.cell)), *_figures(case), verdict)
-        note = _brief(case.reason) or (_to_decide(case) if case.word == "undecided" else "")
+        note = _brief(case.reason) or _sure(case)
         if note:
             notes.append(f"{_plain(case.cell)}\n").append(f"  {note}\n", style="dim")
     console.print()
@@ -162,8 +164,8 @@ def _table(cases: Sequence[Case]) -> Iterator[str]:
     yield "|:--|--:|--:|--:|:--|"
     for case in cases:
         verdict = case.word if case.word in QUIET else f"**{case.word}**"
-        if case.word == "undecided" and not case.reason:
-            verdict += f": {_to_decide(case)}"
+        if not case.reason and _sure(case):
+            verdict += f": {_sure(case)}"
         yield f"| {' | '.join([code(case.cell), *_figures(case), verdict])} |"
 
 
@@ -186,14 +188,27 @@ def _note(case: Case) -> str:
     return case.reason if case.reason == NOT_MEASURED else code(_brief(case.reason))
 
 
-def _to_decide(case: Case) -> str:
-    return sentences.to_decide(case.to_decide_s)
+def _sure(case: Case) -> str:
+    return sentences.sure(case.verdict.low, case.verdict.high) if case.verdict else ""
+
+
+def _changes(outcome: Outcome) -> Iterator[str]:
+    """What else another version of the packages changed; `explain` tells it of a revision."""
+    for case in outcome.cases if "versions" in outcome.gate else ():
+        said = program_sentences.changes(case.rows, "base", outcome.programs) if case.rows else ()
+        if found := "; ".join(map(code, said)):
+            yield f"- {code(case.cell)}: {found}"
 
 
 def _reading(outcome: Outcome) -> Iterator[str]:
     margin = numbers.percent(margin_of(outcome.manifest))
+    where = (
+        ", the base's in processes of their own"
+        if "versions" in outcome.gate
+        else (" in the same processes")
+    )
     yield (
-        "Ratio: the head's step time over its base's, measured in turns in the same processes; "
+        f"Ratio: the head's step time over its base's, measured in turns{where}; "
         f"below 1, the head is faster. Differences under the margin of {margin} do not matter. The "
         f"probability of any wrong verdict above is at most {100 * ALPHA:g} %. Both use the head's "
         "workload, proof and clock."
@@ -222,6 +237,9 @@ def _setting(outcome: Outcome) -> Iterator[str]:
         if gate[word]:
             names = ", ".join(map(code, gate[word]))
             yield f"Not compared, because {_ABSENT[word]}: {names}."
+    if "versions" in gate:
+        told = ", ".join(f"{name} {number}" for name, number in gate["versions"].items())
+        yield f"The base ran with {code(told)}."
     host = manifest["host"]
     device = manifest["device_kind"]
     if manifest["platform"] == "cpu":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +13,6 @@ from bench.present.columns import Column, Table, formatted
 from bench.records import numbers
 from bench.records.arms import INPUT_WAYS
 from bench.records.statuses import VERDICT_STYLES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 FACT = (
     "Each step takes the next batch, in turns with the same implementation on one resident batch. "
@@ -40,10 +38,8 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> Table | None:
-    """What input costs; None where it was not measured."""
-    if not rows:
-        return None
+def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """What input costs."""
     ways = dict.fromkeys(row["way"] for row in rows)
     meanings = [f"{way.capitalize()}: {INPUT_WAYS[way]}." for way in ways]
     return Table(

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bench.present import terminal
 from bench.records import numbers
 from bench.records.messages import ArrayLayout, Inspection
 
@@ -43,21 +44,13 @@ def _grid(rows: Sequence[Sequence[object]]) -> Table:
     return table
 
 
-def _table(texts: Sequence[str], figures: Sequence[str]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for number, heading in enumerate(texts):
-        table.add_column(heading, overflow="fold", no_wrap=number > 0)
-    for heading in figures:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
-
-
 def _parameters(arrays: Sequence[ArrayLayout]) -> Table:
-    table = _table(("name", "shape", "dtype", "shards"), ("copies", "whole", "per device"))
+    headings = "name", ">shape", ">dtype", ">shards", ">copies", ">whole", ">per device"
+    table = terminal.table(*headings)
     for array in arrays:
         shards = _sizes([len(starts) for starts in _starts(array)])
         table.add_row(
-            array["path"],
+            terminal.plain(array["path"]),
             _sizes(array["shape"]) or "scalar",
             array["dtype"],
             shards if len(array["parts"]) > 1 else "whole",
@@ -119,7 +112,8 @@ def _drawn(starts: Sequence[int]) -> list[int | None]:
 
 
 def _totals(layout: Inspection) -> Table:
-    table = _table(("device",), ("parameters", "optimizer and others", "batch", "together"))
+    headings = "device", ">parameters", ">optimizer and others", ">batch", ">together"
+    table = terminal.table(*headings)
     sizes = layout["device_bytes"]
     for device in (str(d) for row in layout["devices"] for d in row):
         params, state, batch = (

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
-from bench.analyse.loss_curves import EARLY
+from bench.analyse.loss_curves import EARLY, Curve, Training
 from bench.records import numbers
 from bench.records.arms import EXACT, IN_PARTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from bench.analyse.loss_curves import Curve, Training
-    from bench.records.rows import Manifest
+from bench.records.rows import Manifest
 
 _HOW = {IN_PARTS: "with its batch in parts", EXACT: "in float64"}
 

@@ -19,13 +19,13 @@ from bench.present import (
     command_lines,
     energy_sentences,
     input_tables,
+    placing_table,
     run_environment,
     run_tables,
     sentences,
     trace_tables,
 )
 from bench.present.caveats import Caveat, caveats
-from bench.present.plots.plot_plan import sample
 from bench.present.rendering import environment, reading_guide
 from bench.records import numbers
 from bench.records.statuses import STATUSES
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from bench.analyse.comparisons import Comparison
     from bench.present.cell_columns import Row
     from bench.present.columns import Table
+    from bench.present.placing_table import PlacingTable
     from bench.present.predicted_curves import Projected
     from bench.present.print_plots import Figures, PrintedChart
     from bench.records.rows import Manifest
@@ -46,9 +47,6 @@ BYTES = 450_000
 
 SECTION = BYTES // 6
 """The most that one section may take: a longer one would leave others no room."""
-
-LINES = 30
-"""The most lines of the summary's table."""
 
 NAMED = 3
 """Reasons that the summary gives for each status."""
@@ -72,15 +70,14 @@ class Summary:
     """What fits into a comment."""
 
     run: str
-    headline: str
+    answers: dict[str, list[str]]
+    """By workload with its options."""
     counts: str
-    """Verdicts, what deciding the rest would cost, and how cells ended."""
-    lines: list[sentences.Summary]
-    more: str
-    """How many blocks are shown; empty if all are."""
+    """Verdicts, and how cells ended."""
+    matrix: PlacingTable | None
     failures: list[Failure]
-    unnamed: str
-    """How many reasons are shown; empty if all are."""
+    unnamed: int
+    """How many reasons are left out."""
     ran_on: str
     caveats: str
     """Their titles; empty if there are none."""
@@ -119,7 +116,6 @@ def content(
     found: Tables,
     manifest: Manifest,
     drawn: Figures,
-    summaries: Mapping[str, sentences.Summary] | None = None,
     projected: Projected | None = None,
 ) -> Content:
     """Everything the page shows.
@@ -128,15 +124,13 @@ def content(
       found: the run's tables.
       manifest: the run's manifest.
       drawn: its plots.
-      summaries: as of `sentences.summaries`, if they are known already.
       projected: its projection, if it has one.
     """
-    summaries = summaries or sentences.summaries(found)
     noted = caveats(found, manifest)
     endings = run_tables.endings(found.cells)
     return Content(
-        summary=_summary(found, manifest, summaries, noted, endings),
-        subjects=_subjects(found, manifest, drawn, summaries),
+        summary=_summary(found, manifest, noted, endings),
+        subjects=_subjects(found, manifest, drawn),
         caveats=noted,
         endings=endings,
         environment=run_environment.environment(manifest, energy_sentences.sentence(found)),
@@ -152,41 +146,28 @@ def render(page: Content) -> str:
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
-def render_summary(summary: Summary) -> str:
-    """The first part of the page alone, for a comment on a pull request or an issue."""
-    text = environment(markdown=True).get_template("summary.md.j2").render(s=summary)
-    return re.sub(r"\n{3,}", "\n\n", text)
-
-
 def _summary(
     found: Tables,
     manifest: Manifest,
-    summaries: Mapping[str, sentences.Summary],
     noted: Sequence[Caveat],
     endings: Table | None,
 ) -> Summary:
-    timed = [block for block in found.comparisons if block.ranked]
-    shown = sample(timed, LINES)
+    every = sentences.summaries(found)
+    counts = [sentences.decisions(found.cells), sentences.tally(found.cells)]
     failed = [row for row in endings.rows if STATUSES[row["status"]].failure] if endings else []
     named = [
         row for _, same in groupby(failed, lambda row: row["status"]) for row in [*same][:NAMED]
     ]
-    counts = [sentences.decisions(found.cells), sentences.tally(found.cells)]
     return Summary(
         run=manifest["run"],
-        headline=sentences.headline(list(summaries.values())),
+        answers=sentences.answers(every),
         counts=" ".join(filter(None, counts)),
-        lines=[summaries[block.name] for block in shown],
-        more=_of(len(shown), len(timed), "block"),
+        matrix=placing_table.make(found),
         failures=[_failure(row) for row in named],
-        unnamed=_of(len(named), len(failed), "reason"),
+        unnamed=len(failed) - len(named),
         ran_on=run_environment.provenance(manifest),
         caveats=", ".join(caveat.title.lower() for caveat in noted),
     )
-
-
-def _of(shown: int, total: int, what: str) -> str:
-    return "" if shown == total else f"Of {total} {what}s, {shown} are shown."
 
 
 def _failure(row: Mapping[str, Any]) -> Failure:
@@ -198,9 +179,7 @@ def _failure(row: Mapping[str, Any]) -> Failure:
     return Failure(STATUSES[row["status"]].label, reason, f"{names}, {cells}")
 
 
-def _subjects(
-    found: Tables, manifest: Manifest, drawn: Figures, summaries: Mapping[str, sentences.Summary]
-) -> list[Subject]:
+def _subjects(found: Tables, manifest: Manifest, drawn: Figures) -> list[Subject]:
     """Tables of whole subjects come before those of single blocks, which share the room left."""
     cells = cell_columns.rows(found, manifest)
     blocks = {
@@ -217,9 +196,7 @@ def _subjects(
                 room -= size
                 yield text
 
-    general = {
-        name: _general(name, found, cells, drawn.subjects[name], summaries) for name in blocks
-    }
+    general = {name: _general(name, found, cells, drawn.subjects[name]) for name in blocks}
     kept = {name: list(take(texts, SECTION)) for name, texts in general.items()}
     subjects = []
     for number, (name, own) in enumerate(blocks.items()):
@@ -249,11 +226,7 @@ def _left_out(blocks: int, others: int) -> str:
 
 
 def _general(
-    subject: str,
-    found: Tables,
-    cells: Mapping[str, Row],
-    charts: Sequence[PrintedChart],
-    summaries: Mapping[str, sentences.Summary],
+    subject: str, found: Tables, cells: Mapping[str, Row], charts: Sequence[PrintedChart]
 ) -> list[Markup]:
     """Tables of a whole subject."""
     blocks = [block for block in found.comparisons if block.subject == subject]
@@ -267,7 +240,7 @@ def _general(
         run_tables.largest(largest),
         cell_columns.energy([cell for cell in cells.values() if cell["subject"] == subject]),
     ]
-    verdicts = _macros().verdicts([summaries[block.name] for block in blocks])
+    verdicts = _macros().verdicts(map(sentences.Summary, blocks), sentences.listing)
     return [Markup(verdicts), *(_section(table) for table in tables if table)]  # noqa: S704 (is escaped)
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from bench.present import (
     energy_sentences,
     page_data,
+    placing_table,
     run_environment,
     run_tables,
     sentences,
@@ -23,13 +25,13 @@ from bench.present import (
 from bench.present.caveats import Caveat, caveats
 from bench.present.charts import CHARTS
 from bench.present.rendering import environment, reading_guide, stylesheet
-from bench.records.statuses import STATUSES, VERDICT_STYLES
+from bench.records import numbers
+from bench.records.statuses import STATUSES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from bench.analyse.cell_table import Tables
     from bench.present.columns import Table
+    from bench.present.placing_table import PlacingTable
     from bench.present.predicted_curves import Projected
     from bench.present.sentences import Summary
     from bench.records.rows import Manifest
@@ -53,13 +55,13 @@ class Page:
     """What the template shows."""
 
     run: str
-    headline: str
+    question: str
+    counts: str
     tally: str
     started: str
-    subjects: dict[str, list[Summary]]
-    """Summaries of blocks, by workload and options."""
-    verdicts: list[tuple[str, int]]
-    price: str
+    subjects: list[tuple[str, list[Markup], list[Summary]]]
+    """Workloads and options, each with its answer and the summaries of its blocks."""
+    matrix: PlacingTable | None
     failures: list[tuple[int, str]]
     caveats: list[Caveat]
     machine: str
@@ -89,47 +91,39 @@ class Page:
         )
 
 
-def html(
-    found: Tables,
-    manifest: Manifest,
-    summaries: Mapping[str, Summary],
-    projected: Projected | None = None,
-) -> str:
+def html(found: Tables, manifest: Manifest, projected: Projected | None = None) -> str:
     """The page of a run.
 
     Args:
       found: the run's tables.
       manifest: the run's manifest.
-      summaries: as of `sentences.summaries`.
       projected: the run's projection, if it has one.
     """
     template = environment(WEB, markdown=False).get_template("page.html.j2")
-    return template.render(page=make(found, manifest, summaries, projected), charts=CHARTS)
+    return template.render(page=make(found, manifest, projected), charts=CHARTS)
 
 
-def make(
-    found: Tables,
-    manifest: Manifest,
-    summaries: Mapping[str, Summary],
-    projected: Projected | None = None,
-) -> Page:
+def make(found: Tables, manifest: Manifest, projected: Projected | None = None) -> Page:
     """Put the page together; arguments as of `html`."""
     cells = found.cells
-    verdicts = Counter(cells["verdict"].dropna()) if len(cells) else Counter[str]()
     ended = Counter(cells["status"]) if len(cells) else Counter[str]()
     data = page_data.build(found, manifest)
-    subjects = {
-        name: list(own) for name, own in groupby(summaries.values(), lambda each: each.subject)
-    }
+    subjects = [
+        (name, list(own))
+        for name, own in groupby(sentences.summaries(found), lambda each: each.subject)
+    ]
     # Everything in here is ours, or escaped for where it stands.
     return Page(
         run=manifest["run"],
-        headline=sentences.headline(list(summaries.values())),
+        question=run_environment.question(manifest),
+        counts=_counts(found),
         tally=sentences.tally(cells),
         started=run_environment.started(manifest),
-        subjects=subjects,
-        verdicts=[(word, verdicts[word]) for word in VERDICT_STYLES if verdicts[word]],
-        price=sentences.price(cells),
+        subjects=[
+            (name, [_marked(text, data["implementations"]) for text in sentences.advice(own)], own)
+            for name, own in subjects
+        ],
+        matrix=placing_table.make(found),
         failures=[
             (ended[name], status.label)
             for name, status in STATUSES.items()
@@ -150,6 +144,26 @@ def make(
         library=Markup(_inert(vega.library())),  # noqa: S704
         code=Markup("\n".join(map(_read, SCRIPTS))),  # noqa: S704
     )
+
+
+def _counts(found: Tables) -> str:
+    """`11 implementations in 10 situations`; empty before any cell has ended."""
+    if not len(found.cells):
+        return ""
+    names = numbers.count(found.cells["implementation"].nunique(), "implementation")
+    return f"{names} in {numbers.count(len(found.comparisons), 'situation')} (workload and mesh)"
+
+
+def _marked(text: str, names: list[str]) -> Markup:
+    """An answer with the names of implementations in bold, slower ones in another colour."""
+    longest_first = sorted(map(re.escape, names), key=len, reverse=True)
+    parts = re.split(rf"(?<!\w)({'|'.join(longest_first)})(?!\w)", text)
+    marked = Markup("").join(
+        Markup("<b>{}</b>").format(part) if place % 2 else escape(part)
+        for place, part in enumerate(parts)
+    )
+    fastest, *slower = marked.split("; ", 1)
+    return fastest + Markup("").join(map(Markup('<span class="slower">; {}</span>').format, slower))
 
 
 def _read(name: str) -> str:

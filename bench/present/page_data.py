@@ -9,10 +9,13 @@ bench/present/web/data.js is the one reader.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
 from bench.analyse import (
     checkpoint_costs,
@@ -22,8 +25,12 @@ from bench.analyse import (
     variant_ratios,
 )
 from bench.analyse.causes import traced_differences
+from bench.analyse.cell_table import Tables
+from bench.analyse.comparisons import Comparison
+from bench.analyse.ratio_intervals import floor_width
 from bench.present import (
     block_tables,
+    cause_table,
     cell_columns,
     charts,
     checkpoint_tables,
@@ -31,21 +38,12 @@ from bench.present import (
     run_tables,
     trace_tables,
 )
-from bench.present.columns import packed, shortened
+from bench.present.cell_columns import Row
+from bench.present.columns import Table, packed, shortened
+from bench.present.plots.plot_plan import sample
 from bench.records.arms import implementation_of
+from bench.records.rows import Manifest
 from bench.records.statuses import STATUSES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import pandas as pd
-    from numpy.typing import NDArray
-
-    from bench.analyse.cell_table import Tables
-    from bench.analyse.comparisons import Comparison
-    from bench.present.cell_columns import Row
-    from bench.present.columns import Table
-    from bench.records.rows import Manifest
 
 MOST_ROUNDS = 200
 """Rounds of a block whose samples the page has, evenly over time; samples.csv has all."""
@@ -86,7 +84,7 @@ def tables(found: Tables, cells: Mapping[str, Row]) -> list[Table]:
         input_tables.table(input_cost.find(found.comparisons)),
         checkpoint_tables.table(checkpoint_costs.find(found.comparisons, found.checkpoints)),
         run_tables.largest(found.largest),
-        trace_tables.causes(differences) if differences else None,
+        cause_table.causes(differences),
     )
     return [table for table in every if table]
 
@@ -112,7 +110,7 @@ def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
         },
         "tables": [table.for_page(of_cell) for table in tables(found, cells)],
         "curves": _curves(found, subjects, of_cell),
-        "traced": _traced(found, of_cell),
+        "traced": _traced(found, cells, of_cell),
         "losses": _losses(loss_curves.find(found), of_block, of_cell),
         "timeline": _timeline(found.timeline),
     }
@@ -143,7 +141,7 @@ def _blocks(
     rows = []
     for block in found.comparisons:
         ceilings, floor = block.ceilings, block.floor
-        rounds = _evenly(len(block.rounds.attempt))
+        rounds = sample(range(len(block.rounds.attempt)), MOST_ROUNDS)
         rows.append({
             "name": block.name,
             "subject": subjects.index(block.subject),
@@ -153,7 +151,7 @@ def _blocks(
             "oversubscribed": block.oversubscribed,
             "baseline": arms.get(block.baseline, -1),
             "margin": block.margin,
-            "floor": None if floor is None else shortened([floor.value, floor.low, floor.high]),
+            "floor": floor_width(floor) if floor and floor.low else None,
             "matmul": ceilings and ceilings["matmul_flops"],
             "bandwidth": ceilings and ceilings["memory_bytes"],
             "facts": block_tables.facts(block, manifest),
@@ -165,12 +163,6 @@ def _blocks(
             },
         })  # fmt: skip
     return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
-
-
-def _evenly(count: int, most: int = MOST_ROUNDS) -> list[int]:
-    """At most so many of the numbers below a count, evenly spaced."""
-    places = np.linspace(0, max(count - 1, 0), min(count, most)).astype(int)
-    return sorted({int(place) for place in places})
 
 
 def _samples(block: Comparison, arm: str, rounds: Sequence[int]) -> list[float | None]:
@@ -199,23 +191,23 @@ def _curves(
     ]
 
 
-def _traced(found: Tables, of_cell: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+def _traced(
+    found: Tables, cells: Mapping[str, Row], of_cell: Mapping[str, int]
+) -> dict[str, dict[str, Any]]:
     """What traces show, by a cell's number: the parts of its step, and why it differs."""
     traced: dict[str, dict[str, Any]] = {
         name: {
             "parts": traced_differences.parts(trace),
             "viewer": trace_tables.trace_viewer(trace),
+            "why": cells[name]["cause"].sentence,
+            "main": cells[name]["cause"].main,
         }
         for name, trace in found.traces.items()
-        if name in of_cell
+        if name in cells
     }
     for block in found.comparisons:
-        differences = traced_differences.differences(block, found.traces)
-        for name, reason in trace_tables.reasons(differences).items():
-            traced[f"{block.name}/{name}"] |= {"why": reason.sentence, "main": reason.main}
-        if block.ranked:
-            for name, reason in trace_tables.against_fastest(block, found.traces).items():
-                traced[f"{block.name}/{name}"]["why_fastest"] = reason.sentence
+        for name, reason in trace_tables.against_fastest(block, found.traces).items():
+            traced[f"{block.name}/{name}"]["why_fastest"] = reason.sentence
     return {str(of_cell[name]): each for name, each in traced.items()}
 
 
@@ -245,7 +237,7 @@ def _losses(
             ],
         }
         for training in trainings
-        for steps in [_evenly(training.steps, most)]
+        for steps in [sample(range(training.steps), most)]
     ]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from bench.present.rendering import image
 
 PAGE = Path("projection", "projection.html")
 """In a run's folder, if `project` has made it."""
@@ -46,7 +47,7 @@ def find(run_dir: Path) -> Projected | None:
         Chart(
             label=f"Predicted: {_title(path)}",
             path=path.relative_to(run_dir).as_posix(),
-            source="data:image/svg+xml;base64," + base64.b64encode(path.read_bytes()).decode(),
+            source=image(path.read_text("utf-8")),
         )
         for path in plots[:MOST]
     ]

@@ -5,24 +5,23 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from bench.analyse import scaling_curves
+from bench.analyse.cell_table import Tables
+from bench.analyse.comparisons import Comparison
+from bench.analyse.scaling_curves import Scaling
 from bench.present import sentences
 from bench.present.charts import CHARTS
+from bench.present.columns import Table
 from bench.present.plots.plot_plan import Plan, Subject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from bench.analyse.cell_table import Tables
-    from bench.analyse.comparisons import Comparison
-    from bench.analyse.scaling_curves import Scaling
-    from bench.present.columns import Table
-    from bench.present.plots.style import Plot
+    from bench.present.plots.plot_output import Plot
 
 PANELS = 36
 """Most panels of all plots of a report: one takes about 80 ms to draw as SVG and PNG."""
@@ -60,15 +59,20 @@ class Figures:
         return [chart for charts in self.subjects.values() for chart in charts]
 
 
-def draw(found: Tables, *, every: bool = False) -> Figures:
-    """Draw the plots of a run, the most telling of every subject first, up to PANELS or all."""
+def draw(found: Tables, *, every: bool = False, machine: str = "") -> Figures:
+    """Draw the plots of a run, the most telling of every subject first, up to PANELS or all.
+
+    `machine` is written into each.
+    """
     blocks: dict[str, list[Comparison]] = {}
     for block in found.comparisons:
         blocks.setdefault(block.subject, []).append(block)
     curves = scaling_curves.find(found.cells)
     room = math.inf if every else PANELS
     most = int(min(MOST, max(FEWEST, room // (2 * max(1, len(blocks))))))
-    planned = {subject: list(_plans(own, curves, found, most)) for subject, own in blocks.items()}
+    planned = {
+        subject: list(_plans(own, curves, found, most, machine)) for subject, own in blocks.items()
+    }
     chosen: dict[str, list[PrintedChart]] = {subject: [] for subject in planned}
     missing: dict[str, list[str]] = {}
     for rank in zip_longest(*planned.values()):
@@ -88,7 +92,11 @@ def draw(found: Tables, *, every: bool = False) -> Figures:
 
 
 def _plans(
-    blocks: Sequence[Comparison], curves: Sequence[Scaling], found: Tables, panels: int
+    blocks: Sequence[Comparison],
+    curves: Sequence[Scaling],
+    found: Tables,
+    panels: int,
+    machine: str,
 ) -> Iterator[tuple[str, Plan]]:
     """Yield the plots of a subject with their kinds, those to draw first before the others."""
     cells = found.cells
@@ -101,6 +109,7 @@ def _plans(
         traces=found.traces,
         implementations=sorted(cells["implementation"].unique()),
         panels=panels,
+        machine=machine,
     )
     plans = [
         (kind, plan)

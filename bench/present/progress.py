@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
 from datetime import timedelta
-from types import TracebackType
 from typing import Protocol, Self
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -64,23 +62,17 @@ class Progress:
         self._block, self._launch, self._phase = "starting", "", ""
         self._verdicts: dict[Block, Mapping[str, Claim]] = {}
         self._ended: Counter[str] = Counter()
-        self._stack = ExitStack()
+        self._display = Live(
+            self, console=console, transient=True, refresh_per_second=REFRESHES_PER_S
+        )
 
     def __enter__(self) -> Self:
         if self._live:
-            display = Live(
-                self, console=self._console, transient=True, refresh_per_second=REFRESHES_PER_S
-            )
-            self._stack.enter_context(display)
+            self._display.start(refresh=True)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.close()
+    def __exit__(self, *_: object) -> None:
+        self._display.stop()  # does nothing if it was not started
 
     def begin(self, block: Block, launch: int, seconds: float) -> None:
         """Show that a launch begins, which is estimated to take this long."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import tomllib
 from pathlib import Path
@@ -16,40 +17,50 @@ _HERE = Path(__file__).with_name("templates")
 
 
 def environment(folder: Path = _HERE, *, markdown: bool) -> Environment:
-    """Templates of HTML, or of GitHub's Markdown, in a folder and among the shared ones."""
+    """Templates of HTML, or of GitHub's Markdown, in a folder and among the shared ones.
+
+    A template that imports `macros` has those of its language, which are named alike: it can be
+    rendered in both.
+    """
     made = Environment(
         loader=FileSystemLoader([folder, _HERE]),
-        autoescape=not markdown,  # noqa: S701 - `finalize` escapes every value, for Markdown
-        finalize=escape_markdown if markdown else None,
+        autoescape=True,
+        finalize=_escaped if markdown else None,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    if markdown:
-        made.filters["code"] = _code
-    else:
-        made.globals["style"] = Markup(stylesheet())  # noqa: S704
-        made.filters["prose"] = _prose
+    made.globals["macros"] = f"macros.{'md' if markdown else 'html'}.j2"
+    made.globals["style"] = Markup(stylesheet())  # noqa: S704
+    made.filters |= {"code": _code, "prose": _prose, "contents": _contents, "image": image}
     return made
 
 
-def write_pages(folder: Path, name: str, templates: Path = _HERE, **values: Any) -> Path:
+def render(name: str, templates: Path = _HERE, *, markdown: bool, **values: Any) -> str:
+    """Fill in the template `NAME.j2` of a folder in one language; blank lines are not repeated."""
+    text = environment(templates, markdown=markdown).get_template(f"{name}.j2").render(values)
+    return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n" if markdown else text
+
+
+def write_pages(
+    folder: Path, name: str, templates: Path = _HERE, *, file: str = "", **values: Any
+) -> Path:
     """Fill in a template as a page and as Markdown, and return the page.
 
     Args:
-      folder: where to write `NAME.md` and `NAME.html`.
-      name: of the templates, `NAME.md.j2` and `NAME.html.j2`.
-      templates: folder of the templates, which may include the shared ones.
-      values: for the templates.
+      folder: where to write `FILE.md` and `FILE.html`.
+      name: of the template, `NAME.j2`, and of the files unless `file` is given.
+      templates: folder of the template, which may include the shared ones.
+      file: name of the files.
+      values: for the template.
 
     Raises:
       OSError: nothing can be written there.
     """
     for suffix in ("md", "html"):
-        filled = environment(templates, markdown=suffix == "md")
-        text = filled.get_template(f"{name}.{suffix}.j2").render(values)
-        files.write(folder / f"{name}.{suffix}", text)
-    return folder / f"{name}.html"
+        text = render(name, templates, markdown=suffix == "md", **values)
+        files.write(folder / f"{file or name}.{suffix}", text)
+    return folder / f"{file or name}.html"
 
 
 def stylesheet() -> str:
@@ -71,24 +82,35 @@ def reading_guide(**present: bool) -> list[tuple[str, Markup]]:
     ]
 
 
+def image(svg: str) -> str:
+    """An SVG as the address of an image, which a page without network can hold."""
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+
+
+def _contents(page: str) -> list[tuple[str, Markup]]:
+    """Ids and headings of a page's sections."""
+    found = re.findall(r'<section id="(.+?)">\s*<h2>(.+?)</h2>', page)
+    return [(name, Markup(heading)) for name, heading in found]  # noqa: S704 (is escaped)
+
+
 def _prose(text: str) -> Markup:
     """HTML of a text of our own with `code`, *emphasis* and [links](to) in Markdown."""
-    html = str(escape(str(text)))
+    html = str(escape(text))
     html = re.sub(r"`(.+?)`", r"<code>\1</code>", html)
     html = re.sub(r"\[(.+?)\]\((.+?)\)", r'<a href="\2">\1</a>', html)
     # A name with a star, `*.jsonl`, is code by now.
     return Markup(re.sub(r"(?<!>)\*(\w[\w ]*)\*", r"<em>\1</em>", html))  # noqa: S704
 
 
-def escape_markdown(value: Any) -> str:
+def _escaped(value: Any) -> Markup:
     """Text that GitHub's Markdown shows as it is, even within a table. Lines are joined."""
     if isinstance(value, Markup):
-        return str(value)
+        return value
     text = " ".join(str(value).split())
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = re.sub(r"([\\`*\[\]|#~!$])", r"\\\1", text)
     # An underscore within a word is plain, and names are full of them.
-    return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", text)
+    return Markup(re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", text))  # noqa: S704
 
 
 def _code(value: str) -> Markup:

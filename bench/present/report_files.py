@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pandas as pd
 
 from bench.analyse import cell_table, checkpoint_costs, input_cost, loss_curves
 from bench.analyse.causes import traced_differences
-from bench.present import markdown, page, predicted_curves, print_plots, sentences, trace_tables
-from bench.records import files, store
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from bench.records.store import Run
+from bench.present import (
+    markdown,
+    page,
+    predicted_curves,
+    print_plots,
+    run_environment,
+    share_picture,
+)
+from bench.present.cause_table import baseline_pairs, causes_frame
+from bench.records import files, frames
+from bench.records.store import Run
 
 
 def build(run: Run, *, all_plots: bool = False) -> Path:
@@ -23,7 +27,7 @@ def build(run: Run, *, all_plots: bool = False) -> Path:
     Beside the page, this writes `report.md`, `plots/`, and tables as CSV and Parquet: `cells`,
     `samples` and `blocks`, and for what was measured also `trace_steps`, `trace_operations`,
     `causes`, `inputs`, `checkpoints`, `losses`, `loss_differences` and `max_batch`. The same rows
-    give the same bytes.
+    give the same bytes. `share.svg` and `share.png` are a picture of the page's first screen.
 
     Args:
       run: the run, as stored.
@@ -32,18 +36,21 @@ def build(run: Run, *, all_plots: bool = False) -> Path:
     directory = run.directory
     found = cell_table.build(run)
     for name, frame in _frames(run, found).items():
-        store.export(frame, directory, name)
-    drawn = print_plots.draw(found, every=all_plots)
+        frames.write(frame, directory, name)
+    drawn = print_plots.draw(found, every=all_plots, machine=run_environment.hardware(run.manifest))
     predicted = predicted_curves.find(directory)
     plots = directory / "plots"
     plots.mkdir(exist_ok=True)
     for chart in drawn.charts:
         chart.plot.write(plots)
-    summaries = sentences.summaries(found)
-    content = markdown.content(found, run.manifest, drawn, summaries, predicted)
+    about = f"{run_environment.machine(run.manifest)}; {run_environment.started(run.manifest)}"
+    picture = share_picture.draw(found, run_environment.question(run.manifest), about)
+    if picture:
+        picture.write(directory)
+    content = markdown.content(found, run.manifest, drawn, predicted)
     files.write(directory / "report.md", markdown.render(content))
     path = directory / "report.html"
-    files.write(path, page.html(found, run.manifest, summaries, predicted))
+    files.write(path, page.html(found, run.manifest, predicted))
     return path
 
 
@@ -54,7 +61,7 @@ def _frames(run: Run, found: cell_table.Tables) -> dict[str, pd.DataFrame]:
         traces = found.traces.values()
         frames["trace_steps"] = traced_differences.steps_frame(traces)
         frames["trace_operations"] = traced_differences.operations_frame(traces)
-        frames["causes"] = trace_tables.causes_frame(found.comparisons, found.traces)
+        frames["causes"] = causes_frame(baseline_pairs(found.comparisons, found.traces))
     if fed := input_cost.find(found.comparisons):
         frames["inputs"] = pd.DataFrame(fed)
     if saved := checkpoint_costs.find(found.comparisons, found.checkpoints):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.present import command_lines
 from bench.records import numbers
-
-if TYPE_CHECKING:
-    from bench.records.rows import Manifest
+from bench.records.rows import Manifest
 
 
 def environment(manifest: Manifest, energy: str = "") -> list[tuple[str, str]]:
@@ -26,6 +24,7 @@ def environment(manifest: Manifest, energy: str = "") -> list[tuple[str, str]]:
         ("Started", started(manifest)),
         ("Command", command_lines.of_run(manifest)),
         ("Preset", manifest["preset"]),
+        ("Margin", manifest["config"].get("margin_reason") or None),
         ("Platform", manifest["platform"]),
         ("Device", device),
         ("Processor", host.get("cpu")),
@@ -53,6 +52,19 @@ def machine(manifest: Manifest) -> str:
           if name in manifest["versions"]),
     ]  # fmt: skip
     return ", ".join(text for text in known if text)
+
+
+def question(manifest: Manifest) -> str:
+    """What a run answers."""
+    return f"Which train step is fastest on {hardware(manifest)}?"
+
+
+def hardware(manifest: Manifest) -> str:
+    """`2 CPU cores` or `8 x NVIDIA H200`."""
+    if manifest["platform"] == "cpu":
+        return numbers.count(int(manifest["host"].get("usable_cores") or 1), "CPU core")
+    count, kind = manifest["device_count"], manifest["device_kind"]
+    return kind if count == 1 else f"{count} {numbers.TIMES} {kind}"
 
 
 def provenance(manifest: Manifest) -> str:

@@ -2,66 +2,50 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
 
 from bench.analyse import loss_curves, stragglers
+from bench.analyse.comparisons import Comparison
+from bench.analyse.loss_curves import Training
+from bench.analyse.scaling_curves import Scaling
+from bench.analyse.variant_ratios import Effect
 from bench.present.cell_columns import IMPLEMENTATION, PLACE
-from bench.present.columns import Column, Figure, Table, formatted, missing
+from bench.present.columns import Column, Figure, Table, between, formatted, missing
 from bench.records import numbers
+from bench.records.largest_batches import MaxBatchRow
 from bench.records.statuses import STATUSES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import pandas as pd
-
-    from bench.analyse.comparisons import Comparison
-    from bench.analyse.loss_curves import Training
-    from bench.analyse.scaling_curves import Scaling
-    from bench.analyse.variant_ratios import Effect
-    from bench.records.largest_batches import MaxBatchRow
-    from bench.records.trace_rows import TraceRow
+from bench.records.trace_rows import TraceRow
 
 Row = dict[str, Any]
 
 
-def variants(effects: Sequence[Effect]) -> Table | None:
-    """What a variant, or several processes, change; None where nothing can be compared."""
-    if not effects:
-        return None
-    rows = [
-        {
-            "cell": f"{effect.block.name}/{effect.implementation}",
-            "implementation": effect.implementation,
-            "place": effect.block.place,
-            "ratio": effect.ratio.value,
-            "low": effect.ratio.low,
-            "high": effect.ratio.high,
-            "verdict": effect.verdict.word,
-        }
-        for effect in effects
-    ]
+def variants(effects: Sequence[Effect]) -> Table:
+    """What a variant, or several processes, change."""
     columns = [
         IMPLEMENTATION,
-        PLACE,
-        Column("ratio", "Ratio", "95 % interval", "ratio", span=("low", "high")),
-        Column("verdict", "Verdict", filter=True),
-    ]
+        replace(PLACE, value=lambda effect: effect.block.place),
+        Column("ratio", "Ratio", "95 % interval", "ratio",
+               value=lambda effect: effect.ratio.value,
+               detail=lambda effect: between(effect.ratio.low, effect.ratio.high, "ratio")),
+        Column("verdict", "Verdict", value=lambda effect: effect.verdict.word, filter=True),
+    ]  # fmt: skip
     fact = (
         "Step time over that in the usual environment, or in one process. Each is measured in "
         "launches of its own, so intervals are wider; more launches narrow them."
     )
     return Table(
-        "Against the usual environment", columns, rows, [fact],
-        name="variants", cell=lambda row: row["cell"],
+        "Against the usual environment", columns, effects, [fact],
+        name="variants", cell=lambda effect: f"{effect.block.name}/{effect.implementation}",
     )  # fmt: skip
 
 
-def processes(blocks: Sequence[Comparison], traces: Mapping[str, TraceRow]) -> Table | None:
-    """The slowest process of each implementation; None where no mesh has several processes."""
+def processes(blocks: Sequence[Comparison], traces: Mapping[str, TraceRow]) -> Table:
+    """The slowest process of each implementation on meshes of several processes."""
     rows = [row for block in blocks for row in _processes(block, traces)]
-    if not rows:
-        return None
     columns = [
         IMPLEMENTATION,
         PLACE,
@@ -102,10 +86,8 @@ def _processes(block: Comparison, traces: Mapping[str, TraceRow]) -> Iterator[Ro
         }
 
 
-def largest(rows: Sequence[MaxBatchRow]) -> Table | None:
-    """The largest batches that fit; None where none were searched for."""
-    if not rows:
-        return None
+def largest(rows: Sequence[MaxBatchRow]) -> Table:
+    """The largest batches that fit."""
     columns = [
         IMPLEMENTATION,
         Column(
@@ -142,10 +124,8 @@ def _refuted(row: MaxBatchRow) -> str:
     return f"{batches} was predicted to fit, but ran out of memory" if batches else ""
 
 
-def losses(trainings: Sequence[Training]) -> Table | None:
-    """How far loss curves are from the reference's; None where nothing was trained."""
-    if not trainings:
-        return None
+def losses(trainings: Sequence[Training]) -> Table:
+    """How far loss curves are from the reference's."""
     rows = [
         {
             "implementation": curve.arm,
@@ -170,13 +150,13 @@ def losses(trainings: Sequence[Training]) -> Table | None:
             value=lambda row: row["reason"] or None,
         ),
     ]  # fmt: skip
-    steps = numbers.count(max(training.steps for training in trainings), "step")
-    tolerance = numbers.scientific(trainings[0].reference.tolerance)
+    steps = numbers.count(max((training.steps for training in trainings), default=0), "step")
+    tolerances = [numbers.scientific(training.reference.tolerance) for training in trainings]
     fact = (
         f"Over {steps} from the same parameters on the same data: the difference from the loss of "
         "the whole batch on one device, in the same dtypes. Every step amplifies rounding; the "
         "rows of the whole batch show how far rounding takes the reference itself. The gate allows "
-        f"{tolerance} within its few steps."
+        f"{' or '.join(dict.fromkeys(tolerances))} within its few steps."
     )
     return Table(
         "Largest difference from the reference's loss", columns, rows, [fact],
@@ -184,11 +164,9 @@ def losses(trainings: Sequence[Training]) -> Table | None:
     )  # fmt: skip
 
 
-def endings(cells: pd.DataFrame) -> Table | None:
-    """Cells without a time, those with the same reason together, worst first; None without any."""
+def endings(cells: pd.DataFrame) -> Table:
+    """Cells without a time, those with the same reason together, worst first."""
     without = cells[cells["status"] != "ok"] if len(cells) else cells
-    if without.empty:
-        return None
     rows = [
         {
             "status": status,
@@ -196,7 +174,7 @@ def endings(cells: pd.DataFrame) -> Table | None:
             "implementations": sorted(same["implementation"].unique()),
             "cells": list(same["cell"]),
         }
-        for status in STATUSES
+        for status in (STATUSES if len(without) else ())
         for reason, same in without[without["status"] == status].groupby("reason", sort=True)
     ]
     columns = [

@@ -1,50 +1,53 @@
-"""The verdicts in words: what is fastest, by how much, how sure, and what remains undecided."""
+"""The answer in words: what leads, within which bound, and how far the others are surely behind."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING
 
+from bench.analyse.causes.traced_differences import pair_of
 from bench.analyse.ratio_intervals import floor_width
+from bench.present.cause_sentences import reason
 from bench.present.columns import Figure
 from bench.records import numbers
 from bench.records.statuses import STATUSES, VERDICT_STYLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pandas as pd
 
     from bench.analyse.cell_table import Tables
     from bench.analyse.comparisons import Comparison
-    from bench.analyse.ratio_intervals import Ratio
-    from bench.analyse.verdicts import Claim
-
-LONG_S = 86400.0
-"""A day: how much longer than that a measurement would take is of no use."""
-
-DETAILED = 2
-"""Of many arms that are undecided against the fastest, so many are named with their intervals; the
-block's table has the others."""
+    from bench.records.trace_rows import TraceRow
 
 NAMED = 3
 """Implementations that a sentence names; of more, it says how many."""
 
+AVOIDED = 1.1
+"""An implementation that surely takes so many times as long as the fastest is one to avoid, as are
+those that are about as far behind: by no more than this."""
 
-@dataclass(frozen=True)
+WIDE = 1.25
+"""A bound from which on the answer is that more has to be measured."""
+
+NARROWER = "more rounds (--rounds) or launches (--launches) would narrow this"
+
+TWICE = 2.0
+"""From here on, a ratio is told as a factor: a percentage over 100 is hard to read."""
+
+
+@dataclass(frozen=True, eq=False)
 class Summary:
-    """The result of one block."""
+    """What is sure about one block."""
 
     comparison: Comparison
-    leaders: list[str]
-    """The fastest, and all that are the same or undecided; empty if nothing could be ranked."""
-    undecided: bool
-    """Whether any of the leaders is undecided."""
-    text: str
-    short: str
-    """How the leaders differ from one another or from the next, in a few words."""
+    traces: Mapping[str, TraceRow] = field(default_factory=dict)
+    """Traces by cell, for the causes."""
 
     @property
     def subject(self) -> str:
@@ -56,44 +59,50 @@ class Summary:
         """The mesh and the batch."""
         return self.comparison.place
 
+    def among(self, own: Sequence[Summary]) -> str:
+        """The mesh, without axes of length 1 beside others; with the batch, where it differs."""
+        block = self.comparison.block
+        differ = len({each.comparison.block.batch for each in own}) > 1
+        mesh = re.sub(r"\b\w+=1,|,\w+=1\b", "", str(block.mesh))
+        return f"{mesh} (batch {block.batch})" if differ else mesh
+
+    @property
+    def compared(self) -> bool:
+        """Whether any arms took turns with one another."""
+        return len(self.comparison.standings.behind) > 1
+
     @property
     def first(self) -> str:
-        """The fastest, or the only arm that has a time; empty if there is none."""
+        """The leader surely nearest to the fastest, or the first that has a time; may be empty."""
         timed = [cell["implementation"] for cell in self.comparison.ranked]
-        return next(iter([*self.leaders, *timed]), "")
+        return next(iter([*self.comparison.standings.leaders, *timed]), "")
 
     @property
-    def fastest(self) -> str:
-        """The fastest and its equals: `X (the same as Y)`; a dash if nothing has a time."""
-        others = self.leaders[1:]
-        if not others:
-            return self.first or numbers.MISSING
-        how = "undecided against" if self.undecided else "the same as"
-        return f"{self.first} ({how} {some(others)})"
+    def leaders(self) -> Figure:
+        """Those that may be the fastest, and how far apart they may be."""
+        standings = self.comparison.standings
+        if not self.compared:
+            return Figure(self.first or numbers.MISSING, "nothing to compare it with")
+        return Figure(some(standings.leaders), _spread(standings.bound))
 
     @property
-    def step_s(self) -> float:
-        """The first one's step time; NaN if nothing has a time."""
-        cells = self.comparison.ranked
-        return next((c["step_s"] for c in cells if c["implementation"] == self.first), math.nan)
+    def slower(self) -> str:
+        """The tiers behind the leaders; empty if there is none."""
+        return "; ".join(_behind(self.comparison, some))
 
     @property
     def step(self) -> Figure:
-        """The step time as text."""
-        latency = "single steps" if self.comparison.span_steps == (1,) else ""
-        return Figure(numbers.si(self.step_s, "s"), latency)
+        """The first one's step time."""
+        cells = self.comparison.ranked
+        step_s = next((c["step_s"] for c in cells if c["implementation"] == self.first), math.nan)
+        latency = "latency of single steps" if self.comparison.span_steps == (1,) else ""
+        return Figure(numbers.si(step_s, "s"), latency)
 
-    @property
-    def ratio(self) -> Figure:
-        """The first one's step time over the baseline's, with the 95 % interval."""
-        if self.first and self.first == self.comparison.baseline:
-            return Figure("1", "the baseline")
-        claim = self.comparison.claims.get(self.first)
-        if claim is None:
-            return Figure(numbers.MISSING)
-        low, high = claim.ratio.low, claim.ratio.high
-        interval = "no interval" if low is None else numbers.interval(low, high)
-        return Figure(numbers.ratio(claim.ratio.value), interval)
+    def cause(self, slower: str, faster: str) -> str:
+        """The main cause of a difference, as far as traces show one; else empty."""
+        cells = {cell["implementation"]: cell for cell in self.comparison.ranked}
+        pair = pair_of(cells[slower], cells[faster], self.traces)
+        return reason(slower, faster, *pair).main if pair and pair[1] > 1 else ""
 
     @property
     def floor(self) -> str:
@@ -103,209 +112,190 @@ class Summary:
             return numbers.MISSING
         return numbers.percent(floor_width(floor))
 
-
-def summaries(content: Tables) -> dict[str, Summary]:
-    """The summary of every block, by its name."""
-    return {block.name: summary(block) for block in content.comparisons}
-
-
-def summary(block: Comparison) -> Summary:
-    """Rank the block's arms that ran side by side, and say how sure that is."""
-    beside = [cell["implementation"] for cell in block.ranked if cell["interleaved"]]
-    apart = [cell["implementation"] for cell in block.ranked if not cell["interleaved"]]
-    result = _ranking(block, beside)
-    if not apart:
-        return result
-    text = f"{result.text} Not ranked, because measured apart: {listing(apart)}."
-    return Summary(block, result.leaders, result.undecided, text, result.short)
+    def text(self, names: Callable[[Sequence[str]], str] | None = None) -> str:
+        """Everything that is sure; `names` lists implementations, by default as `some`."""
+        block, listed = self.comparison, names or some
+        if not block.ranked:
+            return "Nothing has a time."
+        apart = [cell["implementation"] for cell in block.ranked if not cell["interleaved"]]
+        rest = f" Not ranked, because measured apart: {listing(apart)}." if apart else ""
+        if not self.compared:
+            return f"There is nothing to compare {self.first} with.{rest}"
+        leaders, how = listed(block.standings.leaders), _spread(block.standings.bound)
+        lead = f"{leaders} lead: {how}" if how else f"{leaders} is fastest"
+        return f"{'; '.join([lead, *_behind(block, listed)])}.{rest}"
 
 
-def _ranking(block: Comparison, beside: Sequence[str]) -> Summary:
-    if not beside:
-        return Summary(block, [], undecided=False, text="No times can be compared here.", short="")
-    first, *others = beside
-    step = next(cell["step_s"] for cell in block.ranked if cell["implementation"] == first)
-    time = f"{numbers.si(step, 's')} per step"
-    if not others:
-        alone = "nothing to compare it with"
-        return Summary(block, [], undecided=False, text=f"{time}; {alone}.", short=alone)
-    every = block.claims_of(first)
-    claims = {name: every[name] for name in others}
-    of_word = {
-        word: [name for name in others if claims[name].verdict.word == word]
-        for word in VERDICT_STYLES
-    }
-    beaten = of_word["faster"]
-    tied = [*of_word["same"], *of_word["undecided"], *of_word["slower"]]
-    said = [f"{first} took {time}." if tied else f"{time}."]
-    short = []
-    if first == block.baseline:
-        said.append("It is the baseline.")
-    if of_word["same"]:
-        within = numbers.percent(block.margin)
-        said.append(f"Within {within}, the same as {listing(of_word['same'])}.")
-        short.append(f"the same within {within}")
-    if of_word["undecided"]:
-        undecided = {name: claims[name] for name in of_word["undecided"]}
-        said.append(_all_undecided(undecided, block))
-        short.append(f"undecided: {_longest(undecided, block)}")
-    if of_word["slower"]:
-        # Rare: arms that were not in the same launches are ranked by the baseline of each.
-        text = f"slower than {listing(of_word['slower'])}"
-        said.append(f"Where they ran side by side, {text}.")
-        short.append(text)
-    if beaten:
-        named = dict.fromkeys([beaten[0], *(name for name in beaten if name == block.baseline)])
-        gains = [less(claims[name].ratio, _called(name, block)) for name in named]
-        said.append(f"{listing(gains)}.")
-        if not tied:
-            short.append(gains[0])
-    return Summary(
-        block,
-        [first, *tied],
-        undecided=bool(of_word["undecided"] or of_word["slower"]),
-        text=" ".join(said),
-        short="; ".join(short),
-    )
+def _spread(bound: float) -> str:
+    if math.isinf(bound):
+        return "too few rounds to tell them apart"
+    if bound >= WIDE:
+        return f"only differences over {_share(bound)} could have been seen"
+    return f"equal {within(bound)}" if bound > 1 else ""
 
 
-def _called(name: str, block: Comparison) -> str:
-    return f"the baseline {name}" if name == block.baseline else name
+def _behind(block: Comparison, names: Callable[[Sequence[str]], str]) -> Iterator[str]:
+    verb = " take"
+    for tier in block.standings.tiers:
+        one = "s" if len(tier.arms) == 1 else ""
+        if tier.slower > 1:
+            yield f"{names(tier.arms)}{verb and verb + one} at least {longer(tier.slower)}"
+            verb = ""
+        else:
+            far = max(block.standings.behind[arm][1] for arm in tier.arms)
+            verb = "is" if one else "are"
+            if far < WIDE:
+                yield f"{names(tier.arms)} {verb} behind, by at most {outward(far - 1)}"
+            else:
+                yield f"{names(tier.arms)} {verb} behind, by how much is not known yet"
+            verb = " take"
 
 
-def less(ratio: Ratio, than: str) -> str:
-    """`3.2 % less time than X (2.1 % to 4.0 %)`, with the 95 % interval."""
-    text = f"{numbers.percent(1 - ratio.value)} less time than {than}"
-    if ratio.low is None or ratio.high is None:
-        return f"{text} (no interval)"
-    return f"{text} ({numbers.percent(1 - ratio.high)} to {numbers.percent(1 - ratio.low)})"
+def outward(share: float, rounded: Callable[[float], int] = math.ceil) -> str:
+    """A bound in two digits, `4.2 %`, rounded to where it stays true: up unless told."""
+    if share <= 0 or math.isinf(share):
+        return f"{numbers.INFINITY if share > 0 else 0}{numbers.NARROW}%"
+    return f"{_digits(100 * share, rounded)}{numbers.NARROW}%"
 
 
-def _all_undecided(claims: Mapping[str, Claim], block: Comparison) -> str:
-    each = [f"{name} ({_undecided(claim, block)})" for name, claim in claims.items()]
-    if len(each) <= DETAILED + 1:
-        return f"Undecided against {listing(each)}."
-    nearest = f"the nearest are {listing(each[:DETAILED])}"
-    return f"Undecided against {len(each)} others ({_longest(claims, block)}): {nearest}."
+def _share(times: float) -> str:
+    """A bound as a share, or as a factor where that is hard to read."""
+    return outward(times - 1) if times < TWICE else f"a factor of {_digits(times)}"
 
 
-def _longest(claims: Mapping[str, Claim], block: Comparison) -> str:
-    return to_decide(max(map(block.seconds_to_decide, claims.values())))
+def _digits(value: float, rounded: Callable[[float], int] = math.ceil) -> str:
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return numbers.significant(rounded(round(value / unit, 6)) * unit, 2)
 
 
-def _undecided(claim: Claim, block: Comparison) -> str:
-    ratio = claim.ratio
-    if ratio.low is None or ratio.high is None:
+def within(most: float) -> str:
+    """`within 4.2 %` or `within a factor of 2.4`, rounded up."""
+    return f"within {_share(most)}"
+
+
+def longer(least: float) -> str:
+    """`41 % longer` or `2.3 times as long`, rounded down."""
+    if least < TWICE:
+        return f"{outward(least - 1, math.floor)} longer"
+    return f"{_digits(least, math.floor)} times as long"
+
+
+def sure(low: float, high: float) -> str:
+    """What an interval of a ratio says: `within 4.2 %`, or `3.1 % to 5.2 %` on one side of 1."""
+    if math.isinf(bound_of(low, high)):
         return "no interval"
-    ends = " to ".join(
-        numbers.signed(end - 1, numbers.percent(end - 1)) for end in (ratio.low, ratio.high)
+    if low <= 1 <= high:
+        return within(bound_of(low, high))
+    near, far = sorted(abs(end - 1) for end in (low, high))
+    return f"{outward(near, math.floor)} to {outward(far)}"
+
+
+def bound_of(low: float, high: float) -> float:
+    """How many times as long either side may take at most; infinite without an interval."""
+    return max(high, 1 / low) if low > 0 and high < math.inf else math.inf
+
+
+def summaries(content: Tables) -> list[Summary]:
+    """The summary of every block."""
+    return [Summary(block, content.traces) for block in content.comparisons]
+
+
+def advice(own: Sequence[Summary]) -> list[str]:
+    """The answer for one workload with one set of options, a sentence for blocks of one answer."""
+    compared = left = [summary for summary in own if summary.compared]
+    if len(compared) == 1:
+        return [compared[0].text()]
+    said = []
+    while left:
+        bounds: dict[str, list[float]] = {}
+        for each in left:
+            standings = each.comparison.standings
+            for name in standings.leaders:
+                bounds.setdefault(name, []).append(standings.behind[name][1])
+        best = min(bounds, key=lambda name: (-len(bounds[name]), max(bounds[name])))
+        where = [each for each in left if best in each.comparison.standings.leaders]
+        left = [each for each in left if each not in where]
+        places = some([each.among(own) for each in where])
+        places = "" if len(where) == len(compared) else f" with {places}"
+        said.append(f"{_use(best, places, max(bounds[best]))}{_avoid(best, where, own)}.")
+    return said
+
+
+def _use(name: str, places: str, bound: float) -> str:
+    if math.isinf(bound):
+        return f"Too few rounds for a bound{places}; {name} came out fastest"
+    if bound == 1:
+        return f"Use {name}{places}: it is fastest"
+    if bound >= WIDE:
+        return (
+            f"{name} did well{places}, but too little was measured to choose: another may be "
+            f"{_faster(bound)}, and {NARROWER}"
+        )
+    return f"Use {name}{places}; nothing else is more than {_faster(bound)}"
+
+
+def _faster(bound: float) -> str:
+    return f"{outward(bound - 1)} faster" if bound < TWICE else f"{_digits(bound)} times as fast"
+
+
+def _avoid(best: str, where: Sequence[Summary], own: Sequence[Summary]) -> str:
+    """Implementations that are farthest behind in any of these blocks; empty if none is far."""
+    behind = {each: each.comparison.standings.behind for each in where}
+    place = max(where, key=lambda each: max(low for low, _ in behind[each].values()))
+    worst = max(low for low, _ in behind[place].values())
+    far = {name: low for name, (low, _) in behind[place].items() if low * AVOIDED > worst}
+    if worst < AVOIDED:
+        return ""
+    least = min(far.values())
+    bound = f"{outward(least - 1, math.floor)} behind"
+    if least >= TWICE:
+        bound = f"{_digits(least, math.floor)} times the fastest"
+    at = f" with {place.among(own)}" if len(where) > 1 else ""
+    causes = {name: place.cause(name, best) for name in far}
+    common, *others = {*causes.values()}
+    why = f", mainly for {common}" if common and not others else ""
+    names = [f"{name} ({causes[name]})" if others and causes[name] else name for name in far]
+    return f"; avoid {some(names)}: at least {bound}{at}{why}"
+
+
+def answers(every: Sequence[Summary]) -> dict[str, list[str]]:
+    """The answer for each workload with its options, as of `advice`."""
+    return {
+        subject: advice(list(own)) for subject, own in groupby(every, key=lambda each: each.subject)
+    }
+
+
+def headline(every: Sequence[Summary]) -> str:
+    """The answer for each workload, in one paragraph."""
+    known = {subject: " ".join(texts) for subject, texts in answers(every).items() if texts}
+    if len(known) == 1:
+        (text,) = known.values()
+        return text
+    return " ".join(f"{subject}: {text}" for subject, text in known.items()) or (
+        "Nothing could be compared."
     )
-    return f"{ends}; {to_decide(block.seconds_to_decide(claim))}"
-
-
-def to_decide(seconds: float) -> str:
-    """How much more measuring would probably decide: `about 45 s more would decide`."""
-    if math.isinf(seconds):
-        return "too few rounds for an interval"
-    if seconds > LONG_S:
-        return "over a day more would be needed to decide"
-    return f"about {numbers.seconds(max(seconds, 1.0))} more would decide"
 
 
 def decisions(cells: pd.DataFrame) -> str:
-    """How many comparisons with the baseline are decided, and what the rest would cost."""
+    """`Against the baselines: 2 faster, 3 within 4.2 %.`; empty where nothing was compared.
+
+    Of undecided comparisons, the smallest and the largest of the bounds that are sure.
+    """
     compared = cells[cells["verdict"].notna()] if len(cells) else cells
     if compared.empty:
         return ""
     counts = Counter(compared["verdict"])
     parts = [f"{counts[word]} {word}" for word in VERDICT_STYLES if counts[word]]
-    return " ".join(filter(None, (f"Against the baselines: {', '.join(parts)}.", price(cells))))
-
-
-def price(cells: pd.DataFrame) -> str:
-    """What deciding the undecided comparisons would cost; empty if there are none."""
-    undecided = cells[cells["verdict"] == "undecided"] if len(cells) else cells
-    return " ".join(_prices(undecided)) if len(undecided) else ""
-
-
-def _prices(undecided: pd.DataFrame) -> Iterator[str]:
-    paired = undecided[undecided["paired"].astype(bool)]
-    known = paired[paired["to_decide_s"] < math.inf]
-    if len(known):
-        # One launch more serves every arm of its block: the slowest to decide sets the cost.
-        total = float(known.groupby("block")["to_decide_s"].max().sum())
-        cost = "over a day" if total > LONG_S else f"about {numbers.seconds(max(total, 1.0))}"
-        yield f"Deciding the rest would probably take {cost} of measuring."
-    if len(paired) > len(known):
-        yield f"{len(paired) - len(known)} had too few rounds for an interval."
-    if len(undecided) > len(paired):
-        yield f"{len(undecided) - len(paired)} were measured apart and cannot be decided."
-
-
-def headline(every: Sequence[Summary]) -> str:
-    """The answer in two sentences: which is fastest how often, and by how much."""
-    ranked = [summary for summary in every if summary.leaders]
-    if not ranked:
-        return "Nothing could be compared."
-    return " ".join(filter(None, (_winners(ranked), _gains(ranked))))
-
-
-def _winners(ranked: Sequence[Summary]) -> str:
-    if len(ranked) == 1:
-        return _winner(ranked[0])
-    blocks = f"{len(ranked)} blocks"
-    wins = Counter(s.leaders[0] for s in ranked if len(s.leaders) == 1)
-    if wins.total() == len(ranked) and len(wins) == 1:
-        return f"{ranked[0].leaders[0]} is fastest in all of {blocks}."
-    most = wins.most_common(NAMED)
-    named = [
-        f"{name} {'' if place else 'is fastest '}in {times}"
-        for place, (name, times) in enumerate(most)
-    ]
-    rest = wins.total() - sum(times for _, times in most)
-    if rest:
-        named.append(f"others in {rest}")
-    parts = [listing(named)] if named else []
-    for undecided, what in (
-        (False, "the fastest are the same within the margin"),
-        (True, "the fastest is undecided"),
-    ):
-        ties = [s.leaders for s in ranked if len(s.leaders) > 1 and s.undecided == undecided]
-        if ties:
-            among = Counter(name for leaders in ties for name in leaders).most_common(NAMED)
-            often = listing([f"{name} ({times})" for name, times in among])
-            where = "all" if len(ties) == len(ranked) else str(len(ties))
-            parts.append(f"{what} in {where}, most often among {often}")
-    return f"Of {blocks}, {'; '.join(parts)}."
-
-
-def _winner(only: Summary) -> str:
-    if len(only.leaders) == 1:
-        return f"{only.leaders[0]} is fastest."
-    names = only.leaders[:NAMED]
-    if len(only.leaders) > NAMED:
-        names.append(f"{len(only.leaders) - NAMED} more")
-    if only.undecided:
-        return f"{listing(names)} cannot be told apart yet."
-    return f"{listing(names)} are the same within the margin."
-
-
-def _gains(ranked: Sequence[Summary]) -> str:
-    """How much time the fastest saves, in blocks where it is not the baseline or its equal."""
-    gains = [
-        1 - claim.ratio.value
-        for s in ranked
-        if s.comparison.baseline not in s.leaders
-        and (claim := s.comparison.claims.get(s.leaders[0])) is not None
-    ]
-    if not gains:
-        return ""
-    baselines = sorted({s.comparison.baseline for s in ranked})
-    of = f"the baseline {baselines[0]}" if len(baselines) == 1 else "their baselines"
-    low, high = numbers.percent(min(gains)), numbers.percent(max(gains))
-    size = low if low == high else f"{low} to {high}"
-    where = "" if len(gains) == len(ranked) else f", in {len(gains)} of {len(ranked)},"
-    return f"Against {of}{where} the fastest takes {size} less time."
+    if counts["undecided"]:
+        undecided = compared[compared["verdict"] == "undecided"]
+        ends = map(bound_of, undecided["verdict_low"], undecided["verdict_high"])
+        bounds = [*filter(math.isfinite, ends)]
+        least, most = (within(end(bounds, default=1)) for end in (min, max))
+        between = least if least == most else f"{least} to {most.removeprefix('within ')}"
+        parts[-1:] = [f"{len(bounds)} {between}"] if bounds else []
+        if len(bounds) < len(undecided):
+            parts.append(f"{len(undecided) - len(bounds)} without an interval")
+    return f"Against the baselines: {', '.join(parts)}."
 
 
 def tally(cells: pd.DataFrame) -> str:

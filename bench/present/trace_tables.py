@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 from urllib.parse import quote
 
-import pandas as pd
-
 from bench.analyse.causes.attribution import means, oversubscription, stragglers
-from bench.analyse.causes.traced_differences import Difference, baseline_cell, pair_of, parts
-from bench.present.cause_sentences import (
-    Reason,
-    called,
-    only_one_transposes,
-    reason,
-    signed_percent,
-)
-from bench.present.cause_table import CauseRow, cause_rows
+from bench.analyse.causes.traced_differences import Difference, pair_of, parts
+from bench.analyse.comparisons import Comparison
+from bench.present.cause_sentences import Reason, reason, signed_percent
 from bench.present.charts import PARTS
-from bench.present.columns import Column, Table, formatted, missing
+from bench.present.columns import Column, Table, missing
 from bench.records import numbers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from bench.analyse.causes.attribution import Cause
-    from bench.analyse.comparisons import Comparison
-    from bench.records.trace_rows import TraceRow
-
-_MOST_CAUSES = 12
-"""Causes of a difference in a table, the largest ones; causes.csv has them all."""
-
-_MOST_SIZES = 3
-"""Sizes of a cause's operations in a table."""
+from bench.records.trace_rows import TraceRow
 
 TENSORBOARD = "http://localhost:6006"
 """Where `nox -s tensorboard` serves traces by default."""
@@ -50,8 +31,8 @@ NOTES = {
 
 def breakdown(
     block: Comparison, traces: Mapping[str, TraceRow], said: Iterable[Reason] = ()
-) -> Table | None:
-    """Where the steps of a block's cells spend their time; None where none was traced.
+) -> Table:
+    """Where the steps of a block's cells spend their time.
 
     Args:
       block: the comparison.
@@ -63,8 +44,6 @@ def breakdown(
         for cell in block.ranked
         if cell["cell"] in traces
     }
-    if not traced:
-        return None
     columns = [
         Column("implementation", "Implementation"),
         Column("total", "Traced step", "waited for", "s"),
@@ -142,6 +121,8 @@ def _reason(one: Difference) -> Reason:
 
 def against_fastest(block: Comparison, traces: Mapping[str, TraceRow]) -> dict[str, Reason]:
     """Why what is slower than the baseline is slower than the fastest, where that is another."""
+    if not block.ranked:
+        return {}
     fastest = block.ranked[0]
     return {
         cell["implementation"]: reason(cell["implementation"], fastest["implementation"], *pair)
@@ -153,64 +134,7 @@ def against_fastest(block: Comparison, traces: Mapping[str, TraceRow]) -> dict[s
     }
 
 
-CAUSES = (
-    Column("what", "Cause", detail=lambda row: row["sizes"]),
-    Column(
-        "difference_s", "Difference", "and its share", "+s",
-        detail=lambda row: formatted(row["difference_s"] / row["whole"], "percent")
-        if row["whole"] else "",
-    ),
-    Column("here_s", "Here", "as traced", "s"),
-    Column("baseline_s", "Baseline", "as traced", "s"),
-    Column("source", "Source", long=True),
-)  # fmt: skip
-
-
-def causes(differences: Iterable[Difference]) -> Table:
-    """The largest causes of each difference, for the page's description of a cell."""
-    rows = [
-        {
-            "cell": found.cell["cell"],
-            "what": called(cause.key),
-            "difference_s": cause.difference,
-            "here_s": cause.a.seconds,
-            "baseline_s": cause.b.seconds,
-            "source": cause.key.source,
-            "whole": found.attribution.whole,
-            "sizes": ", ".join(filter(None, (_sizes(cause), _transposing(cause, found)))),
-        }
-        for found in differences
-        for cause in found.attribution.causes[:_MOST_CAUSES]
-    ]
-    return Table(
-        "Causes of the difference from the baseline", CAUSES, rows,
-        name="causes", cell=lambda row: row["cell"],
-    )  # fmt: skip
-
-
-def _sizes(cause: Cause) -> str:
-    return " ".join(cause.key.sizes[:_MOST_SIZES])
-
-
-def _transposing(cause: Cause, found: Difference) -> str:
-    side = only_one_transposes(cause)
-    name = found.cell["implementation"] if side == "a" else found.baseline
-    return f"transposes in {name} only" if side else ""
-
-
 def trace_viewer(trace: TraceRow) -> str:
     """Address of a cell's trace in TensorBoard."""
     run = quote(trace["profile"], safe="")
     return f"{TENSORBOARD}/?run={run}&tag=trace_viewer@&host={quote(trace['host'])}#profile"
-
-
-def causes_frame(blocks: Iterable[Comparison], traces: Mapping[str, TraceRow]) -> pd.DataFrame:
-    """One row a cause of a difference between a cell and its baseline."""
-    rows = [
-        row
-        for block in blocks
-        for cell in block.ranked
-        if (pair := pair_of(cell, baseline_cell(block), traces)) is not None
-        for row in cause_rows(cell["cell"], f"{block.name}/{block.baseline}", *pair)
-    ]
-    return pd.DataFrame(rows, columns=list(CauseRow.__annotations__))

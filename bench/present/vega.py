@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.metadata
 
 import vl_convert
-from platformdirs import user_cache_path
 
-from bench.records import files
+from bench.records import user_cache
 
 VERSION = "6.1"
 """Of Vega-Lite. vl-convert holds several; bench/present/web/charts/ is written for it."""
@@ -29,12 +27,10 @@ def library() -> str:
     Packing takes two seconds, so the result is kept in the user's cache.
     """
     packer = importlib.metadata.version("vl-convert-python")
-    kept = user_cache_path("lockstep") / f"vega-{packer}-{VERSION}.js"
-    with contextlib.suppress(OSError):
-        return kept.read_text("utf-8")
+    name = f"vega-{packer}-{VERSION}.js"
+    kept = user_cache.read(name)
+    if kept is not None:
+        return kept.decode()
     text: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VERSION)
-    # Where nothing can be kept, the next report packs it again.
-    with contextlib.suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        files.write(kept, text)
+    user_cache.write(name, text.encode())
     return text

@@ -26,6 +26,7 @@ from scipy.optimize import least_squares
 from scipy.stats import t as student
 
 from bench.project.step_model import Calibration, Work
+from bench.records.cells import Cell
 
 SHARE, SHARE_WIDTH = 0.6, 0.4
 """Prior of a share, and its standard deviation in logs: 95 % lie within 0.27 to 1.34, which the fit
@@ -56,16 +57,22 @@ class Trial:
 
     observation: Observation
     predicted_s: float
+    """NaN if there is no other group."""
 
     @property
-    def error(self) -> float:
-        """Predicted over measured, less 1."""
-        return self.predicted_s / self.observation.seconds - 1
+    def cell(self) -> Cell:
+        """The cell of the step."""
+        return self.observation.work.program.cell
 
     @property
-    def log_error(self) -> float:
-        """Logarithm of predicted over measured."""
-        return math.log(self.predicted_s / self.observation.seconds)
+    def measured_s(self) -> float:
+        """The measured time."""
+        return self.observation.seconds
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured."""
+        return self.predicted_s / self.measured_s
 
 
 @dataclass(frozen=True)
@@ -74,14 +81,15 @@ class Calibrated:
 
     fitted: Calibration
     tried: tuple[Trial, ...]
-    """One for each observation; empty if there is only one group."""
+    """One for each observation."""
 
     @cached_property
     def errors(self) -> dict[str, float]:
         """Root mean square of the log errors of each group that was left out."""
         groups = defaultdict[str, list[float]](list)
         for trial in self.tried:
-            groups[trial.observation.group].append(trial.log_error)
+            if math.isfinite(trial.predicted_s):
+                groups[trial.observation.group].append(math.log(trial.ratio))
         return {group: _rms(errors) for group, errors in groups.items()}
 
     @cached_property
@@ -98,10 +106,11 @@ def calibrate(observations: Sequence[Observation]) -> Calibrated:
     """
     groups = list(dict.fromkeys(one.group for one in observations))
     tried: list[Trial] = []
-    for group in groups if len(groups) > 1 else ():
-        others = fit([one for one in observations if one.group != group])
+    for group in groups:
+        others = [one for one in observations if one.group != group]
+        found = fit(others) if others else None
         own = [one for one in observations if one.group == group]
-        tried += [Trial(one, one.work.step_s(others)) for one in own]
+        tried += [Trial(one, one.work.step_s(found) if found else math.nan) for one in own]
     return Calibrated(fit(observations), tuple(tried))
 
 
@@ -127,7 +136,7 @@ def fit(observations: Sequence[Observation]) -> Calibration:
     """
     if not observations:
         raise ValueError("nothing was measured, so there is nothing to fit")
-    names = sorted({one.work.program.implementation for one in observations})
+    names = sorted({one.work.program.cell.implementation for one in observations})
     own = names if len(names) > 1 else []
     measured = np.log([one.seconds for one in observations])
 

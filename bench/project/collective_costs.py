@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from bench.records.collective_kinds import bus_factor
 
@@ -254,8 +254,7 @@ def _hops_s(rings: tuple[Ring, ...]) -> float:
 
 def _sum(algorithm: str, latency: float, inside: float, between: float) -> Cost:
     """The cost where steps wait for one another: NCCL's latency + bytes / bandwidth."""
-    parts: dict[Limit, float] = {"latency": latency, "inside": inside, "between": between}
-    return Cost(latency + max(inside, between), algorithm, max(parts, key=lambda p: parts[p]))
+    return _cost(algorithm, latency + max(inside, between), latency, inside, between)
 
 
 def _flow(
@@ -269,10 +268,10 @@ def _flow(
       inside: seconds of the hops and of the bytes; the longer counts.
       between: seconds of the steps and of the bytes; they add up.
     """
-    parts: dict[Limit, float] = {
-        "latency": max(inside[0], between[0]),
-        "inside": inside[1],
-        "between": between[1],
-    }
     seconds = overhead + max(*inside, sum(between))
-    return Cost(seconds, algorithm, max(parts, key=lambda p: parts[p]))
+    return _cost(algorithm, seconds, max(inside[0], between[0]), inside[1], between[1])
+
+
+def _cost(algorithm: str, seconds: float, *parts: float) -> Cost:
+    """The cost, limited by the longest of latency, bytes inside and bytes between domains."""
+    return Cost(seconds, algorithm, get_args(Limit)[parts.index(max(parts))])

@@ -6,19 +6,14 @@ compile and read its program, and the environment variables that change what is 
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
 import re
-from pathlib import Path
 from typing import cast
 
-from platformdirs import user_cache_path
-
 from bench.measure.environment import relevant_variables
-from bench.plan.content_keys import Contents, hashes
+from bench.plan.content_keys import Contents, digest, read_files
 from bench.project.compile_children import environment
-from bench.records import files
+from bench.records import user_cache
 from bench.records.cells import Cell
 from bench.records.messages import Catalogue, CompiledAnswer
 from bench.records.paths import ROOT
@@ -40,7 +35,8 @@ class CompileCache:
 
     def __init__(self, catalogue: Catalogue, platform: str) -> None:
         self._contents = Contents(catalogue)
-        self._shared = _hash([sorted(hashes(COMPILER).items()), compiling_variables(platform)])
+        files = read_files(COMPILER).hashes
+        self._shared = [sorted(files.items()), compiling_variables(platform)]
 
     def read(self, cell: Cell) -> CompiledAnswer | None:
         """The answer about a cell; None if it is missing or its file is damaged.
@@ -48,30 +44,17 @@ class CompileCache:
         Raises:
           BadInput: one of the cell's files cannot be read.
         """
-        try:
-            return cast("CompiledAnswer | None", files.unsealed(self.path(cell).read_bytes()))
-        except OSError:
-            return None
+        answer = user_cache.read(self.name(cell))
+        return None if answer is None else cast("CompiledAnswer", json.loads(answer))
 
     def write(self, cell: Cell, answer: CompiledAnswer) -> None:
         """Store an answer; if the folder cannot be written, the next call compiles again."""
-        with contextlib.suppress(OSError):
-            path = self.path(cell)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            files.write(path, files.sealed(json.dumps(answer)))
+        user_cache.write(self.name(cell), json.dumps(answer).encode())
 
-    def path(self, cell: Cell) -> Path:
-        """The file of a cell's answer.
-
-        Raises:
-          BadInput: one of the cell's files cannot be read.
-        """
-        key = _hash([self._contents.key(cell), self._shared])[:32]
-        return user_cache_path("lockstep") / "programs" / f"{key}.json"
-
-
-def _hash(value: object) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+    def name(self, cell: Cell) -> str:
+        """The path of a cell's answer in the user's cache; raises BadInput as `read` does."""
+        key = digest(json.dumps([self._contents.key(cell), self._shared]).encode(), 32)
+        return f"programs/{key}.json"
 
 
 def compiling_variables(platform: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ run at a time as there are cores and memory for. See bench/worker/answer/compile
 from __future__ import annotations
 
 import json
+import operator
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,12 +22,13 @@ from bench.measure.processes.ask import Child
 from bench.records.cells import Cell
 from bench.records.host import usable_cores
 from bench.records.messages import CompiledAnswer
-from bench.records.printable import readable
 
 COMMAND = (sys.executable, "-m", "bench.worker.answer.compile_only")
 
 ROOM = 2 << 30
 """Bytes of free host memory that each child needs."""
+
+_devices = operator.attrgetter("block.mesh.size")
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,7 @@ class Compilers:
                     if part and at_once > 1:
                         again.append(part.popleft())
                     elif part:
-                        last = "".join(f"; its last line: {line}" for line in ended.last_lines(1))
-                        reason = readable(f"the process that compiled it {ended.ending}{last}")
+                        reason = f"the process that compiled it {ended.blame}"
                         failed = CompiledAnswer(row=None, reason=reason, lack="failed")
                         self.answered(part.popleft(), failed)
             parts = [part for part in parts if part]
@@ -88,7 +89,3 @@ def environment(platform: str, devices: int) -> dict[str, str]:
     if platform == "cpu":
         return compiling_environment(devices)
     return worker_environment(platform, devices)
-
-
-def _devices(cell: Cell) -> int:
-    return cell.block.mesh.size

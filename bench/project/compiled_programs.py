@@ -14,17 +14,16 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from bench.plan.option_values import BadInput
 from bench.project.compile_cache import CompileCache
 from bench.project.compile_children import Compilers
-from bench.records.cells import Block, Cell, StepOptions
+from bench.records.cells import Cell
 from bench.records.mesh import MeshShape
 from bench.records.messages import (
     Catalogue,
     CompiledAnswer,
-    CompiledRow,
     CompileRequest,
     Lack,
     cell_request,
@@ -42,13 +41,7 @@ TIMEOUT_S = 900.0
 class Program:
     """What one device does in a step."""
 
-    implementation: str
-    workload: str
-    size: str
-    mesh: MeshShape
-    batch: int
-    """Global batch."""
-    options: StepOptions
+    cell: Cell
     flops: float
     """FLOPs of one device's matrix products and convolutions, counting every loop iteration."""
     accessed_bytes: float | None
@@ -58,7 +51,7 @@ class Program:
     """Bytes on one device: arguments, outputs and temporaries, less donated buffers."""
     state_bytes: float
     """Bytes of parameters and optimizer state on one device."""
-    communication: tuple[Communication, ...]
+    communication: Sequence[Communication]
     """Collectives of one step on one device."""
     model_flops: float
     """FLOPs of the whole step, by the workload's formula."""
@@ -71,10 +64,9 @@ class Program:
     """Whether it was compiled for this mesh, or follows from a formula fitted to smaller ones."""
 
     @property
-    def cell(self) -> Cell:
-        """The cell of the program."""
-        block = Block(self.workload, self.size, self.mesh, self.batch, self.options)
-        return Cell(block, self.implementation)
+    def mesh(self) -> MeshShape:
+        """The mesh of its cell."""
+        return self.cell.block.mesh
 
 
 @dataclass(frozen=True)
@@ -118,8 +110,7 @@ def programs(
     done, lock = itertools.count(1), Lock()
 
     def request(cell: Cell) -> str:
-        own = cell_request(cell, catalogue)
-        return json.dumps(CompileRequest(**own, elsewhere=not here))
+        return json.dumps(CompileRequest(**cell_request(cell, catalogue), elsewhere=not here))
 
     def answered(cell: Cell, answer: CompiledAnswer) -> None:
         with lock:
@@ -160,7 +151,8 @@ def from_row(row: CellRow) -> Program | Unread:
         return Unread(cell, "its stored row lacks figures of the compiled step")
     if mesh.size > 1 and not communication:
         return Unread(cell, "its programs contain none of the communication between its devices")
-    figures = CompiledRow(
+    return Program(
+        cell,
         flops=flops / mesh.size,
         accessed_bytes=cost["accessed_bytes"] / mesh.size,
         memory_bytes=memory["total_bytes"],
@@ -170,8 +162,8 @@ def from_row(row: CellRow) -> Program | Unread:
         units=row["units_per_step"],
         unit=row["unit"],
         bubble=row.get("bubble", 0.0),
+        read="compiled",
     )
-    return _program(cell, figures)
 
 
 def _why_not(cell: Cell, catalogue: Catalogue) -> str:
@@ -199,18 +191,4 @@ def _why_not(cell: Cell, catalogue: Catalogue) -> str:
 def _result(cell: Cell, answer: CompiledAnswer) -> Program | Unread:
     if answer["row"] is None:
         return Unread(cell, answer["reason"], answer["lack"])
-    return _program(cell, answer["row"])
-
-
-def _program(cell: Cell, row: CompiledRow) -> Program:
-    figures = {**row, "communication": tuple(row["communication"])}
-    return Program(
-        implementation=cell.implementation,
-        workload=cell.block.workload,
-        size=cell.block.size,
-        mesh=cell.block.mesh,
-        batch=cell.block.batch,
-        options=cell.block.options,
-        **cast("Any", figures),
-        read="compiled",
-    )
+    return Program(cell, **answer["row"], read="compiled")

@@ -6,29 +6,22 @@ inside their shaded interval, and the legend names them as predicted.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter
-
-from bench.present.plots import style
-from bench.present.plots.style import Mark
-from bench.project.mesh_growth import Curve
-from bench.project.projection import Measured, Point, Projection, batch_of, elsewhere_options
+from bench.present import charts
+from bench.present.plots.vega_plot import SECONDS, WIDTH, compose, log_ticks, spec_of
+from bench.project.calibration import Trial
+from bench.project.mesh_growth import Curve, step_elsewhere
+from bench.project.projection import Point, Projection
 from bench.records import files
 from bench.records.cells import StepOptions
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
-
-    from bench.present.plots.style import Look, Plot
-
-DASHED = (0, (4, 2))
+    from bench.present.plots.plot_output import Plot
 
 
 @dataclass(frozen=True)
@@ -41,19 +34,13 @@ class Chart:
     """Points of all its curves."""
 
 
-@dataclass(frozen=True)
-class _Line:
+class _Line(NamedTuple):
     """A curve, for all implementations with the same predictions."""
 
     name: str
     points: list[Point]
-    measured: dict[str, list[Measured]]
+    measured: dict[str, list[Trial]]
     """By implementation."""
-
-    @property
-    def cells(self) -> list[Measured]:
-        """Cells of all implementations."""
-        return [cell for own in self.measured.values() for cell in own]
 
 
 def draw(projection: Projection) -> list[Chart]:
@@ -62,60 +49,88 @@ def draw(projection: Projection) -> list[Chart]:
     for point in projection.points:
         curve = point.curve
         groups[curve.subject, curve.mesh, curve.batch, point.hardware].append(point)
-    charts = []
+    names = {point.curve.implementation for point in projection.points}
+    tried = [trial for calibrated in projection.here.values() for trial in calibrated.tried]
+    each = "per shard" if projection.scaling == "weak" else "in all"
+    drawn = []
     for (subject, mesh, batch, hardware), points in groups.items():
         if known := [point for point in points if point.prediction is not None]:
-            each = "per shard" if projection.scaling == "weak" else "in all"
             title = f"{subject} on {hardware}: {mesh}, batch {batch} {each}"
             shown = [point for point in known if point.fits] or known
-            plot = _plot(title, projection, hardware, shown)
-            charts.append(Chart(title, plot, points))
-    return charts
+            plot = _plot(title, _lines(tried, shown), hardware, sorted(names))
+            drawn.append(Chart(title, plot, points))
+    return drawn
 
 
-def _plot(title: str, projection: Projection, hardware: str, points: Sequence[Point]) -> Plot:
-    lines = _lines(projection, points)
-    names = [line.name for line in lines]
-    names = list(dict.fromkeys([*names, *(name for line in lines for name in line.measured)]))
-    cells = [cell for line in lines for cell in line.cells]
-    predictions = [point.prediction for point in points if point.prediction]
-    slug = files.slug(title)
-    with style.styled(slug):
-        handles = _legend(lines, names, hardware)
-        figure, (time, share) = style.panels(
-            2, 2.8, "devices measured here, chips predicted", handles=handles
-        )
-        for line in lines:
-            look = style.look(line.name, names)
-            x = [point.chips for point in line.points]
-            best = [p.prediction for p in line.points if p.prediction]
-            _band(time, look, x, [p.low_s for p in best], [p.high_s for p in best])
-            _curve(time, look, x, [p.best_s for p in best], hollow=True)
-            low, best_share, high = (
-                [getattr(point, name) or np.nan for point in line.points]
-                for name in ("efficiency_low", "efficiency", "efficiency_high")
-            )
-            _band(share, look, x, low, high)
-            _curve(share, look, x, best_share, hollow=True)
-            for own in line.measured.values():
-                devices = [cell.program.mesh.size for cell in own]
-                _curve(time, look, devices, [cell.measured_s for cell in own])
-                _curve(share, look, devices, _efficiency(own))
-        counts = {point.chips for point in points} | {cell.program.mesh.size for cell in cells}
-        for axes in (time, share):
-            style.log2_axis(axes, sorted(counts))
-        seconds = [end for p in predictions for end in (p.best_s, p.low_s, p.high_s)]
-        seconds += [cell.measured_s for cell in cells]
-        style.log_axis(time, "y", seconds, style.short_si("s"))
-        share.set_ylim(0, 1.08 * max(1.0, *(point.efficiency_high or 0.0 for point in points)))
-        share.axhline(1, color=style.MUTED, linewidth=1, linestyle=style.GUIDE, zorder=1.5)
-        share.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:.0f} %"))
-        time.set_title("Step time (lower is better)")
-        share.set_title("Relative efficiency (higher is better)")
-        return style.render(figure, slug, title)
+def _plot(
+    title: str, lines: Sequence[_Line], hardware: str, implementations: Sequence[str]
+) -> Plot:
+    cells = [cell for line in lines for own in line.measured.values() for cell in own]
+    precisions = ", ".join(sorted({cell.cell.block.options.precision for cell in cells}))
+    whats = [f"predicted for {hardware}, with its interval", f"measured here, {precisions}"]
+    times, shares = [], []
+    for line in lines:
+        for point in line.points:
+            best = point.prediction
+            if best:
+                ends = (best.best_s, best.low_s, best.high_s)
+                times.append(_row(line.name, point.chips, *ends, what=whats[0]))
+            values = (point.efficiency, point.efficiency_low, point.efficiency_high)
+            shares.append(_row(line.name, point.chips, *values, what=whats[0]))
+        for name, own in line.measured.items():
+            for cell, share in zip(own, _efficiency(own), strict=True):
+                of: dict[str, Any] = {"what": whats[1], "series": name}
+                times.append(_row(line.name, _devices(cell), cell.measured_s, **of))
+                shares.append(_row(line.name, _devices(cell), share, **of))
+    xs = sorted({row["x"] for row in times + shares})
+    seconds = [row[key] for row in times for key in ("value", "low", "high") if row[key]]
+    low, high = min(seconds) / 1.15, max(seconds) * 1.15
+    most = max([1.0, *(row["high"] for row in shares if row["high"])])
+    looks = [charts.look(implementations.index(line.name.split(" +")[0])) for line in lines]
+    shared: dict[str, Any] = {
+        "xs": xs,
+        "xScale": {"type": "log", "base": 2, "domain": [xs[0] / 1.2, xs[-1] * 1.2], "nice": False},
+        "xTitle": "devices measured here, chips predicted",
+        "width": WIDTH // 2 - 80,
+        "height": 230,
+        "whats": whats if cells else whats[:1],
+        "names": [line.name for line in lines],
+        "colours": [charts.PALETTE[look.colour] for look in looks],
+        "shapes": [look.shape for look in looks],
+    }
+    time: dict[str, Any] = {
+        "title": "Step time (lower is better)",
+        "rows": times,
+        "yScale": {"type": "log", "domain": [low, high], "nice": False},
+        "yAxis": SECONDS | {"values": log_ticks(low, high)},
+    }
+    efficiency: dict[str, Any] = {
+        "title": "Relative efficiency (higher is better)",
+        "rows": [*shares, {"guide": 1}],
+        "yScale": {"domain": [0, 1.08 * most], "nice": False},
+        "yAxis": {"title": None, "tickCount": 5, "format": ".0%"},
+    }
+    panels = [spec_of("prediction", shared | values) for values in (time, efficiency)]
+    return compose(files.slug(title), {"hconcat": panels}, title, f"predicted for {hardware}")
 
 
-def _lines(projection: Projection, points: Sequence[Point]) -> list[_Line]:
+def _row(
+    name: str,
+    x: int,
+    value: float | None,
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    what: str,
+    series: str = "",
+) -> dict[str, Any]:
+    """A point of a curve, measured if it is of a `series`."""
+    known = {"value": value, "low": low, "high": high}
+    finite = {k: v if v is not None and math.isfinite(v) else None for k, v in known.items()}
+    return {"name": name, "x": x, **finite, "what": what, "series": series, "predicted": not series}
+
+
+def _lines(tried: Sequence[Trial], points: Sequence[Point]) -> list[_Line]:
     """The curves, those with the same predictions as one; the fastest on most chips first."""
     curves = defaultdict[Curve, list[Point]](list)
     for point in points:
@@ -128,69 +143,34 @@ def _lines(projection: Projection, points: Sequence[Point]) -> list[_Line]:
     for _, same in sorted(alike.items(), key=lambda item: item[0][-1][1]):
         first, *others = same
         name = first.implementation + (f" +{len(others)}" if others else "")
-        measured = {curve.implementation: _measured(projection, curve) for curve in same}
+        measured = {curve.implementation: _measured(tried, curve) for curve in same}
         lines.append(_Line(name, curves[first], {n: own for n, own in measured.items() if own}))
     return lines
 
 
-def _measured(projection: Projection, curve: Curve) -> list[Measured]:
+def _measured(tried: Sequence[Trial], curve: Curve) -> list[Trial]:
     """The measured cells of a curve's step, by devices.
 
     If several precisions, environments or numbers of processes were measured, these are the cells
     of the curve's own precision and the plainest environment.
     """
-    by_options = defaultdict[StepOptions, list[Measured]](list)
-    for one in projection.measured:
-        program = one.program
-        (first, _), *others = program.mesh.axes
-        if (
-            program.implementation == curve.implementation
-            and (program.workload, program.size) == (curve.workload, curve.size)
-            and (first, tuple(others)) == (curve.first, curve.family)
-            and batch_of(projection.scaling, program.batch, program.mesh) == curve.batch
-            and elsewhere_options(program.options, curve.options.precision) == curve.options
-        ):
-            by_options[program.options].append(one)
+    by_options = defaultdict[StepOptions, list[Trial]](list)
+    for one in tried:
+        cell = one.cell
+        if step_elsewhere(cell, curve.options.precision) == curve.cell(cell.block.mesh.size):
+            by_options[cell.block.options].append(one)
     if not by_options:
         return []
     own = curve.options.precision
     plainest = min(by_options, key=lambda o: (o.precision != own, o.variant, o.processes, str(o)))
-    return sorted(by_options[plainest], key=lambda one: one.program.mesh.size)
+    return sorted(by_options[plainest], key=_devices)
 
 
-def _efficiency(cells: Sequence[Measured]) -> list[float]:
+def _devices(cell: Trial) -> int:
+    return cell.cell.block.mesh.size
+
+
+def _efficiency(cells: Sequence[Trial]) -> list[float]:
     """Throughput per device, relative to the fewest devices."""
-    rates = [one.program.batch / (one.program.mesh.size * one.measured_s) for one in cells]
+    rates = [one.cell.block.batch / (_devices(one) * one.measured_s) for one in cells]
     return [rate / rates[0] for rate in rates]
-
-
-def _band(
-    axes: Axes, look: Look, x: Sequence[int], low: Sequence[float], high: Sequence[float]
-) -> None:
-    top = [value if np.isfinite(value) else 1e3 * max(low) for value in high]
-    axes.fill_between(x, low, top, color=look.colour, alpha=0.12, linewidth=0, zorder=1)
-
-
-def _curve(
-    axes: Axes, look: Look, x: Sequence[int], y: Sequence[float], *, hollow: bool = False
-) -> None:
-    line, width = (DASHED, 1.2) if hollow else ("solid", 1.4)
-    axes.plot(x, y, color=look.colour, linewidth=width, linestyle=line, zorder=2)
-    points = zip(x, y, strict=True)
-    style.marks(axes, [Mark(a, b, look.colour, look.marker, hollow=hollow) for a, b in points])
-
-
-def _legend(lines: Sequence[_Line], names: Sequence[str], hardware: str) -> list[Artist]:
-    handles: list[Artist] = []
-    for line in lines:
-        handle = style.handle(line.name, names)
-        handle.set_linestyle(DASHED)
-        handle.set_markerfacecolor(style.PAPER)
-        handle.set_markeredgewidth(0.9)
-        handle.set_label(f"{style.short(line.name)}, predicted")
-        handles.append(handle)
-    precisions = {cell.program.options.precision for line in lines for cell in line.cells}
-    if precisions:
-        handles.append(style.guide(f"measured here, {', '.join(sorted(precisions))}", "solid"))
-    band = f"{hardware}: 95 % interval, or range of efficiency"
-    return [*handles, Patch(facecolor=style.MUTED, alpha=0.2, label=band)]

@@ -13,7 +13,6 @@ All chips of a *domain* reach one another at the same speed (NVLink through NVSw
 from __future__ import annotations
 
 import functools
-import math
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,8 +37,8 @@ SHEETS = Path(__file__).with_name("hardware")
 T = TypeVar("T")
 
 
-class UnknownHardwareError(ValueError):
-    """There is no sheet of that name; the message lists the known ones."""
+class HardwareError(ValueError):
+    """Chips cannot form a mesh, or lack a figure that is needed; the message says why."""
 
 
 class Part(BaseModel):
@@ -66,13 +65,19 @@ class Memory(Part):
     bandwidth: Figure[PositiveFloat]
 
 
-class Domain(Part):
+class Network(Part):
+    """The links between domains or slices."""
+
+    bandwidth: Figure[PositiveFloat]
+    """Of a network, one chip's share of its host's."""
+    latency_s: Figure[NonNegativeFloat]
+    """Latency of one step of a collective."""
+
+
+class Domain(Network):
     """Chips that all reach one another at the same speed."""
 
     chips: Figure[PositiveInt]
-    bandwidth: Figure[PositiveFloat]
-    latency_s: Figure[NonNegativeFloat]
-    """Latency of one step of a collective."""
 
 
 class Wraps(Part):
@@ -91,10 +96,10 @@ class Wraps(Part):
 
     def of(self, shape: Sequence[int]) -> tuple[bool, ...]:
         """Whether each axis of a slice has its ends linked."""
-        if self.every_axis_a_multiple_of is not None:
-            cubes = all(size % self.every_axis_a_multiple_of == 0 for size in shape)
-            return (cubes,) * len(shape)
-        return tuple(size == self.axis_is for size in shape)
+        unit = self.every_axis_a_multiple_of
+        if unit is None:
+            return tuple(size == self.axis_is for size in shape)
+        return (all(size % unit == 0 for size in shape),) * len(shape)
 
 
 class Torus(Part):
@@ -107,19 +112,6 @@ class Torus(Part):
     """Bandwidth of one link; a chip has two links per axis."""
     hop_latency_s: Figure[NonNegativeFloat]
     """From a chip to its neighbour."""
-
-    def shape_of(self, chips: int) -> tuple[int, ...] | None:
-        """The slice with this many chips, if there is one."""
-        return next((s for s in self.shapes.value if math.prod(s) == chips), None)
-
-
-class Network(Part):
-    """The links between domains or slices."""
-
-    bandwidth: Figure[PositiveFloat]
-    """One chip's share of its host's."""
-    latency_s: Figure[NonNegativeFloat]
-    """Latency of one step of a collective."""
 
 
 class Hardware(Part):
@@ -160,12 +152,12 @@ def hardware(name: str) -> Hardware:
     """The sheet of a chip.
 
     Raises:
-      UnknownHardwareError: there is no such sheet; the message lists the known ones.
-      ValueError: the sheet is invalid; the message names each field and its fault.
+      ValueError: there is no such sheet, and the message lists the known ones; or the sheet is
+        invalid, as of `read`.
     """
     names = known()
     if name not in names:
-        raise UnknownHardwareError(f"unknown hardware {name!r}; {closest(name, names)}")
+        raise ValueError(f"unknown hardware {name!r}; {closest(name, names)}")
     return read(SHEETS / f"{name}.toml")
 
 

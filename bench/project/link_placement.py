@@ -11,19 +11,15 @@ create_hybrid_device_mesh can produce.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
 from bench.project.collective_costs import ALONE, Ring, Route, Switch
-from bench.project.hardware import Hardware, Network, Torus
+from bench.project.hardware import Hardware, HardwareError, Torus
 from bench.records.mesh import MeshShape
-
-
-class PlacementError(ValueError):
-    """The hardware cannot form the mesh; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +47,18 @@ class Placement:
     outer: dict[str, int]
     """Number of slices that each mesh axis spans; empty without a torus."""
 
+    def __post_init__(self) -> None:
+        if self.domains > 1 and self.hardware.network is None:
+            raise HardwareError(
+                f"{self.hardware.name}: more chips are requested than its links reach, "
+                "and its sheet has no figures for a network"
+            )
+
     def route(self, axes: Sequence[str]) -> Route:
         """The links of collectives along mesh axes, all groups communicating at once.
 
         Raises:
-          PlacementError: the sheet has no figures for the links.
+          HardwareError: the sheet has no figures for the links.
           KeyError: the mesh lacks an axis.
         """
         sizes = dict(self.mesh.axes)
@@ -67,7 +70,7 @@ class Placement:
             slices = math.prod(self.outer[name] for name in axes)
             return Route(self._rings(hardware.torus, axes), self._between(slices), overhead)
         if hardware.domain is None:
-            raise PlacementError(
+            raise HardwareError(
                 f"{hardware.name}: its sheet has no figures for links between chips"
             )
         inside, domains = self._counts(axes)
@@ -76,16 +79,16 @@ class Placement:
         return Route(switch, self._between(domains), overhead)
 
     def _between(self, domains: int) -> Switch:
-        if domains == 1:
+        network = self.hardware.network
+        if domains == 1 or network is None:
             return ALONE
-        network = _network(self.hardware)
         return Switch(domains, network.bandwidth.value, network.latency_s.value)
 
     def _counts(self, axes: Sequence[str]) -> tuple[int, int]:
         """Members of a group in one domain, and the number of domains that the group spans.
 
         Raises:
-          PlacementError: a group has unequally many members in its domains.
+          HardwareError: a group has unequally many members in its domains.
         """
         names = [name for name, _ in self.mesh.axes]
         ids = np.arange(self.mesh.size).reshape([size for _, size in self.mesh.axes])
@@ -96,7 +99,7 @@ class Placement:
         patterns = np.unique(homes - homes[:, :1], axis=0)
         counts = {tuple(np.unique(row, return_counts=True)[1].tolist()) for row in patterns}
         if len(counts) > 1 or len(set(next(iter(counts)))) > 1:
-            raise PlacementError(
+            raise HardwareError(
                 f"{self.hardware.name}: groups along {', '.join(axes)} of the mesh {self.mesh} "
                 f"have unequally many members in domains of {self.shape[0]} chips"
             )
@@ -131,19 +134,14 @@ def place(hardware: Hardware, mesh: MeshShape) -> Placement:
     divides the mesh's.
 
     Raises:
-      PlacementError: there is no such slice, or the sheet has no figures for the links.
+      HardwareError: there is no such slice, or the sheet has no figures for the links.
     """
     if hardware.torus is None:
         limit = hardware.domain.chips.value if hardware.domain else 1
         used = max(n for n in range(1, limit + 1) if mesh.size % n == 0)
-        domains = mesh.size // used
-        if domains > 1:
-            _network(hardware)
-        return Placement(hardware, mesh, (used,), domains, {}, {})
+        return Placement(hardware, mesh, (used,), mesh.size // used, {}, {})
     shape = _slice(hardware.name, hardware.torus, mesh.size)
     slices = mesh.size // math.prod(shape)
-    if slices > 1:
-        _network(hardware)
     outer, left = {}, slices
     for name, size in mesh.axes:
         outer[name] = math.gcd(size, left)
@@ -189,20 +187,13 @@ def _whole(size: int, left: Sequence[int]) -> list[int] | None:
 def _split(size: int, left: Sequence[int]) -> list[int]:
     """Take the prime factors of the size, largest first, from the axes with most left."""
     rest, taken = list(left), [1] * len(left)
-    for prime in sorted(_primes(size), reverse=True):
-        along = max((a for a, n in enumerate(rest) if n % prime == 0), key=lambda a: rest[a])
-        rest[along] //= prime
-        taken[along] *= prime
+    for prime in range(size, 1, -1):
+        while size % prime == 0 and all(prime % divisor for divisor in range(2, prime)):
+            along = max((a for a, n in enumerate(rest) if n % prime == 0), key=lambda a: rest[a])
+            rest[along] //= prime
+            taken[along] *= prime
+            size //= prime
     return taken
-
-
-def _primes(number: int) -> Iterator[int]:
-    divisor = 2
-    while number > 1:
-        while number % divisor == 0:
-            yield divisor
-            number //= divisor
-        divisor += 1
 
 
 def _joined(pieces: Sequence[Piece]) -> list[Piece]:
@@ -218,24 +209,13 @@ def _joined(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _slice(name: str, torus: Torus, chips: int) -> tuple[int, ...]:
-    shape = torus.shape_of(chips)
-    if shape is not None:
-        return shape
-    shapes = torus.shapes.value
-    dividing = [shape for shape in shapes if chips % math.prod(shape) == 0]
-    if chips < math.prod(shapes[-1]) or not dividing:
-        sizes = ", ".join(str(math.prod(shape)) for shape in shapes)
-        raise PlacementError(
-            f"{name}: there is no slice of {chips} chips; there are {sizes}, and multiples of "
-            f"these beyond {math.prod(shapes[-1])}"
-        )
-    return dividing[-1]
-
-
-def _network(hardware: Hardware) -> Network:
-    if hardware.network is None:
-        raise PlacementError(
-            f"{hardware.name}: more chips are requested than its links reach, "
-            "and its sheet has no figures for a network"
-        )
-    return hardware.network
+    """The shape of the slice of so many chips, or of the largest whose size divides them."""
+    shapes = {math.prod(shape): shape for shape in torus.shapes.value}
+    dividing = [size for size in shapes if chips % size == 0]
+    if chips in shapes or (dividing and chips > max(shapes)):
+        return shapes[dividing[-1]]
+    sizes = ", ".join(map(str, shapes))
+    raise HardwareError(
+        f"{name}: there is no slice of {chips} chips; there are {sizes}, and multiples of "
+        f"these beyond {max(shapes)}"
+    )

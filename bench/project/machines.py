@@ -8,14 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.project.collective_costs import Route, Switch
-from bench.project.hardware import Hardware
+from bench.project.hardware import Hardware, HardwareError
 from bench.project.link_placement import place
 from bench.records.mesh import MeshShape
 from bench.records.rows import Ceilings
-
-
-class MachineError(ValueError):
-    """A figure is missing; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +26,7 @@ class Machine:
     memory_bytes: float | None
     """Memory of a device; None if unknown."""
     route: Callable[[Sequence[str]], Route]
-    """The links of collectives along mesh axes; raises PlacementError if there are none."""
+    """The links of collectives along mesh axes; raises HardwareError if there are none."""
     combines: bool
     """Whether its compiler combines collectives; if not, programs are as they run."""
 
@@ -41,12 +37,11 @@ def of_sheet(hardware: Hardware, mesh: MeshShape, precision: str) -> Machine:
     Products reach the share of the published peak that others have measured in bfloat16.
 
     Raises:
-      MachineError: no peak is published for this precision.
-      PlacementError: the chips cannot form the mesh.
+      HardwareError: no peak is published for this precision, or the chips cannot form the mesh.
     """
     peak = hardware.peak(precision)
     if peak is None:
-        raise MachineError(
+        raise HardwareError(
             f"{hardware.name}: no peak is published for {precision}; choose another --precision"
         )
     placement = place(hardware, mesh)
@@ -75,7 +70,7 @@ def of_ceilings(measured: Ceilings, mesh: MeshShape) -> Machine:
         if members == 1:
             return Route()
         if rate is None or latency is None:
-            raise MachineError(f"no all-reduce was measured on the {mesh.size} devices of {mesh}")
+            raise HardwareError(f"no all-reduce was measured on the {mesh.size} devices of {mesh}")
         return Route(Switch(members, rate), overhead_s=latency)
 
     flops, bandwidth = measured["matmul_flops"], measured["memory_bytes"]

@@ -1,20 +1,23 @@
-"""Programs of one step on meshes of growing size: compiled, or by formula.
+"""The same step on meshes of growing size.
 
-Compiling takes seconds per mesh. For a curve with more meshes than a formula needs, only the
-formula's meshes are compiled, the larger of them check it, and it gives all others. If it does not
-hold, the meshes are compiled one by one, as far as possible.
+One mesh axis grows and the others stay. Under weak scaling, the global batch grows with the mesh
+and the batch of a shard stays; under strong scaling, the global batch stays.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
-from bench.project.compiled_programs import Program, Read, Unread
-from bench.project.program_formulae import LADDER, Formula, Scaling, fit, ladder
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
+
+LADDER = (8, 64, 256, 1024)
+"""Devices of the meshes that are compiled for a formula, if the other axes allow it; its constants
+come from the first two."""
+
+Scaling = Literal["weak", "strong"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,15 @@ class Curve:
     """The axis that grows."""
     batch: int
     """Global batch (strong scaling), or batch of one shard (weak scaling)."""
+    scaling: Scaling
+
+    @classmethod
+    def through(cls, cell: Cell, scaling: Scaling) -> Self:
+        """The curve that contains a cell."""
+        block, ((first, _), *rest) = cell.block, cell.block.mesh.axes
+        batch = block.batch // block.mesh.batch_shards if scaling == "weak" else block.batch
+        step = block.workload, block.size, block.options, cell.implementation
+        return cls(*step, tuple(rest), first, batch, scaling)
 
     @property
     def subject(self) -> str:
@@ -42,93 +54,30 @@ class Curve:
         """`data=N,model=2`."""
         return ",".join([f"{self.first}=N", *(f"{name}={size}" for name, size in self.family)])
 
-    def cell(self, chips: int, scaling: Scaling) -> Cell | None:
+    def cell(self, chips: int) -> Cell | None:
         """The step on so many chips; None if they do not divide into the mesh, or the batch."""
-        others = math.prod(size for _, size in self.family)
-        if chips % others:
-            return None
-        mesh = MeshShape(((self.first, chips // others), *self.family))
-        batch = self.batch * mesh.batch_shards if scaling == "weak" else self.batch
-        if batch % (mesh.batch_shards * self.options.microbatches):
+        size, rest = divmod(chips, math.prod(size for _, size in self.family))
+        mesh = MeshShape(((self.first, size), *self.family))
+        batch = self.batch * mesh.batch_shards if self.scaling == "weak" else self.batch
+        if rest or batch % (mesh.batch_shards * self.options.microbatches):
             return None
         block = Block(self.workload, self.size, mesh, batch, self.options)
         return Cell(block, self.implementation)
 
+    def ladder(self) -> list[Cell]:
+        """The cells to compile for a formula: those of LADDER that the mesh and the batch allow."""
+        if self.first not in ("data", "fsdp"):
+            return []
+        cells = [cell for devices in LADDER if (cell := self.cell(devices)) is not None]
+        # Without members along the axis, there are no collectives.
+        return [cell for cell in cells if cell.block.mesh.axis(self.first) > 1]
 
-def programs(
-    curves: Sequence[Curve], chips: Sequence[int], scaling: Scaling, read: Read
-) -> tuple[dict[Curve, dict[int, Program | Unread | None]], dict[Curve, Formula | str]]:
-    """The programs of each curve on each number of chips.
 
-    Args:
-      curves: each once.
-      chips: numbers of chips, in order.
-      scaling: along the curves.
-      read: compiles cells.
+def step_elsewhere(cell: Cell, precision: str | None) -> Cell:
+    """A run's cell on other hardware, where its environment and processes differ.
 
-    Returns:
-      Programs by curve and number of chips, None where the mesh or the batch does not divide; and
-      the formulae of curves, or the reasons why they have none.
+    A `precision` of None keeps the cell's own.
     """
-    ladders = {curve: _ladder(curve, chips, scaling) for curve in curves}
-    direct = [
-        cell
-        for curve, rungs in ladders.items()
-        for count in chips
-        # No check covers sizes below those that the formula comes from.
-        if count < min((cell.block.mesh.size for cell in rungs), default=math.inf)
-        and (cell := curve.cell(count, scaling)) is not None
-    ]
-    known: dict[Cell, Program | Unread] = {}
-
-    def compile_all(cells: Sequence[Cell]) -> None:
-        missing = [cell for cell in dict.fromkeys(cells) if cell not in known]
-        if missing:
-            known.update(zip(missing, read(missing), strict=True))
-
-    compile_all([*direct, *(cell for rungs in ladders.values() for cell in rungs)])
-    formulae = {
-        curve: _formula(curve, [known[cell] for cell in rungs])
-        for curve, rungs in ladders.items()
-        if rungs
-    }
-    failed = [curve for curve, formula in formulae.items() if isinstance(formula, str)]
-    again = (curve.cell(count, scaling) for curve in failed for count in chips)
-    compile_all([cell for cell in again if cell is not None])
-
-    def program(curve: Curve, count: int) -> Program | Unread | None:
-        cell = curve.cell(count, scaling)
-        if cell is None:
-            return None
-        if cell in known:
-            return known[cell]
-        formula = formulae.get(curve, "")
-        if isinstance(formula, str):
-            return Unread(cell, "it was not compiled, and has no formula")
-        try:
-            return formula.at(cell.block.mesh.axis(curve.first))
-        except ValueError as error:
-            return Unread(cell, str(error))
-
-    return {curve: {count: program(curve, count) for count in chips} for curve in curves}, formulae
-
-
-def _ladder(curve: Curve, chips: Sequence[int], scaling: Scaling) -> list[Cell]:
-    """The cells of a curve's formula; none if it can have none, or compiling all is less work."""
-    cells = [cell for count in chips if (cell := curve.cell(count, scaling)) is not None]
-    if not cells or (len(chips) <= len(LADDER) and max(chips) <= LADDER[-1]):
-        return []
-    try:
-        return ladder(cells[-1], curve.first, scaling)
-    except ValueError:
-        return []
-
-
-def _formula(curve: Curve, compiled: Sequence[Program | Unread]) -> Formula | str:
-    """The formula of compiled programs, or the reason why there is none."""
-    programs = [one for one in compiled if isinstance(one, Program)]
-    unread = next((one for one in compiled if isinstance(one, Unread)), None)
-    try:
-        return unread.reason if unread else fit(programs, curve.first)
-    except ValueError as error:
-        return str(error)
+    options = cell.block.options
+    options = replace(options, precision=precision or options.precision, variant="", processes=1)
+    return replace(cell, block=replace(cell.block, options=options))

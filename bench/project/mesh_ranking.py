@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,23 +12,10 @@ import pandas as pd
 
 from bench.project.compiled_programs import Read, Unread
 from bench.project.hardware import Hardware
-from bench.project.link_placement import PlacementError
-from bench.project.machines import of_sheet
 from bench.project.published_results import elsewhere
-from bench.project.step_model import Prediction, predict, work
+from bench.project.step_model import Prediction, on_sheet
 from bench.records.cells import Block, Cell, StepOptions
-from bench.records.mesh import MeshShape
-
-ORDER = ("pipe", "data", "fsdp", "model")
-"""Axes of a plan's meshes; the last one communicates most and gets the fastest links."""
-
-
-@dataclass(frozen=True)
-class Planned:
-    """One implementation on one mesh."""
-
-    cell: Cell
-    prediction: Prediction
+from bench.records.mesh import AXES, MeshShape
 
 
 @dataclass(frozen=True)
@@ -35,7 +24,7 @@ class Plan:
 
     title: str
     hardware: Hardware
-    ranked: list[Planned]
+    ranked: list[Prediction]
     """Fastest first; those that exceed the memory come last."""
     unsupported: dict[str, list[str]]
     """`jit_spmd on data=8`, by the reason that the implementation gives."""
@@ -44,31 +33,23 @@ class Plan:
 
     def frame(self) -> pd.DataFrame:
         """The rows of plan.csv."""
-        return pd.DataFrame(
-            {
-                "cell": one.cell.name,
-                "implementation": one.cell.implementation,
-                "mesh": str(one.cell.block.mesh),
-                **one.prediction.row(),
-            }
-            for one in self.ranked
-        )
+        rows = []
+        for one in self.ranked:
+            cell = one.program.cell
+            name = {"cell": cell.name, "implementation": cell.implementation}
+            rows.append({**name, "mesh": str(cell.block.mesh), **one.row()})
+        return pd.DataFrame(rows)
 
 
 def meshes(chips: int) -> Iterator[MeshShape]:
     """All mesh shapes of so many chips, without axes of size 1."""
-    for sizes in _factors(chips, len(ORDER)):
-        axes = tuple((name, size) for name, size in zip(ORDER, sizes, strict=True) if size > 1)
-        yield MeshShape(axes or (("data", 1),))
-
-
-def _factors(number: int, parts: int) -> Iterator[tuple[int, ...]]:
-    if parts == 1:
-        yield (number,)
-        return
-    for first in range(1, number + 1):
-        if number % first == 0:
-            yield from ((first, *rest) for rest in _factors(number // first, parts - 1))
+    divisors = [number for number in range(1, chips + 1) if chips % number == 0]
+    for outer in itertools.product(divisors, repeat=len(AXES) - 1):
+        last, rest = divmod(chips, math.prod(outer))
+        if not rest:
+            sizes = zip(AXES, (*outer, last), strict=True)
+            axes = tuple((name, size) for name, size in sizes if size > 1)
+            yield MeshShape(axes or (("data", 1),))
 
 
 def rank(
@@ -90,9 +71,6 @@ def rank(
       chips: how many.
       implementations: names.
       read: compiles cells.
-
-    Raises:
-      MachineError: the chip has no published peak for the precision.
     """
     cells = []
     unsupported = defaultdict[str, list[str]](list)
@@ -113,12 +91,11 @@ def rank(
             reasons = unsupported if program.lack == "unsupported" else refused
             reasons[program.reason].append(name)
             continue
-        try:
-            step = work(program, of_sheet(sheet, cell.block.mesh, options.precision))
-        except PlacementError as error:
-            refused[str(error)].append(name)
-            continue
-        ranked.append(Planned(cell, predict(step, calibration)))
-    ranked.sort(key=lambda one: (one.prediction.fits is False, one.prediction.best_s))
+        prediction = on_sheet(sheet, program, calibration)
+        if isinstance(prediction, str):
+            refused[prediction].append(name)
+        else:
+            ranked.append(prediction)
+    ranked.sort(key=lambda one: (one.fits is False, one.best_s))
     title = f"{'-'.join(workload)}, {options}, batch {batch}, on {chips} {sheet.name}"
     return Plan(title, sheet, ranked, dict(unsupported), dict(refused))

@@ -13,25 +13,27 @@ from bench.present import terminal
 from bench.present.columns import Column, Figure, Table
 from bench.present.rendering import write_pages
 from bench.project import prediction_sentences as sentences
-from bench.project.mesh_ranking import Plan, Planned
+from bench.project.mesh_ranking import Plan
 from bench.project.prediction_tables import BOUND, INTERVAL, MFU, STEP
-from bench.records import numbers, store
+from bench.project.step_model import Prediction
+from bench.records import frames, numbers
 
 SHOWN = 12
 """Rows on the terminal, of those that fit and of those that do not."""
 
-MESH = Column("mesh", "Mesh", value=lambda one: str(one.cell.block.mesh))
-IMPLEMENTATION = Column("implementation", "Implementation", value=lambda o: o.cell.implementation)
-MEMORY = Column("memory_bytes", "Memory", "per chip", "bytes",
-                value=lambda one: one.prediction.program.memory_bytes)  # fmt: skip
+MESH = Column("mesh", "Mesh", value=lambda one: str(one.program.mesh))
+IMPLEMENTATION = Column(
+    "implementation", "Implementation", value=lambda one: one.program.cell.implementation
+)
+MEMORY = Column("memory_bytes", "Memory", "per chip", "bytes", lambda one: one.program.memory_bytes)
 
 
 def _struck(column: Column) -> Column:
     """The column with the values of what does not fit struck out."""
 
-    def figure(one: Planned) -> Figure:
+    def figure(one: Prediction) -> Figure:
         plain = column.figure(one)
-        if one.prediction.fits is not False:
+        if one.fits is not False:
             return plain
         return Figure(Markup("<s>{}</s>").format(escape(plain.main)), "does not fit")
 
@@ -40,7 +42,7 @@ def _struck(column: Column) -> Column:
 
 def remarks(plan: Plan) -> list[str]:
     """What readers must know about the predicted times and memory."""
-    small = sentences.remarks([one.prediction for one in plan.ranked])
+    small = sentences.remarks(plan.ranked)
     return [f"A chip has {numbers.bytes_(plan.hardware.memory.bytes.value)} of memory.", *small,
             sentences.MEMORY]  # fmt: skip
 
@@ -52,7 +54,7 @@ def build(plan: Plan, folder: Path) -> Path:
       OSError: nothing can be written there.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    store.export(plan.frame(), folder, "plan")
+    frames.write(plan.frame(), folder, "plan")
     columns = (MESH, _struck(IMPLEMENTATION), STEP, INTERVAL, MFU, BOUND, MEMORY)
     table = Table("Mesh shapes by predicted step time", columns, plan.ranked, remarks=remarks(plan))
     rests = sentences.hardware(plan.hardware)
@@ -61,12 +63,12 @@ def build(plan: Plan, folder: Path) -> Path:
 
 def show(console: Console, plan: Plan) -> None:
     """Print the fastest meshes that fit, then those that do not."""
-    fitting = [one for one in plan.ranked if one.prediction.fits is not False]
+    fitting = [one for one in plan.ranked if one.fits is not False]
     others = plan.ranked[len(fitting) :]
     columns = (MESH, IMPLEMENTATION, STEP, INTERVAL, MFU, MEMORY)
     table = terminal.table("mesh", "implementation", ">step", ">95 %", ">MFU", ">memory", gap=1)
     for one in (*fitting[:SHOWN], *others[:SHOWN]):
-        fits = one.prediction.fits is not False
+        fits = one.fits is not False
         texts = [column.figure(one).main for column in columns]
         texts[3] = texts[3] if fits else "does not fit"
         table.add_row(*map(terminal.plain, texts), style="" if fits else "strike dim")

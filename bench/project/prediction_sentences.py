@@ -44,7 +44,7 @@ def error(calibrated: Calibrated) -> str:
     groups = len(calibrated.errors)
     if not groups:
         return "Only one mesh was measured, so the error of predictions is unknown."
-    errors = [trial.error for trial in calibrated.tried]
+    errors = [trial.ratio - 1 for trial in calibrated.tried]
     half = numbers.percent(statistics.median(map(abs, errors)))
     spread = calibrated.calibration.spread
     return (
@@ -118,13 +118,13 @@ def formulae(projection: Projection) -> list[str]:
         if isinstance(formula, str):
             text = f"No formula holds, so meshes are compiled one by one if possible: {formula}"
         else:
-            fitted = " and ".join(map(str, formula.fitted))
-            checked = ", ".join(map(str, sorted({check.size for check in formula.checks})))
+            first, second, *others = (one.mesh.axis(curve.first) for one in formula.programs)
+            checked = ", ".join(map(str, others))
             most = numbers.percent(formula.error)
             off = "only by rounding" if formula.error < EXACT else f"by {most} at most"
             text = (
-                f"By a formula from {curve.first}={fitted}, whose figures at {checked} differ from "
-                f"those of the compiled programs {off}"
+                f"By a formula from {curve.first}={first} and {second}, whose figures at {checked} "
+                f"differ from those of the compiled programs {off}"
             )
         names[text].append(
             f"{curve.subject}, {curve.implementation}, {curve.mesh}, batch {curve.batch}"

@@ -2,58 +2,48 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from bench.present.columns import Column, Figure, Table
 from bench.project import prediction_sentences as sentences
 from bench.project import published_results, scaling_book_answers
-from bench.project.projection import Measured, Point, Projection
+from bench.project.calibration import Trial
+from bench.project.projection import Point, Projection
 from bench.project.step_model import Prediction
 from bench.records import numbers
 
 
-@dataclass(frozen=True)
-class Fastest:
-    """The fastest prediction for a number of chips, among those that fit."""
-
-    chips: int
-    point: Point | None
-    alike: int
-    """Other implementations whose predicted time is the same."""
-    reason: str
-    """Why there is none."""
-
-    @property
-    def prediction(self) -> Prediction | None:
-        """The prediction, if there is one."""
-        return None if self.point is None else self.point.prediction
-
-
-def fastest(points: Sequence[Point]) -> list[Fastest]:
-    """The fastest prediction for each number of chips."""
+def fastest(points: Sequence[Point]) -> list[Point]:
+    """The fastest prediction that fits for each number of chips, or why there is none."""
     groups = defaultdict[int, list[Point]](list)
     for point in points:
         groups[point.chips].append(point)
     found = []
-    for chips, own in sorted(groups.items()):
-        times = {i: p.prediction.best_s for i, p in enumerate(own) if p.fits and p.prediction}
-        if times:
-            best = min(times, key=lambda i: times[i])
-            alike = sum(seconds <= 1.005 * times[best] for seconds in times.values()) - 1
-            found.append(Fastest(chips, own[best], alike, ""))
+    for _, own in sorted(groups.items()):
+        times = [p.prediction.best_s if p.fits and p.prediction else math.inf for p in own]
+        best = min(times)
+        if math.isfinite(best):
+            alike = sum(seconds <= 1.005 * best for seconds in times) - 1
+            found.append(replace(own[times.index(best)], alike=alike))
         else:
             reason = next((p.reason for p in own if p.reason), "none fits in memory")
-            found.append(Fastest(chips, None, 0, reason))
+            found.append(replace(own[0], prediction=None, efficiency=None, reason=reason))
     return found
 
 
 def of_prediction(get: Callable[[Prediction], Any]) -> Callable[[Any], Any]:
-    """A column's value from the row's prediction; None if it has none."""
-    return lambda row: None if row.prediction is None else get(row.prediction)
+    """A column's value from the prediction that a row is, or has; None if it has none."""
+
+    def value(row: Prediction | Point) -> Any:
+        prediction = row.prediction if isinstance(row, Point) else row
+        return None if prediction is None else get(prediction)
+
+    return value
 
 
 STEP = Column("step_s", "Step time", "predicted", "s", value=of_prediction(lambda p: p.best_s))
@@ -67,16 +57,14 @@ MFU = Column("mfu", "MFU", format="percent", value=of_prediction(lambda p: p.mfu
 BOUND = Column("bound", "Bound by", value=of_prediction(sentences.bound))
 
 
-def _implementation(row: Fastest) -> Figure:
-    if row.point is None:
-        return Figure("no prediction", row.reason)
-    more = f" +{row.alike}" if row.alike else ""
-    return Figure(f"{row.point.curve.implementation}{more}")
+def _implementation(point: Point) -> Figure:
+    if point.prediction is None:
+        return Figure("no prediction", point.reason)
+    return Figure(point.curve.implementation + (f" +{point.alike}" if point.alike else ""))
 
 
-def _efficiency(row: Fastest) -> Figure | None:
-    point = row.point
-    if point is None or point.efficiency is None:
+def _efficiency(point: Point) -> Figure | None:
+    if point.efficiency is None:
         return None
     low, high = 100 * (point.efficiency_low or 0.0), 100 * (point.efficiency_high or 0.0)
     # A tenth of a percent is not shown.
@@ -129,38 +117,33 @@ def remarks(points: Sequence[Point]) -> list[str]:
     ] + sentences.remarks([*best.values()])
 
 
-def _error(row: Any) -> Figure | None:
-    if row.predicted_s is None:
-        return None
-    note = "" if getattr(row, "within", True) else "outside the interval"
-    return Figure(sentences.signed(row.predicted_s / row.measured_s - 1), note)
-
-
-ERROR = Column("error", "Error", format="percent", value=_error)
+def _error(trial: Trial, note: str = "") -> Figure | None:
+    error = trial.ratio - 1
+    return None if math.isnan(error) else Figure(sentences.signed(error), note)
 
 
 MEASURED = (
-    Column("implementation", "Implementation", value=lambda row: row.program.implementation),
-    Column("mesh", "Mesh", value=lambda row: str(row.program.mesh)),
-    Column("batch", "Batch", format="count", value=lambda row: row.program.batch),
+    Column("implementation", "Implementation", value=lambda row: row.cell.implementation),
+    Column("mesh", "Mesh", value=lambda row: str(row.cell.block.mesh)),
+    Column("batch", "Batch", format="count", value=lambda row: row.cell.block.batch),
     Column("measured_s", "Step time", "measured", "s"),
     Column("predicted_s", "Predicted", "from the other meshes", "s"),
-    ERROR,
+    Column("error", "Error", format="percent", value=_error),
 )
 
 
 def cross_validation(projection: Projection) -> list[Table]:
     """For each subject, its measured steps and what the other meshes predict for them."""
 
-    def order(row: Measured) -> tuple[int, str, str]:
-        mesh = row.program.mesh
-        return mesh.size, str(mesh), row.program.implementation
+    def order(row: Trial) -> tuple[int, str, str]:
+        mesh = row.cell.block.mesh
+        return mesh.size, str(mesh), row.cell.implementation
 
     return [
         Table(
             subject,
             MEASURED,
-            sorted((row for row in projection.measured if row.subject == subject), key=order),
+            sorted(own.tried, key=order),
             facts=[sentences.calibration(own.calibration), sentences.error(own)],
         )
         for subject, own in projection.here.items()
@@ -168,22 +151,34 @@ def cross_validation(projection: Projection) -> list[Table]:
 
 
 PUBLISHED = (
-    Column("name", "Model", detail=lambda row: row.hardware),
-    Column("chips", "Chips", format="count", detail=lambda row: row.mesh),
-    Column("measured_s", "Step time", "published", "s"),
-    Column("predicted_s", "Predicted", "from the others", "s"),
-    ERROR,
-    Column("measured_efficiency", "Efficiency", "published", "percent"),
-    Column("predicted_efficiency", "Predicted efficiency", format="percent"),
-)
+    Column("name", "Model", "", "text", lambda row: row.model.name, lambda row: row.model.hardware),
+    Column(
+        "chips", "Chips", "", "count",
+        lambda row: row.trial.cell.block.mesh.size, lambda row: str(row.trial.cell.block.mesh),
+    ),
+    Column("measured_s", "Step time", "published", "s", lambda row: row.trial.measured_s),
+    Column("predicted_s", "Predicted", "from the others", "s", lambda row: row.trial.predicted_s),
+    Column(
+        "error", "Error", "", "percent",
+        lambda row: _error(row.trial, "" if row.within else "outside the interval"),
+    ),
+    Column(
+        "measured_efficiency", "Efficiency", "published", "percent",
+        lambda row: row.efficiency(lambda trial: trial.measured_s),
+    ),
+    Column(
+        "predicted_efficiency", "Predicted efficiency", "", "percent",
+        lambda row: row.efficiency(lambda trial: trial.predicted_s),
+    ),
+)  # fmt: skip
 
 
 def published() -> Table:
     """Published results and predictions."""
     rows = published_results.compare()
     _, others = published_results.published()
-    misses = [row.name for row in rows if not row.within]
-    errors = [abs(row.predicted_s / row.measured_s - 1) for row in rows]
+    misses = [row.model.name for row in rows if not row.within]
+    errors = [abs(row.trial.ratio - 1) for row in rows]
     half, largest = (numbers.percent(e) for e in (statistics.median(errors), max(errors)))
     outside = f": {', '.join(dict.fromkeys(misses))}" if misses else ""
     fact = (

@@ -1,49 +1,43 @@
-"""Programs of meshes that are too large to compile, extrapolated from smaller compiled ones.
+"""Programs along a curve: compiled, or extrapolated from smaller compiled ones.
 
-One mesh axis grows and the others stay. Under weak scaling the global batch grows with it, and the
-batch of a shard stays; under strong scaling the global batch stays. Every figure of a device's
-program then follows
+Compiling takes seconds per mesh, and is impossible beyond MOST_DEVICES. For a curve with more
+meshes than a formula needs, only the formula's meshes are compiled. Every figure of a device's
+program follows
 
     figure(n) = constant + divided / n
 
-in the axis's size n, because a device's share of any array is either the whole array for every n or
-an nth of it: parameters are replicated or divided over the axis; activations have the size of a
-device's part of the batch, which is constant under weak scaling and an nth of the global batch
-under strong scaling. FLOPs and memory are sums over operations on such shares, and the payload of a
-collective is one such share. The number of collectives depends on the program's structure, not on
-n. The number of members of a collective along the axis grows with the axis.
+in the size n of the axis that grows, because a device's share of any array is either the whole
+array for every n or an nth of it: parameters are replicated or divided over the axis; activations
+have the size of a device's part of the batch, which is constant under weak scaling and an nth of
+the global batch under strong scaling. FLOPs and memory are sums over operations on such shares, and
+the payload of a collective is one such share. The number of collectives depends on the program's
+structure, not on n. The number of members of a collective along the axis grows with the axis.
 
 A real program may break this rule: a parameter of 768 rows can be divided by 256, and is replicated
 over 512 devices. Therefore two compiled sizes give the constants, and all others check them. A
 program whose figures are off by more than TOLERANCE, or whose collectives differ, is not
-extrapolated.
+extrapolated; its meshes are then compiled one by one, as far as possible.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from typing import Literal
+from typing import Any, cast
 
-from bench.project.compiled_programs import MOST_DEVICES, Program
+from bench.project.compiled_programs import Program, Read, Unread
+from bench.project.mesh_growth import LADDER, Curve
 from bench.records.cells import Cell
 from bench.records.collective_kinds import bus_factor
-from bench.records.mesh import MeshShape
 from bench.records.rows import Communication
 
 TOLERANCE = 0.01
 """Largest relative error of a figure."""
 
-LADDER = (8, 64, 256, 1024)
-"""Devices of the meshes that are compiled, if the other axes allow it; the constants come from the
-first two."""
-
 LEAST_SIZES = 3
 """Compiled sizes that a formula needs: two for its constants, and one to check them."""
-
-Scaling = Literal["weak", "strong"]
 
 _FIGURES = ("flops", "memory_bytes", "state_bytes")
 
@@ -52,134 +46,171 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Term:
-    """A figure as a function of the axis's size n: constant + divided / n."""
-
-    constant: float
-    divided: float
-
-    def at(self, size: int) -> float:
-        """The figure at this size."""
-        return self.constant + self.divided / size
-
-
-@dataclass(frozen=True)
-class Check:
-    """A figure of a compiled program, and the formula's value."""
-
-    size: int
-    """Size of the axis."""
-    figure: str
-    """`flops`, or a collective: `payload_bytes of all-reduce over data of f32`."""
-    predicted: float
-    compiled: float
-
-    @property
-    def error(self) -> float:
-        """Relative to the compiled figure."""
-        if self.predicted == self.compiled:
-            return 0.0
-        return abs(self.predicted - self.compiled) / self.compiled if self.compiled else math.inf
-
-
-class FormulaError(ValueError):
-    """A program does not follow the formula; the message says how.
-
-    Attributes:
-      checks: all figures that were compared, as far as that was possible.
-    """
-
-    def __init__(self, message: str, checks: Sequence[Check] = ()) -> None:
-        super().__init__(message)
-        self.checks = tuple(checks)
-
-
-@dataclass(frozen=True)
 class Formula:
-    """A program as a function of the size of one axis; `fit` makes it."""
+    """The programs of a curve as a function of the axis's size; `fit` makes it."""
 
-    smallest: Program
-    """The smallest compiled program."""
-    axis: str
-    scaling: Scaling
-    fitted: tuple[int, int]
-    """Sizes that the constants come from."""
-    terms: Mapping[str, Term]
-    """By the names of figures, as in `checks`."""
-    checks: tuple[Check, ...]
-    """At all other compiled sizes."""
+    curve: Curve
+    programs: tuple[Program, ...]
+    """The compiled programs, smallest first; the first two give the constants."""
+    terms: Mapping[str, tuple[float, float]]
+    """The constant and the divided part of each figure, by its name: `flops`, or for a collective
+    `payload_bytes of all-reduce over data of f32`."""
+    off: Mapping[tuple[int, str], float]
+    """Absolute error of each figure at all other compiled sizes of the axis."""
+    error: float
+    """The largest of these errors, relative to the compiled figure."""
 
-    @property
-    def error(self) -> float:
-        """The largest error of the checks."""
-        return max(check.error for check in self.checks)
-
-    def at(self, size: int) -> Program:
-        """The program at a size of the axis.
+    def at(self, cell: Cell) -> Program:
+        """The program of a cell of the curve.
 
         Raises:
-          ValueError: the global batch does not divide into so many shards.
-          FormulaError: a figure would be negative, or so small that the error of its checks exceeds
-            TOLERANCE of it; or a shard would hold a single sample although none did where the
-            formula was checked: arrays then lose a dimension, and other operations fuse.
+          ValueError: a figure would be negative, or so small that its error where it was checked
+            exceeds TOLERANCE of it; or a shard would hold a single sample although none did where
+            the formula was checked: arrays then lose a dimension, and other operations fuse.
         """
-        cell = grown(self.smallest.cell, self.axis, size, self.scaling)
-        checked = max(check.size for check in self.checks)
-        if _rows(cell) == 1 < _rows(grown(cell, self.axis, checked, self.scaling)):
-            raise FormulaError(
+        axis, smallest, largest = self.curve.first, self.programs[0], self.programs[-1]
+        size = cell.block.mesh.axis(axis)
+        if _rows(cell) == 1 < _rows(largest.cell):
+            raise ValueError(
                 f"{cell.block.name}: a shard would compute one sample at a time, and no program "
-                f"that does so was compiled ({self.axis}={checked} at most)"
+                f"that does so was compiled ({axis}={largest.mesh.axis(axis)} at most)"
             )
-        growth = size / self.smallest.mesh.axis(self.axis)
-        work = growth if self.scaling == "weak" else 1.0
-        figures = {name: term.at(size) for name, term in self.terms.items()}
-        negative = [name for name, value in figures.items() if value < 0]
-        if negative:
-            raise FormulaError(f"at {self.axis}={size}, {', '.join(negative)} would be below 0")
+        figures = {name: _value(term, size) for name, term in self.terms.items()}
+        if negative := [name for name, value in figures.items() if value < 0]:
+            raise ValueError(f"at {axis}={size}, {', '.join(negative)} would be below 0")
         # The divided part of a figure shrinks as the axis grows; an error of its constant does not.
-        for check in self.checks:
-            off = abs(check.predicted - check.compiled)
-            if size > check.size and off > TOLERANCE * figures[check.figure]:
-                raise FormulaError(
-                    f"at {self.axis}={size}, {check.figure} would be {figures[check.figure]:.6g}, "
-                    f"and {off:.3g}, the error at {self.axis}={check.size}, is more than "
-                    f"{TOLERANCE:.0%} of that"
+        for (checked, name), off in self.off.items():
+            if size > checked and off > TOLERANCE * figures[name]:
+                raise ValueError(
+                    f"at {axis}={size}, {name} would be {figures[name]:.6g}, and {off:.3g}, "
+                    f"the error at {axis}={checked}, is more than {TOLERANCE:.0%} of that"
                 )
+
+        def grown(row: Communication) -> Communication:
+            members = _members(row, axis, size / smallest.mesh.axis(axis))
+            payload = figures[_name(row)]
+            wire = payload * bus_factor(row["kind"], members)
+            return {**row, "members": members, "payload_bytes": round(payload), "wire_bytes": wire}
+
+        work = cell.block.batch / smallest.cell.block.batch
         return replace(
-            self.smallest,
-            mesh=cell.block.mesh,
-            batch=cell.block.batch,
+            smallest,
+            cell=cell,
             accessed_bytes=None,
-            flops=figures["flops"],
-            memory_bytes=figures["memory_bytes"],
-            state_bytes=figures["state_bytes"],
-            communication=tuple(
-                _with_payload(_grown_row(row, self.axis, growth), figures[_name(row)])
-                for row in self.smallest.communication
-            ),
-            model_flops=self.smallest.model_flops * work,
-            units=self.smallest.units * work,
+            **cast("Any", {name: figures[name] for name in _FIGURES}),
+            communication=[grown(row) for row in smallest.communication],
+            model_flops=smallest.model_flops * work,
+            units=smallest.units * work,
             read="formula",
         )
 
 
-def grown(cell: Cell, axis: str, size: int, scaling: Scaling) -> Cell:
-    """The cell with another size of `data` or `fsdp`, and under weak scaling another batch.
+def along(
+    curves: Sequence[Curve], chips: Sequence[int], read: Read
+) -> tuple[dict[Curve, dict[int, Program | str]], dict[Curve, Formula | str]]:
+    """The programs of curves on numbers of chips.
+
+    Args:
+      curves: each once.
+      chips: numbers of chips, in order.
+      read: compiles cells.
+
+    Returns:
+      Programs, or the reasons why there are none, by curve and number of chips; and the formulae
+      of curves, or the reasons why they have none.
+    """
+    cells = {
+        curve: {count: cell for count in chips if (cell := curve.cell(count)) is not None}
+        for curve in curves
+    }
+    # Compiling a few small meshes is less work than compiling those of a formula.
+    few = len(chips) <= len(LADDER) and max(chips) <= LADDER[-1]
+    ladders = {curve: [] if few or not cells[curve] else curve.ladder() for curve in curves}
+    known: dict[Cell, Program | Unread] = {}
+
+    def compile_all(wanted: Iterable[Cell]) -> None:
+        if missing := [cell for cell in dict.fromkeys(wanted) if cell not in known]:
+            known.update(zip(missing, read(missing), strict=True))
+
+    # No check covers sizes below those that a formula comes from.
+    least = {curve: rungs[0].block.mesh.size for curve, rungs in ladders.items() if rungs}
+    direct = [
+        cell
+        for curve, own in cells.items()
+        for count, cell in own.items()
+        if count < least.get(curve, math.inf)
+    ]
+    compile_all(itertools.chain(direct, *ladders.values()))
+    formulae = {
+        curve: _formula(curve, [known[cell] for cell in rungs])
+        for curve, rungs in ladders.items()
+        if rungs
+    }
+    failed = [curve for curve, formula in formulae.items() if isinstance(formula, str)]
+    compile_all(cell for curve in failed for cell in cells[curve].values())
+
+    def program(curve: Curve, count: int) -> Program | str:
+        cell, formula = cells[curve].get(count), formulae.get(curve, "")
+        if cell is None:
+            return "the mesh or the batch does not divide"
+        if cell in known or isinstance(formula, str):
+            found = known[cell]
+            return found.reason if isinstance(found, Unread) else found
+        try:
+            return formula.at(cell)
+        except ValueError as error:
+            return str(error)
+
+    return {curve: {count: program(curve, count) for count in chips} for curve in curves}, formulae
+
+
+def _formula(curve: Curve, compiled: Sequence[Program | Unread]) -> Formula | str:
+    """The formula of compiled programs, or the reason why there is none."""
+    unread = [one.reason for one in compiled if isinstance(one, Unread)]
+    try:
+        return unread[0] if unread else fit(curve, cast("Sequence[Program]", compiled))
+    except ValueError as error:
+        return str(error)
+
+
+def fit(curve: Curve, programs: Sequence[Program]) -> Formula:
+    """The formula of a curve's compiled programs, of which there have to be three.
+
+    The two smallest give the constants, and the formula is checked at the others.
 
     Raises:
-      ValueError: the mesh lacks the axis, the axis does not divide the batch, or the global batch
-        does not divide into the shards.
+      ValueError: these are fewer, or do not follow the formula.
     """
-    block, own = cell.block, dict(cell.block.mesh.axes)
-    if axis not in own or axis not in ("data", "fsdp"):
-        raise ValueError(f"{block.mesh} has no axis {axis!r} that a batch is split over")
-    mesh = MeshShape(tuple((name, size if name == axis else n) for name, n in own.items()))
-    growth = Fraction(size, own[axis]) if scaling == "weak" else Fraction(1)
-    batch = block.batch * growth
-    parts = mesh.batch_shards * block.options.microbatches
-    if batch % parts:
-        raise ValueError(f"{mesh}: a global batch of {batch} does not divide into {parts} parts")
-    return replace(cell, block=replace(block, mesh=mesh, batch=int(batch)))
+    axis = curve.first
+    first, *larger = ordered = sorted(programs, key=lambda program: program.mesh.size)
+    sizes = [program.mesh.axis(axis) for program in ordered]
+    if len(sizes) < LEAST_SIZES:
+        had = ", ".join(map(str, sizes))
+        raise ValueError(f"a formula needs three sizes of {axis}, and has {had}")
+    for program in larger:
+        _same_structure(first, program, axis)
+    values = [_values(program) for program in ordered]
+    terms = {name: _term(sizes, (values[0][name], values[1][name])) for name in values[0]}
+    compiled = {
+        (size, name): value
+        for size, own in zip(sizes[2:], values[2:], strict=True)
+        for name, value in own.items()
+    }
+    predicted = {(size, name): _value(terms[name], size) for size, name in compiled}
+    off = {at: abs(predicted[at] - value) for at, value in compiled.items()}
+    errors = {
+        at: gap and (gap / compiled[at] if compiled[at] else math.inf) for at, gap in off.items()
+    }
+    worst = max(errors, key=lambda at: errors[at])
+    if errors[worst] > TOLERANCE:
+        others = sum(error > TOLERANCE for error in errors.values()) - 1
+        more = f"; {others} other figures are off as well" if others else ""
+        raise ValueError(
+            f"{first.cell.name}: at {axis}={worst[0]}, {worst[1]} is {compiled[worst]:.6g} as "
+            f"compiled, and {predicted[worst]:.6g} by the formula from {axis}={sizes[0]} and "
+            f"{axis}={sizes[1]}, which is more than {TOLERANCE:.0%} off{more}"
+        )
+    return Formula(curve, tuple(ordered), terms, off, errors[worst])
 
 
 def _rows(cell: Cell) -> int:
@@ -187,114 +218,30 @@ def _rows(cell: Cell) -> int:
     return cell.block.batch // (cell.block.mesh.batch_shards * cell.block.options.microbatches)
 
 
-def ladder(cell: Cell, axis: str, scaling: Scaling) -> list[Cell]:
-    """The cells to compile for a formula: those of LADDER that the mesh and the batch allow.
-
-    Raises:
-      ValueError: as `grown` does.
-    """
-    others = cell.block.mesh.size // cell.block.mesh.axis(axis)
-    cells = []
-    for devices in LADDER:
-        size = devices // others
-        if devices % others or size < 2:  # noqa: PLR2004 - a single device has no collectives
-            continue
-        try:
-            cells.append(grown(cell, axis, size, scaling))
-        except ValueError:
-            # Under strong scaling, larger meshes may not divide the batch; the others suffice.
-            if scaling == "weak":
-                raise
-    return cells
-
-
-def fit(programs: Sequence[Program], axis: str) -> Formula:
-    """The formula of compiled programs that differ only in the size of one axis.
-
-    The two smallest sizes give the constants, and the formula is checked at the others. It needs at
-    least three sizes of 2 or more.
-
-    Raises:
-      ValueError: the programs are not of that kind.
-      FormulaError: the programs do not follow the formula.
-    """
-    ordered = sorted(programs, key=lambda program: program.mesh.axis(axis))
-    scaling = _scaling(ordered, axis)
-    first, second, *others = ordered
-    for program in ordered[1:]:
-        _same_structure(first, program, axis)
-    sizes = first.mesh.axis(axis), second.mesh.axis(axis)
-    values = (_values(first), _values(second))
-    terms = {name: _term(sizes, (values[0][name], values[1][name])) for name in values[0]}
-    checks = tuple(
-        Check(size, name, terms[name].at(size), value)
-        for program in others
-        for size in [program.mesh.axis(axis)]
-        for name, value in _values(program).items()
-    )
-    wrong = [check for check in checks if check.error > TOLERANCE]
-    if wrong:
-        worst = max(wrong, key=lambda check: check.error)
-        more = f"; {len(wrong) - 1} other figures are off as well" if len(wrong) > 1 else ""
-        raise FormulaError(
-            f"{first.cell.name}: at {axis}={worst.size}, {worst.figure} is {worst.compiled:.6g} as "
-            f"compiled, and {worst.predicted:.6g} by the formula from {axis}={sizes[0]} and "
-            f"{axis}={sizes[1]}, which is more than {TOLERANCE:.0%} off{more}",
-            checks,
-        )
-    return Formula(first, axis, scaling, sizes, terms, checks)
-
-
-def _scaling(ordered: Sequence[Program], axis: str) -> Scaling:
-    """The scaling along which the programs were compiled; raises ValueError if there is none."""
-    sizes = [program.mesh.axis(axis) for program in ordered]
-    if not LEAST_SIZES <= len(set(sizes)) == len(sizes) or sizes[0] < 2:  # noqa: PLR2004
-        raise ValueError(
-            f"a formula needs three different sizes of {axis}, each of 2 at least, and has "
-            f"{', '.join(map(str, sizes)) or 'none'}"
-        )
-    largest = ordered[-1].mesh.size
-    if largest > MOST_DEVICES or any(program.read != "compiled" for program in ordered):
-        raise ValueError("a formula is made of compiled programs")
-    cell = ordered[0].cell
-    scalings: tuple[Scaling, Scaling] = ("weak", "strong")
-    for scaling in scalings:
-        if all(_is_grown(program, cell, axis, scaling) for program in ordered):
-            return scaling
-    names = ", ".join(program.cell.name for program in ordered)
-    raise ValueError(f"these differ by more than {axis} and the batch that goes with it: {names}")
-
-
-def _is_grown(program: Program, cell: Cell, axis: str, scaling: Scaling) -> bool:
-    try:
-        return program.cell == grown(cell, axis, program.mesh.axis(axis), scaling)
-    except ValueError:
-        return False
-
-
 def _same_structure(first: Program, other: Program, axis: str) -> None:
-    """Raise FormulaError if two programs do not communicate in the same way."""
-    growth = other.mesh.axis(axis) / first.mesh.axis(axis)
+    """Raise ValueError if two programs do not communicate in the same way."""
+    small, large = first.mesh.axis(axis), other.mesh.axis(axis)
     rows, others = (
         {_name(row): row for row in program.communication} for program in (first, other)
     )
-    at = f"{first.cell.name}: at {axis}={other.mesh.axis(axis)}"
+    at = f"{first.cell.name}: at {axis}={large}"
     if different := sorted(rows.keys() ^ others.keys()):
-        raise FormulaError(
-            f"{at} and {axis}={first.mesh.axis(axis)}, the communication differs: only one has "
-            + "; ".join(different)
+        listed = "; ".join(different)
+        raise ValueError(
+            f"{at} and {axis}={small}, the communication differs: only one has {listed}"
         )
     for name, row in rows.items():
         if not row["axes"]:
-            raise FormulaError(f"{at}, a collective is along no axis of the mesh: {name}")
-        own, expected = others[name], _grown_row(row, axis, growth)
-        if (own["count"], own["members"]) != (expected["count"], expected["members"]):
-            raise FormulaError(
-                f"{at}, a step has {own['count']} of {_what(row)} among {own['members']} members, "
-                f"but {expected['count']} among {expected['members']} were expected"
+            raise ValueError(f"{at}, a collective is along no axis of the mesh: {name}")
+        count, members = others[name]["count"], others[name]["members"]
+        expected = row["count"], _members(row, axis, large / small)
+        if (count, members) != expected:
+            raise ValueError(
+                f"{at}, a step has {count} of {_what(row)} among {members} members, "
+                f"but {expected[0]} among {expected[1]} were expected"
             )
     if first.bubble != other.bubble:
-        raise FormulaError(f"{at}, the bubble is {other.bubble:.3g} and not {first.bubble:.3g}")
+        raise ValueError(f"{at}, the bubble is {other.bubble:.3g} and not {first.bubble:.3g}")
 
 
 def _values(program: Program) -> dict[str, float]:
@@ -303,14 +250,18 @@ def _values(program: Program) -> dict[str, float]:
     return own | {_name(row): float(row["payload_bytes"]) for row in program.communication}
 
 
-def _term(sizes: tuple[int, int], values: tuple[float, float]) -> Term:
+def _term(sizes: Sequence[int], values: tuple[float, float]) -> tuple[float, float]:
     """The line through two points, in 1 / n."""
-    (small, large), (first, second) = sizes, values
+    (small, large, *_), (first, second) = sizes, values
     if first == second:
-        return Term(first, 0.0)
+        return first, 0.0
     divided = (first - second) / (1 / small - 1 / large)
     constant = second - divided / large
-    return Term(constant if abs(constant) > _ROUNDING * max(values) else 0.0, divided)
+    return constant if abs(constant) > _ROUNDING * max(values) else 0.0, divided
+
+
+def _value(term: tuple[float, float], size: int) -> float:
+    return term[0] + term[1] / size
 
 
 def _name(row: Communication) -> str:
@@ -325,14 +276,7 @@ def _what(row: Communication) -> str:
     return f"{row['kind']} over {axes} of {', '.join(row['dtypes'])}{returned}"
 
 
-def _grown_row(row: Communication, axis: str, growth: float) -> Communication:
-    """The row with as many members as the grown axis has. A collective-permute keeps its pairs."""
-    members = row["members"]
-    if axis in row["axes"] and row["kind"] != "collective-permute":
-        members = round(members * growth)
-    return {**row, "members": members}
-
-
-def _with_payload(row: Communication, payload: float) -> Communication:
-    wire = payload * bus_factor(row["kind"], row["members"])
-    return {**row, "payload_bytes": round(payload), "wire_bytes": wire}
+def _members(row: Communication, axis: str, growth: float) -> int:
+    """Members of a collective as the axis grows. A collective-permute keeps its pairs."""
+    grows = axis in row["axes"] and row["kind"] != "collective-permute"
+    return round(row["members"] * growth) if grows else row["members"]

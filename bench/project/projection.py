@@ -7,7 +7,7 @@ same steps on other meshes come from `bench.project.mesh_growth`: compiled, or b
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,35 +15,18 @@ import pandas as pd
 
 from bench.analyse import cell_table, rooflines
 from bench.plan.option_values import BadInput
-from bench.project import mesh_growth
+from bench.project import program_formulae, published_results
 from bench.project.calibration import Calibrated, Observation, calibrate
 from bench.project.compiled_programs import Program, Read, Unread, from_row
-from bench.project.hardware import Hardware
-from bench.project.link_placement import PlacementError
-from bench.project.machines import MachineError, of_ceilings, of_sheet
-from bench.project.mesh_growth import Curve
-from bench.project.program_formulae import Formula, Scaling
+from bench.project.hardware import Hardware, HardwareError
+from bench.project.machines import of_ceilings
+from bench.project.mesh_growth import Curve, Scaling, step_elsewhere
+from bench.project.program_formulae import Formula
 from bench.project.projection_request import Request, without_peak
-from bench.project.published_results import elsewhere
-from bench.project.step_model import Calibration, Prediction, predict, work
+from bench.project.step_model import Prediction, on_sheet, work
 from bench.records import store
 from bench.records.cells import Cell, StepOptions
-from bench.records.mesh import MeshShape
 from bench.records.rows import Ceilings, CellRow
-
-_Family = tuple[StepOptions, tuple[str, str, StepOptions, str], tuple[tuple[str, int], ...], str]
-"""The run's own options, and what a curve's step and its other axes are."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A cell of the run, and the time predicted for it from the other meshes."""
-
-    program: Program
-    subject: str
-    measured_s: float
-    predicted_s: float | None
-    """None if only one mesh was measured."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +45,8 @@ class Point:
     efficiency_high: float | None = None
     reason: str = ""
     """Empty if there is a prediction."""
+    alike: int = 0
+    """Number of other implementations with the same prediction; counted for the fastest only."""
 
     @property
     def fits(self) -> bool:
@@ -76,8 +61,8 @@ class Projection:
     run: str
     scaling: Scaling
     here: dict[str, Calibrated]
-    """This machine's calibrations, by subject (`mlp-base, fp32`)."""
-    measured: list[Measured]
+    """This machine's calibrations, by subject (`mlp-base, fp32`), with the run's measured steps and
+    what the other meshes predict for them."""
     points: list[Point]
     formulae: dict[Curve, Formula | str]
     """The formulae of curves, or the reasons why they have none."""
@@ -86,7 +71,7 @@ class Projection:
 
     def frame(self) -> pd.DataFrame:
         """The rows of predictions.csv, one per point."""
-        return pd.DataFrame([_row(point, self.scaling) for point in self.points])
+        return pd.DataFrame([_row(point) for point in self.points])
 
 
 def project(run: store.Run, request: Request, read: Read) -> Projection:
@@ -106,7 +91,7 @@ def project(run: store.Run, request: Request, read: Read) -> Projection:
         raise BadInput([f"{name} has no ceilings: the run failed to measure them"])
     timed = cells[cells["status"] == "ok"]
     times = dict(zip(timed["cell"], timed["step_s"].astype(float), strict=True))
-    rows = [row for row in store.read(run.directory).cells() if row["cell"] in times]
+    rows = [row for row in run.decisive() if row["cell"] in times]
     selected = [Cell.of(row) for row in rows if request.select(row["cell"])]
     if not selected:
         raise BadInput([f"no timed cell of {name} is selected"])
@@ -128,24 +113,18 @@ def project(run: store.Run, request: Request, read: Read) -> Projection:
         if isinstance(observed, Unread):
             unread.append(observed)
         else:
-            observations[_subject(program)].append(observed)
-    here = {subject: calibrate(steps) for subject, steps in observations.items()}
+            observations[program.cell.block.subject].append(observed)
     curves = list(dict.fromkeys(_curves(programs, request)))
-    by_chips, formulae = mesh_growth.programs(curves, request.chips, request.scaling, read)
+    by_chips, formulae = program_formulae.along(curves, request.chips, read)
     return Projection(
         run=name,
         scaling=request.scaling,
-        here=here,
-        measured=[
-            measured
-            for subject, calibrated in here.items()
-            for measured in _measured(subject, calibrated, observations[subject])
-        ],
+        here={subject: calibrate(steps) for subject, steps in observations.items()},
         points=[
             point
             for sheet in request.hardware
             for curve, of_curve in by_chips.items()
-            for point in _points(curve, sheet, [(n, of_curve[n]) for n in request.chips])
+            for point in _points(curve, sheet, of_curve)
         ],
         formulae=formulae,
         unread=unread,
@@ -160,59 +139,31 @@ def _observation(
         return Unread(program.cell, "the run failed to measure its machine's ceilings")
     try:
         step = work(program, of_ceilings(own, program.mesh))
-    except MachineError as error:
+    except HardwareError as error:
         return Unread(program.cell, str(error))
     return Observation(step, times[row["cell"]], str(program.mesh))
 
 
-def _subject(program: Program) -> str:
-    return f"{program.workload}-{program.size}, {program.options}"
-
-
-def _measured(
-    subject: str, calibrated: Calibrated, observations: Sequence[Observation]
-) -> Iterator[Measured]:
-    predicted = {id(trial.observation): trial.predicted_s for trial in calibrated.tried}
-    for one in observations:
-        yield Measured(one.work.program, subject, one.seconds, predicted.get(id(one)))
-
-
 def _curves(programs: Sequence[Program], request: Request) -> Iterator[Curve]:
     """A curve for each implementation, family of meshes, and batch of its smallest mesh."""
-    families = defaultdict[_Family, list[Program]](list)
+    families = defaultdict[tuple[StepOptions, Curve], list[tuple[int, int]]](list)
     for program in programs:
-        (first, _), *rest = program.mesh.axes
-        options = elsewhere_options(program.options, request.precision)
-        step = program.workload, program.size, options, program.implementation
-        families[program.options, step, tuple(rest), first].append(program)
-    for (_, step, others, first), members in families.items():
-        fewest = min(program.mesh.size for program in members)
-        smallest = [program for program in members if program.mesh.size == fewest]
-        for batch in sorted({batch_of(request.scaling, p.batch, p.mesh) for p in smallest}):
-            yield Curve(*step, others, first, batch)
-
-
-def elsewhere_options(options: StepOptions, precision: str | None) -> StepOptions:
-    """The options of a run's step on other hardware, where its environment and processes differ.
-
-    A `precision` of None keeps the run's own.
-    """
-    precision = precision or options.precision
-    return replace(options, precision=precision, variant="", processes=1)
-
-
-def batch_of(scaling: Scaling, batch: int, mesh: MeshShape) -> int:
-    """The batch that stays constant along a curve: the global one, or that of a shard."""
-    return batch // mesh.batch_shards if scaling == "weak" else batch
+        curve = Curve.through(step_elsewhere(program.cell, request.precision), request.scaling)
+        family = program.cell.block.options, replace(curve, batch=0)
+        families[family].append((program.mesh.size, curve.batch))
+    for (_, curve), members in families.items():
+        fewest, _ = min(members)
+        for batch in sorted({batch for devices, batch in members if devices == fewest}):
+            yield replace(curve, batch=batch)
 
 
 def _points(
-    curve: Curve, sheet: Hardware, programs: Sequence[tuple[int, Program | Unread | None]]
+    curve: Curve, sheet: Hardware, programs: Mapping[int, Program | str]
 ) -> Iterator[Point]:
-    calibration = elsewhere(sheet.name).calibration
+    calibration = published_results.elsewhere(sheet.name).calibration
     first: Prediction | None = None
-    for chips, program in programs:
-        prediction = _predict(program, sheet, calibration)
+    for chips, program in programs.items():
+        prediction = program if isinstance(program, str) else on_sheet(sheet, program, calibration)
         if isinstance(prediction, str):
             yield Point(curve, sheet.name, chips, reason=prediction)
         elif prediction.fits is False:
@@ -220,21 +171,6 @@ def _points(
         else:
             first = first or prediction
             yield Point(curve, sheet.name, chips, prediction, *_efficiency(prediction, first))
-
-
-def _predict(
-    program: Program | Unread | None, sheet: Hardware, calibration: Calibration
-) -> Prediction | str:
-    """The prediction of a program, or the reason for its absence."""
-    if program is None:
-        return "the mesh or the batch does not divide"
-    if isinstance(program, Unread):
-        return program.reason
-    try:
-        machine = of_sheet(sheet, program.mesh, program.options.precision)
-        return predict(work(program, machine), calibration)
-    except PlacementError as error:
-        return str(error)
 
 
 def _efficiency(prediction: Prediction, first: Prediction) -> tuple[float, float, float]:
@@ -247,22 +183,17 @@ def _efficiency(prediction: Prediction, first: Prediction) -> tuple[float, float
     return best, min(best, *ends), max(best, *ends)
 
 
-def _row(point: Point, scaling: Scaling) -> dict[str, Any]:
+def _row(point: Point) -> dict[str, Any]:
     curve = point.curve
-    cell = curve.cell(point.chips, scaling)
+    cell = curve.cell(point.chips)
     return {
-        "hardware": point.hardware,
-        "chips": point.chips,
-        "scaling": scaling,
-        "workload": curve.workload,
-        "size": curve.size,
-        "options": str(curve.options),
+        "hardware": point.hardware, "chips": point.chips, "scaling": curve.scaling,
+        "workload": curve.workload, "size": curve.size, "options": str(curve.options),
         "implementation": curve.implementation,
         "mesh": None if cell is None else str(cell.block.mesh),
         "batch": None if cell is None else cell.block.batch,
         "reason": point.reason,
-        "efficiency": point.efficiency,
-        "efficiency_low": point.efficiency_low,
+        "efficiency": point.efficiency, "efficiency_low": point.efficiency_low,
         "efficiency_high": point.efficiency_high,
         **(point.prediction.row() if point.prediction else {}),
-    }
+    }  # fmt: skip

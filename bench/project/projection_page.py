@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from markupsafe import Markup
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -20,7 +19,7 @@ from bench.project import prediction_tables as tables
 from bench.project.curve_charts import Chart
 from bench.project.hardware import Hardware
 from bench.project.projection import Projection
-from bench.records import store
+from bench.records import frames
 
 SHOWN = 6
 """Numbers of chips in a table on the terminal; of more, the first ones and the last."""
@@ -60,18 +59,19 @@ def build(
     plots.mkdir(parents=True)
     for chart in charts:
         chart.plot.write(plots)
-    store.export(projection.frame(), folder, "predictions")
+    frames.write(projection.frame(), folder, "predictions")
     return write_pages(
         folder,
         PAGE.stem,
         projection=projection,
         here=tables.cross_validation(projection),
+        unread=[f"{one.cell.name}: {one.reason}" for one in projection.unread],
         sections=[
             {
                 "title": chart.title,
                 "slug": chart.plot.slug,
                 "table": tables.predictions(f"Predicted: {chart.title}", chart.points),
-                "svg": Markup(chart.plot.inline(f"Predicted for {chart.title}")),  # noqa: S704 (escapes)
+                "svg": chart.plot.svg,
             }
             for chart in charts
         ],
@@ -97,7 +97,7 @@ def show(console: Console, projection: Projection, charts: Sequence[Chart]) -> N
 def _fastest(chart: Chart) -> Table:
     columns = {column.key: column for column in tables.PREDICTIONS}
     rows = [
-        [columns[key].figure(row).main if row.point or key != "bound" else row.reason
+        [columns[key].figure(row).main if row.prediction or key != "bound" else row.reason
          for key in TERMINAL]
         for row in tables.fastest(chart.points)
     ]  # fmt: skip

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bench.plan.option_values import BadInput
 from bench.plan.selection import everything
-from bench.project.hardware import Hardware, UnknownHardwareError, hardware
-from bench.project.link_placement import PlacementError, place
-from bench.project.program_formulae import Scaling
+from bench.project.hardware import Hardware, HardwareError, hardware
+from bench.project.link_placement import place
+from bench.project.mesh_growth import Scaling
 from bench.records.cells import PRECISIONS
 from bench.records.mesh import MeshShape
 
@@ -39,7 +40,7 @@ def sheets(text: str) -> list[Hardware]:
     for name in dict.fromkeys(_words(text)):
         try:
             found.append(hardware(name))
-        except UnknownHardwareError as error:
+        except ValueError as error:
             faults.append(f"--hardware: {error}")
     if faults or not found:
         raise BadInput(faults or ["--hardware: name at least one chip"])
@@ -55,17 +56,15 @@ def chip_counts(text: str, most: int = MOST_CHIPS) -> list[int]:
     counts: set[int] = set()
     faults = []
     for word in _words(text):
-        first, dots, last = word.partition("..")
-        ends = (first, last) if dots else (first, first)
-        if not all(end.isascii() and end.isdigit() for end in ends):
+        ends = re.fullmatch(r"([0-9]+)(?:\.\.([0-9]+))?", word)
+        low, high = (int(ends[1]), int(ends[2] or ends[1])) if ends else (0, 0)
+        if ends is None:
             faults.append(f"--chips: {word!r} is not a number, nor a range such as 8..65536")
-            continue
-        low, high = map(int, ends)
-        if not 1 <= low <= high <= most:
-            order = ", the smaller number first" if dots else ""
+        elif not 1 <= low <= high <= most:
+            order = ", the smaller number first" if ends[2] else ""
             faults.append(f"--chips: {word!r} is not within 1 to {most:,}{order}")
-            continue
-        counts |= {low * 2**power for power in range((high // low).bit_length())}
+        else:
+            counts |= {low * 2**power for power in range((high // low).bit_length())}
     if faults or not counts:
         raise BadInput(faults or ["--chips: name at least one number"])
     return sorted(counts)
@@ -77,19 +76,18 @@ def unavailable(wanted: Sequence[Hardware], chips: Sequence[int]) -> Iterator[st
         for count in chips:
             try:
                 place(sheet, MeshShape((("data", count),)))
-            except PlacementError as error:
+            except HardwareError as error:
                 yield f"--chips {count}: {error}"
 
 
 def without_peak(wanted: Sequence[Hardware], precisions: Sequence[str]) -> Iterator[str]:
     """Faults of precisions for which hardware has no published peak."""
     for sheet in wanted:
-        has = ", ".join(one for one in PRECISIONS if sheet.peak(one)) or "none"
+        has = [one for one in PRECISIONS if sheet.peak(one)]
+        listed = f"it has {', '.join(has) or 'none'}"
         for precision in precisions:
-            if sheet.peak(precision) is None:
-                yield (
-                    f"--precision: {sheet.name} has no published peak for {precision}; it has {has}"
-                )
+            if precision not in has:
+                yield f"--precision: {sheet.name} has no published peak for {precision}; {listed}"
 
 
 def _words(text: str) -> list[str]:

@@ -12,15 +12,24 @@ reach a similar share of a chip is not tested.
 from __future__ import annotations
 
 import functools
+import math
 import tomllib
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from bench.project.calibration import LEAST_GROUPS, Calibrated, Observation, calibrate, spread
+from bench.project.calibration import (
+    LEAST_GROUPS,
+    Calibrated,
+    Observation,
+    Trial,
+    calibrate,
+    spread,
+)
 from bench.project.hardware import Part, hardware
 from bench.project.machines import Machine, of_sheet
 from bench.project.step_model import work
@@ -96,17 +105,16 @@ class LeftOut(Part):
 class Comparison:
     """A published step, and the time predicted for it without its own group."""
 
-    name: str
-    hardware: str
-    chips: int
-    mesh: str
-    measured_s: float
-    predicted_s: float
-    measured_efficiency: float | None
-    """Weak-scaling efficiency relative to the fewest chips; None for these."""
-    predicted_efficiency: float | None
+    model: Published
+    trial: Trial
+    first: Trial
+    """The trial on the fewest chips."""
     within: bool
     """Whether the published time is in the interval that the other groups' errors give."""
+
+    def efficiency(self, time: Callable[[Trial], float]) -> float | None:
+        """Weak-scaling efficiency relative to the fewest chips; None for these."""
+        return None if self.trial is self.first else time(self.first) / time(self.trial)
 
 
 @functools.cache
@@ -155,32 +163,11 @@ def compare() -> list[Comparison]:
     rows = []
     for entry in published()[0]:
         calibrated = elsewhere(entry.hardware)
-        own = [
-            trial
-            for trial in calibrated.tried
-            if trial.observation.work.program.implementation == entry.step
-        ]
-        first = min(own, key=lambda trial: trial.observation.work.program.mesh.size)
+        own = [trial for trial in calibrated.tried if trial.cell.implementation == entry.step]
+        first = min(own, key=lambda trial: trial.cell.block.mesh.size)
         group = first.observation.group
         width = spread([error for name, error in calibrated.errors.items() if name != group])
         for trial in own:
-            step = trial.observation
-            mesh = step.work.program.mesh
-            rows.append(
-                Comparison(
-                    name=entry.name,
-                    hardware=entry.hardware,
-                    chips=mesh.size,
-                    mesh=str(mesh),
-                    measured_s=step.seconds,
-                    predicted_s=trial.predicted_s,
-                    measured_efficiency=first.observation.seconds / step.seconds
-                    if trial is not first
-                    else None,
-                    predicted_efficiency=first.predicted_s / trial.predicted_s
-                    if trial is not first
-                    else None,
-                    within=width is not None and abs(trial.log_error) <= width,
-                )
-            )
+            within = width is not None and abs(math.log(trial.ratio)) <= width
+            rows.append(Comparison(entry, trial, first, within))
     return rows

@@ -7,21 +7,20 @@ hidden that can be: https://jax-ml.github.io/scaling-book/, parts 5 ("Training")
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-
-from scipy.optimize import brentq
 
 from bench.project.collective_costs import Ring, Route
 from bench.project.hardware import hardware
 from bench.project.machines import Machine, of_sheet
-from bench.project.step_model import FORWARD, work
+from bench.project.step_model import FORWARD, Work, work
 from bench.project.transformer_formula import Transformer
 from bench.records.mesh import MeshShape
 
 _WIDTH = 8192
 _LAYERS = 64
+_WIDE = 1e11 / (2 * _WIDTH * _LAYERS)
+"""Feed-forward width of a model that is so large that latencies do not count."""
 
 
 @dataclass(frozen=True)
@@ -73,52 +72,41 @@ def _torus(axes: Mapping[str, tuple[int, ...]]) -> Machine:
     assert sheet.torus is not None  # noqa: S101
     link, hop = sheet.torus.link_bandwidth.value, sheet.torus.hop_latency_s.value
     routes = {
-        axis: Route(
-            tuple(Ring(length, wraps=True, bandwidth=link, latency_s=hop) for length in lengths)
-        )
+        axis: Route(tuple(Ring(length, True, link, hop) for length in lengths))
         for axis, lengths in axes.items()
     }
-    alone = of_sheet(sheet, MeshShape((("data", math.prod(sheet.torus.shapes.value[-1])),)), "bf16")
+    alone = of_sheet(sheet, MeshShape.parse("data=64"), "bf16")
     return replace(_at_peak(alone), route=lambda along: routes[along[0]])
 
 
-def _model(parameters: float = 1e11) -> Transformer:
-    """The book's model: no attention, and so large that latencies do not count."""
-    return Transformer(
-        name="MLP blocks", parameters=parameters, layers=_LAYERS, width=_WIDTH, sequence=0, blocks=1
-    )
+def _step(mesh: str, machine: Machine, width: float = _WIDE, tokens: float = 1.0) -> Work:
+    """A step of the book's model, whose layers are feed-forward networks of this width."""
+    model = Transformer(
+        name="MLP blocks", parameters=2 * _WIDTH * width * _LAYERS, layers=_LAYERS,
+        width=_WIDTH, sequence=0, blocks=1,
+    )  # fmt: skip
+    return work(model.program(MeshShape.parse(mesh), tokens), machine)
 
 
-def _of_width(width: float) -> Transformer:
-    """The book's model with a feed-forward network of this width."""
-    return _model(2 * _WIDTH * width * _LAYERS)
+def _fewest_tokens(machine: Machine, mesh: str, width: float = _WIDE) -> float:
+    """Tokens per chip from which on compute hides all that can be hidden.
 
-
-def _fewest_tokens(machine: Machine, mesh: str, model: Transformer | None = None) -> float:
-    """Tokens per chip from which on compute hides all that can be hidden."""
-    model, shape = model or _model(), MeshShape.parse(mesh)
-
-    def excess(tokens: float) -> float:
-        step = work(model.program(shape, tokens), machine)
-        forward = FORWARD[False] * step.products_s
-        return max(step.hideable_s, forward + step.after_forward_s) - step.products_s
-
-    return _root(excess)
+    Compute grows with the tokens, and communication of parameters and gradients does not.
+    """
+    step = _step(mesh, machine, width)
+    after_forward = step.after_forward_s / (1 - FORWARD[False])
+    return max(step.hideable_s, after_forward) / step.products_s
 
 
 def _narrowest(ways: int) -> float:
     """Feed-forward width from which on compute binds in the forward pass.
 
-    Tensor parallelism is over one axis of so many v5p chips.
+    Tensor parallelism is over one axis of so many v5p chips. Compute grows with the width, and
+    communication of activations does not.
     """
-    shape, machine = MeshShape((("model", ways),)), _torus({"model": (ways,)})
-
-    def excess(width: float) -> float:
-        step = work(_of_width(width).program(shape, 4096), machine)
-        # The forward pass has half of a step's collectives.
-        return step.waited_s / 2 - FORWARD[False] * step.products_s
-
-    return _root(excess)
+    step = _step(f"model={ways}", _torus({"model": (ways,)}), width=1.0, tokens=4096)
+    # The forward pass has half of a step's collectives.
+    return step.waited_s / 2 / (FORWARD[False] * step.products_s)
 
 
 def _fewest_mixed_tokens(width: int) -> float:
@@ -129,13 +117,7 @@ def _fewest_mixed_tokens(width: int) -> float:
     feasible = itertools.takewhile(lambda ways: _narrowest(ways) <= width, itertools.count(2))
     return min(
         _fewest_tokens(
-            _torus({"fsdp": (16, 16), "model": (ways,)}),
-            f"fsdp={16**2},model={ways}",
-            _of_width(width),
+            _torus({"fsdp": (16, 16), "model": (ways,)}), f"fsdp=256,model={ways}", width
         )
         for ways in feasible
     )
-
-
-def _root(excess: Callable[[float], float]) -> float:
-    return float(brentq(excess, 1.0, 1e6))

@@ -27,16 +27,20 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from typing import Any
 
 from bench.project.collective_costs import Limit, cost
 from bench.project.compiled_programs import Program
-from bench.project.machines import Machine
+from bench.project.hardware import Hardware, HardwareError
+from bench.project.machines import Machine, of_sheet
+from bench.records.mesh import BATCH_AXES
 from bench.records.rows import Communication
 
-BATCH_AXES = frozenset({"data", "fsdp"})
-"""Mesh axes that divide the batch."""
+GRADIENT_AXES = (*BATCH_AXES, "context")
+"""Axes over which gradients are summed."""
+
+PARAMETER_AXES = ("data", "fsdp")
+"""Axes along which parameters are gathered; what is gathered along others is waited for."""
 
 COMBINED_BYTES = 30 * 2**20
 """Size up to which XLA combines collectives of one kind that do not wait for one another: the
@@ -99,41 +103,21 @@ class Collective:
 
 @dataclass(frozen=True)
 class Work:
-    """The parts of a step on a machine at its best, in seconds."""
+    """The parts of a step on a machine at its best, in seconds; `work` makes it."""
 
     program: Program
     machine: Machine
     collectives: tuple[Collective, ...]
-
-    @cached_property
-    def products_s(self) -> float:
-        """All FLOPs at the rate of the best matrix products."""
-        return self.program.flops / self.machine.flops
-
-    @cached_property
-    def memory_s(self) -> float:
-        """The update: one read and one write of the state."""
-        return 2 * self.program.state_bytes / self.machine.memory_bandwidth
-
-    @cached_property
-    def hideable_s(self) -> float:
-        """Collectives that compute can hide."""
-        return sum(one.seconds for one in self.collectives if one.hideable)
-
-    @cached_property
-    def waited_s(self) -> float:
-        """Collectives that compute cannot hide."""
-        return sum(one.seconds for one in self.collectives if not one.hideable)
-
-    @cached_property
-    def after_forward_s(self) -> float:
-        """Hideable collectives that come after the forward pass."""
-        return sum(one.seconds for one in self.collectives if one.hideable and one.after_forward)
-
-    @property
-    def communication_s(self) -> float:
-        """All collectives, one after the other."""
-        return sum(one.seconds for one in self.collectives)
+    products_s: float
+    """All FLOPs at the rate of the best matrix products."""
+    memory_s: float
+    """The update: one read and one write of the state."""
+    hideable_s: float
+    """Collectives that compute can hide."""
+    after_forward_s: float
+    """Those of them that come after the forward pass."""
+    waited_s: float
+    """Collectives that compute cannot hide."""
 
     @property
     def longest_axis_s(self) -> float:
@@ -146,7 +130,7 @@ class Work:
 
     def compute_s(self, calibration: Calibration) -> float:
         """The FLOPs at the calibrated rate."""
-        return self.products_s / calibration.share_of(self.program.implementation)
+        return self.products_s / calibration.share_of(self.program.cell.implementation)
 
     def overlapped_s(self, compute: float) -> float:
         """Compute and hideable communication, with all of the latter hidden.
@@ -154,7 +138,7 @@ class Work:
         With compute C, of which F is the forward pass, hideable communication O, and its part R
         that comes after the forward pass: max(C, O, F C + R).
         """
-        forward = FORWARD[self.program.options.remat] * compute
+        forward = FORWARD[self.program.cell.block.options.remat] * compute
         return max(compute, self.hideable_s, forward + self.after_forward_s)
 
     def step_s(self, calibration: Calibration) -> float:
@@ -214,37 +198,37 @@ class Prediction:
         program, work = self.program, self.work
         return {
             "read": program.read,
-            "step_s": self.best_s,
-            "step_low_s": self.low_s,
-            "step_high_s": self.high_s,
-            "unit": program.unit,
-            "units_per_s": program.units / self.best_s,
-            "mfu": self.mfu,
-            "binds": self.binds,
-            "limit": self.limit,
-            "compute_s": work.compute_s(self.calibration),
-            "memory_s": work.memory_s,
-            "communication_s": work.communication_s,
-            "hidden_s": self.hidden_s,
-            "overhead_s": self.calibration.overhead_s,
-            "memory_bytes": program.memory_bytes,
-            "capacity_bytes": work.machine.memory_bytes,
-            "fits": self.fits,
-            "flops": program.flops,
-            "accessed_bytes": program.accessed_bytes,
+            "step_s": self.best_s, "step_low_s": self.low_s, "step_high_s": self.high_s,
+            "unit": program.unit, "units_per_s": program.units / self.best_s, "mfu": self.mfu,
+            "binds": self.binds, "limit": self.limit,
+            "compute_s": work.compute_s(self.calibration), "memory_s": work.memory_s,
+            "communication_s": sum(one.seconds for one in work.collectives),
+            "hidden_s": self.hidden_s, "overhead_s": self.calibration.overhead_s,
+            "memory_bytes": program.memory_bytes, "capacity_bytes": work.machine.memory_bytes,
+            "fits": self.fits, "flops": program.flops, "accessed_bytes": program.accessed_bytes,
             "state_bytes": program.state_bytes,
             "collectives": json.dumps([asdict(one) for one in work.collectives]),
-        }
+        }  # fmt: skip
 
 
 def work(program: Program, machine: Machine) -> Work:
     """Divide a program's step into its parts, on a machine with the program's mesh.
 
     Raises:
-      PlacementError: the machine has no links for a collective.
-      MachineError: the machine has no figures for these links.
+      HardwareError: the machine has no links for a collective, or no figures for these.
     """
-    return Work(program, machine, tuple(_collectives(program, machine)))
+    collectives = tuple(_collectives(program, machine))
+    hideable = [one for one in collectives if one.hideable]
+    return Work(
+        program,
+        machine,
+        collectives,
+        products_s=program.flops / machine.flops,
+        memory_s=2 * program.state_bytes / machine.memory_bandwidth,
+        hideable_s=sum(one.seconds for one in hideable),
+        after_forward_s=sum(one.seconds for one in hideable if one.after_forward),
+        waited_s=sum(one.seconds for one in collectives if not one.hideable),
+    )
 
 
 def predict(work: Work, calibration: Calibration) -> Prediction:
@@ -257,23 +241,25 @@ def predict(work: Work, calibration: Calibration) -> Prediction:
     their own, and products that are cut into pieces can hide even what is waited for.
     """
     compute, best = work.compute_s(calibration), work.step_s(calibration)
-    overhead = calibration.overhead_s
-    rest = work.waited_s + overhead
+    rest = work.waited_s + calibration.overhead_s
     bound = max(work.products_s, work.memory_s, work.longest_axis_s)
     separate = sum(one.separate_s for one in work.collectives if one.hideable)
     nothing_hidden = compute + work.memory_s + separate + rest
     all_hidden = work.overlapped_s(compute) + work.memory_s + rest
     spread = math.inf if calibration.spread is None else calibration.spread
-    binds, limit = _binds(work, compute, overhead)
-    return Prediction(
-        work=work,
-        calibration=calibration,
-        low_s=min(best, max(bound, min(best * math.exp(-spread), all_hidden))),
-        best_s=best,
-        high_s=max(best * math.exp(spread), nothing_hidden),
-        binds=binds,
-        limit=limit,
-    )
+    low = min(best, max(bound, min(best * math.exp(-spread), all_hidden)))
+    high = max(best * math.exp(spread), nothing_hidden)
+    binds, limit = _binds(work, compute, calibration.overhead_s)
+    return Prediction(work, calibration, low, best, high, binds, limit)
+
+
+def on_sheet(sheet: Hardware, program: Program, calibration: Calibration) -> Prediction | str:
+    """Predict a program on as many chips as its mesh has, or say why they cannot run it."""
+    try:
+        machine = of_sheet(sheet, program.mesh, program.cell.block.options.precision)
+        return predict(work(program, machine), calibration)
+    except HardwareError as error:
+        return str(error)
 
 
 def _collectives(program: Program, machine: Machine) -> Iterator[Collective]:
@@ -283,7 +269,7 @@ def _collectives(program: Program, machine: Machine) -> Iterator[Collective]:
         route = machine.route(axes or every)
         hideable = (
             bool(axes)
-            and BATCH_AXES.issuperset(axes)
+            and set(axes).issubset(GRADIENT_AXES if kind == "all-reduce" else PARAMETER_AXES)
             and kind in ("all-reduce", "reduce-scatter", "all-gather")
         )
         count = row["count"]
@@ -323,16 +309,11 @@ def _binds(work: Work, compute: float, overhead: float) -> tuple[str, str]:
     compute with all of it hidden.
     """
     overlapped = work.overlapped_s(compute)
-    parts = {
-        "compute": compute,
-        "memory": work.memory_s,
-        "overhead": overhead,
-        "hideable": overlapped if overlapped > compute else 0.0,
-        "waited for": work.waited_s,
-    }
+    hideable = overlapped if overlapped > compute else 0.0
+    parts = {"compute": compute, "memory": work.memory_s, "overhead": overhead}
     longest = max(parts, key=lambda name: parts[name])
-    if longest not in ("hideable", "waited for"):
+    if max(hideable, work.waited_s) <= parts[longest]:
         return longest, ""
-    group = [one for one in work.collectives if one.hideable == (longest == "hideable")]
+    group = [one for one in work.collectives if one.hideable == (hideable >= work.waited_s)]
     collective = max(group, key=lambda one: one.seconds)
     return collective.name, collective.limit

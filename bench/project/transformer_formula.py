@@ -15,7 +15,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from bench.project.compiled_programs import Program
 from bench.project.hardware import Part
 from bench.project.step_model import FORWARD
-from bench.records.cells import StepOptions
+from bench.records.cells import Block, Cell, StepOptions
 from bench.records.collective_kinds import bus_factor
 from bench.records.mesh import MeshShape
 from bench.records.rows import Communication
@@ -66,18 +66,16 @@ class Transformer(Part):
         """
         again = FORWARD[False] / FORWARD[True] if self.remat else 1
         state = STATE_BYTES * self.parameters / (mesh.axis("fsdp") * mesh.axis("model"))
+        batch = round(tokens * mesh.size / max(self.sequence, 1))
+        options = StepOptions("bf16", microbatches=self.microbatches, remat=self.remat)
+        block = Block("transformer", f"{self.parameters:.3g}", mesh, batch, options)
         return Program(
-            implementation=self.step,
-            workload="transformer",
-            size=f"{self.parameters:.3g}",
-            mesh=mesh,
-            batch=round(tokens * mesh.size / max(self.sequence, 1)),
-            options=StepOptions("bf16", microbatches=self.microbatches, remat=self.remat),
+            Cell(block, self.step),
             flops=self.flops * tokens * again,
             accessed_bytes=None,
             memory_bytes=state,
             state_bytes=state,
-            communication=tuple(self._communication(mesh, tokens)),
+            communication=[*self._communication(mesh, tokens)],
             model_flops=self.flops * tokens * mesh.size,
             units=tokens * mesh.size,
             unit="tokens",
@@ -110,11 +108,6 @@ class Transformer(Part):
 
 def _row(kind: str, axis: str, members: int, count: int, payload: float) -> Communication:
     return Communication(
-        kind=kind,
-        axes=[axis],
-        members=members,
-        dtypes=[],
-        count=count,
-        payload_bytes=round(payload),
-        wire_bytes=bus_factor(kind, members) * payload,
-    )
+        kind=kind, axes=[axis], members=members, dtypes=[], count=count,
+        payload_bytes=round(payload), wire_bytes=bus_factor(kind, members) * payload,
+    )  # fmt: skip

@@ -22,6 +22,7 @@ class Turns:
     """The supervisor's side. Hand `descriptor` and `environment` to the worker."""
 
     def __init__(self) -> None:
+        self._last: tuple[str, float] | None = None
         if hasattr(os, "memfd_create"):  # needs no space on disk
             self.descriptor = os.memfd_create("lockstep-turn")
         else:
@@ -35,12 +36,16 @@ class Turns:
 
     def read(self) -> tuple[str, float]:
         """Return the arm whose turn it is and its seconds so far; `("", 0.0)` between turns."""
+        if self._last is not None:
+            return self._last
         began, _, name = os.pread(self.descriptor, _BYTES, 0).rstrip(b"\0").partition(b" ")
         return (name.decode(), time.monotonic() - float(began)) if name else ("", 0.0)
 
     def close(self) -> None:
-        """Close the file."""
-        os.close(self.descriptor)
+        """Close the file; `read` goes on returning what it returns now."""
+        if self._last is None:
+            self._last = self.read()
+            os.close(self.descriptor)
 
 
 class TurnWriter:

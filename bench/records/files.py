@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bench.records.paths import PROGRAM
+
 try:
     import fcntl
 except ImportError:  # not a POSIX system
@@ -100,7 +102,7 @@ def storing(folder: Path, resume: str = "") -> Iterator[None]:
             raise
         advice = "free space there"
         if resume:
-            advice += f", then continue: python -m bench run --resume {resume}"
+            advice += f", then continue: {PROGRAM} run --resume {resume}"
         raise NotStoredError(f"cannot write into {folder}: {error.strerror}; {advice}") from error
 
 

@@ -1,6 +1,6 @@
 """Data frames of stored rows, and files of data frames.
 
-Its libraries take a second to load, so bench.records.store imports this module only to read.
+Its libraries take a second to load, so bench.records.store imports this module only when needed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,19 @@ from bench.records.rows import (
     MemoryBytes,
     SampleRow,
 )
+from bench.records.step_programs import StepProgram
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
 _NESTED: dict[type, dict[str, type]] = {
-    CellRow: {"compile": CompileTimes, "memory": MemoryBytes, "cost": CompilersCost},
+    CellRow: {
+        "compile": CompileTimes,
+        "memory": MemoryBytes,
+        "cost": CompilersCost,
+        "program": StepProgram,
+    },
     SampleRow: {"host": HostSlot, "energy": Energy, "input": InputWait},
 }
 """Keys whose entries become columns of their own: `compile_trace_s`, `memory_total_bytes` ..."""
@@ -79,8 +85,9 @@ def _json(value: Any) -> str | None:
 def _columns(kind: type) -> list[str]:
     nested = _NESTED.get(kind, {})
     columns = []
-    for key in _keys(kind):
-        columns += [f"{key}_{name}" for name in _keys(nested[key])] if key in nested else [key]
+    for key in kind.__annotations__:  # inherited ones first
+        parts = nested[key].__annotations__ if key in nested else ()
+        columns += [f"{key}_{name}" for name in parts] or [key]
     return columns
 
 
@@ -90,8 +97,3 @@ def _spread(row: dict[str, Any], nested: Iterable[str]) -> dict[str, Any]:
         for name, value in (flat.pop(key, None) or {}).items():
             flat[f"{key}_{name}"] = value
     return flat
-
-
-def _keys(kind: type) -> list[str]:
-    """List the keys of a TypedDict, inherited ones first."""
-    return list(kind.__annotations__)

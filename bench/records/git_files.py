@@ -1,4 +1,4 @@
-"""Folders that git tracks."""
+"""What git knows of a folder."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import subprocess
 from pathlib import Path
 
 
-def tracked_folders(parent: Path) -> set[str] | None:
-    """List the folders in `parent` that contain tracked files; None outside of git."""
-    command = ["git", "-C", str(parent), "ls-files", "-z"]
+def read_git(folder: Path, *arguments: str) -> str | None:
+    """Return the output of a git command in a folder; None if git fails or is not installed."""
+    command = ["git", "-C", str(folder), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, check=False, timeout=60)  # noqa: S603
-    except FileNotFoundError:  # git is not installed
+    except (OSError, subprocess.TimeoutExpired):
         return None
-    if done.returncode:
+    return None if done.returncode else done.stdout.decode()
+
+
+def tracked_folders(parent: Path) -> set[str] | None:
+    """List the folders in `parent` that contain tracked files; None outside of git."""
+    listed = read_git(parent, "ls-files", "-z")
+    if listed is None:
         return None
-    return {name.partition("/")[0] for name in done.stdout.decode().split("\0") if "/" in name}
+    return {name.partition("/")[0] for name in listed.split("\0") if "/" in name}

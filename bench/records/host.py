@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import cpuinfo
 import psutil
 
-from bench.records.paths import ROOT
+from bench.records.git_files import read_git
+from bench.records.paths import CHECKOUT, ROOT
 
 CPUS = Path("/sys/devices/system/cpu")
 _USUAL_CACHE = 32 << 20
@@ -72,20 +72,8 @@ def describe_host() -> dict[str, Any]:
 
 def describe_code() -> dict[str, Any]:
     """Return the checkout's commit (None outside of git) and whether the work tree is dirty."""
-    commit = _git("rev-parse", "HEAD")
-    changes = _git("status", "--porcelain")
-    return {"commit": commit or None, "dirty": bool(changes)}
-
-
-def _git(*arguments: str) -> str:
-    try:
-        done = subprocess.run(  # noqa: S603
-            ["git", "-C", str(ROOT), *arguments],  # noqa: S607 (the git on the path is wanted)
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    if not CHECKOUT:  # a repository around it is the user's own
+        return {"commit": None, "dirty": False}
+    commit = read_git(ROOT, "rev-parse", "HEAD")
+    changes = read_git(ROOT, "status", "--porcelain")
+    return {"commit": commit.strip() if commit else None, "dirty": bool(changes)}

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 from bench.records.spelling import closest
 
-AXES = ("data", "fsdp", "model", "pipe")
+BATCH_AXES = ("data", "fsdp", "expert")
+"""Axes that split the global batch."""
+
+AXES = ("pipe", *BATCH_AXES, "context", "model")
+"""All axes, from the one that communicates least to the one that gets the fastest links."""
 
 
 @dataclass(frozen=True)
@@ -54,5 +58,5 @@ class MeshShape:
 
     @property
     def batch_shards(self) -> int:
-        """Parts the global batch is split into: the batch axes are `data` and `fsdp`."""
-        return self.axis("data") * self.axis("fsdp")
+        """Parts the global batch is split into, by BATCH_AXES."""
+        return math.prod(self.axis(name) for name in BATCH_AXES)

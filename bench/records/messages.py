@@ -1,8 +1,8 @@
 """The messages between the supervisor and its worker processes.
 
 Each message is a line of JSON. A worker (`python -m bench.worker`) reads one Job from stdin, writes
-events to its original stdout, and exits with 0. After a LookEvent it waits for a line on stdin:
-MORE or ENOUGH rounds. Output of implementations goes to stderr.
+events to its original stdout, and exits with 0. After a LookEvent it waits for a line on stdin: the
+list of the arms that need more rounds. Output of implementations goes to stderr.
 `python -m bench.worker.answer.available` reads a CatalogueRequest, writes the path of each file
 before it imports it, and ends with one Catalogue.
 """
@@ -16,8 +16,16 @@ from bench.records.rows import BlockRow, CellRow, Communication, LossRow, Sample
 from bench.records.statuses import Status
 from bench.records.trace_rows import TraceRow
 
-MORE = "more"
-ENOUGH = "enough"
+GATE = ".gate"
+"""Folder of the gate's programs in a Job's program_cache, beside one for each implementation."""
+
+FIRST_LOOK = 16
+
+
+def is_look(rounds: int) -> bool:
+    """Tell whether samples are looked at after so many rounds of a launch: 16, 32, 64 ..."""
+    doublings = rounds // FIRST_LOOK
+    return rounds % FIRST_LOOK == 0 and doublings.bit_count() == 1
 
 
 class BaseFile(TypedDict):
@@ -59,7 +67,8 @@ class WorkerSettings(TypedDict):
     """The settings that all workers of a run share; every Job contains them."""
 
     rounds: int
-    """Maximum number of rounds in a launch."""
+    """Rounds of a launch in which every arm takes part. The turns of arms that leave the rounds go
+    to the others, which then take more."""
     seconds: float
     """Wall time that `rounds` rounds should take; sets the steps of a span, never the rounds."""
     inputs: list[str]
@@ -84,9 +93,9 @@ class Job(WorkerSettings, BlockText):
     """Arm that ratios are taken against. If it fails, the worker uses the first implementation
     that is ok."""
     proved: list[str]
-    """Implementations whose float64 proof an earlier launch of this run has stored."""
-    looks: list[int]
-    """Rounds after which to send a LookEvent; all below `rounds`."""
+    """Implementations whose float64 proof an earlier launch has stored, of this run or another."""
+    looks: bool
+    """Whether to ask by a LookEvent which arms need more rounds; else, all take all rounds."""
     place: NotRequired[Place]
     """Absent if one process has the whole mesh."""
     ceilings: bool
@@ -96,7 +105,7 @@ class Job(WorkerSettings, BlockText):
     alone: bool
     """True for a cell that did not fit beside others: one implementation and no twin."""
     program_cache: NotRequired[str]
-    """Folder of compiled programs, shared by the launches of a run; private if absent."""
+    """Folder of compiled programs, shared by a block's launches; private if absent."""
 
 
 Phase = Literal["start", "ceilings", "truth", "gate", "compile", "measure"]
@@ -117,25 +126,15 @@ class PhaseEvent(TypedDict):
     """Progress within the phase: arms, rounds in `measure`, or steps in `train`."""
 
 
-class CellEvent(TypedDict):
-    """The result of a cell."""
+class RowEvent(TypedDict):
+    """A row of a cell, a trace, a loss curve, or the block.
 
-    event: Literal["cell"]
-    row: CellRow
+    The block's is sent after the rounds, and again with its cells after tracing and after training;
+    the supervisor adds the host's load.
+    """
 
-
-class LookEvent(TypedDict):
-    """The samples of the launch so far; the supervisor decides whether they suffice."""
-
-    event: Literal["look"]
-    rows: list[SampleRow]
-
-
-class TellEvent(TypedDict):
-    """One process's part of an all-gather: once all have sent one, each receives all by rank."""
-
-    event: Literal["tell"]
-    value: Any
+    event: Literal["cell", "trace", "losses", "block"]
+    row: CellRow | TraceRow | LossRow | BlockRow
 
 
 class SamplesEvent(TypedDict):
@@ -145,31 +144,23 @@ class SamplesEvent(TypedDict):
     rows: list[SampleRow]
 
 
-class TraceEvent(TypedDict):
-    """The analysed trace of a cell."""
+class LookEvent(TypedDict):
+    """The samples of the launch so far; the supervisor answers which arms need more rounds."""
 
-    event: Literal["trace"]
-    row: TraceRow
-
-
-class LossEvent(TypedDict):
-    """The loss curve of an arm or a reference."""
-
-    event: Literal["losses"]
-    row: LossRow
+    event: Literal["look"]
+    rows: list[SampleRow]
+    progress: float
+    """Share of the launch's planned turns that is done; above 1 beyond the plan."""
 
 
-class BlockEvent(TypedDict):
-    """The measured block. Sent again, with its cells, after tracing and after training.
+class TellEvent(TypedDict):
+    """One process's part of an all-gather: once all have sent one, each receives all by rank."""
 
-    The supervisor adds the host's load.
-    """
-
-    event: Literal["block"]
-    row: BlockRow
+    event: Literal["tell"]
+    value: Any
 
 
-Event = PhaseEvent | CellEvent | LookEvent | SamplesEvent | TraceEvent | LossEvent | BlockEvent
+Event = PhaseEvent | RowEvent | SamplesEvent | LookEvent | TellEvent
 
 
 class CellRequest(BlockText):
@@ -285,8 +276,8 @@ class CatalogueRequest(TypedDict):
     """Files not to import, with the reason: importing them ended an earlier process."""
 
 
-class ImplementationEntry(TypedDict):
-    """An implementation file."""
+class FileEntry(TypedDict):
+    """A file of an implementation or a workload."""
 
     name: str
     path: str
@@ -296,16 +287,39 @@ class ImplementationEntry(TypedDict):
     """Why the file cannot be imported; empty if it can."""
 
 
-class WorkloadEntry(TypedDict):
+class ImplementationEntry(FileEntry):
+    """An implementation file."""
+
+    foreign: NotRequired[dict[str, str]]
+    """Of a file whose step runs in processes of its own: the packages that it names, with their
+    versions here, empty where they are not installed."""
+
+
+class WorkloadEntry(FileEntry):
     """A workload file."""
 
-    name: str
-    path: str
-    summary: str
     sizes: list[str]
     """The smallest, which tests use, comes first."""
     default: str
-    error: str
+
+
+class SupportRequest(TypedDict):
+    """The cells of a plan: every implementation in every block."""
+
+    blocks: list[BlockText]
+    implementations: list[str]
+    implementation_paths: list[str]
+    workload_paths: list[str]
+
+
+class SupportAnswer(TypedDict):
+    """The answer of `python -m bench.worker.answer.supported`."""
+
+    unsupported: dict[str, dict[str, str]]
+    """By block and implementation, why it cannot run there, empty if it can; where that is known.
+    """
+    faults: list[str]
+    """Answers of implementations that are neither None nor a reason."""
 
 
 class Catalogue(TypedDict):

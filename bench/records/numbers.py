@@ -7,6 +7,7 @@ import math
 MISSING = "\N{EN DASH}"
 NARROW = "\N{NARROW NO-BREAK SPACE}"
 TIMES = "\N{MULTIPLICATION SIGN}"
+INFINITY = "\N{INFINITY}"
 MINUS = "\N{MINUS SIGN}"
 
 _PREFIXES = {-12: "p", -9: "n", -6: "\N{MICRO SIGN}", -3: "m", 0: "", 3: "k", 6: "M", 9: "G",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bench.records.messages import Catalogue
+from bench.records.paths import CHECKOUT
 
 PACKAGES = {"input": "grain", "checkpoint": "orbax-checkpoint"}
 """By the option, which is also the name of the extra in pyproject.toml."""
@@ -13,8 +14,10 @@ def why_missing(option: str, catalogue: Catalogue) -> str:
     package = PACKAGES[option]
     if package in catalogue["optional"]:
         return ""
-    return (
-        f"--{option}: needs the package {package}, which is not installed; "
-        f"`LOCKSTEP_EXTRAS={option} nox -s bench -- ...` installs it, as does "
-        f"`pip install --constraint requirements.lock {package}`"
-    )
+    install = f"`pip install {package}` installs it"
+    if CHECKOUT:
+        install = (
+            f"`LOCKSTEP_EXTRAS={option} nox -s bench -- ...` installs it, as does "
+            f"`pip install --constraint requirements.lock {package}`"
+        )
+    return f"--{option}: needs the package {package}, which is not installed; {install}"

@@ -1,11 +1,17 @@
-"""Places of the checkout and of its output folders."""
+"""Places of the code and of its output folders, and how its commands are typed."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-"""The checkout: `bench` and `implementations` are imported from here."""
+"""The checkout, or site-packages: `bench` and `implementations` are imported from here."""
+
+CHECKOUT = (ROOT / "noxfile.py").is_file()
+"""Whether this is a checkout, and not an installed package."""
+
+PROGRAM = "python -m bench" if CHECKOUT else "lockstep"
+"""How the command line is called."""
 
 REPORTS = Path("reports")
 """Folder of stored runs, in the working directory."""

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import re
+
 LINE = 400
 LINES = 30
 """Limits on the characters of a line and on the lines of a text."""
+SHOWN = 500
+"""Most characters of a reason on the terminal and on the page."""
+
+_ESCAPES = re.compile(
+    r"\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\\\)?|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]"
+)
+"""Control sequences of a terminal (ECMA-48), with what they carry."""
+
+
+def shortened(text: str) -> str:
+    """Make a reason safe and short enough to be shown."""
+    shown = readable(text)
+    return shown if len(shown) <= SHOWN else f"{shown[: SHOWN - 4]} ..."
 
 
 def readable(text: str) -> str:
-    """Replace unprintable characters, and truncate long lines and texts."""
-    lines = text.splitlines()
+    """Remove control sequences, replace unprintable characters, and truncate lines and texts."""
+    lines = _ESCAPES.sub("", text).splitlines()
     shown = [_line(line) for line in lines[:LINES]]
     if len(lines) > LINES:
         shown.append(f"... ({len(lines) - LINES} more lines)")

@@ -9,7 +9,10 @@ from __future__ import annotations
 from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.records.cells import Block
+from bench.records.foreign_rows import ForeignArms
+from bench.records.proof_rows import ProofCheck
 from bench.records.statuses import Status
+from bench.records.step_programs import StepProgram
 
 SCHEMA = 6
 
@@ -17,8 +20,7 @@ SCHEMA = 6
 class HostSlot(TypedDict):
     """The host during one turn.
 
-    Seconds are CPU time over all cores, in the kernel's ticks (commonly 10 ms): sum them over turns
-    before reading them.
+    Seconds are CPU time over all cores, in ticks (10 ms): sum them over turns before reading them.
     """
 
     cores_s: float
@@ -51,8 +53,7 @@ class InputWait(TypedDict):
     wait_ns: int
     """In the throughput span, over all of its steps."""
     starved_ns: int
-    """The part of it at steps whose batch came after the devices had finished the step before: an
-    upper bound on the time that they idled for want of input."""
+    """Its part at steps whose batch came after the devices were done: the most that they idled."""
     latency_wait_ns: int
     """In the latency span, where the devices are idle whenever a batch is requested."""
 
@@ -74,7 +75,7 @@ class Turn(TypedDict):
     throughput_ns: int
     """Time of `steps` steps with one wait for the devices, after the last."""
     latency_steps: int
-    """Steps of the latency span; the same for every arm of the block."""
+    """Steps of the latency span, the same for every arm; 0 where `steps` is 1, its own latency."""
     latency_ns: int
     """Time of `latency_steps` steps with a wait for the devices after each."""
     wash_out_ns: int
@@ -172,8 +173,7 @@ class Communication(TypedDict):
     wire_bytes: float
     """Bytes that a device sends for them with a ring algorithm."""
     returned: NotRequired[bool]
-    """True of all-gathers of values that the step only returns: parameters that ZeRO-1 has updated
-    in parts."""
+    """True of all-gathers of values that the step only returns, such as updated parameters."""
 
 
 class CompilersCost(TypedDict):
@@ -181,19 +181,6 @@ class CompilersCost(TypedDict):
 
     flops: float
     accessed_bytes: float
-
-
-class ProofCheck(TypedDict):
-    """One trajectory of the gate, compared with the right one."""
-
-    name: str
-    """`fp64 sgd`, `fp64 optimizer` or `as timed`: see bench/worker/prove/gate.py."""
-    loss_error: float
-    """Largest relative difference of a step's loss."""
-    loss_tolerance: float
-    update_error: float
-    """Worst parameter's difference of updates, relative to the size of the whole update."""
-    update_tolerance: float
 
 
 class SavedCheckpoint(TypedDict):
@@ -260,22 +247,27 @@ class CellRow(BlockFields):
     """Hashes of its files. Set by the engine."""
     proof: NotRequired[list[ProofCheck]]
     compile: NotRequired[CompileTimes]
+    proved_in: NotRequired[str]
+    compiled_in: NotRequired[str]
+    """The earlier runs that `proof` (in float64) and `compile` are from; absent if this one's."""
+    spot_check: NotRequired[ProofCheck]
+    """The largest errors of the steps that were checked in the rounds."""
+    jax_config: NotRequired[list[str]]
+    """Settings of jax that implementations had changed by then; absent if there are none."""
     memory: NotRequired[MemoryBytes | None]
     """None where the backend gives no figures."""
     high_water_bytes: NotRequired[int | None]
-    """The most that a device was seen to hold for the cell: see bench.worker.read.program_memory.
-    None where the backend does not count."""
+    """The most that a device was seen to hold: see bench.worker.read.program_memory; or None."""
     communication: NotRequired[list[Communication] | None]
     """None where the programs could not be read."""
     cost: NotRequired[CompilersCost | None]
     model_flops: NotRequired[float]
     """FLOPs of one step over all devices, by the workload's formula."""
     traced_flops: NotRequired[float | None]
-    """FLOPs of the matrix products and convolutions in the step's jaxpr, over all devices. None
-    where it cannot be traced as a whole."""
+    """FLOPs of matrix products and convolutions in the step's jaxpr, over all devices, or None."""
     product_flops: NotRequired[float]
-    """As `traced_flops`, but of the compiled programs: includes what devices compute twice, and may
-    lack small products."""
+    """As `traced_flops`, but of the compiled programs, where devices may repeat some of them."""
+    program: NotRequired[StepProgram]
     unit: NotRequired[str]
     """The unit that the workload counts: `samples` or `tokens`."""
     units_per_step: NotRequired[int]
@@ -285,6 +277,7 @@ class CellRow(BlockFields):
     """Share of a step in which a device idles by a pipeline's schedule."""
     inputs: NotRequired[dict[str, str]]
     """By way of bench.records.arms, why it has no samples with input; empty where it has."""
+    foreign: NotRequired[ForeignArms]
     checkpoint: NotRequired[Checkpoint]
     """Checkpoint figures of the first launch."""
     profile: NotRequired[str]
@@ -314,6 +307,10 @@ class Look(TypedDict):
     """Rounds of the block in all its launches so far."""
     alpha: float
     """Probability that any verdict of the block at this look is wrong."""
+    spent: NotRequired[float]
+    """Probability that any verdict of the block is wrong at this look or one before."""
+    settled: NotRequired[list[str]]
+    """Arms about which nothing is open; they leave the rounds."""
 
 
 class EnergyMeter(TypedDict):
@@ -335,8 +332,7 @@ class Ceilings(TypedDict):
     memory_bytes: float
     """Bytes per second that a device reads and writes."""
     all_reduce_bytes: float | None
-    """Bytes per second that a device sends in all-reduces over the mesh, with a ring algorithm;
-    None on one device."""
+    """Bytes per second that a device sends in ring all-reduces over the mesh, if it has several."""
     all_reduce_s: float | None
     """Seconds of an all-reduce of one number; None on one device."""
 
@@ -385,8 +381,7 @@ class Manifest(TypedDict):
     device_count: int
     device_memory_bytes: int | None
     host: dict[str, Any]
-    """os, cpu, physical_cores, memory_bytes and load (1 minute) of rank 0's host; usable_cores of
-    all hosts."""
+    """os, cpu, physical_cores, memory_bytes, load (1 minute) of rank 0; usable_cores of all."""
     versions: dict[str, str]
     """python, jax, jaxlib, flax, optax, numpy."""
     environment: dict[str, str]

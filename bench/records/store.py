@@ -14,8 +14,8 @@ import os
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -51,36 +51,12 @@ class Damage:
         return f"{self.place}: {self.reason}"
 
 
-@dataclass(frozen=True)
-class Run:
-    """The content of a run's folder, without damaged launches.
-
-    Frames have one row per stored row and all columns of bench.records.rows, even those that no row
-    has. Entries of nested objects, such as `compile` and `memory` of a cell, are columns of their
-    own; `proof` and `looks` stay objects.
-    """
-
-    directory: Path
-    manifest: Manifest
-    samples: pd.DataFrame
-    cells: pd.DataFrame
-    """The last row of each cell in each launch."""
-    blocks: pd.DataFrame
-    traces: list[TraceRow]
-    """The last trace of each cell."""
-    losses: list[LossRow]
-    """The last loss curve of each arm in each block."""
-    damaged: list[Damage] = field(default_factory=list)
-
-
 class _Launch:
     """The file of one launch; all but its first line are parsed only when needed."""
 
     def __init__(self, text: bytes) -> None:
-        first, second, samples = text.split(b"\n", 2)
+        first, self._beside, self.samples = text.split(b"\n", 2)
         self.head: dict[str, list[Any]] = json.loads(first)
-        self._beside = second
-        self.samples = samples
         self.attempt: str = self.head["blocks"][0]["attempt"]
 
     @cached_property
@@ -90,15 +66,48 @@ class _Launch:
 
 
 @dataclass(frozen=True)
-class Stored:
-    """The content of a run's folder as rows, without damaged launches."""
+class Run:
+    """The content of a run's folder, without damaged launches.
 
+    Frames have one row per stored row and all columns of bench.records.rows, even those that no row
+    has. Entries of nested objects, such as `compile` and `memory` of a cell, are columns of their
+    own; `proof` and `looks` stay objects. Libraries of frames take a second to load, so that frames
+    are made when they are first asked for.
+    """
+
+    directory: Path
     manifest: Manifest
     launches: Sequence[_Launch]
     damaged: list[Damage]
 
+    @cached_property
+    def samples(self) -> pd.DataFrame:
+        """The samples of all attempts."""
+        from bench.records import frames  # noqa: PLC0415 (see above)
+
+        frame = frames.of_samples([launch.samples for launch in self.launches])
+        for launch in self.launches:  # there may be very many
+            launch.samples = b""
+        return frame
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """The last row of each cell in each launch."""
+        frame = self._frame(self.cell_rows, CellRow)
+        return frame.drop_duplicates(["cell", "launch"], keep="last", ignore_index=True)
+
+    @cached_property
+    def blocks(self) -> pd.DataFrame:
+        """The block rows of all attempts."""
+        return self._frame(self.block_rows, BlockRow)
+
+    def _frame(self, rows: Sequence[Mapping[str, Any]], kind: type) -> pd.DataFrame:
+        from bench.records import frames  # noqa: PLC0415 (see above)
+
+        return frames.of_rows(map(dict, rows), kind)
+
     @property
-    def blocks(self) -> list[BlockRow]:
+    def block_rows(self) -> list[BlockRow]:
         """The block rows of all attempts."""
         return [row for launch in self.launches for row in launch.head["blocks"]]
 
@@ -119,7 +128,7 @@ class Stored:
         rows = (row for launch in self.launches for row in launch.beside["losses"])
         return list({(row["block"], row["arm"]): row for row in rows}.values())
 
-    def cells(self) -> list[CellRow]:
+    def decisive(self) -> list[CellRow]:
         """Select the decisive row of each cell among those of its launches."""
         launches: defaultdict[str, list[CellRow]] = defaultdict(list)
         for row in {(row["cell"], row["launch"]): row for row in self.cell_rows}.values():
@@ -195,29 +204,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def load(directory: Path) -> Run:
-    """Read a run as data frames, without damaged launches.
-
-    Raises:
-      StoreError: as for `read_manifest`.
-    """
-    from bench.records import frames  # noqa: PLC0415 (its libraries take long to load)
-
-    stored = read(directory)
-    cells = frames.of_rows(map(dict, stored.cell_rows), CellRow)
-    return Run(
-        directory=directory,
-        manifest=stored.manifest,
-        samples=frames.of_samples([launch.samples for launch in stored.launches]),
-        cells=cells.drop_duplicates(["cell", "launch"], keep="last", ignore_index=True),
-        blocks=frames.of_rows(map(dict, stored.blocks), BlockRow),
-        traces=stored.traces,
-        losses=stored.losses,
-        damaged=stored.damaged,
-    )
-
-
-def read(directory: Path) -> Stored:
-    """Read a run as rows, without damaged launches.
+    """Read a run, without damaged launches.
 
     Raises:
       StoreError: as for `read_manifest`.
@@ -251,14 +238,7 @@ def read(directory: Path) -> Stored:
         for number in range(1, max(paths, default=0))
         if number not in paths
     ]
-    return Stored(manifest, list(launches.values()), damage)
-
-
-def export(frame: pd.DataFrame, directory: Path, name: str) -> None:
-    """Write `<name>.csv` and `<name>.parquet`; objects in cells become JSON text."""
-    from bench.records import frames  # noqa: PLC0415 (as above)
-
-    frames.write(frame, directory, name)
+    return Run(directory, manifest, list(launches.values()), damage)
 
 
 def _make_named(reports: Path, name: str) -> Path:

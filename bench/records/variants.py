@@ -42,6 +42,11 @@ class Variant:
                 f"{text!r} is not NAME=VARIABLE=VALUE, such as "
                 "lhs=XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true"
             )
+        if re.match(r"[\w.-]+==", rest):
+            raise ValueError(
+                f"{name!r} names a version, and a variant sets variables; "
+                f"`python -m bench upgrade --from {rest}` compares with a version"
+            )
         _, *parts = _VARIABLE.split(rest)
         variables = {
             variable: value.strip() for variable, value in zip(parts[::2], parts[1::2], strict=True)

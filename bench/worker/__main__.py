@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import nullcontext
+from json import JSONDecoder, JSONEncoder
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TextIO, cast
 
-from bench.records.messages import MORE, Event, Job, TellEvent
+from bench.records.messages import Event, Job, TellEvent
 from bench.worker import event_stream, process_exchange
 from bench.worker.block import run_job
+
+_encode, _decode = JSONEncoder().encode, JSONDecoder().decode
+"""Held from before any file is loaded, which could replace the functions of `json`."""
 
 
 def main(events: TextIO) -> None:
     """Run one job, and write its events."""
-    job = cast("Job", json.loads(sys.stdin.readline()))
+    job = cast("Job", _decode(sys.stdin.readline()))
 
     def exchange(value: Any) -> list[Any]:
-        events.write(json.dumps(TellEvent(event="tell", value=value)) + "\n")
-        return cast("list[Any]", json.loads(sys.stdin.readline()))
+        events.write(_encode(TellEvent(event="tell", value=value)) + "\n")
+        return cast("list[Any]", _decode(sys.stdin.readline()))
 
     if "place" in job:
         process_exchange.join(job["place"], exchange)
@@ -29,10 +32,10 @@ def main(events: TextIO) -> None:
 
     def emit(event: Event) -> None:
         if kinds is None or event["event"] in kinds:
-            events.write(json.dumps(event) + "\n")
+            events.write(_encode(event) + "\n")
 
-    def more() -> bool:
-        return sys.stdin.readline().strip() == MORE
+    def more() -> list[str]:
+        return cast("list[str]", _decode(sys.stdin.readline()))
 
     # Launches usually share a folder, so that a worker that is killed leaves none behind.
     shared = job.get("program_cache")

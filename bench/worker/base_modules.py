@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Self
 
 _INSTALLED = {"site-packages", "dist-packages"}
@@ -44,22 +45,14 @@ class BaseModules:
     def __enter__(self) -> Self:
         self._aside = modules_of(self._repository)
         self._path = list(sys.path)
-        _take_out(self._aside)
-        sys.modules.update(self._own)
+        _replace(self._aside, self._own)
         sys.path[:] = [self._counterpart(entry) for entry in sys.path]
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._own = modules_of(self._worktree)
         strays = modules_of(self._repository)
-        _take_out(self._own)
-        _take_out(strays)
-        sys.modules.update(self._aside)
+        _replace(self._own | strays, self._aside)
         sys.path[:] = self._path
         if strays and error is None:
             raise ImportError(
@@ -70,9 +63,14 @@ class BaseModules:
     def _counterpart(self, entry: str) -> str:
         """The folder of the checkout for an entry of `sys.path`; other entries as they are."""
         path = Path(entry).resolve()  # the empty one is the working directory
-        if not is_of(path, self._repository):
-            return entry
-        return str(self._worktree / path.relative_to(self._repository))
+        own = is_of(path, self._repository)
+        return str(self._worktree / path.relative_to(self._repository)) if own else entry
+
+
+def _replace(modules: Mapping[str, ModuleType], by: Mapping[str, ModuleType]) -> None:
+    for name in modules:
+        del sys.modules[name]
+    sys.modules.update(by)
 
 
 def modules_of(repository: Path) -> dict[str, ModuleType]:
@@ -99,8 +97,3 @@ def is_of(path: Path, repository: Path) -> bool:
     if any(path.is_relative_to(folder) for folder in _STANDARD):
         return False
     return next((p for p in (path, *path.parents) if (p / ".git").exists()), None) == repository
-
-
-def _take_out(modules: dict[str, ModuleType]) -> None:
-    for name in modules:
-        del sys.modules[name]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,15 +16,18 @@ from jax.sharding import Mesh
 
 from bench.contract import Implementation, Workload
 from bench.records.host import cores
-from bench.records.messages import Event, Job, Phase, SamplesEvent
+from bench.records.messages import GATE, Event, Job, Phase, SamplesEvent
 from bench.records.rows import CellRow, Communication
 from bench.worker import process_exchange
 from bench.worker.block_rounds import BlockRounds, warm_arm
 from bench.worker.block_session import BlockSession, ProvedArm
 from bench.worker.file_loader import load
+from bench.worker.foreign.foreign_arm import ForeignArm
+from bench.worker.foreign.foreign_module import ForeignStep
 from bench.worker.meshes import make_mesh
 from bench.worker.phases.after_rounds import PHASES
 from bench.worker.problems import load_workload, make_problem
+from bench.worker.process_settings import ProcessSettings
 from bench.worker.prove.failures import (
     EndedError,
     UnsupportedError,
@@ -37,20 +40,21 @@ from bench.worker.read.compilation import remembered_programs
 from bench.worker.read.first_call import FirstCall
 from bench.worker.read.program_memory import high_water, largest_program
 from bench.worker.read.programs import communication, compilers_cost, product_flops
-from bench.worker.read.traced_flops import traced_flops
+from bench.worker.read.step_program import names_options, read_program
+from bench.worker.read.traced_flops import flops_if_traceable
 from bench.worker.time.ceilings import measure_ceilings
 from bench.worker.time.clock import Arm
 
 
 def run_job(
-    job: Job, emit: Callable[[Event], None], more: Callable[[], bool], programs: Path
+    job: Job, emit: Callable[[Event], None], more: Callable[[], list[str]], programs: Path
 ) -> None:
     """Prove, compile and measure a block's cells, then run the further phases of the job.
 
     Args:
       job: what to do.
       emit: sends an event.
-      more: reads the answer to a LookEvent: whether to take further rounds.
+      more: reads the answer to a LookEvent: the arms that need more rounds.
       programs: folder of the compilation cache that launches share.
     """
     session = BlockSession(job, emit, programs)
@@ -63,7 +67,8 @@ def run_job(
     workload = load_workload(session.block, job["workload_paths"])
     problem = make_problem(workload, session.block, precision)
     # Drawn once, and handed to every implementation: drawing takes longer than copying.
-    session.problem = replace(problem, start=jax.device_get(problem.draw()))
+    with remembered_programs(programs / GATE):
+        session.problem = replace(problem, start=jax.device_get(problem.draw()))
     session.end_lap("start")
     if job["ceilings"]:
         # Before anything else lies on the devices.
@@ -72,6 +77,7 @@ def run_job(
         session.end_lap("ceilings")
 
     gate = make_gate(session, workload)
+    session.settings = ProcessSettings()
     samples = []
     if gate is not None:
         # Another order in every launch: where an arm's memory lies depends on what was there before
@@ -80,7 +86,7 @@ def run_job(
         for number, name in enumerate(session.chance.sample(names, len(names))):
             admit(session, gate, name, number)
         if session.arms:
-            samples = BlockRounds(session, more).run(gate.first_loss)
+            samples = BlockRounds(session, more).run(gate.first_loss, gate)
     emit(SamplesEvent(event="samples", rows=samples))
     # What was measured is sent first: a worker that dies in a later phase must not cost it.
     session.send_rows()
@@ -106,7 +112,7 @@ def make_gate(session: BlockSession, workload: Workload) -> Gate | None:
             session.mesh,
             block.mesh.batch_shards,
             block.options.precision,
-            session.programs / "proof",
+            session.programs / GATE,
         )
 
     try:
@@ -128,6 +134,8 @@ def admit(session: BlockSession, gate: Gate, name: str, number: int) -> None:
     except EndedError as error:
         if name not in session.cells:  # it failed in another process
             session.fail(name, error.status, error.reason)
+        with suppress(Exception):  # processes of its own must not work on beside the others
+            cast("Any", load(session.implementation_file(name))).close()
         return
     session.proved[name] = proved
     session.cells[name] = proved.row
@@ -144,31 +152,57 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> ProvedAr
     """
     job, problem, mesh = session.job, session.problem, session.mesh
     phase: Phase = "gate"
+    changed: set[str] = set()
     session.announce(phase, name, number, len(job["implementations"]))
     try:
         with session.modules_of(name):
             implementation = cast("Implementation", load(session.implementation_file(name)))
+            changed |= session.settings.put_back()
             if reason := why_unsupported(implementation, problem, mesh):
                 raise UnsupportedError(reason)
-            checks = [] if name in job["proved"] else gate.prove_exact(implementation)
+            known = name in job["proved"]
+            exact = getattr(implementation, "FOREIGN", {}).get("float64", True)
+            checks = gate.prove_exact(implementation) if exact and not known else []
+            if not known:
+                checks.append(gate.prove_rounding(implementation))
             session.end_lap(phase)
 
             phase = "compile"
             session.announce(phase, name, number, len(job["implementations"]))
             train_step = build_step(implementation, problem, mesh)
+            changed |= session.settings.put_back()
             first_call = FirstCall(train_step.step)
             with remembered_programs(session.programs / name):
-                timed_check, state = gate.prove_timed(replace(train_step, step=first_call))
+                timed_check, state = gate.prove_timed(
+                    replace(train_step, step=first_call),
+                    lambda: build_step(implementation, problem, mesh),
+                )
+            changed |= session.settings.put_back()
             arm = warm_arm(name, train_step, state, problem)
+            changed |= session.settings.put_back()
         row = session.cell_row(name, "ok", "")
         row["proof"] = [*checks, timed_check]
         row["compile"] = first_call.compile
+        if changed:
+            row["jax_config"] = sorted(changed)
+        if isinstance(train_step, ForeignStep):
+            row["compile"] = train_step.compile_times()
+            row["foreign"] = train_step.described(cast("ForeignArm", arm))
+            row.update(train_step.figures)
+            return ProvedArm(arm, implementation, [], row)
         add_figures(row, first_call.programs, arm, mesh)
-        if name not in job["proved"]:
-            row["traced_flops"] = read_traced_flops(arm)
+        if not job["launch"]:
+            # Another one: tracing leaves what a step keeps beside its state unusable.
+            untimed = build_step(implementation, problem, mesh)
+            row["traced_flops"] = traced = flops_if_traceable(untimed.step, arm.state, arm.batch)
+            own_options = traced is None and names_options(implementation)
+            program = read_program(first_call.programs, arm, own_options=own_options)
+            if program:
+                row["program"] = program
         row["bubble"] = float(train_step.bubble)
         return ProvedArm(arm, implementation, first_call.programs, row)
     finally:
+        session.settings.put_back()
         session.end_lap(phase)
 
 
@@ -187,13 +221,4 @@ def read_communication(programs: Sequence[Any], mesh: Mesh) -> list[Communicatio
         return communication(programs, mesh)
     except ValueError:
         traceback.print_exc()
-        return None
-
-
-def read_traced_flops(arm: Arm) -> float | None:
-    """FLOPs of the step's jaxpr; None if the step cannot be traced as a whole."""
-    try:
-        return traced_flops(arm.step, arm.state, arm.batch)
-    except Exception as error:  # noqa: BLE001 - a figure beside the time, which must not cost it
-        print(f"the FLOPs of {arm.name} cannot be counted: {error}", file=sys.stderr)  # noqa: T201
         return None

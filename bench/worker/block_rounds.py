@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -13,14 +14,17 @@ from bench.contract import Problem, TrainStep
 from bench.records.arms import TWIN, implementation_of
 from bench.records.current_arm import TurnWriter
 from bench.records.host import host_id
-from bench.records.messages import Job, LookEvent
+from bench.records.messages import Job, LookEvent, is_look
 from bench.records.rows import SampleRow, Turn
 from bench.worker import process_exchange
 from bench.worker.block_session import BlockSession
+from bench.worker.foreign.foreign_module import ForeignStep
 from bench.worker.phases.input_feed import FedArm, fed_arm, longest
 from bench.worker.prove.completion import check_completion
 from bench.worker.prove.divergence import diverged
-from bench.worker.prove.failures import EndedError, failure, in_all_processes
+from bench.worker.prove.failures import EndedError, UnsupportedError, failure, in_all_processes
+from bench.worker.prove.gate import Gate
+from bench.worker.prove.spot_checks import SpotChecks
 from bench.worker.read.compilation import CompilationLog, remembered_programs
 from bench.worker.time.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
 from bench.worker.time.energy_counters import Meter
@@ -34,7 +38,14 @@ def warm_arm(name: str, train_step: TrainStep, state: Any, problem: Problem) -> 
     Raises:
       WrongStepError: its work goes on after its outputs are ready.
     """
-    arm = Arm(name, train_step.step, state, train_step.place(problem.batch(0)))
+    make = (
+        train_step.arm
+        if isinstance(train_step, ForeignStep)
+        else partial(Arm, step=train_step.step)
+    )
+    arm = make(name, state=state, batch=train_step.place(problem.batch(0)))
+    if not isinstance(train_step, ForeignStep):
+        arm.train_step = train_step
     for _ in range(WARM_UP_STEPS):
         arm.run(1)
     check_completion(arm)
@@ -46,10 +57,10 @@ class BlockRounds:
 
     Args:
       session: has the proved arms.
-      more: reads the answer to a LookEvent: whether to take further rounds.
+      more: reads the answer to a LookEvent: the arms that need more rounds.
     """
 
-    def __init__(self, session: BlockSession, more: Callable[[], bool]) -> None:
+    def __init__(self, session: BlockSession, more: Callable[[], list[str]]) -> None:
         self.session = session
         self.more = more
         job = session.job
@@ -63,12 +74,14 @@ class BlockRounds:
         self.turn = ""
         """The implementation whose arm, or twin, is being timed."""
         self.turns = TurnWriter()
+        self.turns_until_asked = 0
 
-    def run(self, first_loss: float) -> list[SampleRow]:
-        """Time all arms; withdraw those that compiled or diverged meanwhile.
+    def run(self, first_loss: float, gate: Gate | None = None) -> list[SampleRow]:
+        """Time all arms; withdraw those that compiled, diverged or went wrong meanwhile.
 
         Args:
           first_loss: the right loss before the first update.
+          gate: has the reference of spot checks; without one there are none.
 
         Returns:
           The samples of the other arms.
@@ -82,20 +95,28 @@ class BlockRounds:
         session.announce("measure", "", 0, job["rounds"])
         meter = Meter(session.mesh.local_devices)
         session.row["energy"] = meter.description
+        self.checks = SpotChecks(gate, job["rounds"], job["seconds"])
         try:
+            self.checks.begin(session.arms, self.begin_turn)
+            self.turns_until_asked = job["rounds"] * len(session.arms)
             steps = steps_per_span(session.arms, job["rounds"], job["seconds"], self.begin_turn)
             session.row["steps"] = steps
             with CompilationLog() as log:
                 turns, compiled = measure(
-                    session.arms, job["rounds"], steps, job["seed"], log, self.after_round,
-                    self.begin_turn, meter.slot,
+                    session.arms, steps, job["seed"], log, self.after_round,
+                    self.begin_turn, meter.slot, self.checks.extra_span,
                 )  # fmt: skip
+            self.checks.finish(session.arms, self.begin_turn)
         except BaseException as error:
             # The rounds of the other arms lack a turn: a fresh worker takes them again.
             if self.turn:
                 session.fail(self.turn, *failure(error))
             raise
         session.end_lap("measure")
+        session.row["seconds"]["spot checks"] = self.checks.spent_s
+        session.row["seconds"]["measure"] -= self.checks.spent_s
+        for name in self.checks.checks.keys() & session.cells.keys():
+            session.cells[name]["spot_check"] = self.checks.checks[name]
         withdrawn = self.withdraw(compiled, first_loss)
         return sample_rows(
             job,
@@ -133,6 +154,8 @@ class BlockRounds:
 
             def make(name: str = name, way: str = way) -> FedArm:
                 problem, implementation = session.problem, session.proved[name].implementation
+                if "foreign" in session.cells[name]:
+                    raise UnsupportedError("its batches are placed in other processes")
                 with remembered_programs(session.programs / name):
                     arm = fed_arm(name, way, implementation.build(problem, session.mesh), problem)
                     for _ in range(WARM_UP_STEPS):
@@ -152,16 +175,31 @@ class BlockRounds:
         self.turn = self.session.row["baseline"] if arm == TWIN else implementation_of(arm)
         self.turns.write(self.turn)
 
-    def after_round(self, turns: list[Turn]) -> bool:
-        """Report progress, and where a look is due, ask whether to go on."""
+    def after_round(self, turns: list[Turn]) -> list[str] | None:
+        """Report progress, and ask which arms need more rounds: at looks, and at the end.
+
+        The job's rounds are a budget of turns: those of arms that leave go to the others. At its
+        end, and after every quarter of it beyond, only an answer keeps the rounds going.
+
+        Returns:
+          The arms to go on with, none to end; None if nobody was asked.
+        """
+        self.checks.verify(self.begin_turn)
         session, job = self.session, self.session.job
         session.row["rounds"] = rounds = turns[-1]["round"] + 1
-        session.report_progress("measure", "", rounds, job["rounds"])
-        if rounds not in job["looks"]:
-            return True
+        arms = len(session.arms)
+        session.report_progress("measure", "", len(turns) // arms, job["rounds"])
+        spent = len(turns) >= self.turns_until_asked
+        if not job["looks"]:
+            return [] if spent else None
+        if not spent and not is_look(rounds):
+            return None
+        if spent:
+            self.turns_until_asked += -(-job["rounds"] // 4) * arms
         rows = sample_rows(job, session.block.name, turns)
-        session.emit(LookEvent(event="look", rows=rows))
-        return process_exchange.from_main(self.more() if process_exchange.is_main() else False)
+        progress = len(turns) / (job["rounds"] * arms)
+        session.emit(LookEvent(event="look", rows=rows, progress=progress))
+        return process_exchange.from_main(self.more() if process_exchange.is_main() else [])
 
     def withdraw(self, compiled: dict[str, int], first_loss: float) -> set[str]:
         """End the cells whose times are useless; the names of the arms whose samples do not count.
@@ -171,7 +209,8 @@ class BlockRounds:
           first_loss: the right loss before the first update.
         """
         session, baseline = self.session, self.session.row["baseline"]
-        reasons = diverged(session.arms, first_loss)
+        reasons = diverged(session.arms, first_loss) | self.checks.reasons
+        reasons |= {arm.name: why for arm in session.arms if (why := arm.why_untrusted())}
         if TWIN in reasons:
             reasons.setdefault(baseline, reasons[TWIN])
         for name, programs in compiled.items():

@@ -15,11 +15,12 @@ from jax.sharding import Mesh
 
 from bench.contract import Implementation, Problem
 from bench.records.cells import Block, Cell
-from bench.records.messages import BlockEvent, CellEvent, Event, Job, PhaseEvent
+from bench.records.messages import Event, Job, PhaseEvent, RowEvent
 from bench.records.rows import BlockRow, CellRow, block_fields
 from bench.records.statuses import Status
 from bench.worker.base_modules import BaseModules
 from bench.worker.file_loader import implementation_files
+from bench.worker.process_settings import ProcessSettings
 from bench.worker.time.clock import Arm
 
 PROGRESS_S = 1.0
@@ -50,6 +51,8 @@ class BlockSession:
     mesh: Mesh
     """Set, like the problem, once the worker has found its devices and the workload's file."""
     problem: Problem
+    settings: ProcessSettings
+    """Those before any implementation is loaded."""
 
     def __init__(self, job: Job, emit: Callable[[Event], None], programs: Path) -> None:
         self.job = job
@@ -106,13 +109,13 @@ class BlockSession:
         for name, row in self.cells.items():
             if row["status"] == "ok" and self._sent.get(name) != row:
                 self._sent[name] = row.copy()
-                self.emit(CellEvent(event="cell", row=row))
-        self.emit(BlockEvent(event="block", row=self.row))
+                self.emit(RowEvent(event="cell", row=row))
+        self.emit(RowEvent(event="block", row=self.row))
 
     def fail(self, name: str, status: Status, reason: str) -> None:
         """End a cell without a time, and say so at once: a later crash must not hide it."""
         self.cells[name] = self.cell_row(name, status, reason)
-        self.emit(CellEvent(event="cell", row=self.cells[name]))
+        self.emit(RowEvent(event="cell", row=self.cells[name]))
 
     def cell_row(self, name: str, status: Status, reason: str) -> CellRow:
         """A cell's row, without the figures of a measured cell."""
@@ -129,8 +132,8 @@ class BlockSession:
         )
 
     def ok_arms(self) -> list[Arm]:
-        """The arms of the cells that are ok."""
-        ok = {name for name, row in self.cells.items() if row["status"] == "ok"}
+        """The arms of the cells that are ok, but for foreign ones, which have no arrays here."""
+        ok = {n for n, row in self.cells.items() if row["status"] == "ok" and "foreign" not in row}
         return [arm for arm in self.arms if arm.name in ok]
 
     def implementation_file(self, name: str) -> Path:

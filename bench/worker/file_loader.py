@@ -10,10 +10,14 @@ from types import ModuleType
 
 import bench.contract.workloads
 import implementations
+from bench.worker.foreign.foreign_module import foreign_module
 
 
 def implementation_files(outside: list[str]) -> dict[str, Path]:
-    """Implementations by name: those in implementations/, and files from the command line."""
+    """Implementations by name: those in implementations/, and files from the command line.
+
+    Foreign ones are in a folder of their own in there.
+    """
     return python_files(implementations, outside)
 
 
@@ -24,7 +28,8 @@ def workload_files(outside: list[str]) -> dict[str, Path]:
 
 def python_files(package: ModuleType, outside: list[str]) -> dict[str, Path]:
     """Files by name: the package's own, sorted, and then those from outside."""
-    own = sorted(Path(package.__path__[0]).glob("*.py"))
+    folder = Path(package.__path__[0])
+    own = [*sorted(folder.glob("*.py")), *sorted(folder.glob("foreign/*.py"))]
     paths = [path for path in own if not path.stem.startswith("_")]
     return {path.stem: path for path in [*paths, *map(Path, outside)]}
 
@@ -34,8 +39,10 @@ def load(path: Path) -> ModuleType:
 
     Raises:
       ImportError: there is no such Python file.
-      Exception: whatever the file itself raises.
+      Exception: whatever the file itself raises; a foreign file raises nothing here.
     """
+    if (module := foreign_module(path.resolve())) is not None:
+        return module
     for package in (implementations, bench.contract.workloads):
         if path.parent.resolve() == Path(package.__path__[0]).resolve():
             return importlib.import_module(f"{package.__name__}.{path.stem}")

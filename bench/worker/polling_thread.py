@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,12 +13,10 @@ def polling(look: Callable[[], None], every_s: float) -> Iterator[None]:
     done = threading.Event()
 
     def poll() -> None:
-        while True:
-            last = done.is_set()
+        look()
+        while not done.wait(every_s):
             look()
-            if last:
-                return
-            time.sleep(every_s)
+        look()
 
     poller = threading.Thread(target=poll, daemon=True)
     poller.start()

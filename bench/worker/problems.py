@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
+import jax.numpy as jnp
 import optax
 
-from bench.contract import Problem, Workload
+from bench.contract import PRECISIONS, Problem, Workload
 from bench.contract.clipping import clip_by_global_norm
 from bench.records.cells import Block, StepOptions
 from bench.worker.file_loader import load, workload_files
@@ -22,12 +24,24 @@ def make_problem(workload: Workload, block: Block, precision: str) -> Problem:
     """Make the block's problem at a precision, which need not be the block's own."""
     config = workload.SIZES[block.size]()
     problem = workload.problem(config, block.batch, precision, block.options.remat)
-    return with_options(problem, block.options)
+    problem = with_options(problem, block.options)
+    cell = {**block.fields, "workload_file": cast("Any", workload).__file__}
+    compute = jnp.dtype(PRECISIONS[precision].compute).name
+    return replace(problem, outline={"compute": compute, **problem.outline, "cell": cell})
 
 
 def with_options(problem: Problem, options: StepOptions) -> Problem:
     """Apply the options of the step that work the same way for every workload."""
     if options.clip_norm is not None:
         clipped = optax.chain(clip_by_global_norm(options.clip_norm), problem.optimizer)
-        problem = replace(problem, optimizer=clipped)
+        problem = replace(problem, optimizer=clipped, outline=_clipped(problem, options.clip_norm))
     return replace(problem, microbatches=options.microbatches)
+
+
+def _clipped(problem: Problem, norm: float) -> Mapping[str, Any]:
+    """Add clipping to an outline; before a clipping of the workload's own, the smaller one acts."""
+    if not problem.outline:
+        return {}
+    rule = problem.outline["optimizer"]
+    norm = min(norm, rule.get("clip_norm", norm))
+    return {**problem.outline, "optimizer": {**rule, "clip_norm": norm}}

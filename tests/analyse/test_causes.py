@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from bench.__main__ import app
 from bench.analyse.causes.attribution import Key, attribute, means, oversubscription, stragglers
-from bench.commands.explain import explain_cells, newest_run
+from bench.commands.explain import explain_cells, newest_run, whole_name
 from bench.plan.option_values import BadInput
 from bench.present.cause_sentences import reason, signed
 from bench.present.explanation import show
@@ -141,13 +141,13 @@ def test_a_reason_names_causes_on_both_sides() -> None:
     found = reason("jit_spmd", "pmap", attribute(a, b), 14 / 6)
     assert plain(found.sentence) == (
         "With a wait after every step, jit_spmd takes 133 % more time than pmap. The main causes: "
-        "elementwise operations, update, which transpose in jit_spmd but not in pmap (+10.0 ms, x "
-        "and y at a.py:1 and :2). This is partly offset by waiting for a launch or its inputs "
-        "(-2.00 ms). Together with all smaller causes, this explains 100 % of the difference "
-        "(+133 % just before tracing, +133 % in named causes)."
+        "elementwise operations in the update, which transpose in jit_spmd but not in pmap "
+        "(+10.0 ms, x and y at a.py:1 and :2). This is partly offset by waiting for a launch or "
+        "its inputs (-2.00 ms). Together with all smaller causes, this explains 100 % of the "
+        "difference (+133 % just before tracing, +133 % in named causes)."
     )
     assert (found.main, found.seconds) == (
-        "elementwise operations, update, transposing", pytest.approx(0.01)
+        "elementwise operations in the update that transpose", pytest.approx(0.01)
     )  # fmt: skip
     opposite = reason("pmap", "jit_spmd", attribute(b, a), 6 / 14)
     assert "57.1 % less time than jit_spmd" in plain(opposite.sentence)
@@ -161,12 +161,15 @@ def test_a_reason_keeps_to_the_direction_that_was_timed() -> None:
     found = attribute(a, b)
     assert found.gap == pytest.approx(-1 / 26)
     said = reason("slow", "base", found, 1.4)
-    assert (said.main, said.seconds) == ("elementwise operations, update", pytest.approx(0.01))
+    assert (said.main, said.seconds) == (
+        "elementwise operations in the update",
+        pytest.approx(0.01),
+    )
     equal = attribute(
         trace(operation("x", 5), idle=0, untraced=10), trace(operation("x", 1), idle=4)
     )
     assert equal.gap == 0
-    assert reason("slow", "base", equal, 1.5).main == "elementwise operations, update"
+    assert reason("slow", "base", equal, 1.5).main == "elementwise operations in the update"
 
 
 def test_traces_of_another_direction_explain_nothing() -> None:
@@ -210,7 +213,7 @@ def test_two_cells_of_a_stored_run_are_explained(reports: Path) -> None:
     frame = pd.read_csv(path)
     assert frame["difference_s"].sum() == pytest.approx(0.5 * synthetic.base_seconds(
         PLAN, next(PLAN.blocks())), rel=1e-3)  # fmt: skip
-    update = frame.set_index("what").loc["elementwise operations, update"]
+    update = frame.set_index("what").loc["elementwise operations in the update"]
     assert (update["a_ops"], update["b_ops"]) == ("fusion_in_slow", "fusion_in_jit_spmd")
     assert update["source"] == "optax/_src/transform.py:283"
     assert path.with_suffix(".parquet").exists()
@@ -221,6 +224,34 @@ def test_two_cells_of_a_stored_run_are_explained(reports: Path) -> None:
     assert max(map(len, shown.splitlines())) <= 80
     assert "transposes in A" in shown
     assert "step, as traced" in shown
+
+
+def test_a_cell_is_named_by_an_end_that_no_other_has(reports: Path) -> None:
+    synthetic.write(reports, PLAN)
+    done = CliRunner().invoke(app, ["explain", "slow", "jit_spmd"])
+    assert done.exit_code == 0, done.output
+    told = " ".join(done.stdout.split())
+    assert f"A is {PLACE}/slow, B is {PLACE}/jit_spmd" in told
+    assert told.count("With a wait after every step, slow takes") == 2, "it is said last as well"
+    cells = [f"{PLACE}/slow", f"{PLACE}/jit_spmd", "other/slow"]
+    assert whole_name("jit_spmd", cells) == f"{PLACE}/jit_spmd"
+    assert whole_name("slow", cells) == "slow"
+    assert whole_name("spmd", cells) == "spmd"
+
+
+def test_a_screen_of_causes_is_shown_unless_all_are_asked_for(reports: Path) -> None:
+    synthetic.write(reports, PLAN)
+    found, _ = explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")
+    causes = found.attribution.causes
+    many = [replace(causes[0], key=causes[0].key._replace(source=f"line {n}")) for n in range(30)]
+    found = replace(found, attribution=replace(found.attribution, causes=many))
+    lines = {}
+    for every in (False, True):
+        console = Console(file=io.StringIO(), width=200)
+        show(console, found, every=every)
+        lines[every] = cast("io.StringIO", console.file).getvalue().splitlines()
+    assert "20 others" in "\n".join(lines[False])
+    assert len(lines[False]) < 24 < len(lines[True])
 
 
 def test_the_newest_run_with_both_cells_is_taken(reports: Path) -> None:

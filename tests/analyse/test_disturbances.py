@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -19,7 +21,7 @@ from bench.analyse.disturbances import (
     trend,
 )
 from bench.analyse.sample_rounds import Rounds
-from bench.worker.time.turn_order import balanced_orders
+from bench.worker.time.turn_order import Orders
 
 ARMS = ["base", "x", "y", "z"]
 
@@ -32,7 +34,7 @@ def simulate(
     rows = []
     for launch in range(launches):
         predecessor = ""
-        for number, arms in enumerate(balanced_orders(ARMS, 32, seed + launch)):
+        for number, arms in enumerate(islice(Orders(ARMS, seed + launch), 32)):
             shared = 0.1 * rng.standard_normal()
             for position, arm in enumerate(arms):
                 log = shared + 0.01 * rng.standard_normal()
@@ -43,7 +45,7 @@ def simulate(
                         "launch": launch, "attempt": str(launch), "arm": arm, "round": number,
                         "position": position, "predecessor": predecessor,
                         "steps": 1, "throughput_ns": 1e6 * np.exp(log),
-                        "latency_steps": 1, "latency_ns": 1e6,
+                        "latency_steps": 2, "latency_ns": 1e6, "wash_out_ns": 1e6,
                     }
                 )  # fmt: skip
                 predecessor = arm
@@ -131,8 +133,8 @@ def test_chance_is_not_taken_for_an_effect() -> None:
 def test_too_little_shows_nothing() -> None:
     one = simulate(3, launches=1)
     few = Rounds(one.arms, *(table[:2] for table in
-                             (one.attempt, one.throughput, one.latency, one.position,
-                              one.predecessor)))  # fmt: skip
+                             (one.attempt, one.throughput, one.latency, one.wash_out,
+                              one.position, one.predecessor)))  # fmt: skip
     assert drift(few, "x", "base") is None
     assert drift(one, "x", "absent") is None
     assert drift(one, "x", "x") is None, "no ratio moves"

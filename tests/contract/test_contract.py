@@ -28,7 +28,7 @@ close = partial(np.testing.assert_allclose, rtol=1e-7, atol=1e-10)
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_microbatches_add_up_to_the_batch(count):
     with jax.enable_x64(True):
-        problem = replace(mlp.problem(mlp.tiny(), 8, "fp64"), microbatches=count)
+        problem = replace(mlp.problem(mlp.SIZES["tiny"](), 8, "fp64"), microbatches=count)
         params, loss_fn = problem.functional()
         value_and_grad = jax.value_and_grad(loss_fn)
         found = jax.jit(problem.over_microbatches(value_and_grad))(params, problem.batch(0))
@@ -36,7 +36,7 @@ def test_microbatches_add_up_to_the_batch(count):
 
 
 def test_only_one_microbatch_is_alive_at_a_time():
-    whole = mlp.problem(mlp.base(), 4096, "fp32")
+    whole = mlp.problem(mlp.SIZES["base"](), 4096, "fp32")
     parts = replace(whole, microbatches=16)
     temporary = []
     for problem in (whole, parts):
@@ -69,7 +69,7 @@ def test_parts_of_a_model_are_its_shards(workload):
     """A device's part has the shapes that the rules leave of the whole, and the same loss."""
     mesh = make_mesh(MeshShape.parse("model=2"))
     with jax.enable_x64(True):
-        problem = workload.problem(workload.tiny(), 4, "fp64")
+        problem = workload.problem(workload.SIZES["tiny"](), 4, "fp64")
         params, whole = problem.functional()
         specs = partition_specs(problem, shapes_of_params(problem), TENSOR_PARALLEL, mesh)
         part = problem.loss_function(ModelAxis("model", 2))
@@ -89,7 +89,7 @@ def test_parts_of_a_model_are_its_shards(workload):
 def test_state_is_made_sharded(start):
     """No device holds more than its part, while it is made or after."""
     mesh = make_mesh(MeshShape.parse("data=2,fsdp=4"))
-    problem = mlp.problem(mlp.base(), 8, "fp32")
+    problem = mlp.problem(mlp.SIZES["base"](), 8, "fp32")
     drawn = jax.device_get(problem.draw())
     if start:
         problem = replace(problem, start=drawn)
@@ -104,7 +104,7 @@ def test_state_is_made_sharded(start):
 def test_a_device_never_holds_the_whole_model_while_its_state_is_made(monkeypatch):
     """One program draws parameters and makes AdamW's numbers, and plans memory for no whole."""
     mesh = make_mesh(MeshShape.parse("fsdp=8"))
-    problem = mlp.problem(mlp.base(), 8, "fp32")
+    problem = mlp.problem(mlp.SIZES["base"](), 8, "fp32")
     whole = sum(4 * leaf.size for leaf in jax.tree.leaves(shapes_of_params(problem)))
     compiled = []  # keeps the program alive
     jit = jax.jit
@@ -135,7 +135,8 @@ def test_noise_belongs_to_the_image_wherever_it_is_computed():
 
 def test_a_model_with_state_beside_its_parameters_is_refused_by_name():
     problem = replace(
-        mlp.problem(mlp.tiny(), 8, "fp32"), make_model=lambda: nnx.BatchNorm(3, rngs=nnx.Rngs(0))
+        mlp.problem(mlp.SIZES["tiny"](), 8, "fp32"),
+        make_model=lambda: nnx.BatchNorm(3, rngs=nnx.Rngs(0)),
     )
     with pytest.raises(ValueError, match=r"beside its parameters \(mean, var\)"):
         problem.functional()

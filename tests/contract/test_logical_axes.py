@@ -31,7 +31,7 @@ def specs_of(problem, mesh):
 
 
 def test_columns_and_rows_of_gpt2_are_megatrons():
-    specs = specs_of(gpt2.problem(gpt2.tiny(), 8, "fp32"), "data=2,model=2")
+    specs = specs_of(gpt2.problem(gpt2.SIZES["tiny"](), 8, "fp32"), "data=2,model=2")
     assert specs["tokens/table/embedding"] == P("model", None)
     assert specs["blocks/0/attention/qkv/kernel"] == P(None, None, "model", None)
     assert specs["blocks/0/attention/out/product/kernel"] == P("model", None, None)
@@ -42,17 +42,17 @@ def test_columns_and_rows_of_gpt2_are_megatrons():
 
 
 def test_what_does_not_divide_or_has_no_axis_stays_whole():
-    config = replace(gpt2.tiny(), vocabulary=257)
+    config = replace(gpt2.SIZES["tiny"](), vocabulary=257)
     assert specs_of(gpt2.problem(config, 8, "fp32"), "model=2")["tokens/table/embedding"] == P(
         None, None
     )
-    specs = specs_of(gpt2.problem(gpt2.tiny(), 8, "fp32"), "data=4")
+    specs = specs_of(gpt2.problem(gpt2.SIZES["tiny"](), 8, "fp32"), "data=4")
     assert set(map(len, specs.values())) == {1, 2, 3, 4}
     assert all(axis is None for spec in specs.values() for axis in spec)
 
 
 def test_names_must_fit_the_parameters():
-    problem = mlp.problem(mlp.tiny(), 8, "fp32")
+    problem = mlp.problem(mlp.SIZES["tiny"](), 8, "fp32")
     for names, message in (
         ({"layers/9/kernel": ("embed",)}, "no parameter's path ends in layers/9/kernel"),
         (
@@ -67,9 +67,9 @@ def test_names_must_fit_the_parameters():
 @pytest.mark.parametrize(
     ("problem", "reason"),
     [
-        (gpt2.problem(gpt2.tiny(), 8, "fp32"), "2 heads do not divide evenly by model=8"),
-        (linear.problem(linear.tiny(), 8, "fp32"), "no dimension named mlp or heads"),
-        (mlp.problem(mlp.tiny(), 8, "fp32"), None),
+        (gpt2.problem(gpt2.SIZES["tiny"](), 8, "fp32"), "2 heads do not divide evenly by model=8"),
+        (linear.problem(linear.SIZES["tiny"](), 8, "fp32"), "no dimension named mlp or heads"),
+        (mlp.problem(mlp.SIZES["tiny"](), 8, "fp32"), None),
     ],
 )
 def test_what_must_be_divided_and_cannot_be_has_a_reason(problem, reason):

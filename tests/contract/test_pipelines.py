@@ -12,7 +12,7 @@ from bench.contract.pipelines import from_stages, to_stages, why_no_pipeline
 from bench.contract.workloads import gpt2, mlp
 from bench.records.mesh import MeshShape
 from bench.worker.meshes import make_mesh
-from implementations import pipeline_gpipe, pipeline_interleaved
+from implementations import pipeline_1f1b, pipeline_gpipe, pipeline_interleaved
 
 CONFIG = gpt2.Config(layers=4, heads=2, width=8, context=8, vocabulary=256)
 
@@ -72,7 +72,7 @@ def test_what_cannot_be_a_pipeline_says_why(mesh, microbatches, batch, chunks, r
 
 
 def test_a_model_that_is_no_chain_says_so():
-    problem = replace(mlp.problem(mlp.tiny(), 8, "fp32"), microbatches=2)
+    problem = replace(mlp.problem(mlp.SIZES["tiny"](), 8, "fp32"), microbatches=2)
     mesh = make_mesh(MeshShape.parse("data=2,pipe=2"))
     assert why_no_pipeline(problem, mesh) == "the model is not a chain of equal blocks"
 
@@ -83,3 +83,25 @@ def test_the_bubble_is_that_of_the_schedule():
     mesh = make_mesh(MeshShape.parse("data=1,pipe=2"))
     assert pipeline_gpipe.build(problem, mesh).bubble == 1 / 5
     assert pipeline_interleaved.build(problem, mesh).bubble == 1 / 9
+    assert pipeline_1f1b.build(problem, mesh).bubble == 1 / 5
+
+
+def activation_bytes(implementation, microbatches):
+    """Planned for a device with microbatches of four samples."""
+    problem = gpt2.problem(CONFIG, 4 * microbatches, "fp32")
+    problem = replace(problem, microbatches=microbatches)
+    step = implementation.build(problem, make_mesh(MeshShape.parse("data=1,pipe=2")))
+    compiled = step.step.lower(step.state, step.place(problem.batch(0))).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.slow
+def test_microbatches_in_flight_take_memory():
+    """In GPipe all are in flight; in 1F1B, no more than the number of stages demands."""
+    grown = {
+        one: activation_bytes(one, 8) - activation_bytes(one, 4)
+        for one in (pipeline_gpipe, pipeline_1f1b)
+    }
+    # A microbatch's input of one block: (4, 8, 8) in float32.
+    assert grown[pipeline_gpipe] > 4 * 2 * (4 * 4 * 8 * 8)
+    assert grown[pipeline_1f1b] < 4 * 4 * 4 * 8 * 8

@@ -86,7 +86,7 @@ def test_model_flops_are_about_the_compilers(name):
 @pytest.mark.slow
 def test_language_models_loss_falls():
     """From the entropy of a uniform byte to that of English letters, and below."""
-    problem = gpt2.problem(gpt2.nano(), 16, "fp32")
+    problem = gpt2.problem(gpt2.SIZES["nano"](), 16, "fp32")
     train_step = jit_spmd.build(problem, make_mesh(MeshShape.parse("data=2")))
     state, losses = train_step.state, []
     for index in range(80):
@@ -97,7 +97,7 @@ def test_language_models_loss_falls():
 
 
 def test_text_is_real_and_tokens_are_its_bytes():
-    tokens = gpt2.problem(gpt2.tiny(), 2, "fp32").batch(0)
+    tokens = gpt2.problem(gpt2.SIZES["tiny"](), 2, "fp32").batch(0)
     assert tokens.shape == (2, 17)
     assert bytes(tokens[0].astype(np.uint8)) in gpt2.text().tobytes()
     assert len(gpt2.text()) > 300_000

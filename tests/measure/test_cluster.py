@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,6 +31,7 @@ from bench.plan.distributed_config import DistributedConfig
 from bench.plan.options import add_options, read_options
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
+from bench.records.messages import PhaseEvent
 from bench.records.paths import ROOT
 from tests.fakes.settings import worker_settings
 
@@ -271,8 +273,14 @@ def test_a_connection_that_breaks_ends_a_worker_there_and_is_a_reason_here(
 ) -> None:
     fake(ranks=[{"A": "babble"}, {"A": "hang"}])
     led, followed = cluster.lead(), cluster.follow()
-    found, pids = led.result(), tmp_path / "pids"
-    launch = cluster.pool.submit(run_block, BLOCK, ["A"], settings(found))
+    found, pids, proving = led.result(), tmp_path / "pids", threading.Event()
+
+    def watch(event: PhaseEvent) -> None:
+        if event["phase"] == "gate":
+            proving.set()
+
+    launch = cluster.pool.submit(run_block, BLOCK, ["A"], settings(found), watch)
+    assert proving.wait(30)  # a launch that ends in an earlier phase may be started again
     until = time.monotonic() + 30
     while not pids.exists():
         assert time.monotonic() < until

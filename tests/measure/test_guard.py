@@ -85,12 +85,10 @@ def test_a_guard_that_is_dismissed_ends_nothing() -> None:
 
 
 def test_a_child_is_asked_and_answers() -> None:
-    script = (
-        "import sys; print(sys.stdin.read()[::-1]); print('noise', file=sys.stderr); sys.exit(3)"
-    )
+    script = "import sys; print(sys.stdin.read()[-2::-1]); sys.stderr.write('noise'); sys.exit(3)"
     answer = ask([sys.executable, "-c", script], "abc", os.environ, 60)
     assert (answer.out, answer.code, answer.ending) == ("cba\n", 3, "ended with exit code 3")
-    assert answer.last_lines(5) == ["noise"]
+    assert answer.tail == ["noise"]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +132,7 @@ def test_a_child_that_goes_on_answering_is_not_ended() -> None:
 
 def test_a_child_that_has_ended_long_ago_has_answered() -> None:
     with Child([sys.executable, "-c", "print('one')"], "", os.environ) as child:
-        child._process.wait()
+        child.process.wait()
         assert child.answer(0).ending == "ended with exit code 0"
 
 

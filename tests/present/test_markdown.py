@@ -13,14 +13,21 @@ from test_report import HOSTILE
 
 from bench.analyse import cell_table
 from bench.present import markdown, print_plots, report_files
-from bench.present.columns import Figure
 from bench.present.print_plots import Figures
+from bench.present.rendering import environment
 from bench.records import store
 
 if TYPE_CHECKING:
     from bench.analyse.cell_table import Tables
 
 SMALL = synthetic.Plan(devices=(2,))
+
+
+def rendered(summary: markdown.Summary) -> str:
+    text = environment(markdown=True).get_template("summary.md.j2").render(s=summary)
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
 ENDINGS = {
     ("python_loop", 4): ("wrong", "gradients 4 times too large"),
     ("pmap", 0): ("unsupported", "jax.pmap is not there"),
@@ -70,11 +77,14 @@ def test_the_summary_stands_alone(page: str) -> None:
     summary = first_part(page)
     assert summary.startswith("# Lockstep: synthetic\n")
     assert not re.search(r"(?<!\\)\]\(", summary), "nothing that is linked would be there"
-    assert "| mlp-base, fp32 | data=1, batch 64 |" in summary
-    # Equally fast, and 0.9 of the baseline: named in whatever order.
-    line = next(line for line in summary.splitlines() if "data=2, batch 64" in line)
-    assert re.search(r"shard_map_p\w+ \(\w.* shard_map_p\w+\)", line)
-    assert re.search(r"\| 0\.(89|90)\d \(0\.\d+\S0\.\d+\) \|$", line)
+    assert summary.splitlines()[2].startswith("- **mlp-base, fp32**: Use shard_map_p")
+    assert "| Time behind the fastest | mlp-base, fp32, batch 64 |" in summary
+    assert re.search(r"\| \| \*\*data=1\*\* \d+\s+ms \| \*\*data=2\*\* ", summary)
+    rows = dict(re.findall(r"^\| (\w+) \| (.*) \|$", summary, re.MULTILINE))
+    # Equally fast: either may come out first.
+    assert {rows["shard_map_psum"][:3], rows["shard_map_pmean"][:3]} == {"**f", "*+0"}
+    assert re.match(r"\+\d+\s% \| \+\d+\s% \| \+\d+\s% \| \+\d+\s% \| ", rows["jit_spmd"])
+    assert re.match(r"4\.\d\u00d7 \| 4\.\d\u00d7 \| wrong \| 4\.\d\u00d7 \| ", rows["python_loop"])
     assert "Against the baselines:" in summary
     assert "An eight-core processor; cores 4 usable, 4 physical; commit 0123456789" in summary
     assert "Caveats: a busy host" in summary
@@ -91,24 +101,24 @@ def test_the_summary_says_what_went_wrong(page: str) -> None:
 
 def test_the_only_fastest_is_bold(tmp_path: Path) -> None:
     found = content(tmp_path, ratios={"jit_spmd": 1.0, "fast": 0.8}).summary
-    (line,) = found.lines
-    assert (line.fastest, line.leaders) == ("fast", ["fast"])
-    assert "| **fast** |" in markdown.render_summary(found)
-    (own,) = content(tmp_path / "own", ratios={"jit_spmd": 1.0, "slow": 1.2}).summary.lines
-    assert own.ratio == Figure("1", "the baseline")
+    assert "| fast | **fastest** | +0 % |" in rendered(found)
 
 
 def test_of_many_equals_some_are_named(tmp_path: Path) -> None:
     ratios = {"jit_spmd": 1.0} | {f"other{number}": 1.0 for number in range(8)}
-    (line,) = content(tmp_path, ratios=ratios, noise=0.05).summary.lines
-    assert re.search(r"\(undecided against \w+, \w+, \w+ and 5 more\)$", line.fastest)
+    ((said,),) = content(tmp_path, ratios=ratios, noise=0.05).summary.answers.values()
+    assert re.match(r"\w+, \w+, \w+ and 6 more lead: ", said)
 
 
-def test_what_deciding_would_cost_is_in_the_summary(tmp_path: Path) -> None:
-    found = content(tmp_path, ratios={"jit_spmd": 1.0, "close": 1.01}, noise=0.05).summary
-    (line,) = found.lines
-    assert "(undecided against " in line.fastest
-    assert "1 undecided. Deciding the rest would probably take about" in found.counts
+def test_what_is_not_decided_has_a_bound(tmp_path: Path) -> None:
+    ratios = {"jit_spmd": 1.0, "close": 1.01}
+    found = content(tmp_path, ratios=ratios, noise=0.05)
+    text = markdown.render(found)
+    assert re.search(r"(close and jit_spmd|jit_spmd and close) lead: equal within \d+\s%", text)
+    assert re.fullmatch(
+        r"Against the baselines: 1 within \d+\s%\. 2 cells: 2 ok\.", found.summary.counts
+    )
+    assert re.search(r"\| close \| undecided \(within \d+\s%\) \|", text)
 
 
 def test_the_summary_of_a_standard_run_fits_a_comment(tmp_path: Path) -> None:
@@ -121,25 +131,19 @@ def test_the_summary_of_a_standard_run_fits_a_comment(tmp_path: Path) -> None:
         batches=("strong", "weak"), endings=endings, rounds=6, noise=0.1,
         ratios={"jit_spmd": 1.0} | dict.fromkeys(names, 1.0),
     ).summary  # fmt: skip
-    assert len(summary.lines) == markdown.LINES
-    assert summary.more == "Of 33 blocks, 30 are shown."
-    assert summary.unnamed == "Of 13 reasons, 12 are shown."
-    assert 7_000 < len(markdown.render_summary(summary)) < 10_000
+    assert summary.matrix is not None
+    assert summary.matrix.note.endswith("The table shows 12 of 33 situations.")
+    assert summary.unnamed == 1
+    assert 6_000 < len(rendered(summary)) < 10_000
 
 
 def test_the_summary_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(markdown, "LINES", 3)
     monkeypatch.setattr(markdown, "NAMED", 1)
     many = {(name, 2): ("crashed", f"signal {n}") for n, name in enumerate(synthetic.RATIOS) if n}
     summary = content(tmp_path, devices=(1, 2, 4, 8), endings=many, rounds=6).summary
-    assert [line.place.partition(",")[0] for line in summary.lines] == [
-        "data=1",
-        "data=4",
-        "data=8",
-    ]
-    assert summary.more == "Of 4 blocks, 3 are shown."
     assert [one.status for one in summary.failures] == ["crashed"]
-    assert summary.unnamed == "Of 6 reasons, 1 are shown."
+    assert summary.unnamed == 5
+    assert "5 more reasons are in the report." in rendered(summary)
 
 
 def test_tables_have_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +188,7 @@ def test_every_plot_is_linked_with_its_caption(page: str) -> None:
     assert {slug.partition("-")[0] for slug in linked} == {
         "ratios", "strong", "roofline",
     }  # fmt: skip
-    assert "Horizontal lines are 95 % confidence intervals" in page
+    assert "Thick lines are 95 % confidence intervals" in page
     assert page.index("plots/") < page.index("## Tables of")
 
 
@@ -220,7 +224,9 @@ def test_measured_memory_is_shown(tmp_path: Path) -> None:
 def test_what_traces_showed_is_shown(tmp_path: Path) -> None:
     page = text(tmp_path, ratios={"jit_spmd": 1.0, "slow": 1.5}, launches=3, traced=True)
     assert re.search(
-        r"\| slow \| slower \|.*\| elementwise operations, update, transposing \(\+\d+", page
+        r"\| slow \| slower \(4\d\s% to 5\d\s%\) \|.*"
+        r"\| elementwise operations in the update that transpose \(\+\d+",
+        page,
     )
     assert "### Where a step's time goes, data=2, batch 64" in page
 
@@ -229,7 +235,9 @@ def test_a_run_that_has_measured_nothing_has_a_page(tmp_path: Path) -> None:
     run = store.load(store.create(tmp_path, synthetic.manifest(SMALL)))
     found = cell_table.build(run)
     page = markdown.render(markdown.content(found, run.manifest, print_plots.draw(found)))
-    assert page.startswith("# Lockstep: synthetic\n\nNothing could be compared. No cell has ended")
+    assert page.startswith(
+        "# Lockstep: synthetic\n\nNothing could be compared.\n\nNo cell has ended"
+    )
 
 
 def test_reports_have_their_plots_as_files(tmp_path: Path) -> None:

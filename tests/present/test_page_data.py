@@ -127,12 +127,12 @@ def test_what_traces_showed_belongs_to_its_cell(found, data) -> None:
     told = data["traced"][str(slow)]
     trace = found.traces["mlp-base/data=2/b64/fp32/python_loop"]
     assert sum(told["parts"].values()) == pytest.approx(trace["steps"][0]["total_ns"] / 1e9)
-    assert told["main"] == "elementwise operations, update, transposing"
+    assert told["main"] == "elementwise operations in the update that transpose"
     assert told["why"].startswith("With a wait after every step, python_loop takes")
     (causes,) = [table for table in data["tables"] if table["name"] == "causes"]
     assert (
         column(data, "causes", "what")[causes["cell"].index(slow)]
-        == "elementwise operations, update"
+        == "elementwise operations in the update"
     )
     assert baseline not in causes["cell"]
 

@@ -1,292 +1,288 @@
-"""Plots show the planted values, look the same every time, and are bounded in number."""
+"""Printed plots: they hold what the rows say, in the page's own specifications."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
-from itertools import pairwise
+import itertools
+import json
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import synthetic
-from matplotlib.collections import LineCollection, PathCollection, PolyCollection
-from matplotlib.colors import to_hex
-from matplotlib.path import Path as Line
 
 from bench.analyse import cell_table, scaling_curves
 from bench.analyse.causes import traced_differences
-from bench.present import print_plots
-from bench.present.plots import breakdown, heatmap, plot_plan, ratios, roofline, style
-from bench.present.plots import scaling as scaling_plot
-from bench.records import numbers, store
+from bench.analyse.ratio_intervals import floor_width
+from bench.present import charts, print_plots
+from bench.present.plots import (
+    breakdown,
+    heatmap,
+    plot_plan,
+    ratios,
+    roofline,
+    scaling,
+    vega_plot,
+)
+from bench.present.plots.plot_output import Plot
+from bench.records import store
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from matplotlib.figure import Figure
-
     from bench.analyse.cell_table import Tables
     from bench.present.print_plots import Figures
 
-NAMES = ["a", "b"]
 PLAN = synthetic.Plan(
     devices=(1, 2, 4),
     batches=("strong", "weak"),
-    ratios={"jit_spmd": 1.0, "fast": 0.95, "slow": 1.3, "far": 2.5},
-    launches=2,
     traced=True,
-    endings={("slow", 4): ("oom", "too large")},
+    launches=2,
+    endings={("pmap", 0): ("unsupported", "no"), ("nnx_jit", 4): ("oom", "no memory")},
 )
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Tables:
-    """Of a run with every kind of plot."""
     directory = synthetic.write(tmp_path_factory.mktemp("reports"), PLAN)
     return cell_table.build(store.load(directory))
 
 
 @pytest.fixture(scope="module")
 def drawn(found: Tables) -> Figures:
-    """All its plots."""
-    return print_plots.draw(found)
+    return print_plots.draw(found, machine="2 CPU cores")
 
 
 @pytest.fixture
-def outlined(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """Figures that would have been rendered: which there are takes no rendering to see."""
-    seen: list[Figure] = []
+def specs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The specifications of what is drawn meanwhile, which is not rendered."""
+    kept: list[dict[str, Any]] = []
 
-    def render(figure: Figure, slug: str, title: str) -> style.Plot:
-        assert title
-        seen.append(figure)
-        return style.Plot(slug, "", b"")
+    def compose(slug: str, spec: dict[str, Any], title: str, subtitle: str) -> Plot:
+        kept.append({**spec, "title": {"text": title, "subtitle": subtitle}})
+        return Plot(slug, f"<svg>{slug}</svg>", b"")
 
-    monkeypatch.setattr(style, "render", render)
-    return seen
-
-
-@pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """Figures that were rendered, with their artists."""
-    seen: list[Figure] = []
-    real = style.render
-
-    def render(figure: Figure, slug: str, title: str) -> style.Plot:
-        seen.append(figure)
-        return real(figure, slug, title)
-
-    monkeypatch.setattr(style, "render", render)
-    return seen
+    monkeypatch.setattr(vega_plot, "compose", compose)
+    monkeypatch.setattr(scaling, "compose", compose)
+    return kept
 
 
-def marks(axes: Any) -> set[tuple[float, float]]:
-    """Where marks are."""
-    return {
-        (round(float(x), 6), round(float(y), 6))
-        for one in axes.collections
-        if isinstance(one, PathCollection)
-        for x, y in np.asarray(one.get_offsets())
-    }
+def panels(spec: dict[str, Any]) -> int:
+    """How many panels a drawn figure has; those of a heatmap count by their fields."""
+    if "hconcat" in spec:
+        return len(spec["hconcat"])
+    field = spec["facet"]["field"]
+    return 1 if field == "panel" else rows(spec)[field].nunique()
 
 
-def heights(axes: Any) -> set[float]:
-    """Where marks are on the vertical axis: sideways, curves are a little apart."""
-    return {y for _, y in marks(axes)}
+def subject(found: Tables) -> plot_plan.Subject:
+    """The only subject of a run."""
+    return plot_plan.Subject(
+        slug="mlp",
+        blocks=found.comparisons,
+        cells=found.cells,
+        curves=scaling_curves.find(found.cells),
+        traces=found.traces,
+        implementations=sorted(found.cells["implementation"].unique()),
+        panels=12,
+        machine="2 CPU cores",
+    )
 
 
-def texts(plot: style.Plot) -> set[str]:
-    """All text of an SVG: glyphs are outlines, but what they say is beside them."""
-    return set(re.findall(r"<!-- (.*?) -->", plot.svg))
+def rows(spec: dict[str, Any]) -> pd.DataFrame:
+    return pd.DataFrame(spec["data"]["values"])
 
 
-def cells(**columns: Any) -> pd.DataFrame:
-    """Rows of the tidy table: two implementations on two meshes with two batches."""
-    rows = pd.DataFrame(
-        [
-            {"implementation": name, "workload": "w", "size": "s", "options": "fp32",
-             "mesh": f"data={devices}", "devices": devices, "processes": 1, "batch": batch,
-             "status": "ok", "step_s": 0.1, "step_q1_s": 0.08, "step_q3_s": 0.125,
-             "units_per_s": batch * 10.0, "unit": "samples", "oversubscribed": devices > 1,
-             "baseline": "a", "ratio": 1.0 if name == "a" else 1.25, "block": "x", "cell": name,
-             "memory_bytes": np.nan, "high_water_bytes": np.nan, "communication_s": np.nan}
-            for name in NAMES for devices in (1, 2) for batch in (8, 16)
-        ]
-    )  # fmt: skip
-    return rows.assign(**columns)
+def spec_of(module: Any, found: Tables, specs: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the first plan of a kind draws."""
+    next(iter(module.plan(subject(found)))).draw()
+    return specs[-1]
 
 
-def curve(**columns: Any) -> scaling_curves.Scaling:
-    """The first strong scaling curve of these."""
-    return scaling_curves.find(cells(**columns))[0]
+def test_ratios_have_every_cell_and_interval(found: Tables, specs: list[dict[str, Any]]) -> None:
+    spec = spec_of(ratios, found, specs)
+    shown = rows(spec).set_index(["place", "name"])
+    cells = found.cells[found.cells["ratio"].notna()]
+    assert len(shown) == len(cells)
+    for cell in cells.to_dict("records"):
+        row = shown.loc[(f"{cell['mesh']}, batch {cell['batch']}", cell["implementation"])]
+        assert row["ratio"] == cell["ratio"]
+        if row["isBaseline"]:
+            assert cell["implementation"] == cell["baseline"]
+            assert row["ratio"] == 1
+        else:
+            for key, column in (("low", "ratio_low"), ("verdict_low", "verdict_low")):
+                assert row[key] == cell[column]
+            assert row["verdict_low"] <= row["low"] <= row["high"] <= row["verdict_high"]
+    for block in found.comparisons:
+        assert block.floor is not None
+        (row,) = shown[shown["isBaseline"]].xs(block.place).to_dict("records")
+        assert row["to"] == 1 / row["from"] == math.exp(floor_width(block.floor))
 
 
-def test_scaling_shows_times_and_efficiency(kept: list[Figure]) -> None:
-    plot = scaling_plot.draw(curve(step_s=[0.4, 1, 0.2, 1, 0.8, 1, 0.5, 1]), NAMES)
-    time, share = kept[0].axes
-    assert heights(time) == {0.4, 0.2, 0.8, 0.5}
-    assert heights(share) == {1.0, 0.8}
-    assert {"a", "b", "ideal", scaling_plot.OVERSUBSCRIBED, "0 %"} <= texts(plot)
-    assert scaling_plot.BOUND not in texts(plot)
+def test_the_axis_of_ratios_is_bounded(found: Tables, specs: list[dict[str, Any]]) -> None:
+    left, right = (param["value"] for param in spec_of(ratios, found, specs)["params"][1:])
+    assert right == charts.FARTHEST_RATIO, "python_loop takes four times as long"
+    within = found.cells[found.cells["ratio_high"] < right]
+    assert left < within["ratio_low"].min()
 
 
-def test_communication_bounds_scaling_where_it_is_known_twice(kept: list[Figure]) -> None:
-    known = [0.01, 9, 0.02, 9, 0.03, 9, np.nan, 9]  # of a and b, by devices and batch
-    plot = scaling_plot.draw(curve(communication_s=known), NAMES)
-    line = kept[0].axes[0].lines[-1]
-    assert np.array_equal(line.get_xydata(), [[1, 0.01], [2, 0.02]]), "the least on each mesh"
-    assert scaling_plot.BOUND in texts(plot)
-    once = curve(communication_s=[np.nan, 9, 0.02, 9, np.nan, 9, 0.04, 9])
-    assert len(once.communication_bound) == 0
-    assert scaling_plot.BOUND not in texts(scaling_plot.draw(once, NAMES))
+def test_scaling_shows_times_efficiency_and_guides(
+    found: Tables, specs: list[dict[str, Any]]
+) -> None:
+    (curve, *_) = scaling_curves.find(found.cells)
+    time, share = spec_of(scaling, found, specs)["hconcat"]
+    shown = rows(time).set_index(["name", "x"])
+    for point in curve.points.to_dict("records"):
+        row = shown.loc[(point["implementation"], point["devices"])]
+        assert tuple(row[["value", "low", "high"]]) == (
+            point["step_s"], point["step_q1_s"], point["step_q3_s"],
+        )  # fmt: skip
+    assert set(rows(share)["value"].dropna()) == set(curve.points["efficiency"].dropna())
+    guides = pd.DataFrame(time["layer"][1]["data"]["values"])
+    ideal = guides[guides["guide"] == "ideal"][["x", "value"]].to_numpy()
+    assert np.array_equal(ideal, curve.ideal)
+    low, high = time["layer"][3]["encoding"]["y"]["scale"]["domain"]
+    assert low < curve.points["step_q1_s"].min() < curve.points["step_q3_s"].max() < high
 
 
-def test_a_line_breaks_where_there_is_no_time() -> None:
-    look = style.look("a", NAMES)
-    y = np.array([1.0, 2.0, np.nan, 3.0])
-    with style.styled("x"):
-        _, (axes,) = style.panels(1, 1, "")
-        scaling_plot.draw_curves(
-            axes, [scaling_plot.Curve(look, np.array([1.0, 2, 4, 8]), y, y, y)]
-        )
-        lines, _ = [one for one in axes.collections if isinstance(one, LineCollection)]
-    (path,) = lines.get_paths()
-    drawn = path.cleaned(remove_nans=True)
-    assert drawn.codes.tolist() == [Line.MOVETO, Line.LINETO, Line.MOVETO, Line.STOP]
-    assert drawn.vertices[2, 1] == 3.0
-
-
-def test_forest_shows_ratios_and_intervals(found: Tables, kept: list[Figure]) -> None:
-    (block, *_) = found.comparisons
-    plot = ratios.draw("f", [block], found.cells, sorted(found.cells["implementation"].unique()))
-    own = {cell["implementation"]: cell for cell in block.ranked}
-    (axes,) = kept[0].axes
-    lines = [label.get_text() for label in axes.get_yticklabels()]
-    assert lines == ["far", "slow", "jit_spmd", "fast"], "the fastest above"
-    assert (round(own["fast"]["ratio"], 6), 3.0) in marks(axes)
-    ends = [bar[:, 0] for bar in axes.collections[-2].get_segments()]
-    assert any(np.allclose(e, [own["fast"]["ratio_low"], own["fast"]["ratio_high"]]) for e in ends)
-    beyond = numbers.ratio(own["far"]["ratio"])
-    assert any(text.startswith(beyond) for text in texts(plot)), "at the edge, as a number"
-
-
-def test_heatmap_prints_every_ratio_and_status(kept: list[Figure]) -> None:
-    table = cells(ratio=[1.0] * 4 + [0.5, 1.25, np.nan, 2.0])
-    table.loc[6, "status"] = "oom"
-    plot = heatmap.draw("h", table[table["implementation"] == "b"], ["b"])
-    assert {"0.50", "1.25", "2.00", "oom", "data=1", "data=2", "8", "16", "b"} <= texts(plot)
-    timed, others = [c for c in kept[0].axes[0].collections if isinstance(c, PolyCollection)]
-    assert len(timed.get_paths()) == 3
-    assert (len(others.get_paths()), others.get_hatch()) == (1, "////")
+def test_heatmap_has_every_ratio_and_status(found: Tables, specs: list[dict[str, Any]]) -> None:
+    spec = spec_of(heatmap, found, specs)
+    shown = rows(spec).set_index(["panel", "mesh", "line"]).sort_index()
+    oom = shown.loc[("nnx_jit", "data=4")]
+    assert set(oom["label"]) == {"oom"}
+    assert set(oom["colour"]) == {"var(--paper)"}
+    assert "pmap" not in spec["facet"]["sort"], "never ran"
+    others = found.cells[found.cells["implementation"] != "jit_spmd"]
+    for cell in others[others["ratio"].notna()].to_dict("records"):
+        row = shown.loc[(cell["implementation"], cell["mesh"], cell["batch"])]
+        assert float(row["label"]) == pytest.approx(cell["ratio"], abs=6e-3)
+        assert row["colour"] == heatmap.colour(cell["ratio"])
 
 
 def test_heatmap_colours_diverge_around_one() -> None:
-    assert to_hex(heatmap.colour(0.01)) == style.PALETTE[0]
-    assert to_hex(heatmap.colour(99)) == style.PALETTE[1]
-    middle = np.array(heatmap.colour(1.0))
-    assert middle.min() > 0.95
-    blue, orange = heatmap.colour(1 / 1.2), heatmap.colour(1.2)
-    assert blue[2] > blue[0]
-    assert orange[0] > orange[2]
+    neutral = heatmap.colour(1.0)
+    assert neutral == vega_plot.colours()["shade"]
+    faster, slower = ([heatmap.colour(r**sign) for r in (1.1, 1.3, 1.5, 9)] for sign in (-1, 1))
+    assert faster[2:] == [faster[2]] * 2, "saturates"
+    assert len({neutral, *faster, *slower}) == 7
+    assert slower[2][1:3] > faster[2][1:3], "redder"
+    assert slower[2][5:] < faster[2][5:], "bluer"
 
 
-def test_breakdown_stacks_the_parts_of_traces(found: Tables, kept: list[Figure]) -> None:
-    block = found.comparisons[0]
-    bars = {
-        cell["implementation"]: traced_differences.parts(found.traces[cell["cell"]])
-        for cell in block.ranked
-    }
-    whole = synthetic.base_seconds(PLAN, next(PLAN.blocks()))
-    expected = {"dispatch": 0.1, "matmul": 0.7, "elementwise": 0.4, "idle": 0.1}
-    for part, share in expected.items():
-        assert bars["slow"][part] == pytest.approx(share * whole, rel=1e-6)
-    assert bars["slow"].keys() - expected.keys() == {"layout", "unknown", "wait", "move"}
-    plot = breakdown.draw("b", [breakdown.Panel("here", bars)])
-    (axes,) = kept[0].axes
-    order = [label.get_text() for label in axes.get_yticklabels()]
-    assert order == ["fast", "jit_spmd", "slow", "far"], "by length"
-    boxes = [c.get_paths()[2].get_extents() for c in axes.collections]
-    assert boxes[0].x0 == 0
-    assert all(left.x1 == pytest.approx(right.x0) for left, right in pairwise(boxes))
-    assert [box.width for box in boxes] == pytest.approx([s * whole for s in expected.values()])
-    assert {"dispatch", "matrix products", "elementwise", "idle", "here"} <= texts(plot)
-    assert not {"layout", "unknown", "waiting", "moving data"} & texts(plot), "nobody has any"
+def test_breakdown_stacks_the_parts_of_traces(found: Tables, specs: list[dict[str, Any]]) -> None:
+    shown = rows(spec_of(breakdown, found, specs))
+    totals = shown.groupby(["place", "name"])["seconds"].sum()
+    for block in found.comparisons:
+        for cell in block.ranked:
+            parts = traced_differences.parts(found.traces[cell["cell"]])
+            assert totals[(block.place, cell["implementation"])] == pytest.approx(
+                sum(parts.values())
+            )
+    assert set(shown["what"]) == {title for title, _ in charts.PARTS.values()}
 
 
-def test_parts_are_told_apart_without_colour() -> None:
-    looks = [(colour, hatch) for _, colour, hatch in breakdown.PARTS.values()]
-    assert len(set(looks)) == len(looks)
-    assert len({hatch for _, hatch in looks}) > 4
+MATRICES = {
+    "usual": np.eye(3),
+    "deuteranopia": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    "protanopia": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "tritanopia": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
+}
+"""How linear RGB is seen: Machado, Oliveira and Fernandes (IEEE TVCG 15 (2009), 1291)."""
 
 
-def test_roofline_shows_cells_below_measured_roofs(kept: list[Figure]) -> None:
-    table = cells(intensity=4.0, device_flops=2e9)
-    table.loc[0, "device_flops"] = 3e9
-    ceilings = {devices: {"matmul_flops": 8e9 / devices, "memory_bytes": 1e9} for devices in (1, 2)}
-    plot = roofline.draw("r", table, ceilings, NAMES)
-    one, two = kept[0].axes
-    assert marks(one) == {(4.0, 2e9), (4.0, 3e9)}
-    assert marks(two) == {(4.0, 2e9)}
-    for axes, peak in ((one, 8e9), (two, 4e9)):
-        ((_, low), (x, ridge), (_, flat)) = axes.lines[0].get_xydata()
-        assert (x, ridge, flat) == (peak / 1e9, peak, peak)
-        assert low == pytest.approx(1e9 * axes.get_xlim()[0])
-    shown = {text.replace("\N{NARROW NO-BREAK SPACE}", " ") for text in texts(plot)}
-    assert {"1 device", "2 devices", "memory, 1.00 GB/s", "matrix products, 8.00 GFLOP/s"} <= shown
+def lab(colour: str, sight: Any) -> np.ndarray:
+    """CIE L*a*b* of a colour as it is seen."""
+    rgb = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(np.asarray(sight) @ linear, 0, 1)
+    xyz = np.array([[0.4125, 0.3576, 0.1804], [0.2127, 0.7152, 0.0722], [0.0193, 0.1192, 0.9503]])
+    x, y, z = np.cbrt(np.maximum(xyz @ seen / [0.9505, 1, 1.0888], 1e-4))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
-def test_rooflines_need_ceilings(found: Tables, outlined: list[Figure]) -> None:
-    unknown = [
-        block if block.block.mesh.size < 4 else dataclasses.replace(block, ceilings=None)
-        for block in found.comparisons
+@pytest.mark.parametrize("sight", MATRICES)
+def test_parts_are_told_apart_by_every_kind_of_sight(sight: str) -> None:
+    used = [
+        c if c.startswith("#") else vega_plot.colours()["line"] for _, c in charts.PARTS.values()
     ]
-    again = print_plots.draw(dataclasses.replace(found, comparisons=unknown))
-    place = next(n for n, chart in enumerate(again.charts) if chart.kind == "roofline")
-    panels = [axes.get_title(loc="left") for axes in outlined[place].axes]
-    assert panels == ["1 device", "2 devices"]
-    none = [dataclasses.replace(block, ceilings=None) for block in found.comparisons]
-    drawn = print_plots.draw(dataclasses.replace(found, comparisons=none))
-    assert not [chart for chart in drawn.charts if chart.kind == "roofline"]
+    for one, other in itertools.combinations(used, 2):
+        apart = np.linalg.norm(lab(one, MATRICES[sight]) - lab(other, MATRICES[sight]))
+        assert apart > 14, (one, other)
+
+
+def test_roofline_has_cells_below_measured_roofs(
+    found: Tables, specs: list[dict[str, Any]]
+) -> None:
+    shown = rows(spec_of(roofline, found, specs))
+    roofs, marks = shown[shown["roof"] == True], shown[shown["roof"].isna()]  # noqa: E712
+    cells = found.cells[found.cells["intensity"] > 0]
+    assert sorted(marks["y"]) == sorted(cells["device_flops"])
+    for block in found.comparisons:
+        assert block.ceilings is not None
+        own = roofs[roofs["place"].str.split().str[0].astype(int) == block.block.mesh.size]
+        assert own["y"].max() == block.ceilings["matmul_flops"]
+        slanted = own.iloc[0]
+        assert slanted["y"] == pytest.approx(slanted["x"] * block.ceilings["memory_bytes"])
+
+
+def test_rooflines_need_ceilings(tmp_path: Path) -> None:
+    directory = synthetic.write(tmp_path, synthetic.Plan(devices=(1,), rounds=6))
+    synthetic.rewrite(directory, "blocks", lambda row: row.update(ceilings=None))
+    bare = cell_table.build(store.load(directory))
+    assert not list(roofline.plan(subject(bare)))
 
 
 def test_looks_are_unique() -> None:
-    many = [str(number) for number in range(24)]
-    looks = [style.look(name, many) for name in many]
-    assert len({(one.colour, one.marker) for one in looks}) == len(many)
-    assert looks[0].colour == looks[8].colour
-    assert looks[0].dashes != looks[8].dashes
+    looks = [charts.look(number) for number in range(64)]
+    assert len(set(looks)) == 64
+    assert [look.colour for look in looks[:8]] == list(range(8))
 
 
-def test_glyphs_are_in_the_file(drawn: Figures) -> None:
+def test_a_name_has_one_look_whatever_is_shown() -> None:
+    every = ["a", "b", "c"]
+    few, all_ = charts.looks(["c"], every), charts.looks(every, every)
+    for key in ("names", "colours", "shapes", "dashed"):
+        assert few[key] == all_[key][2:]
+
+
+def test_figures_say_what_they_show(drawn: Figures) -> None:
     for chart in drawn.charts:
-        assert "<text" not in chart.plot.svg, chart.plot.slug
+        assert "mlp-base, fp32" in chart.plot.svg
+        assert "baseline jit_spmd" in chart.plot.svg
+        assert "2 CPU cores" in chart.plot.svg
+        assert "var(" not in chart.plot.svg, "every colour is one of paper"
         assert chart.plot.png.startswith(b"\x89PNG")
 
 
 def test_every_kind_is_drawn_once_a_subject(drawn: Figures) -> None:
-    (charts,) = drawn.subjects.values()
-    assert [chart.kind for chart in charts] == [
-        "ratios", "scaling", "scaling", "breakdown", "heatmap", "roofline",
-    ]  # fmt: skip
-    assert not drawn.left_out
-    slugs = [chart.plot.slug for chart in drawn.charts]
-    assert len(slugs) == len(set(slugs))
-    assert all("mlp-base, fp32" in chart.label for chart in charts)
+    (found,) = drawn.subjects.values()
+    kinds = [chart.kind for chart in found]
+    assert {kind for kind, chart in charts.CHARTS.items() if chart.printed} == set(kinds)
+    assert len({chart.plot.slug for chart in found}) == len(found)
 
 
 def test_the_same_rows_give_the_same_plots(found: Tables, drawn: Figures) -> None:
-    again = print_plots.draw(found)
-    assert [chart.plot for chart in again.charts] == [chart.plot for chart in drawn.charts]
+    again = print_plots.draw(found, machine="2 CPU cores")
+    for one, other in zip(drawn.charts, again.charts, strict=True):
+        assert (one.plot.svg, one.plot.png) == (other.plot.svg, other.plot.png), one.plot.slug
+
+
+def test_what_has_no_value_is_left_out_of_a_specification() -> None:
+    curve = vega_plot.spec_of("curve", {"rows": [], "legend": None})
+    assert "title" not in curve
+    assert curve["layer"][3]["encoding"]["color"]["legend"] is None
+    assert not [text for text in json.dumps(curve).split('"') if text.startswith("$")]
 
 
 def test_one_bound_holds_for_all_plots_of_a_run(
-    found: Tables, outlined: list[Figure], monkeypatch: pytest.MonkeyPatch
+    found: Tables, specs: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(print_plots, "PANELS", 5)
     few = print_plots.draw(found)
-    assert sum(len(figure.axes) for figure in outlined) <= 5
+    assert sum(map(panels, specs)) <= 5
     assert [chart.kind for chart in few.charts] == ["ratios", "scaling"]
     assert few.charts[0].caption.endswith(" The plot shows 3 of 5 blocks.")
     (text,) = few.left_out.values()
@@ -298,18 +294,18 @@ def test_one_bound_holds_for_all_plots_of_a_run(
 
 
 def test_subjects_share_the_room(
-    tmp_path: Path, outlined: list[Figure], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, specs: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(print_plots, "PANELS", 11)
     plan = dataclasses.replace(PLAN, workloads=("linear-base", "mlp-base"), traced=False)
     built = cell_table.build(store.load(synthetic.write(tmp_path, plan)))
     both = print_plots.draw(built)
     assert {name: [c.kind for c in charts] for name, charts in both.subjects.items()} == {
-        "linear-base, fp32": ["ratios", "scaling", "heatmap"],
+        "linear-base, fp32": ["ratios", "scaling"],
         "mlp-base, fp32": ["ratios", "scaling"],
     }
     assert both.left_out.keys() == both.subjects.keys()
-    assert sum(len(figure.axes) for figure in outlined) <= 11
+    assert sum(map(panels, specs)) <= 11
 
 
 def test_evenly_spaced_samples_have_both_ends() -> None:

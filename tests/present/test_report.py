@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import shutil
 from pathlib import Path
@@ -25,6 +26,7 @@ from bench.present import (
     sentences,
     trace_tables,
 )
+from bench.present.columns import Figure
 from bench.records import numbers, store
 from bench.records.cells import StepOptions
 from bench.records.mesh import MeshShape
@@ -123,8 +125,8 @@ def test_cells_measured_apart_have_a_ratio_and_no_interval(found: Tables) -> Non
     assert not apart["paired"].any()
     assert apart["ratio"].notna().all()
     assert apart["ratio_low"].isna().all()
-    first = sentences.summary(found.comparisons[0])
-    assert "Not ranked, because measured apart: nnx_jit." in first.text
+    first = sentences.Summary(found.comparisons[0])
+    assert first.text().endswith(" Not ranked, because measured apart: nnx_jit.")
 
 
 def test_more_than_the_peak_is_refused(tmp_path: Path) -> None:
@@ -134,7 +136,7 @@ def test_more_than_the_peak_is_refused(tmp_path: Path) -> None:
     assert cell["status"] == "implausible"
     assert "of the published peak" in cell["reason"]
     assert pd.isna(cell["step_s"])
-    shown = page.html(built, run.manifest, sentences.summaries(built))
+    shown = page.html(built, run.manifest)
     assert "implausible" in shown
     assert "Nothing could be compared." in shown
 
@@ -146,17 +148,40 @@ def test_utilization_is_the_share_of_the_published_peak(tmp_path: Path) -> None:
     assert cell["mfu"] == pytest.approx(cell["achieved_flops"] / (2 * 494.7e12))
 
 
-def test_the_fastest_is_named_with_its_interval(tmp_path: Path) -> None:
-    built, _ = small(tmp_path, ratios={"jit_spmd": 1.0, "fast": 0.8, "middle": 0.9})
-    verdict = sentences.summary(built.comparisons[0])
-    assert verdict.leaders == ["fast"]
-    pattern = r"11\.\d\N{NARROW NO-BREAK SPACE}% less time than middle \(1\d\.\d"
-    assert re.search(pattern, verdict.text)
-    assert "less time than the baseline jit_spmd (" in verdict.text
+def test_the_answer_names_the_fastest_and_what_is_surely_slower(tmp_path: Path) -> None:
+    ratios = {"jit_spmd": 1.0, "fast": 0.8, "middle": 0.9}
+    built, _ = small(tmp_path, ratios=ratios, devices=(1, 2), launches=3)
+    one, two = sentences.summaries(built)
+    for each in (one, two):
+        assert each.leaders == Figure("fast")
+        assert re.fullmatch(
+            r"fast is fastest; middle takes at least 1[12]\s% longer; "
+            r"jit_spmd at least 2[34]\s% longer\.",
+            each.text(),
+        )
+    assert sentences.headline([one]) == one.text()
     assert re.fullmatch(
-        r"fast is fastest. Against the baseline jit_spmd the fastest takes (19|20).\d.% less time.",
-        sentences.headline([verdict]),
+        r"Use fast: it is fastest; avoid jit_spmd: at least 2[34]\s% behind with data=[12]\.",
+        sentences.headline([one, two]),
     )
+
+
+def test_blocks_of_another_answer_have_a_sentence_of_their_own(tmp_path: Path) -> None:
+    endings = {("fast", 4): ("crashed", "no"), ("fast", 8): ("crashed", "no")}
+    ratios = {"jit_spmd": 1.0, "fast": 0.8, "slow": 1.05}
+    built, _ = small(
+        tmp_path, ratios=ratios, devices=(1, 2, 4, 8), batches=("strong", "weak"), launches=3,
+        endings=endings, workloads=("mlp-base", "linear-base"),
+    )  # fmt: skip
+    every = sentences.summaries(built)
+    of_mlp = sentences.advice([each for each in every if each.subject.startswith("mlp")])
+    assert len(of_mlp) == 2
+    assert {said.partition(": ")[0] for said in of_mlp} == {
+        "Use jit_spmd with data=4 (batch 64), data=4 (batch 256), data=8 (batch 64) and 1 more",
+        "Use fast with data=1 (batch 64), data=2 (batch 64) and data=2 (batch 128)",
+    }
+    assert sentences.headline(every).startswith("linear-base, fp32: Use jit_spmd with data=4")
+    assert " mlp-base, fp32: Use " in sentences.headline(every)
 
 
 def test_an_arm_is_compared_with_every_other(tmp_path: Path) -> None:
@@ -176,15 +201,32 @@ def test_an_arm_is_compared_with_every_other(tmp_path: Path) -> None:
 def test_equals_are_not_ranked(tmp_path: Path) -> None:
     ratios = {"jit_spmd": 1.0, "same": 1.0, "slow": 1.5}
     built, _ = small(tmp_path, ratios=ratios, launches=3)
-    verdict = sentences.summary(built.comparisons[0])
-    assert set(verdict.leaders) == {"jit_spmd", "same"}
-    assert re.search("Within 2.0.%, the same as (same|jit_spmd).", verdict.text)
-    assert " are the same within the margin." in sentences.headline([verdict])
-    assert (
-        "the fastest are the same within the margin in all, most often among"
-        in sentences.headline([verdict] * 2)
+    summary = sentences.Summary(built.comparisons[0])
+    assert re.fullmatch(
+        r"(jit_spmd and same|same and jit_spmd) lead: equal within \d\.\d+\s%; "
+        r"slow takes at least 4\d\s% longer\.",
+        summary.text(),
     )
     assert sentences.decisions(built.cells) == "Against the baselines: 1 same, 1 slower."
+    assert re.match(
+        r"Use (jit_spmd|same); nothing else is more than \d\.\d+\s% faster; avoid slow: ",
+        sentences.advice([summary] * 2)[0],
+    )
+
+
+def test_bounds_are_rounded_to_where_they_stay_true() -> None:
+    shown = [text.replace(numbers.NARROW, " ") for text in (
+        sentences.outward(0.0411), sentences.outward(0.0419, math.floor), sentences.outward(0.05),
+        sentences.outward(1.234), sentences.outward(0.0), sentences.outward(math.inf),
+        sentences.longer(1.419), sentences.longer(2.39), sentences.within(15.1),
+        sentences.sure(0.95, 1.01), sentences.sure(0.9, 0.95), sentences.sure(1.411, 1.5),
+        sentences.sure(0.0, math.inf),
+    )]  # fmt: skip
+    assert shown == [
+        "4.2 %", "4.1 %", "5.0 %", "130 %", "0 %", "\N{INFINITY} %", "41 % longer",
+        "2.3 times as long", "within a factor of 16", "within 5.3 %", "5.0 % to 10 %",
+        "41 % to 50 %", "no interval",
+    ]  # fmt: skip
 
 
 def test_a_variant_is_compared_with_the_usual_environment(tmp_path: Path) -> None:
@@ -245,7 +287,7 @@ def test_others_are_compared_with_the_fastest_too(tmp_path: Path) -> None:
     built, _ = small(tmp_path, ratios=ratios, launches=3, traced=True)
     (found,) = trace_tables.against_fastest(built.comparisons[0], built.traces).values()
     assert "slow takes" in found.sentence
-    causes = "The main causes: elementwise operations, update ("
+    causes = "The main causes: elementwise operations in the update ("
     assert f"more time than fast. {causes}" in found.sentence
 
 
@@ -284,14 +326,12 @@ def test_traces_of_a_single_implementation(tmp_path: Path) -> None:
     assert list(pd.read_csv(run.directory / "causes.csv").columns)[:3] == ["a", "b", "timed_ratio"]
 
 
-def test_of_many_undecided_the_nearest_are_named(tmp_path: Path) -> None:
+def test_of_many_leaders_some_are_named(tmp_path: Path) -> None:
     ratios = {"jit_spmd": 1.0} | {f"other{number}": 1 + number / 500 for number in range(1, 9)}
     built, _ = small(tmp_path, ratios=ratios, noise=0.05)
-    summary = sentences.summary(built.comparisons[0])
-    assert len(summary.leaders) == 9
-    text = r"Undecided against 8 others \(.* would decide\): the nearest are \w+ \(.*\) and \w+ \("
-    assert re.search(text, summary.text)
-    assert summary.text.count(" to ") == 2
+    summary = sentences.Summary(built.comparisons[0])
+    assert re.match(r"\w+, \w+, \w+ and 6 more lead: equal within \d+\s%", summary.text())
+    assert all(name in summary.text(sentences.listing) for name in ratios)
 
 
 def test_what_a_step_communicates_is_shown(tmp_path: Path) -> None:
@@ -318,27 +358,13 @@ def test_what_a_step_communicates_is_shown(tmp_path: Path) -> None:
     assert cell["compiled_flops"] == 1.5 * cell["model_flops"]
 
 
-def test_what_is_undecided_has_a_price(tmp_path: Path) -> None:
-    built, _ = small(tmp_path, ratios={"jit_spmd": 1.0, "close": 1.01}, noise=0.05)
-    summary = sentences.summary(built.comparisons[0])
-    assert summary.undecided
-    assert re.search(
-        r"Undecided against \w+ \(.* to .*; about .* more would decide\)", summary.text
-    )
-    assert sentences.headline([summary]) == "close and jit_spmd cannot be told apart yet."
-    assert "the fastest is undecided in all, most often among" in sentences.headline([summary] * 2)
-    assert "1 undecided. Deciding the rest would probably take about" in sentences.decisions(
-        built.cells
-    )
-
-
-def test_too_few_rounds_have_no_price_and_no_floor(tmp_path: Path) -> None:
+def test_too_few_rounds_have_no_bound_and_no_floor(tmp_path: Path) -> None:
     built, _ = small(tmp_path, ratios={"jit_spmd": 1.0, "close": 1.01}, rounds=4)
-    summary = sentences.summary(built.comparisons[0])
-    assert "Undecided against close (no interval)." in summary.text
-    assert summary.short == "undecided: too few rounds for an interval"
+    summary = sentences.Summary(built.comparisons[0])
+    assert re.fullmatch(r"\w+ and \w+ lead: too few rounds to tell them apart\.", summary.text())
+    assert sentences.advice([summary] * 2)[0].startswith("Too few rounds for a bound; ")
     assert summary.floor == numbers.MISSING
-    assert sentences.price(built.cells) == "1 had too few rounds for an interval."
+    assert sentences.decisions(built.cells) == "Against the baselines: 1 without an interval."
 
 
 def test_a_copy_that_differs_from_its_original_is_an_alarm(tmp_path: Path) -> None:
@@ -351,6 +377,28 @@ def test_a_copy_that_differs_from_its_original_is_an_alarm(tmp_path: Path) -> No
     run = store.load(directory)
     titles = [c.title for c in caveats.caveats(cell_table.build(run), run.manifest)]
     assert "Two copies of one program differ" in titles
+
+
+def test_steps_in_other_frameworks_are_marked(tmp_path: Path) -> None:
+    foreign = {"versions": {"torch": "2.13.0"}, "processes": 2, "threads": 1, "asking_ns": 90_000}
+
+    def mark(row) -> None:
+        if row["implementation"] == "jit_spmd":
+            row["foreign"] = foreign
+
+    directory = synthetic.write(tmp_path, SMALL)
+    synthetic.rewrite(directory, "cells", mark)
+    run = store.load(directory)
+    built = cell_table.build(run)
+    said = {c.title: c.text for c in caveats.caveats(built, run.manifest)}
+    text = said["Other frameworks"].replace(numbers.NARROW, " ")
+    assert "jit_spmd (torch 2.13.0; 2 processes of 1 thread)" in text
+    assert "up to 90.0 \N{MICRO SIGN}s" in text
+    rows = cell_columns.rows(built, run.manifest).values()
+    (column,) = [c for c in cell_columns.COLUMNS if c.key == "foreign"]
+    shown = {row["implementation"]: column.of(row) for row in rows}
+    assert shown.pop("jit_spmd") == "torch 2.13.0; 2 processes of 1 thread"
+    assert set(shown.values()) == {None}
 
 
 def test_what_was_set_aside_is_a_caveat(tmp_path: Path) -> None:
@@ -369,8 +417,7 @@ def test_what_was_set_aside_is_a_caveat(tmp_path: Path) -> None:
 
 def test_few_rounds_resolve_nothing(tmp_path: Path) -> None:
     built, run = small(tmp_path, rounds=5)
-    verdict = sentences.summary(built.comparisons[0])
-    assert len(verdict.leaders) == len(SMALL.ratios)
+    assert len(built.comparisons[0].standings.leaders) == len(SMALL.ratios)
     assert "Too few rounds" in [c.title for c in caveats.caveats(built, run.manifest)]
 
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from bench.plan.content_keys import hashes
+from bench.plan.content_keys import read_files
 from bench.project import compile_cache
 from bench.project.compile_cache import CompileCache
+from bench.records import user_cache
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.paths import ROOT
@@ -26,7 +27,7 @@ ANSWER: CompiledAnswer = {"row": None, "reason": "too many", "lack": "unsupporte
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that workers start in, so that they import from there before the checkout."""
-    monkeypatch.setattr(compile_cache, "user_cache_path", lambda name: tmp_path / "cache" / name)
+    monkeypatch.setattr(user_cache, "user_cache_path", lambda name: tmp_path / "cache" / name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONPATH", raising=False)
     for name in ("mine.py", "model.py"):
@@ -55,7 +56,7 @@ def test_an_answer_is_found_again_for_its_cell_alone(folder: Path) -> None:
 
 
 def test_files_are_those_that_compile_and_read() -> None:
-    found = set(hashes(compile_cache.COMPILER))
+    found = set(read_files(compile_cache.COMPILER).hashes)
     workers = {"answer/requested_cell", "answer/abstract_step", "file_loader", "prove/failures",
                "meshes", "read/first_call", "read/hlo", "read/programs", "problems"}  # fmt: skip
     assert found >= {f"bench/worker/{name}.py" for name in workers}
@@ -82,13 +83,13 @@ def test_files_are_those_that_compile_and_read() -> None:
     ],
 )
 def test_a_file_counts_if_it_is_one_of_them(folder: Path, file: str, counts: bool) -> None:
-    before = answers(folder).path(CELL)
+    before = answers(folder).name(CELL)
     own = folder / file
     own.parent.mkdir(parents=True)
     shutil.copy(ROOT / file, own)
-    assert answers(folder).path(CELL) == before, "the same content"
+    assert answers(folder).name(CELL) == before, "the same content"
     own.write_text(own.read_text("utf-8") + "# another\n", "utf-8")
-    assert (answers(folder).path(CELL) != before) == counts
+    assert (answers(folder).name(CELL) != before) == counts
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_a_variable_counts_if_it_changes_what_is_compiled(
         paths = []
         for value in ("1", "3"):
             monkeypatch.setenv(name, value)
-            paths.append(answers(folder, platform).path(CELL))
+            paths.append(answers(folder, platform).name(CELL))
         monkeypatch.delenv(name)
-        paths.append(answers(folder, platform).path(CELL))
+        paths.append(answers(folder, platform).name(CELL))
         assert len(set(paths)) == (3 if platform in platforms else 1)

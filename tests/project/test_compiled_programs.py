@@ -10,10 +10,11 @@ import pytest
 
 from bench.measure.catalogue import read_catalogue
 from bench.measure.processes.ask import Answer
-from bench.project import compile_cache as kept
 from bench.project import compile_children
 from bench.project.compiled_programs import Program, Unread, from_row, programs
-from bench.project.program_formulae import fit, ladder
+from bench.project.mesh_growth import Curve
+from bench.project.program_formulae import fit
+from bench.records import user_cache
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
 
@@ -57,7 +58,7 @@ ROW = {
 
 @pytest.fixture(autouse=True)
 def _kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "user_cache_path", lambda name: tmp_path / name)
+    monkeypatch.setattr(user_cache, "user_cache_path", lambda name: tmp_path / name)
 
 
 @pytest.fixture(scope="module")
@@ -177,9 +178,9 @@ def test_as_many_children_at_once_as_there_are_cores_and_room(catalogue, childre
 
 def test_who_ends_a_child_beside_others_is_asked_about_alone(catalogue, children, monkeypatch):
     monkeypatch.setattr(compile_children, "usable_cores", lambda: 2)
-    killed = Answer("", "", -9)
+    killed = Answer("", (), -9)
     wanted = [cell(batch=8 * n) for n in range(1, 5)]
-    one = Answer(f"{LINE}\n", "", 0)
+    one = Answer(f"{LINE}\n", (), 0)
     # Both children end at the first of their cells, of which the first one ends a third one, too.
     children.endings += [killed, killed, one, one, killed]
     found = programs(wanted, catalogue=catalogue)
@@ -229,7 +230,7 @@ def test_accelerators_are_for_one_child_at_a_time(catalogue, children, monkeypat
 
 
 def test_who_ends_a_child_or_takes_too_long_is_named_and_the_others_are_asked(catalogue, children):
-    children.endings += [Answer(f"{LINE}\n", "a\nkilled here\n", -9), Answer("", "", None)]
+    children.endings += [Answer(f"{LINE}\n", ["a", "killed here"], -9), Answer("", (), None)]
     wanted = [cell(batch=8), cell(batch=16), cell(batch=32), cell(batch=64)]
     found = programs(wanted, catalogue=catalogue, timeout_s=1)
     assert isinstance(found[0], Program)
@@ -298,7 +299,7 @@ def test_a_stored_cell_has_a_program():
     assert found.cell.name == "mlp-tiny/data=4/b16/fp32,remat/jit_spmd"
     assert (found.flops, found.accessed_bytes, found.memory_bytes) == (200.0, 2000.0, 70)
     assert (found.state_bytes, found.model_flops, found.units) == (40, 300.0, 16)
-    assert found.communication == tuple(STORED["communication"])
+    assert found.communication == STORED["communication"]
     not_donated = {**STORED["memory"], "alias_bytes": 0}
     assert from_row({**STORED, "memory": not_donated}).state_bytes == 50
     assert from_row({**STORED, "traced_flops": None}).flops == 200.0
@@ -322,8 +323,9 @@ def test_a_stored_cell_without_figures_has_none(change, reason):
 @pytest.mark.slow
 def test_a_program_of_many_devices_follows_from_those_of_few():
     base = cell("jit_spmd", "data=8", "gpt2", batch=16)
-    found = programs([*ladder(base, "data", "weak")[:3]], read_catalogue())
+    curve = Curve.through(base, "weak")
+    found = programs(curve.ladder()[:3], read_catalogue())
     assert [program.mesh.size for program in found] == [8, 64, 256]
-    formula = fit(found, "data")
-    assert max(check.error for check in formula.checks) < 1e-3
-    assert formula.at(256).communication == found[-1].communication
+    formula = fit(curve, found)
+    assert formula.error < 1e-3
+    assert formula.at(found[-1].cell).communication == found[-1].communication

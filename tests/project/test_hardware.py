@@ -12,7 +12,6 @@ import pytest
 from bench.project.hardware import (
     SHEETS,
     Figure,
-    UnknownHardwareError,
     Wraps,
     hardware,
     known,
@@ -81,9 +80,6 @@ def test_slices_fill_their_torus_in_order(name: str) -> None:
     sizes = [math.prod(shape) for shape in shapes]
     assert sizes == sorted(set(sizes))
     assert len({len(shape) for shape in shapes}) == 1
-    for shape, size in zip(shapes, sizes, strict=True):
-        assert torus.shape_of(size) == shape
-    assert torus.shape_of(7) is None
 
 
 def test_slices_wrap_as_the_scaling_book_says() -> None:
@@ -98,7 +94,7 @@ def test_slices_wrap_as_the_scaling_book_says() -> None:
 
 
 def test_an_unknown_name_is_an_error_with_the_closest_and_all_known() -> None:
-    with pytest.raises(UnknownHardwareError, match="unknown hardware 'h100-smx'") as caught:
+    with pytest.raises(ValueError, match="unknown hardware 'h100-smx'") as caught:
         hardware("h100-smx")
     assert "did you mean h100-sxm" in str(caught.value)
     assert all(name in str(caught.value) for name in known())
@@ -106,7 +102,7 @@ def test_an_unknown_name_is_an_error_with_the_closest_and_all_known() -> None:
 
 @pytest.mark.parametrize("name", ["", "../h200", "H200"])
 def test_a_name_is_never_a_near_match_or_a_path(name: str) -> None:
-    with pytest.raises(UnknownHardwareError):
+    with pytest.raises(ValueError, match="unknown hardware"):
         hardware(name)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.records.printable import LINE, LINES, readable
+from bench.records.printable import LINE, LINES, SHOWN, readable, shortened
 
 
 def test_plain_text_stays() -> None:
@@ -11,7 +11,17 @@ def test_plain_text_stays() -> None:
 
 
 def test_what_cannot_be_printed_is_replaced() -> None:
-    assert readable("\x1b[2J\x00a\tb\udcff") == "\ufffd[2J\ufffda b\ufffd"
+    assert readable("\x00a\tb\udcff\x1b") == "\ufffda b\ufffd\ufffd"
+
+
+def test_control_sequences_leave_nothing() -> None:
+    title, clear, colour, link = "\x1b]0;owned\x07", "\x1b[2J", "\x9b31m", "\x1b]8;;x\x1b\\"
+    assert readable(f"a{title}b{clear}c{colour}d{link}e") == "abcde"
+
+
+def test_a_reason_is_shown_in_so_many_characters() -> None:
+    assert len(shortened("\n".join(9 * ["x" * 99]))) == SHOWN
+    assert shortened("short") == "short"
 
 
 def test_long_lines_and_many_lines_are_cut() -> None:

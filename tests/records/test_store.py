@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import synthetic
 
-from bench.records import files, store
+from bench.records import files, frames, store
 from bench.records.cells import Block
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def test_what_is_stored_while_it_is_read_is_no_damage(
 
 def test_exports_hold_the_same_figures(tmp_path: Path) -> None:
     run = store.load(synthetic.write(tmp_path, PLAN))
-    store.export(run.cells, tmp_path, "cells")
+    frames.write(run.cells, tmp_path, "cells")
     parquet = pd.read_parquet(tmp_path / "cells.parquet")
     csv = pd.read_csv(tmp_path / "cells.csv")
     assert (

@@ -26,6 +26,7 @@ def test_a_value_goes_on_until_the_next_variable(text, variables):
     ("text", "message"),
     [
         ("lhs", "is not NAME=VARIABLE=VALUE"),
+        ("old=jax==0.10.2", "python -m bench upgrade --from jax==0.10.2"),
         ("lhs=--xla_flag=1", "is not NAME=VARIABLE=VALUE"),
         ("a/b=X=1", "is not NAME=VARIABLE=VALUE"),
         ("=X=1", "is not NAME=VARIABLE=VALUE"),

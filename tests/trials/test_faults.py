@@ -16,7 +16,7 @@ from bench.records import trial_results
 from bench.trials.faults import fault_session, fault_table, run_scenarios
 from bench.trials.faults.fault_outcome import Outcome
 from bench.trials.faults.fault_table import FAULTS, Fault
-from bench.trials.faults.observed_run import GOOD, Cell, Ended, Lab, LabError, UnavailableError
+from bench.trials.faults.observed_run import Ended, Lab, LabError, UnavailableError
 
 
 def fault(trial, name: str = "planted") -> Fault:
@@ -53,13 +53,15 @@ def test_every_planted_file_is_used() -> None:
     }
     workloads = {name for name in vars(planted) if name.endswith("_workload")}
     assert len(workloads) == 2
-    assert {*planted.PLANTED, *workloads} - set(GOOD) <= words
+    assert {*planted.CHANGES, *workloads} <= words
+    planted_by = {f"{action}_{at}": action for action in planted.ACTIONS for at in planted.MOMENTS}
+    assert {planted_by[word] for word in words if word in planted_by} == {*planted.ACTIONS}
 
 
 @pytest.mark.parametrize(
     ("name", "needed"),
     [
-        ("waits_later", {"build", "why_unsupported"}),
+        ("wait_in_build", {"build", "why_unsupported"}),
         ("nan_workload", {"problem", "SIZES", "DEFAULT_SIZE"}),
     ],
 )
@@ -72,11 +74,13 @@ def test_a_planted_file_defines_what_a_run_needs(
 def test_what_is_not_as_it_must_be_is_a_deviation() -> None:
     outcome = Outcome()
     outcome.check_end(Ended(1, "", 0.5, []), 1)
-    outcome.check_cell(Cell("crashed", "killed by SIGSEGV during gate"), "crashed", "SIGSEGV")
+    outcome.check_cell(
+        {"status": "crashed", "reason": "killed by SIGSEGV during gate"}, "crashed", "SIGSEGV"
+    )
     assert outcome.passed
     assert outcome.cell == "crashed: killed by SIGSEGV during gate"
     outcome.check_end(Ended(0, "said this", None, ["sleep 300"]), 1)
-    outcome.check_cell(Cell("oom", "killed"), "crashed", "SIGSEGV")
+    outcome.check_cell({"status": "oom", "reason": "killed"}, "crashed", "SIGSEGV")
     outcome.check_cell(None, "crashed", "")
     assert not outcome.passed
     noted = " ".join(outcome.deviations)

@@ -9,73 +9,101 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from bench.__main__ import app
-from bench.records import trial_results
+from bench.records import files, trial_results
 from bench.records.arms import TWIN
 from bench.records.paths import ROOT
-from bench.trials.selftest import trial_rows, trial_verdicts
-from bench.trials.selftest.detector_figures import Rate, compute
+from bench.trials.selftest import trial_rows
+from bench.trials.selftest.detector_figures import LOCKSTEP, Figures, compute
+from bench.trials.selftest.equal_arms import SCALED, WORKING
 from bench.trials.selftest.planted_kernel import why_unavailable
 from bench.trials.selftest.selftest_page import build
-from bench.trials.selftest.selftest_settings import LAUNCHES
-from bench.trials.selftest.trial_rows import (
-    ROUNDS,
-    SLOWDOWNS,
-    OverheadRow,
-    OwnRow,
-    PeerRow,
-    ReportRow,
-    Row,
+from bench.trials.selftest.selftest_settings import (
+    BASE,
+    LONGER,
+    SPIN,
+    SPINNING,
+    STEPPING,
+    STEPS,
 )
-from bench.trials.selftest.trial_verdicts import ALL, LOCKSTEP, replay
+from bench.trials.selftest.shares import Rate, Shares
+from bench.trials.selftest.trial_rows import Row
 
 HOSTILE = "</td><script>alert(1)</script> | `x`"
 
 
-def own(pattern: str, process: int, number: int, *, noise: float, truth: float = 1.0) -> OwnRow:
-    """A trial whose twin's true ratio is `truth`, and whose other arms are what they say."""
-    rng = np.random.default_rng([len(pattern), process, number])
-    planted = SLOWDOWNS | {TWIN: truth}
+SECONDS = 0.1
+
+
+def peer(
+    number: int, slowdown: str, *, slower: bool | None, program: str = SPIN, error: str = ""
+) -> Row:
     return {
-        "kind": "own", "pattern": pattern, "process": process, "number": number, "steps": 5,
-        "wall_s": 2.5, "inside_s": 2.4,
-        "log_ratios": {
-            arm: list(np.log(ratio) + noise * rng.standard_normal(ROUNDS))
-            for arm, ratio in planted.items()
-        },
+        "kind": "peer", "pattern": "quiet", "peer": "other", "program": program,
+        "slowdown": slowdown, "number": number, "error": error, "slower": slower,
+        "measured_s": 0.09, "seconds": SECONDS * (1 if program == SPIN else LONGER),
     }  # fmt: skip
 
 
-def peer(number: int, slowdown: str, *, slower: bool | None, error: str = "") -> PeerRow:
-    return {
-        "kind": "peer", "pattern": "quiet", "peer": "other", "slowdown": slowdown,
-        "number": number, "error": error, "different": slower is not None, "slower": slower,
-        "ratio": 1.0, "measured_s": 0.9, "wall_s": 2.0,
-    }  # fmt: skip
-
-
-OVERHEAD: OverheadRow = {
-    "kind": "overhead", "pattern": "quiet", "process": 0, "call_ns": 40.0, "throughput_ns": 90.0,
+OWN: Row = {
+    "kind": "own", "pattern": "quiet", "number": 0, "wall_s": 2.5, "inside_s": 2.4,
+}  # fmt: skip
+OVERHEAD: Row = {
+    "kind": "overhead", "pattern": "quiet", "call_ns": 40.0, "throughput_ns": 90.0,
     "latency_ns": 400.0, "untimed_ns": 700.0,
 }  # fmt: skip
+REPORT: Row = {
+    "kind": "report", "cells": 10240, "seconds": 7.0, "bytes": 30_000_000, "first_paint_s": 0.5,
+}  # fmt: skip
+
+ROWS: list[Row] = [
+    OWN,
+    OVERHEAD,
+    REPORT,
+    *(peer(n, TWIN, slower=True if n < 3 else None) for n in range(10)),
+    *(peer(n, "5 % slower", slower=None if n < 4 else n != 9) for n in range(10)),
+    *(peer(n, "5 % slower", slower=True, program=STEPS[0].name) for n in range(2)),
+    peer(10, TWIN, slower=None, error="it fell over"),
+]
 
 
-def rows(noise: float, truth: float = 1.0) -> list[Row]:
-    trials = [
-        own(pattern, process, number, noise=noise, truth=truth)
-        for pattern in ("quiet", "bursty")
-        for process in range(LAUNCHES)
-        for number in range(12)
-    ]
-    others = [peer(n, TWIN, slower=True if n < 3 else None) for n in range(10)]
-    others += [peer(n, "5 % slower", slower=None if n < 4 else n != 9) for n in range(10)]
-    report: ReportRow = {
-        "kind": "report", "cells": 10240, "seconds": 7.0, "bytes": 30_000_000, "first_paint_s": 0.5,
-    }  # fmt: skip
-    return [*trials, OVERHEAD, report, *others, peer(10, TWIN, slower=None, error="it fell over")]
+def measured(truth: float = 1.0, seed: int = 0) -> pd.DataFrame:
+    """Samples of a self-test; `truth` is the base's time, which its copies do not have."""
+    chance = np.random.default_rng(seed)
+    parts = []
+    for block, arms, processes, span in (
+        (SPIN, SPINNING, 4, 4e5),
+        (STEPS[0].name, STEPPING, 2, 2e6),
+    ):
+        for process in range(processes):
+            load, rounds = ("quiet", "bursty")[process % 2], 130
+            factors = np.array([truth if arm == BASE else own for arm, own in arms.items()])
+            times = span * factors * np.exp(0.01 * chance.standard_normal((rounds, len(arms))))
+            parts.append(
+                pd.DataFrame(
+                    {
+                        "block": block, "attempt": f"{load}/{block}/{process}", "load": load,
+                        "round": np.repeat(np.arange(rounds), len(arms)),
+                        "position": np.tile(np.arange(len(arms)), rounds),
+                        "arm": list(arms) * rounds, "predecessor": "", "at": 0.0, "steps": 1,
+                        "truth": list(arms.values()) * rounds, "latency_steps": 1,
+                        "wash_out_ns": span, "throughput_ns": times.ravel(), "latency_ns": span,
+                    }
+                )
+            )  # fmt: skip
+    return pd.concat(parts, ignore_index=True)[trial_rows.COLUMNS]
+
+
+@pytest.fixture(scope="module")
+def figures() -> Figures:
+    with pytest.MonkeyPatch.context() as fewer:
+        fewer.setattr("bench.trials.selftest.detector_figures.SECONDS", ())
+        fewer.setattr("bench.trials.selftest.equal_arms.ROUNDS", (32, 128))
+        return compute(ROWS, measured(), SECONDS, count=20)
 
 
 def test_rates_have_wilsons_interval() -> None:
@@ -85,80 +113,75 @@ def test_rates_have_wilsons_interval() -> None:
     assert np.isnan(Rate(0, 0).value)
 
 
-def test_a_quiet_detector_meets_its_targets() -> None:
-    found = compute(rows(noise=0.01), seconds=1.0)
-    ours = {d.seconds: d for d in found.detectors if d.tool == LOCKSTEP and d.pattern == ALL}
-    assert set(ours) == {1.0, 1.0 * LAUNCHES}
-    assert ours[1.0].alarms == Rate(0, 96)
-    assert ours[4.0].alarms == Rate(0, 24)
-    assert ours[4.0].found == {arm: Rate(24, 24) for arm in SLOWDOWNS if arm != TWIN}
-    assert ours[1.0].wrong == 0
-    # Large differences are seen at the first look.
-    assert 16 / ROUNDS <= ours[1.0].used_s < 1
-    assert found.cost is not None
-    assert found.cost.inside == pytest.approx(0.96)
-    assert (found.cost.recorded_ns, found.cost.untimed_ns) == (50, 700)
-    met = {target.promise: target.met for target in found.targets}
+def with_keys(found: list[Shares], **keys: object) -> Shares:
+    (one,) = [each for each in found if keys.items() <= each.keys.items()]
+    return one
+
+
+def test_figures_recover_what_was_planted(figures: Figures) -> None:
+    size = "0.5 s a pair"
+    for arms, slowed in ((2, SCALED), (7, SCALED), (14, SCALED), (2, WORKING)):
+        ours = with_keys(figures.steps, tool=LOCKSTEP, arms=arms, slowed=slowed, size=size)
+        assert ours.alarms.of == ours.wrong.of == 20
+        assert ours.alarms.count <= 1
+        assert ours.wrong.count == 0
+        assert ours.found["10 % slower"].value == 1
+    assert {each.keys["load"] for each in figures.places} == {"quiet", "bursty"}
+    assert {(each.keys["arms"], each.keys["size"]) for each in figures.intervals} == {
+        (arms, f"{rounds} rounds") for arms in (2, 7, 14) for rounds in (32, 128)
+    }
+    spun = with_keys(figures.spins, tool=LOCKSTEP, size="0.1 s a pair")
+    assert spun.found["5 % slower"].value > 0.9
+    assert figures.cost is not None
+    assert figures.cost.inside == pytest.approx(0.96)
+    assert (figures.cost.recorded_ns, figures.cost.untimed_ns) == (50, 700)
+    met = {target.promise: target.met for target in figures.targets}
     assert met["No slower program is called faster, or the same despite exceeding the margin"]
-    assert met["A program that is 5 % slower is detected in at least 95 % of trials of 1 s"]
-    assert met["A program that is 2 % slower is detected in at least 90 % of trials of 4 s"]
     assert met["At least 85 % of the measuring time is spent in steps"]
     assert not met["The report of 10,000 cells is rebuilt within 10 s and takes at most 20 MB"]
     assert met["A browser shows the report of 10,000 cells within 2 s"]
 
 
-def test_a_detector_that_is_wrong_misses_them() -> None:
+def test_a_detector_that_is_wrong_misses_its_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that are called identical and are not: every alarm is counted."""
-    found = compute(rows(noise=0.005, truth=1.05), seconds=1.0)
-    alarms = [target for target in found.targets if target.promise.startswith("Identical")]
-    assert len(alarms) == 1
-    assert not any(target.met for target in alarms)
-    covers = [target for target in found.targets if "holds the true ratio" in target.promise]
-    assert not any(target.met for target in covers)
-    assert all(target.measured.startswith("0 of ") for target in covers)
+    monkeypatch.setattr("bench.trials.selftest.detector_figures.SECONDS", ())
+    monkeypatch.setattr("bench.trials.selftest.equal_arms.ROUNDS", ())
+    monkeypatch.setattr("bench.trials.selftest.equal_arms.ARMS", (14,))
+    found = compute([], measured(truth=1.1), SECONDS, count=20)
+    (alarms,) = [target for target in found.targets if "called different" in target.promise]
+    assert not alarms.met
+    assert int(alarms.measured.split()[0]) >= 20, "all blocks of fourteen arms"
+    (holds,) = [target for target in found.targets if "holds 1" in target.promise]
+    assert not holds.met
 
 
-def test_too_few_trials_prove_nothing() -> None:
-    few = [row for row in rows(noise=0.01) if row["kind"] != "own" or row["number"] == 0]
-    alarms = [t for t in compute(few, 1.0).targets if t.promise.startswith("Identical")]
-    assert not any(target.met for target in alarms), "the upper bound is above 2 %"
-
-
-def test_peers_are_counted_by_their_own_rule() -> None:
-    found = compute(rows(noise=0.01), seconds=1.0)
-    (other,) = [d for d in found.detectors if d.tool == "other" and d.pattern == ALL]
+def test_peers_are_counted_by_their_own_rule(figures: Figures) -> None:
+    other = with_keys(figures.spins, tool="other")
     assert other.alarms == Rate(3, 10)
     assert other.found == {"5 % slower": Rate(5, 10)}
-    assert other.wrong == 1
-    assert other.used_s == pytest.approx(0.9)
-    assert found.errors == {"other": 1}
+    assert other.wrong == Rate(1, 10)
+    assert other.used_s == pytest.approx(0.09)
+    step = with_keys(figures.steps, tool="other", size="0.5 s a pair")
+    assert step.found == {"5 % slower": Rate(2, 2)}
+    assert figures.errors == {"other": 1}
 
 
-def test_a_trial_stops_where_the_engine_would() -> None:
-    rng = np.random.default_rng(0)
-    large = replay([0.5 + 0.01 * rng.standard_normal(ROUNDS) for _ in range(LAUNCHES)])
-    assert (large.word, large.rounds) == ("slower", 16 * LAUNCHES)
-    assert large.whole.rounds == ROUNDS * LAUNCHES
-    hopeless = replay([0.5 * rng.standard_normal(ROUNDS)])
-    assert (hopeless.word, hopeless.rounds) == ("undecided", ROUNDS)
-    assert trial_verdicts.trials([own("p", 0, 0, noise=0.1)], LAUNCHES)[TWIN] == [], (
-        "too few processes"
-    )
-
-
-def test_pages_are_made_of_stored_rows(tmp_path: Path) -> None:
+def test_pages_are_made_of_stored_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.trials.selftest.detector_figures.SECONDS", ())
+    monkeypatch.setattr("bench.trials.selftest.equal_arms.ROUNDS", (16,))
+    monkeypatch.setattr("bench.trials.selftest.equal_arms.ARMS", (7,))
     folder = tmp_path / "selftest"
     folder.mkdir()
     manifest = {
         "started_at": "2026-11-21T14:10:05+00:00",
-        "settings": {"processes": 4, "trials": 12, "seconds": 1.0},
+        "settings": {"processes": 4, "trials": 12, "seconds": SECONDS},
         "iterations": 1000,
         "unavailable": {"absent": HOSTILE},
         "host": {"cpu": HOSTILE, "usable_cores": 2},
         "git": {"commit": "0123abc", "dirty": False},
     }
-    text = "".join(f"{json.dumps(row)}\n" for row in rows(noise=0.01))
-    (folder / trial_rows.TRIALS).write_text(text)
+    (folder / trial_rows.TRIALS).write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
+    measured().to_parquet(folder / trial_rows.SAMPLES)
     trial_rows.close(folder, manifest)
     page, found = build(folder)
     before = page.read_bytes(), (folder / "report.md").read_bytes()
@@ -169,19 +192,24 @@ def test_pages_are_made_of_stored_rows(tmp_path: Path) -> None:
     assert "<script>" not in markdown
     assert "30.0 % (10.8 to 60.3)" in markdown
     tables = [line for line in markdown.splitlines() if line.startswith("|")]
-    assert len(tables) > 20
+    assert len(tables) > 15
     blocks = markdown.split("\n\n")
     for block in blocks:
         widths = {line.replace("\\|", "").count("|") for line in block.splitlines() if "|" in line}
         assert len(widths) <= 1, block
     stored = json.loads((folder / "figures.json").read_text())
-    assert len(stored["detectors"]) == len(found.detectors)
+    assert len(stored["steps"]) == len(found.steps)
     assert (folder / "detectors.svg").exists()
-    for file in (trial_rows.TRIALS, trial_results.SELFTEST_MANIFEST):
+    for file in (trial_rows.SAMPLES, trial_rows.TRIALS, trial_results.SELFTEST_MANIFEST):
         path = folder / file
-        path.write_bytes(path.read_bytes()[:-1])
+        text = path.read_bytes()
+        path.write_bytes(text[:-1])
         with pytest.raises(trial_rows.DamagedError, match=file):
             build(folder)
+        path.write_bytes(text)
+    (folder / trial_results.SELFTEST_MANIFEST).write_bytes(files.sealed('{"started_at": ""}'))
+    with pytest.raises(trial_rows.DamagedError, match="by an earlier version"):
+        build(folder)
 
 
 @pytest.mark.slow
@@ -201,16 +229,15 @@ def test_a_whole_session(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "self-test: reports/r/report.html" in done.stdout
-    manifest, stored = trial_rows.read(tmp_path / "reports" / "r")
+    manifest, stored, samples = trial_rows.read(tmp_path / "reports" / "r")
     assert manifest["settings"]["patterns"] == ["stepping"]
-    trials = [row for row in stored if row["kind"] == "own"]
-    assert [(row["pattern"], row["number"]) for row in trials] == [("stepping", 0)]
-    for row in trials:
-        assert {arm: len(values) for arm, values in row["log_ratios"].items()} == dict.fromkeys(
-            SLOWDOWNS, ROUNDS
-        )
+    for row in (row for row in stored if row["kind"] == "own"):
         assert 0 < row["inside_s"] < row["wall_s"]
-    assert sum(row["kind"] == "overhead" for row in stored) == 1
+    assert set(samples["load"]) == {"stepping"}
+    arms = samples.groupby("block")["arm"].unique().map(set)
+    assert arms.to_dict() == {SPIN: set(SPINNING), STEPS[0].name: set(STEPPING)}
+    assert samples.groupby("block")["round"].nunique().min() >= 16
+    assert sum(row["kind"] == "overhead" for row in stored) == 2
     assert [row["cells"] for row in stored if row["kind"] == "report"] == [320]
 
 
@@ -221,7 +248,6 @@ def test_a_whole_session(tmp_path: Path) -> None:
         (("--peer", "stopwatch"), "unknown 'stopwatch'"),
         (("--again", "nowhere"), "nowhere is not a self-test"),
         (("--run", "a/b"), "'a/b' is not a plain name"),
-        (("--processes", "6"), "6 is not a multiple of 4"),
     ],
 )
 def test_bad_input_is_refused(

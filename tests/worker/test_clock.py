@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from itertools import pairwise
+from itertools import islice, pairwise
+from random import Random
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +13,14 @@ import pytest
 
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.time.clock import Arm, measure, steps_per_span
-from bench.worker.time.turn_order import balanced_orders
+from bench.worker.time.turn_order import REENTRY, Orders, balanced_orders
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 9])
 def test_positions_and_predecessors_are_balanced(size):
     arms = [f"arm{index}" for index in range(size)]
     rounds = size * (1 if size % 2 == 0 else 2)
-    orders = list(balanced_orders(arms, rounds, seed=1))
+    orders = list(islice(balanced_orders(arms, Random(1)), rounds))
     assert len(orders) == rounds
     assert all(sorted(order) == arms for order in orders)
     positions = Counter((arm, place) for order in orders for place, arm in enumerate(order))
@@ -30,12 +32,26 @@ def test_positions_and_predecessors_are_balanced(size):
         assert len(neighbours) == size * (size - 1)
 
 
-def test_orders_stop_in_the_middle_of_a_square_and_depend_on_the_seed():
+def test_orders_depend_on_the_seed():
     arms = list("abcdef")
-    orders = list(balanced_orders(arms, 8, seed=1))
+    orders = list(islice(Orders(arms, seed=1), 8))
     assert len(orders) == 8
-    assert orders == list(balanced_orders(arms, 8, seed=1))
-    assert orders != list(balanced_orders(arms, 8, seed=2))
+    assert orders == list(islice(Orders(arms, seed=1), 8))
+    assert orders != list(islice(Orders(arms, seed=2), 8))
+
+
+def test_arms_that_left_come_back_now_and_then():
+    orders = Orders(list("abcdef"), seed=1)
+    assert all(len(order) == 6 for order in islice(orders, 20))
+    orders.keep(["a", "f", "unknown"])
+    assert [sorted(next(orders)) for _ in range(20, 32)] == [
+        list("abcdef" if number % REENTRY == 0 else "af") for number in range(21, 33)
+    ]
+
+
+def until(rounds):
+    """Go on with all arms for so many rounds."""
+    return lambda turns: [] if turns[-1]["round"] + 1 == rounds else None
 
 
 def arm(name, function=lambda x, _: (x + 1, x.sum())):
@@ -54,7 +70,7 @@ def test_energy_is_that_of_the_turns_alone():
         return read[-1] if len(read) < 6 else None  # it fails during the last turn
 
     with CompilationLog() as log:
-        rows, _ = measure(arms, 2, 5, 0, log, lambda _: True, used=used)
+        rows, _ = measure(arms, 5, 0, log, until(2), used=used)
     assert len(read) == 6
     assert [row.get("energy", {}).get("joules") for row in rows] == [1.0, 2.0, 4.0, None]
 
@@ -67,10 +83,10 @@ def test_every_arm_takes_one_turn_a_round_with_the_same_steps():
 
     def after_round(turns):
         done.append(len(turns))
-        return True
+        return until(4)(turns)
 
     with CompilationLog() as log:
-        rows, compiled = measure(arms, 4, 5, 0, log, after_round)
+        rows, compiled = measure(arms, 5, 0, log, after_round)
     assert compiled == {}
     assert done == [2, 4, 6, 8]
     assert Counter(row["arm"] for row in rows) == {"a": 4, "b": 4}
@@ -84,11 +100,20 @@ def test_every_arm_takes_one_turn_a_round_with_the_same_steps():
     assert {row["latency_steps"] for row in rows} == {1}
 
 
-def test_rounds_end_when_they_are_enough():
+def test_a_span_of_one_step_is_its_own_latency():
     arms = [arm("a"), arm("b")]
     with CompilationLog() as log:
-        rows, _ = measure(arms, 100, 1, 0, log, lambda turns: len(turns) < 6)
-    assert len(rows) == 6
+        rows, _ = measure(arms, 1, 0, log, until(3))
+    assert {(row["steps"], row["latency_steps"], row["latency_ns"]) for row in rows} == {(1, 0, 0)}
+    assert [each.steps for each in arms] == [2 * 3] * 2
+
+
+def test_arms_leave_and_rounds_end_when_they_are_told():
+    arms = [arm("a"), arm("b"), arm("c")]
+    answers = iter([None, ["a", "c"], None, []])
+    with CompilationLog() as log:
+        rows, _ = measure(arms, 1, 0, log, lambda _: next(answers))
+    assert Counter(row["arm"] for row in rows) == {"a": 4, "b": 2, "c": 4}
 
 
 def test_compiling_inside_a_round_is_noticed():
@@ -101,9 +126,9 @@ def test_compiling_inside_a_round_is_noticed():
     steady, growing = arm("steady"), Arm("growing", Growing().step, jnp.zeros(2), None)
     steady.run(1)
     with CompilationLog() as log:
-        _, compiled = measure([steady, growing], 2, 1, 0, log, lambda _: True)
+        _, compiled = measure([steady, growing], 1, 0, log, until(2))
     assert set(compiled) == {"growing"}
-    assert compiled["growing"] >= 6
+    assert compiled["growing"] >= 4
 
 
 class Clockwork:
@@ -150,3 +175,11 @@ def test_a_state_with_a_random_key_can_be_timed():
     arm = Arm("A", step, jax.random.key(0), jnp.ones(4))
     assert arm.run(2) > 0
     assert arm.run(2, wait_each=True) > 0
+
+
+def test_a_step_cannot_replace_the_clock_that_judges_it(monkeypatch):
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: 0)
+    arm = Arm(
+        "liar", jax.jit(lambda state, batch: (state + 1, batch)), jnp.zeros(()), jnp.zeros(())
+    )
+    assert arm.run(1) > 0

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from bench.contract.logical_axes import path_of
-from bench.contract.placement import shapes_of_params
-from bench.contract.workloads import gpt2, mlp, vae
+from bench.contract.logical_axes import TENSOR_PARALLEL, partition_specs, path_of
+from bench.contract.placement import fsdp_specs, shapes_of_params
+from bench.contract.workloads import gpt2, mlp, moe, vae
 from bench.records.mesh import MeshShape
 from bench.worker.file_loader import implementation_files, load
 from bench.worker.meshes import make_mesh
@@ -142,7 +142,8 @@ def test_zero1_returns_what_it_gathers_and_fsdp_does_not():
         assert {one.returned for one in gathered} == {returned}
 
 
-IMPLEMENTATIONS = {name: load(path) for name, path in implementation_files([]).items()}
+MODULES = {name: load(path) for name, path in implementation_files([]).items()}
+IMPLEMENTATIONS = {name: one for name, one in MODULES.items() if not hasattr(one, "FOREIGN")}
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ class Found:
     def over(self, kind, groups):
         return sorted(
             c.bytes for c in self.collectives for _ in range(c.count)
-            if c.kind == kind and c.groups == groups
+            if c.kind == kind and set(c.groups) == set(groups)
         )  # fmt: skip
 
     @property
@@ -191,7 +192,7 @@ def run(name, problem, mesh, dtypes=frozenset({"f32"})):
 
 
 def small_mlp(precision="fp32", microbatches=1):
-    return replace(mlp.problem(mlp.tiny(), 8, precision), microbatches=microbatches)
+    return replace(mlp.problem(mlp.SIZES["tiny"](), 8, precision), microbatches=microbatches)
 
 
 def small_gpt2(*, layers=2, heads=8, remat=False, microbatches=1):
@@ -234,7 +235,7 @@ def test_float16_gradients_are_reduced_in_float32_unless_the_compiler_decides():
 @pytest.mark.parametrize("name", [*REPLICATED, "shard_map_bucketed"])
 def test_data_parallelism_reduces_every_models_gradients(name, model, mesh):
     if model == "vae":
-        found = run(name, vae.problem(vae.tiny(), 8, "fp32"), mesh)
+        found = run(name, vae.problem(vae.SIZES["tiny"](), 8, "fp32"), mesh)
     else:
         found = run(name, small_gpt2(remat=model == "gpt2 remat"), mesh)
     twice = TOKEN_TABLE if model != "vae" and name in USED_TWICE else 0
@@ -265,6 +266,31 @@ def test_microbatches_are_reduced_one_by_one_within_their_backward_passes():
 def test_zero1_communicates_once_for_all_microbatches():
     found = run("zero1", small_mlp(microbatches=4), "data=2")
     assert sum(found.of("reduce-scatter")) == sum(found.of("all-gather")) == found.parameter_bytes
+
+
+def test_zero2_scatters_every_microbatch_and_gathers_once():
+    found = run("zero2", small_mlp(microbatches=4), "data=2")
+    assert sum(found.of("reduce-scatter")) == 4 * found.parameter_bytes
+    assert sum(found.of("all-gather")) == found.parameter_bytes
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        "data=2,fsdp=4",
+        *(pytest.param(mesh, marks=pytest.mark.slow) for mesh in ("data=1", "data=8", "fsdp=4")),
+    ],
+)
+def test_a_hierarchical_reduction_moves_a_part_between_hosts(mesh):
+    sizes = dict(MeshShape.parse(mesh).axes)
+    inner = "fsdp" if "fsdp" in sizes else "data"
+    found = run("hierarchical_shard_map", small_mlp(), mesh)
+    padded = found.parameter_bytes + 4 + -(found.parameter_bytes + 4) % (4 * sizes[inner])
+    if sizes[inner] > 1:
+        assert found.over("reduce-scatter", groups(mesh, inner)) == [padded]
+        assert found.over("all-gather", groups(mesh, inner)) == [padded]
+    between = [padded // sizes["fsdp"]] if len(sizes) > 1 else []
+    assert found.of("all-reduce") == between
 
 
 def test_fsdp_scatters_the_gradients_of_every_microbatch():
@@ -445,3 +471,107 @@ def test_pipelines_hand_on_a_microbatch_a_tick(name, ticks, mesh):
     assert 0.5 * ends <= of_ends <= ends + 4, "half of them, where `model` divides the vocabulary"
     blocks = sum(found.over("all-reduce", groups(mesh, "data")))
     assert 0 < blocks <= (found.parameter_bytes - ends) / 2
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        "data=2,fsdp=2,model=2",
+        *(
+            pytest.param(mesh, marks=pytest.mark.slow)
+            for mesh in ("data=1,model=1", "fsdp=2,model=1", "data=4,model=2", "fsdp=2,model=4")
+        ),
+    ],
+)
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_shards_of_layers_are_gathered_over_one_axis_and_used_over_another(by_hand, mesh):
+    sizes = dict(MeshShape.parse(mesh).axes)
+    problem, data, ways = small_gpt2(), sizes.get("data", 1), sizes["model"]
+    step_mesh = make_mesh(MeshShape.parse(mesh))
+    over = "fsdp" if sizes.get("fsdp", 1) > 1 else "data"
+    found = run(f"fsdp_tensor_parallel_{'shard_map' if by_hand else 'spmd'}", problem, mesh)
+    if sizes[over] > 1:
+        # Each device's shard of a layer, if it is sharded once more.
+        layers = partition_specs(problem, shapes_of_params(problem), TENSOR_PARALLEL, step_mesh)
+        specs = jax.tree.leaves(fsdp_specs(problem, step_mesh, over, layers))
+        leaves = zip(specs, jax.tree.leaves(shapes_of_params(problem)), strict=True)
+        part = sum(4 * x.size // (ways if "model" in s else 1) for s, x in leaves if over in s)
+        gathered = sum(found.over("all-gather", groups(mesh, over)))
+        assert part <= gathered <= 2 * part if by_hand else gathered == part
+        assert sum(found.over("reduce-scatter", groups(mesh, over))) == (part if by_hand else 0)
+    if ways > 1:
+        activations = 4 * (8 // data // sizes.get("fsdp", 1)) * 16 * 16
+        summed = sum(c for c in found.over("all-reduce", groups(mesh, "model")) if c >= activations)
+        assert summed >= (4 * 2 + 2) * activations
+
+
+@pytest.mark.parametrize(
+    ("data", "ways"),
+    [(2, 4), *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((1, 1), (1, 2), (1, 8)))],
+)
+@pytest.mark.parametrize("name", ["context_ring", "context_gathered", "context_ulysses"])
+def test_attention_over_a_divided_sequence_moves_what_theory_says(name, data, ways):
+    layers, length, width = 2, 32, 16
+    config = gpt2.Config(layers, heads=8, width=width, context=length, vocabulary=256)
+    mesh = f"data={data},context={ways}"
+    found = run(name, gpt2.problem(config, 8, "fp32"), mesh)
+    own = 4 * (8 // data) * (length // ways) * width
+    # Of two devices, both passes move the same keys and values, and XLA moves them once.
+    ring = 6 * (ways - 1) + 2 if ways > 2 else 6
+    expected = {
+        "context_ring": {"collective-permute": [own] * layers * ring},
+        "context_gathered": {
+            kind: [own * ways] * 2 * layers for kind in ("all-gather", "reduce-scatter")
+        },
+        "context_ulysses": {"all-to-all": sorted([own, own, 3 * own, 3 * own] * layers)},
+    }[name]
+    if ways > 1:
+        assert {kind: found.of(kind) for kind in expected} == expected
+        assert found.kinds == {*expected, "all-reduce"}
+        assert sum(found.of("all-reduce")) == found.parameter_bytes + 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["data=2,pipe=2", "data=1,pipe=4", "data=2,model=2,pipe=2"])
+def test_a_stage_of_1f1b_hands_activations_on_and_gradients_back_in_every_tick(mesh):
+    sizes, count = dict(MeshShape.parse(mesh).axes), 4
+    problem = small_gpt2(layers=4, heads=2, microbatches=count)
+    found = run("pipeline_1f1b", problem, mesh)
+    activations = 4 * (8 // sizes["data"] // count) * 16 * 16
+    ticks = count + 2 * (sizes["pipe"] - 1)
+    assert found.of("collective-permute") == [activations] * 2 * ticks
+    assert found.kinds == {"collective-permute", "all-reduce"}
+    ends = sum(found.over("all-reduce", groups(mesh, "data", "pipe")))
+    assert 0 < ends < found.parameter_bytes / 2
+
+
+@pytest.mark.parametrize(
+    ("data", "ways"),
+    [(2, 4), *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((1, 1), (1, 2), (1, 8)))],
+)
+@pytest.mark.parametrize(
+    "name", ["expert_all_to_all", "expert_tensor_parallel", "expert_replicated"]
+)
+def test_tokens_go_to_experts_or_experts_to_tokens(name, data, ways):
+    config, mesh = moe.SIZES["tiny"](), f"data={data},expert={ways}"
+    problem = moe.problem(config, 8, "fp32")
+    found = run(name, problem, mesh)
+    slots = moe.CHOICES * config.context // config.experts * config.experts
+    own = 4 * (8 // data // ways) * slots * config.width
+    moved = {
+        "expert_all_to_all": {"all-to-all": [own] * 4},
+        "expert_tensor_parallel": {
+            kind: [own * ways] * 2 for kind in ("all-gather", "reduce-scatter")
+        },
+        "expert_replicated": {},
+    }[name]
+    if ways > 1:
+        assert {kind: found.of(kind) for kind in moved} == moved
+        assert found.kinds == {*moved, "all-reduce"}
+        of_experts = 2 * 4 * config.experts * config.width * 4 * config.width
+        whole = found.parameter_bytes - (of_experts if moved else 0)
+        over_all = found.over("all-reduce", groups(mesh, "data", "expert"))
+        # The loss goes along; clipping adds one number for each sum of squares.
+        assert whole < sum(over_all) <= whole + 4 * 4
+        if moved and data > 1:
+            assert sum(found.over("all-reduce", groups(mesh, "data"))) == of_experts // ways

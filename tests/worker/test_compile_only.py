@@ -24,12 +24,22 @@ MESHES = {
     "tensor_parallel_shard_map": "data=2,model=2",
     "tensor_parallel_spmd": "data=2,model=2",
     "tensor_parallel_spmd_activations": "data=2,model=2",
-    "pipeline_gpipe": "data=2,pipe=2",
-    "pipeline_interleaved": "data=2,pipe=2",
+    **dict.fromkeys(
+        ("fsdp_tensor_parallel_shard_map", "fsdp_tensor_parallel_spmd"), "data=2,fsdp=2,model=2"
+    ),
+    **dict.fromkeys(("pipeline_gpipe", "pipeline_interleaved", "pipeline_1f1b"), "data=2,pipe=2"),
+    **dict.fromkeys(("context_gathered", "context_ring", "context_ulysses"), "data=2,context=2"),
+    **dict.fromkeys(
+        ("expert_all_to_all", "expert_replicated", "expert_tensor_parallel"), "data=2,expert=2"
+    ),
 }
 """Of implementations that are for others than `data=4`."""
 
-ALL = sorted(implementation_files([]).keys() - {"python_loop"})
+ALL = sorted(
+    name
+    for name, path in implementation_files([]).items()
+    if name != "python_loop" and path.parent.name != "foreign"
+)
 EACH_WAY = ("explicit_sharding", "nnx_jit_cached", "pmap", "fsdp_shard_map", "tensor_parallel_spmd")
 """One of each way to say how arrays are divided; `slow` tries all implementations."""
 
@@ -87,12 +97,11 @@ def test_nothing_need_run(implementation):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "implementation", sorted(implementation_files([]).keys() - {"python_loop"})
-)
+@pytest.mark.parametrize("implementation", ALL)
 def test_nothing_need_run_for_a_transformer(implementation):
     mesh = MESHES.get(implementation, "data=4")
-    check_equal(request(implementation, mesh, "gpt2", "deep", 8))
+    workload = ("moe", "tiny") if "expert" in mesh else ("gpt2", "deep")
+    check_equal(request(implementation, mesh, *workload, 8))
 
 
 def test_the_readmes_example_is_read(tmp_path):

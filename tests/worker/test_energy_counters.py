@@ -155,12 +155,8 @@ def test_boards_are_those_that_the_devices_are(monkeypatch, shown, names):
 @pytest.mark.parametrize(
     ("planted", "shown", "reason"),
     [
-        (nvml([1], fails="nvmlInit"), "", "NVML: Not Supported"),
-        (
-            nvml([1], fails="nvmlDeviceGetTotalEnergyConsumption"),
-            "",
-            "no energy of NVIDIA H100: Not Supported",
-        ),
+        (nvml([1], fails="nvmlInit"), "", "NVML shows no energy of the GPUs: Not Supported"),
+        (nvml([1], fails="nvmlDeviceGetTotalEnergyConsumption"), "", "no energy of the GPUs: Not"),
         (nvml([1]), "MIG-4", "a part of a board"),
         (nvml([1, 2], ["A", "B"]), "", "set CUDA_DEVICE_ORDER=PCI_BUS_ID to make them agree"),
     ],
@@ -282,14 +278,14 @@ def test_turns_that_are_too_short_for_the_counter_have_no_figure(tmp_path):
     run, found = counted(tmp_path, 2.1)
     assert found.cells["joules_per_step"].isna().all()
     assert "unknown for 2 cells, whose turns are too short" in energy_sentences.sentence(found)
-    assert cell_columns.energy(list(cell_columns.rows(found, run.manifest).values())) is None
+    assert not cell_columns.energy(list(cell_columns.rows(found, run.manifest).values()))
 
 
 def test_where_no_counter_tells_one_line_says_why(tmp_path):
     run, found = counted(tmp_path, 0.0, reason="no counter here")
     assert found.cells["watts"].isna().all()
     assert energy_sentences.sentence(found) == "unknown: no counter here"
-    assert cell_columns.energy(list(cell_columns.rows(found, run.manifest).values())) is None
+    assert not cell_columns.energy(list(cell_columns.rows(found, run.manifest).values()))
     assert ("Energy", "unknown: no counter here") in run_environment.environment(
         run.manifest, energy_sentences.sentence(found)
     )

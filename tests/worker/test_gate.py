@@ -23,9 +23,10 @@ from bench.contract.placement import (
 from bench.contract.workloads import linear, mlp
 from bench.records.mesh import MeshShape
 from bench.worker.meshes import make_mesh
+from bench.worker.prove.exact_arithmetic import rounding
 from bench.worker.prove.failures import WrongStepError, why_unsupported
-from bench.worker.prove.gate import OWN, SGD, Gate, rounding
-from bench.worker.prove.replica_drift import find_drift
+from bench.worker.prove.gate import OWN, SGD, TIMED_SGD, Gate
+from bench.worker.prove.replica_drift import NONE, find_drift
 from bench.worker.prove.trajectory import build_step, state_and_loss
 from implementations import python_loop
 
@@ -55,6 +56,15 @@ def make_gate(workload, mesh, programs, precision="fp32", change=lambda problem:
     with jax.enable_x64(True):
         exact = change(workload.problem(config, 8, "fp64"))
     return Gate(timed, exact, mesh, mesh.shape["data"], precision, programs)
+
+
+def proved_as_timed(gate, implementation, problem, mesh):
+    """The check of the program that is timed, and the state that it leaves."""
+
+    def build():
+        return implementation.build(problem, mesh)
+
+    return gate.prove_timed(build(), build)
 
 
 def data_parallel(step_of, *, check_vma=True):
@@ -128,8 +138,8 @@ def shard_0(x):
 def test_right_step_passes_all_three_trajectories(gate, mesh):
     right = data_parallel(reduced_by(mean, mean), check_vma=False)
     checks = gate.prove_exact(right)
-    timed_problem = mlp.problem(mlp.tiny(), 8, "fp32")
-    check, _ = gate.prove_timed(right.build(timed_problem, mesh))
+    timed_problem = mlp.problem(mlp.SIZES["tiny"](), 8, "fp32")
+    check, _ = proved_as_timed(gate, right, timed_problem, mesh)
     assert [c["name"] for c in [*checks, check]] == ["fp64 sgd", "fp64 optimizer", "as timed"]
     assert checks[0]["update_error"] < 1e-12
     assert checks[0]["update_tolerance"] == pytest.approx(2.0**-26)
@@ -281,11 +291,11 @@ def test_wrong_only_as_timed_is_caught(gate, mesh):
 
     wrong = data_parallel(step_of, check_vma=False)
     gate.prove_exact(wrong)
-    timed_problem = mlp.problem(mlp.tiny(), 8, "fp32")
+    timed_problem = mlp.problem(mlp.SIZES["tiny"](), 8, "fp32")
     with pytest.raises(
         WrongStepError, match="the step is right in float64, but not as it would be timed"
     ):
-        gate.prove_timed(wrong.build(timed_problem, mesh))
+        proved_as_timed(gate, wrong, timed_problem, mesh)
 
 
 def test_a_loss_must_be_a_scalar(gate):
@@ -371,14 +381,14 @@ def test_gradients_that_underflow_are_refused(mesh, programs, precision, holds):
     gate = make_gate(mlp, mesh, programs, precision, faint)
     right = data_parallel(reduced_by(mean, mean), check_vma=False)
     gate.prove_exact(right)
-    timed = right.build(faint(mlp.problem(mlp.tiny(), 8, precision)), mesh)
+    timed = faint(mlp.problem(mlp.SIZES["tiny"](), 8, precision))
     if holds:
-        gate.prove_timed(timed)
+        proved_as_timed(gate, right, timed, mesh)
     else:
         with pytest.raises(
             WrongStepError, match="the step is right in float64, but not as it would be timed"
         ):
-            gate.prove_timed(timed)
+            proved_as_timed(gate, right, timed, mesh)
 
 
 def test_drift_is_found_bit_by_bit(mesh):
@@ -388,8 +398,8 @@ def test_drift_is_found_bit_by_bit(mesh):
     values = [same, same, next_up, same]
     shards = [jax.device_put(v, d) for v, d in zip(values, mesh.devices.flat, strict=True)]
     array = jax.make_array_from_single_device_arrays((), sharding, shards)
-    assert "w is not the same on device 0 and device 2" in find_drift({"w": array})
-    assert find_drift({"w": jax.device_put(same, sharding)}) == ""
+    assert "w is not the same on device 0 and device 2" in find_drift({"w": array}).where
+    assert find_drift({"w": jax.device_put(same, sharding)}) == NONE
 
 
 def test_gate_leaves_the_process_in_float32(gate):
@@ -434,7 +444,7 @@ def test_what_is_built_must_be_a_step(mesh, returned):
             return returned
 
     with pytest.raises(WrongStepError, match=f"build returns a {type(returned).__name__}, not"):
-        build_step(Odd, linear.problem(linear.tiny(), 8, "fp32"), mesh)
+        build_step(Odd, linear.problem(linear.SIZES["tiny"](), 8, "fp32"), mesh)
 
 
 def test_what_a_step_returns_must_be_a_pair():
@@ -447,7 +457,7 @@ def test_what_a_step_returns_must_be_a_pair():
 
 @pytest.mark.parametrize("answer", [False, True, 5, "", "  "])
 def test_an_answer_that_is_no_reason_is_refused(mesh, answer):
-    problem = linear.problem(linear.tiny(), 8, "fp32")
+    problem = linear.problem(linear.SIZES["tiny"](), 8, "fp32")
 
     @dataclass
     class Answers:
@@ -527,3 +537,108 @@ def test_microbatches_that_are_summed_are_not_taken_for_shards(mesh, programs):
     )
     with pytest.raises(WrongStepError, match="they are summed over the microbatches and not"):
         gate.prove_exact(wrong)
+
+
+def in_float32(change):
+    """A step whose gradients are changed where they are float32 alone."""
+
+    def reduce_grads(grads):
+        def changed(leaf):
+            return change(leaf).astype(leaf.dtype) if leaf.dtype == jnp.float32 else leaf
+
+        return jax.tree.map(changed, mean(grads))
+
+    return data_parallel(reduced_by(mean, reduce_grads), check_vma=False)
+
+
+def noise(leaf):
+    return leaf * (1 + 1e-3 * jax.random.normal(jax.random.key(0), leaf.shape))
+
+
+@pytest.mark.parametrize(
+    ("change", "diagnosis"),
+    [
+        (lambda leaf: leaf.astype(jnp.bfloat16), "computed in bf16"),
+        (noise, "right in float64, but not as it would be timed|computed in bf16"),
+        (
+            lambda leaf: leaf * DEVICES,
+            "4 times what they should be: they are summed over the shards",
+        ),
+        (jnp.sign, "the step is right in float64, but not as it would be timed"),
+    ],
+)
+def test_faults_of_float32_alone_are_caught_under_sgd(gate, change, diagnosis):
+    wrong = in_float32(change)
+    gate.prove_exact(wrong)
+    with pytest.raises(WrongStepError, match=diagnosis):
+        gate.prove_rounding(wrong)
+
+
+def test_rounding_within_the_optimizer_is_caught_as_timed(gate, mesh):
+    """Under SGD the gradients are right: only AdamW's moments are made of coarse ones."""
+
+    def coarse(leaf):
+        return leaf.astype(jnp.bfloat16).astype(leaf.dtype) if leaf.dtype == jnp.float32 else leaf
+
+    def step_of(problem, loss_fn):
+        inner = problem.optimizer
+        stateless = isinstance(inner.init(jnp.zeros(1))[0], optax.EmptyState)
+
+        def update(grads, opt_state, params):
+            used = grads if stateless else jax.tree.map(coarse, grads)
+            return inner.update(used, opt_state, params)
+
+        changed = replace(problem, optimizer=optax.GradientTransformation(inner.init, update))
+        return reduced_by(mean, mean)(changed, loss_fn)
+
+    wrong = data_parallel(step_of, check_vma=False)
+    gate.prove_exact(wrong)
+    gate.prove_rounding(wrong)
+    with pytest.raises(WrongStepError, match="computed in bf16"):
+        proved_as_timed(gate, wrong, mlp.problem(mlp.SIZES["tiny"](), 8, "fp32"), mesh)
+
+
+def ring(x):
+    """The mean by a ring, which adds in another order on every device."""
+    neighbours = [(index, (index + 1) % DEVICES) for index in range(DEVICES)]
+    total = part = x
+    for _ in range(DEVICES - 1):
+        part = jax.lax.ppermute(part, "data", neighbours)
+        total = total + part
+    return total / DEVICES
+
+
+def test_replicas_may_differ_by_rounding(gate, mesh):
+    right = data_parallel(
+        reduced_by(ring, lambda grads: jax.tree.map(ring, grads)), check_vma=False
+    )
+    timed = mlp.problem(mlp.SIZES["tiny"](), 8, "fp32")
+    checks = [*gate.prove_exact(right), gate.prove_rounding(right)]
+    checks.append(proved_as_timed(gate, right, timed, mesh)[0])
+    assert 0 < checks[0]["replica_drift"] < 1e-14
+    assert all(check.get("replica_drift", 0.0) < 1e-4 for check in checks)
+
+
+@pytest.mark.parametrize(("precision", "right"), [("bf16", True), ("fp32", False)])
+def test_a_loss_may_have_the_blocks_dtype(mesh, programs, precision, right):
+    gate = make_gate(linear, mesh, programs, precision)
+    coarse = data_parallel(
+        reduced_by(lambda loss: mean(loss).astype(jnp.bfloat16), mean), check_vma=False
+    )
+    if right:
+        gate.prove_exact(coarse)
+        gate.prove_rounding(coarse)
+    else:
+        with pytest.raises(WrongStepError, match="the loss is"):
+            gate.prove_exact(coarse)
+
+
+def test_a_step_that_one_batch_makes_unlucky_is_compared_on_others(gate, monkeypatch):
+    right = data_parallel(reduced_by(mean, mean), check_vma=False)
+    truth = gate.expected(TIMED_SGD)
+    unlucky = truth._replace(tolerance=(0.0, 0.0))
+    monkeypatch.setitem(gate._expected, (TIMED_SGD, False), unlucky)
+    assert gate.prove_rounding(right)["update_tolerance"] > 0
+    monkeypatch.setitem(gate._expected, (TIMED_SGD, True), unlucky)
+    with pytest.raises(WrongStepError, match="timed sgd"):
+        gate.prove_rounding(right)

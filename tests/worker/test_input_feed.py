@@ -32,7 +32,7 @@ needs_grain = pytest.mark.skipif(
     importlib.util.find_spec("grain") is None, reason="grain is not installed: extra `input`"
 )
 
-CONFIG = gpt2.tiny()
+CONFIG = gpt2.SIZES["tiny"]()
 PROBLEM = gpt2.problem(CONFIG, 4, "fp32")
 
 
@@ -45,7 +45,10 @@ def test_arms_are_named_after_what_they_are_compared_with() -> None:
 @pytest.mark.parametrize("way", worker.FEEDS)
 def test_a_feed_gives_batches_in_order_and_makes_as_many_as_it_gives(way: str) -> None:
     made: list[int] = []
-    feed = worker.FEEDS[way](lambda number: made.append(number) or jnp.float32(number))  # type: ignore[func-returns-value]
+    feed = worker.Feed(
+        lambda number: made.append(number) or jnp.float32(number),  # type: ignore[func-returns-value]
+        worker.FEEDS[way],
+    )
     feed.settle()
     ahead = len(made)
     assert ahead == (worker.AHEAD if way == "prefetched" else 0)
@@ -56,7 +59,7 @@ def test_a_feed_gives_batches_in_order_and_makes_as_many_as_it_gives(way: str) -
 
 
 def test_what_a_thread_fails_at_is_raised_where_the_batch_is_asked_for() -> None:
-    feed = worker.Prefetched(lambda number: 1 // (1 - number))
+    feed = worker.Feed(lambda number: 1 // (1 - number), worker.AHEAD)
     feed.take()
     with pytest.raises(ZeroDivisionError):
         feed.take()
@@ -65,7 +68,7 @@ def test_what_a_thread_fails_at_is_raised_where_the_batch_is_asked_for() -> None
 
 def test_no_more_than_the_bound_are_made_ahead() -> None:
     more, made = threading.Semaphore(0), []
-    feed = worker.Prefetched(lambda number: (made.append(number), more.release()))
+    feed = worker.Feed(lambda number: (made.append(number), more.release()), worker.AHEAD)
     feed.settle()
     for _ in range(worker.AHEAD):
         assert more.acquire(timeout=10)
@@ -86,7 +89,7 @@ def counting_step() -> TrainStep:
 
 def test_an_arm_takes_the_next_batch_in_every_step_and_tells_how_long_it_waited() -> None:
     step = counting_step()
-    feed = worker.Loaded(jnp.float32)
+    feed = worker.Feed(jnp.float32, 0)
     arm = worker.FedArm("a+loaded", step.step, step.state, None, way="loaded", feed=feed)
     arm.run(3)
     waits = arm.waits()
@@ -167,8 +170,7 @@ def test_a_span_lasts_until_as_many_batches_are_ahead_as_before_it(wait_each: bo
 
 @needs_grain
 def test_one_process_reads_real_text_in_an_order_that_is_always_the_same() -> None:
-    rows = worker.Rows(0, 4, 4)
-    batches = [worker.pipeline(PROBLEM, rows) for _ in range(2)]
+    batches = [worker.pipeline(PROBLEM, range(4)) for _ in range(2)]
     text = gpt2.text().tobytes()
     for number in (0, 1, 7):
         first, again = (batch(number) for batch in batches)
@@ -186,7 +188,7 @@ def test_processes_read_records_of_their_own() -> None:
             {
                 int(row)
                 for number in range(4 * epochs)
-                for row in worker.pipeline(numbered, worker.Rows(2 * rank, 2 * rank + 2, 4))(number)
+                for row in worker.pipeline(numbered, range(2 * rank, 2 * rank + 2))(number)
             }
             for rank in range(2)
         ]
@@ -195,8 +197,8 @@ def test_processes_read_records_of_their_own() -> None:
 
 @needs_grain
 def test_every_epoch_has_all_records_in_an_order_of_its_own() -> None:
-    numbered = replace(PROBLEM, records=[np.int32(number) for number in range(13)])
-    read = worker.pipeline(numbered, worker.Rows(0, 1, 1))
+    records = [np.int32(number) for number in range(13)]
+    read = worker.pipeline(replace(PROBLEM, records=records, batch_size=1), range(1))
     epochs = [tuple(int(read(13 * epoch + n)[0]) for n in range(13)) for epoch in range(3)]
     assert all(sorted(epoch) == [*range(13)] for epoch in epochs)
     assert len(set(epochs)) == 3
@@ -204,8 +206,8 @@ def test_every_epoch_has_all_records_in_an_order_of_its_own() -> None:
 
 @needs_grain
 def test_a_workload_without_records_has_its_batches_in_their_order() -> None:
-    problem = linear.problem(linear.tiny(), 8, "fp32")
-    read = worker.pipeline(problem, worker.Rows(4, 8, 8))
+    problem = linear.problem(linear.SIZES["tiny"](), 8, "fp32")
+    read = worker.pipeline(problem, range(4, 8))
     for number in (0, 3, worker.DRAWN_BATCHES + 3):
         usual = problem.batch(number % worker.DRAWN_BATCHES)
         jax.tree.map(np.testing.assert_array_equal, read(number), tuple(x[4:] for x in usual))
@@ -215,13 +217,7 @@ def test_rows_of_an_array_are_those_of_its_devices() -> None:
     devices = jax.devices()
     mesh = jax.make_mesh((4, 2), ("data", "model"), devices=devices[:8])
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
-    assert worker.own_rows(jax.device_put(np.zeros((8, 3)), sharding)) == worker.Rows(0, 8, 8)
-
-
-def test_a_process_takes_its_own_share_of_the_records() -> None:
-    numbers = range(8)
-    assert [*numbers[worker.Rows(2, 4, 8).shard]] == [1, 5]
-    assert [*numbers[worker.Rows(0, 8, 8).shard]] == [*numbers]
+    assert worker.own_rows(jax.device_put(np.zeros((8, 3)), sharding)) == range(8)
 
 
 def test_input_is_refused_without_its_package_and_in_a_gate() -> None:

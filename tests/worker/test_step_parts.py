@@ -330,7 +330,7 @@ def test_what_moves_elements_is_told_by_layouts():
 def test_the_update_of_jit_spmd_transposes_and_that_of_shard_map_does_not():
     """What `explain` says of these two, whatever they take here."""
     mesh = make_mesh(MeshShape.parse("data=2"))
-    problem = mlp.problem(mlp.base(), 16, "fp32")
+    problem = mlp.problem(mlp.SIZES["base"](), 16, "fp32")
     moving = {}
     for name in ("jit_spmd", "shard_map_pmean"):
         train_step = load(implementation_files([])[name]).build(problem, mesh)
@@ -375,9 +375,9 @@ def test_a_device_with_four_times_the_work_shows_as_wait_on_its_peer(tmp_path):
     steps = read_steps(
         xspace.read(path.read_bytes(), "planted"), Operations(modules_of(programs), 2), {0: 0, 1: 1}
     )
-    shown = summarize(steps, [0, 1])
-    assert {part["step"] for part in shown.steps} == set(range(6))
-    counted = [part for part in shown.steps if part["step"] in shown.counted]
+    parts, middle, ops = summarize(steps, [0, 1])
+    assert {part["step"] for part in parts} == set(range(6))
+    counted = [part for part in parts if part["step"] in middle]
     spent = {
         device: {
             part: sum(own[f"{part}_ns"] for own in counted if own["device"] == device)
@@ -389,10 +389,10 @@ def test_a_device_with_four_times_the_work_shows_as_wait_on_its_peer(tmp_path):
     assert extra > 0
     assert spent[0]["wait"] < 0.2 * spent[1]["wait"]
     assert spent[1]["wait"] == pytest.approx(extra, rel=0.4)
-    (reduction,) = [op for op in shown.ops if op["category"] == "collective"]
+    (reduction,) = [op for op in ops if op["category"] == "collective"]
     assert reduction["opcode"] == "all-reduce"
     assert reduction["count"] == 1
-    products = [op for op in shown.ops if op["category"] == "matmul"]
+    products = [op for op in ops if op["category"] == "matmul"]
     assert sum(op["count"] for op in products) == pytest.approx((60 + 15) / 2)
 
 

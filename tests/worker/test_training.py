@@ -17,8 +17,8 @@ from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
 from bench.records.mesh import MeshShape
 from bench.worker.meshes import make_mesh
 from bench.worker.phases import training
-from bench.worker.phases.training import fewest_parts, references, train, trained
-from bench.worker.prove.gate import widened
+from bench.worker.phases.training import fewest_parts, references, trained
+from bench.worker.prove.exact_arithmetic import widened
 from bench.worker.prove.trajectory import whole_batch_steps
 from implementations import jit_spmd
 
@@ -101,7 +101,7 @@ def test_what_is_raised_is_the_reason(error, reason):
 def test_what_takes_too_long_ends_early():
     curve = trained(lambda: stepping([2, 1]), lambda _: None, 2, lambda _: None, limit_s=-1)
     assert curve == ([], f"ended after {training.ENOUGH_S:g} s")
-    assert train(stepping([2, 1]), lambda _: None, 2, lambda _: None) == [2.0, 1.0]
+    assert trained(lambda: stepping([2, 1]), lambda _: None, 2, lambda _: None) == ([2.0, 1.0], "")
 
 
 def test_parts_divide_a_batch():

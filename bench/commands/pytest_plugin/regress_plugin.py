@@ -12,7 +12,7 @@ import pytest
 
 from bench.commands.exits import BAD_INPUT, INTERRUPTED
 from bench.commands.pytest_plugin.run_plugin import FRONT, Front
-from bench.plan.options import add_regress_options
+from bench.plan.options import add_options
 from bench.records import store
 
 _CUT_SHORT = {
@@ -26,7 +26,7 @@ _CUT_SHORT = {
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options that a gate has beside those of a run."""
     group = parser.getgroup("lockstep-regress", "Lockstep: gating a change")
-    add_regress_options(group.addoption)
+    add_options(group.addoption, gate=True)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console
 
@@ -22,8 +22,16 @@ class RunEstimates:
         self._history = read_history(REPORTS, engine.catalogue["platform"])
 
     def launch_seconds(self, block: Block, arms: int, launch: int) -> float:
-        """Estimate one launch of a block with this many arms."""
+        """Estimate one launch of a block with this many arms, at least some of them supported."""
         return block_seconds(block, arms, self._engine.plan, self._history, launch)
+
+    def nothing_runs(self, block: Block, arms: Sequence[str]) -> bool:
+        """Tell whether it is known that none of these arms can run the block."""
+        return all(map(self._engine.unsupported.get(block.name, {}).get, arms))
+
+    def why_none(self, block: Block, arms: Sequence[str]) -> str:
+        """Say why nothing of a block will be measured."""
+        return "unsupported" if self.nothing_runs(block, arms) else "stored already"
 
     def missing(self, selected: Mapping[Block, Sequence[str]]) -> dict[Block, list[float]]:
         """Estimate the launches of every block that are not stored yet."""
@@ -31,6 +39,7 @@ class RunEstimates:
             block: [
                 self.launch_seconds(block, len(arms), launch)
                 for launch in range(self._engine.schedule.missing_launches(block, arms))
+                if not self.nothing_runs(block, arms)
             ]
             for block, arms in selected.items()
         }
@@ -41,6 +50,7 @@ def print_plan(
     plan: Plan,
     selected: Mapping[Block, Sequence[str]],
     missing: Mapping[Block, Sequence[float]],
+    why_none: Callable[[Block, Sequence[str]], str],
 ) -> None:
     """Print what would be measured and how long it would take.
 
@@ -49,12 +59,13 @@ def print_plan(
       plan: of the run.
       selected: arms of each block.
       missing: estimated seconds of each block's launches that are not stored yet.
+      why_none: why nothing of a block will be measured.
     """
     alike = len({tuple(arms) for arms in selected.values()}) == 1
     lines: list[tuple[str, str]] = []
     for block, arms in selected.items():
         seconds = sum(missing[block])
-        note = f"about {clock(seconds)}" if seconds else "stored already"
+        note = f"about {clock(seconds)}" if seconds else why_none(block, arms)
         lines.append((f"{block.name}  {note}", ""))
         if not alike:
             lines.append((f"  {', '.join(arms)}", "dim"))
@@ -64,6 +75,8 @@ def print_plan(
         lines.append((f"and each with input {', '.join(plan.worker['inputs'])}", ""))
     if plan.modes:
         lines.append((f"then checkpoints of each: {', '.join(plan.modes)}", ""))
+    if plan.margin_reason:
+        lines.append((f"differences that do not matter: {plan.margin_reason}", ""))
     total = sum(map(sum, missing.values()))
     launches, time = f"{count(plan.launches, 'launch', 'launches')} of", f"about {clock(total)}"
     if plan.budget_s is not None:

@@ -5,31 +5,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
+import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from statistics import median_high
-from types import FrameType
 from typing import Any
 
 import pytest
 from rich.console import Console
 from rich.text import Text
 
-from bench.commands.exits import BAD_INPUT, FAILED
+from bench.commands.exits import BAD_INPUT, FAILED, termination_as_interrupt
+from bench.commands.pytest_plugin.refusals import REFUSED, Ended, message, strange_words
 from bench.commands.pytest_plugin.run_estimates import RunEstimates, print_plan
 from bench.measure.cell_results import Result
-from bench.measure.cluster.follower import TERMINATION, follow
+from bench.measure.cluster.follower import follow
 from bench.measure.cluster.leader import Leader
-from bench.measure.cluster.membership import ClusterError, Membership, membership
+from bench.measure.cluster.membership import Membership, membership
 from bench.measure.engine import Engine, Verdicts
-from bench.measure.hosts import Hosts, ThisHost
-from bench.measure.processes.ask import ChildError
+from bench.measure.hosts import Hosts
 from bench.measure.run_setup import set_up_run, with_config
-from bench.plan.distributed_config import DistributedConfigError
 from bench.plan.estimate import Remaining
 from bench.plan.option_values import BadInput
 from bench.plan.options import add_options, read_options
@@ -44,9 +41,8 @@ from bench.records.statuses import FAILURES, Status
 
 CELLS_FILE = Path(__file__).with_name("cells_test.py")
 BENCHMARK_JSON = "benchmark.json"
-REFUSED = (BadInput, ChildError, ClusterError, DistributedConfigError, store.StoreError)
-"""Errors in the request, or in the place where it is to run."""
-
+SURE = ("verdict", "verdict_low", "verdict_high", "tier", "behind_low", "behind_high")
+"""What benchmark.json has from bench.analyse.cell_table.Tables.cells."""
 FRONT: pytest.StashKey[Front] = pytest.StashKey()
 """Where cells_test.py finds the run's hooks."""
 MEMBER: pytest.StashKey[Membership] = pytest.StashKey()
@@ -56,6 +52,16 @@ MEMBER: pytest.StashKey[Membership] = pytest.StashKey()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options of a run."""
     add_options(parser.getgroup("lockstep", "Lockstep: what to measure").addoption)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
+    """Refuse what is no option before pytest does, whose message is its own usage."""
+    known, unknown = parser.parse_known_and_unknown_args(args)
+    others = [word for word in known.file_or_dir if Path(word) != CELLS_FILE]
+    faults = strange_words(unknown, others)
+    if faults:
+        raise pytest.UsageError(message(BadInput(faults)))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -69,7 +75,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         if not member.config.is_main_process():
             return follow(member)
     except REFUSED as error:
-        raise pytest.UsageError(_message(error)) from error
+        raise pytest.UsageError(message(error)) from error
     config.stash[MEMBER] = member
     return None
 
@@ -79,7 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Check everything that was asked for before anything runs."""
     if config.option.keyword:
         config.option.keyword = keyword(config.option.keyword)
-    hosts: Hosts = ThisHost()
+    hosts: Hosts = Hosts()
     try:
         options = read_options(config.option)
         if MEMBER in config.stash:
@@ -89,19 +95,9 @@ def pytest_configure(config: pytest.Config) -> None:
         engine = set_up_run(options, hosts, measures=measures)
     except REFUSED as error:
         hosts.close()
-        raise pytest.UsageError(_message(error)) from error
+        raise pytest.UsageError(message(error)) from error
     config.stash[FRONT] = front = Front(config, engine, measures=measures)
     config.pluginmanager.register(front, "lockstep")
-
-
-def _message(error: Exception) -> str:
-    """The text of one fault, or a list of several."""
-    faults: Sequence[str] = (str(error),)
-    if isinstance(error, BadInput | DistributedConfigError):
-        faults = error.faults
-    if len(faults) == 1:
-        return faults[0]
-    return "\n".join([f"{len(faults)} things are wrong:", *(f"  - {fault}" for fault in faults)])
 
 
 class Front:
@@ -161,7 +157,8 @@ class Front:
         if self._measures or self.config.option.collectonly:
             return None
         missing = self._estimates.missing(self._selected)
-        print_plan(self.console, self.engine.plan, self._selected, missing)
+        why_none = self._estimates.why_none
+        print_plan(self.console, self.engine.plan, self._selected, missing, why_none)
         return True
 
     # Measuring.
@@ -175,10 +172,11 @@ class Front:
             s for seconds in self._estimates.missing(self._selected).values() for s in seconds
         ]
         self._warn_of_import_errors()
+        self._tell_what_is_known()
         more = self.engine.plan.target_ci is not None
         remaining = Remaining(sum(missing), self.engine.schedule.budget_left_s, more=more)
         self._progress = Progress(self.console, len(missing), remaining)
-        with _termination_as_interrupt(), self._progress:
+        with termination_as_interrupt(), self._progress:
             return (yield)
 
     def _warn_of_import_errors(self) -> None:
@@ -193,6 +191,23 @@ class Front:
                     markup=False,
                 )
 
+    def _tell_what_is_known(self) -> None:
+        """Say which blocks nothing runs, and whether a resumed run has anything left."""
+        void = [b for b, arms in self._selected.items() if self._estimates.nothing_runs(b, arms)]
+        for block in void:
+            reasons = self.engine.unsupported[block.name]
+            first = self._selected[block][0]
+            self.console.print(
+                f"{block.name}: nothing selected runs there; {first}: {reasons[first]}",
+                soft_wrap=True,
+                markup=False,
+            )
+        run = self.engine.directory
+        plan, schedule = self.engine.plan, self.engine.schedule
+        left = any(schedule.missing_launches(*each) for each in self._selected.items())
+        if run is not None and not left and plan.budget_s is None and plan.target_ci is None:
+            self.console.print(f"{run.name} is complete: there is nothing left to measure")
+
     def measured(self, name: str) -> Result:
         """Return the result of a cell; the first call measures everything that is selected."""
         if self._results is None:
@@ -201,16 +216,16 @@ class Front:
             except KeyboardInterrupt:
                 run = self.engine.directory
                 left = f": --resume {run.name} measures what is left" if run else ""
-                pytest.exit(f"interrupted{left}", returncode=2)
+                raise Ended(f"interrupted{left}", 2) from None
             except NotStoredError as error:
                 self._closing.append(f"error: {error}")
-                pytest.exit("ended early", returncode=FAILED)
+                raise Ended("ended early", FAILED) from error
             except BadInput as error:  # meanwhile its name was taken or its files have changed
-                self._closing.append(f"error: {_message(error)}")
-                pytest.exit("ended early", returncode=BAD_INPUT)
-            except Exception as error:  # noqa: BLE001 - pytest shows no tracebacks here
-                self.console.print_exception()
-                pytest.exit(f"Lockstep itself failed: {error}", returncode=FAILED)
+                self._closing.append(f"error: {message(error)}")
+                raise Ended("ended early", BAD_INPUT) from error
+            except Exception as error:
+                traceback.print_exc()
+                raise Ended(f"Lockstep itself failed: {error}", FAILED) from error
             finally:
                 self._results = self.engine.results()
         if name not in self._results:
@@ -270,14 +285,7 @@ class Front:
                 yield 0.0
                 yield seconds
 
-        iterator: Iterator[float] | None = None
-
-        def stored_samples() -> float:
-            nonlocal iterator
-            iterator = iterator or readings()
-            return next(iterator)
-
-        return stored_samples
+        return readings().__next__
 
     # Output.
 
@@ -318,15 +326,29 @@ class Front:
         return result
 
     def _build(self, directory: Path) -> None:
+        if (directory / store.LAUNCHES).is_dir():
+            self._run = store.load(directory)
         if self._benchmarks is not None:
+            if self._run is not None:
+                self._add_standings(self._run)
             text = json.dumps(self._benchmarks, indent=4, default=str)
             files.write(directory / BENCHMARK_JSON, text)
-        if (directory / store.LAUNCHES).is_dir():
+        if self._run is not None:
             # Drawing libraries take seconds to load, so they are loaded when nobody waits.
             from bench.present.report_files import build
 
-            self._run = store.load(directory)
             self._report = build(self._run)
+
+    def _add_standings(self, run: store.Run) -> None:
+        """Add to each benchmark what is sure about its cell, as far as it is known and finite."""
+        from bench.analyse import cell_table
+        from bench.present.columns import missing
+
+        cells = {row["cell"]: row for row in cell_table.build(run).cells.to_dict("records")}
+        for benchmark in self._benchmarks["benchmarks"] if self._benchmarks else ():
+            row = cells.get(benchmark["name"], {})
+            known = {name: row[name] for name in SURE if name in row and not missing(row[name])}
+            benchmark["extra_info"] |= known
 
     def pytest_terminal_summary(self) -> None:
         """Print the run's table; the outcome of a gate comes from regress_plugin.py."""
@@ -348,18 +370,3 @@ class Front:
 def _cell_name(item: pytest.Item) -> str:
     """The name of an item's cell, from the item's id."""
     return item.name.partition("[")[2].removesuffix("]")
-
-
-@contextlib.contextmanager
-def _termination_as_interrupt() -> Iterator[None]:
-    """Let these signals end the run as Ctrl-C does: kill its workers and build the report."""
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in TERMINATION}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

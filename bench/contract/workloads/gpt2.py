@@ -10,7 +10,7 @@ token; `124m` keeps GPT-2's vocabulary of 50,257 rows for its cost and uses the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pydoc_data.topics import topics
 from typing import Any
@@ -29,8 +29,10 @@ from bench.contract import (
     Precision,
     Problem,
     Stages,
+    TokenSequence,
 )
 from bench.contract.clipping import clip_by_global_norm
+from bench.contract.divided_sequences import attend, positions
 from bench.contract.layers import RowLinear, Vocabulary
 from bench.contract.logical_axes import constrain
 
@@ -46,28 +48,20 @@ class Config:
     vocabulary: int
 
 
-def tiny() -> Config:
-    """For tests."""
-    return Config(layers=1, heads=2, width=16, context=16, vocabulary=256)
-
-
-def deep() -> Config:
-    """For pipelines of up to eight stages."""
-    return Config(layers=8, heads=4, width=64, context=64, vocabulary=256)
-
-
-def nano() -> Config:
-    """For a laptop's CPU."""
-    return Config(layers=2, heads=4, width=64, context=64, vocabulary=256)
-
-
-def gpt2_124m() -> Config:
-    """The smallest published GPT-2, for an accelerator."""
-    return Config(layers=12, heads=12, width=768, context=1024, vocabulary=50257)
-
-
-SIZES = {"tiny": tiny, "nano": nano, "deep": deep, "124m": gpt2_124m}
+SIZES = {
+    "tiny": lambda: Config(layers=1, heads=2, width=16, context=16, vocabulary=256),
+    # For a laptop's CPU.
+    "nano": lambda: Config(layers=2, heads=4, width=64, context=64, vocabulary=256),
+    # For sequences that devices share.
+    "nano-512": lambda: Config(layers=2, heads=8, width=64, context=512, vocabulary=256),
+    "nano-2048": lambda: Config(layers=2, heads=8, width=64, context=2048, vocabulary=256),
+    # For pipelines of up to eight stages.
+    "deep": lambda: Config(layers=8, heads=4, width=64, context=64, vocabulary=256),
+    # The smallest published GPT-2, for an accelerator.
+    "124m": lambda: Config(layers=12, heads=12, width=768, context=1024, vocabulary=50257),
+}
 DEFAULT_SIZE = "nano"
+NORMAL = nnx.initializers.normal(0.02)
 
 
 class Attention(nnx.Module):
@@ -76,34 +70,12 @@ class Attention(nnx.Module):
     def __init__(self, config: Config, dtypes: Precision, rngs: nnx.Rngs, axis: ModelAxis) -> None:
         shape = (axis.part(config.heads), config.width // config.heads)
         self.qkv = nnx.LinearGeneral(
-            config.width,
-            (3, *shape),
-            kernel_init=nnx.initializers.normal(0.02),
-            dtype=dtypes.compute,
-            param_dtype=dtypes.params,
-            rngs=rngs,
+            config.width, (3, *shape), kernel_init=NORMAL, **dtypes.of_layer(rngs)
         )
-        self.out = RowLinear(
-            shape, config.width, kernel_init=residual_init(config), dtypes=dtypes, rngs=rngs,
-            axis=axis,
-        )  # fmt: skip
+        self.out = residual(shape, config, dtypes, rngs, axis)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.out(attend(*jnp.unstack(self.qkv(x), axis=-3)))
-
-
-def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-    """Compute causal attention; all arrays are (batch, context, heads, head width).
-
-    jax.nn.dot_product_attention always computes its softmax in float32, whose rounding would enter
-    a proof in float64. Here the softmax is float32 or better.
-    """
-    context, width = query.shape[-3], query.shape[-1]
-    scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) / width**0.5
-    scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
-    visible = jnp.tril(jnp.ones((context, context), bool))
-    weights = jax.nn.softmax(jnp.where(visible, scores, -jnp.inf)).astype(value.dtype)
-    return jnp.einsum("bhqk,bkhd->bqhd", weights, value)
 
 
 class Block(nnx.Module):
@@ -111,17 +83,12 @@ class Block(nnx.Module):
 
     def __init__(self, config: Config, dtypes: Precision, rngs: nnx.Rngs, axis: ModelAxis) -> None:
         wide = axis.part(4 * config.width)
-        common: Any = {"dtype": dtypes.compute, "param_dtype": dtypes.params, "rngs": rngs}
+        common = dtypes.of_layer(rngs)
         self.norm_1 = nnx.LayerNorm(config.width, epsilon=1e-5, **common)
         self.attention = Attention(config, dtypes, rngs, axis)
         self.norm_2 = nnx.LayerNorm(config.width, epsilon=1e-5, **common)
-        self.up = nnx.Linear(
-            config.width, wide, kernel_init=nnx.initializers.normal(0.02), **common
-        )
-        self.down = RowLinear(
-            (wide,), config.width, kernel_init=residual_init(config), dtypes=dtypes, rngs=rngs,
-            axis=axis,
-        )  # fmt: skip
+        self.up = nnx.Linear(config.width, wide, kernel_init=NORMAL, **common)
+        self.down = residual((wide,), config, dtypes, rngs, axis)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x = constrain(x + self.attention(self.norm_1(x)), ACTIVATIONS)
@@ -133,28 +100,22 @@ class GPT2(nnx.Module):
     """Maps tokens (batch, context) to the output layer's input (batch, context, width)."""
 
     def __init__(
-        self,
-        config: Config,
-        dtypes: Precision,
-        rngs: nnx.Rngs,
-        *,
-        axis: ModelAxis = WHOLE,
-        remat: bool = False,
-    ) -> None:
+        self, config: Config, dtypes: Precision, rngs: nnx.Rngs,
+        axis: ModelAxis = WHOLE, remat: bool = False,
+    ) -> None:  # fmt: skip
         self.remat = remat
-        common: Any = {"dtype": dtypes.compute, "param_dtype": dtypes.params, "rngs": rngs}
-        init = nnx.initializers.normal(0.02)
+        common = dtypes.of_layer(rngs)
         self.tokens = Vocabulary(
-            config.vocabulary, config.width, embedding_init=init, dtypes=dtypes, rngs=rngs,
+            config.vocabulary, config.width, embedding_init=NORMAL, dtypes=dtypes, rngs=rngs,
             axis=axis,
         )  # fmt: skip
-        self.positions = nnx.Embed(config.context, config.width, embedding_init=init, **common)
+        self.positions = nnx.Embed(config.context, config.width, embedding_init=NORMAL, **common)
         self.blocks = nnx.List(Block(config, dtypes, rngs, axis) for _ in range(config.layers))
         self.norm = nnx.LayerNorm(config.width, epsilon=1e-5, **common)
 
     def embed(self, tokens: jax.Array) -> jax.Array:
         """Return the first block's input."""
-        x = self.tokens(tokens) + self.positions(jnp.arange(tokens.shape[-1]))
+        x = self.tokens(tokens) + self.positions(positions(tokens.shape[-1]))
         return constrain(x, ACTIVATIONS)
 
     def loss(self, x: jax.Array, labels: jax.Array) -> jax.Array:
@@ -182,14 +143,28 @@ AXIS_NAMES = {
 }
 
 
-def residual_init(config: Config) -> nnx.Initializer:
-    """Return GPT-2's smaller initializer of layers that write to the residual stream."""
-    return nnx.initializers.normal(0.02 / np.sqrt(2 * config.layers))
+def residual(
+    inputs: tuple[int, ...], config: Config, dtypes: Precision, rngs: nnx.Rngs, axis: ModelAxis
+) -> RowLinear:
+    """Return a layer that writes to the residual stream, with GPT-2's smaller initializer."""
+    init = nnx.initializers.normal(0.02 / np.sqrt(2 * config.layers))
+    return RowLinear(inputs, config.width, dtypes=dtypes, rngs=rngs, axis=axis, kernel_init=init)
+
+
+def with_labels(tokens: Any) -> tuple[Any, Any]:
+    """Split (batch, context + 1) into the tokens and the tokens after them, (batch, context)."""
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def loss_of_labels(model: Any, parts: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """Return the labels' mean cross-entropy; `parts` are what `with_labels` returned."""
+    tokens, labels = parts
+    return model.loss(model(tokens), labels)
 
 
 def next_token_loss(model: Any, tokens: jax.Array) -> jax.Array:
     """Return the mean cross-entropy of next tokens; `tokens` is (batch, context + 1)."""
-    return model.loss(model(tokens[:, :-1]), tokens[:, 1:])
+    return loss_of_labels(model, with_labels(tokens))
 
 
 def stages(config: Config, dtypes: Precision, axis: ModelAxis, *, remat: bool) -> Stages:
@@ -253,6 +228,9 @@ def problem(config: Config, batch_size: int, precision: str, remat: bool = False
         make_part=lambda axis: GPT2(config, dtypes, nnx.Rngs(0), axis=axis, remat=remat),
         axis_names=AXIS_NAMES,
         make_stages=lambda axis: stages(config, dtypes, axis, remat=remat),
+        sequence=TokenSequence(
+            length=config.context, heads=config.heads, split=with_labels, loss=loss_of_labels
+        ),
         loss=next_token_loss,
         optimizer=optax.chain(
             clip_by_global_norm(1.0), optax.adamw(1e-3, b2=0.95, weight_decay=0.1)
@@ -260,6 +238,21 @@ def problem(config: Config, batch_size: int, precision: str, remat: bool = False
         batch=batch,
         batch_size=batch_size,
         records=Windows(config.context),
+        outline={
+            "model": "gpt2",
+            "sizes": asdict(config),
+            "loss": "next token",
+            "optimizer": {
+                "name": "adamw",
+                "learning_rate": 1e-3,
+                "betas": [0.9, 0.95],
+                "eps": 1e-8,
+                "weight_decay": 0.1,
+                "clip_norm": 1.0,
+            },
+            "compute": jnp.dtype(dtypes.compute).name,
+            "remat": remat,
+        },
         # PaLM's count (Chowdhery et al. 2022, appendix B): 6 per matrix parameter and token, plus
         # 12 per layer, width and position for attention, with no discount for the causal mask.
         model_flops=float(tokens * (6 * matrices + attention)),

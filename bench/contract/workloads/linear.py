@@ -5,6 +5,7 @@ One `nnx.Linear` fits a planted linear map under mean squared error.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax.typing import DTypeLike
 
 from bench.contract import PRECISIONS, Problem
 
@@ -25,24 +27,24 @@ class Config:
     features_out: int
 
 
-def tiny() -> Config:
-    """For tests."""
-    return Config(4, 2)
-
-
-def base() -> Config:
-    """For measuring dispatch."""
-    return Config(64, 8)
-
-
-SIZES = {"tiny": tiny, "base": base}
+SIZES = {"tiny": lambda: Config(4, 2), "base": lambda: Config(64, 8)}
 DEFAULT_SIZE = "base"
 
 
+def batches_of(planted: np.ndarray, rows: int, dtype: DTypeLike) -> Callable[[int], Any]:
+    """Return `batch(i)`: normal inputs (rows, features) and what a planted map makes of them."""
+
+    def batch(index: int) -> tuple[np.ndarray, np.ndarray]:
+        inputs = np.random.default_rng((1, index)).normal(size=(rows, len(planted)))
+        return inputs.astype(dtype), (inputs @ planted).astype(dtype)
+
+    return batch
+
+
 def squared_error(model: Any, batch: Any) -> jax.Array:
-    """Return the mean over the batch and the outputs."""
+    """Return the mean over the batch and the outputs, in the parameters' dtype."""
     inputs, targets = batch
-    return jnp.mean((model(inputs) - targets) ** 2)
+    return jnp.mean((model(inputs).astype(targets.dtype) - targets) ** 2)
 
 
 def problem(config: Config, batch_size: int, precision: str, remat: bool = False) -> Problem:
@@ -55,25 +57,21 @@ def problem(config: Config, batch_size: int, precision: str, remat: bool = False
     planted = np.random.default_rng(0).normal(size=(config.features_in, config.features_out))
 
     def make_model() -> nnx.Linear:
-        return nnx.Linear(
-            config.features_in,
-            config.features_out,
-            dtype=dtypes.compute,
-            param_dtype=dtypes.params,
-            rngs=nnx.Rngs(0),
-        )
-
-    def batch(index: int) -> tuple[np.ndarray, np.ndarray]:
-        inputs = np.random.default_rng((1, index)).normal(size=(batch_size, config.features_in))
-        return inputs.astype(dtypes.params), (inputs @ planted).astype(dtypes.params)
+        return nnx.Linear(config.features_in, config.features_out, **dtypes.of_layer(nnx.Rngs(0)))
 
     return Problem(
         make_model=make_model,
         loss=squared_error,
         optimizer=optax.sgd(0.05),
-        batch=batch,
+        batch=batches_of(planted, batch_size, dtypes.params),
         batch_size=batch_size,
         # Two products of 2mnk FLOPs: forward, and the kernel's gradient. Inputs need no gradient.
+        outline={
+            "model": "linear",
+            "loss": "squared error",
+            "optimizer": {"name": "sgd", "learning_rate": 0.05},
+            "compute": jnp.dtype(dtypes.compute).name,
+        },
         model_flops=4.0 * batch_size * config.features_in * config.features_out,
         units_per_step=batch_size,
     )

@@ -1,6 +1,6 @@
 """A ReLU network, 256-1024-1024-256, with AdamW: a few large products and one large update.
 
-It fits a planted linear map under mean squared error.
+It fits a planted linear map under mean squared error, as `linear` does.
 """
 
 from __future__ import annotations
@@ -15,15 +15,9 @@ import numpy as np
 import optax
 from flax import nnx
 
-from bench.contract import (
-    PRECISIONS,
-    WHOLE,
-    AxisNames,
-    ModelAxis,
-    Precision,
-    Problem,
-)
+from bench.contract import PRECISIONS, WHOLE, AxisNames, ModelAxis, Precision, Problem
 from bench.contract.layers import RowLinear
+from bench.contract.workloads.linear import batches_of, squared_error
 
 
 @dataclass(frozen=True)
@@ -33,17 +27,10 @@ class Config:
     widths: tuple[int, ...]
 
 
-def tiny() -> Config:
-    """For tests."""
-    return Config((8, 16, 16, 4))
-
-
-def base() -> Config:
-    """1.6 million parameters."""
-    return Config((256, 1024, 1024, 256))
-
-
-SIZES = {"tiny": tiny, "base": base}
+SIZES = {
+    "tiny": lambda: Config((8, 16, 16, 4)),
+    "base": lambda: Config((256, 1024, 1024, 256)),  # 1.6 million parameters
+}
 DEFAULT_SIZE = "base"
 
 
@@ -55,14 +42,9 @@ class MLP(nnx.Module):
     """
 
     def __init__(
-        self,
-        widths: tuple[int, ...],
-        dtypes: Precision,
-        rngs: nnx.Rngs,
-        *,
-        axis: ModelAxis = WHOLE,
-        remat: bool = False,
-    ) -> None:
+        self, widths: tuple[int, ...], dtypes: Precision, rngs: nnx.Rngs,
+        axis: ModelAxis = WHOLE, remat: bool = False,
+    ) -> None:  # fmt: skip
         self.remat = remat
         self.layers = nnx.List()
         for number, (wide, out) in enumerate(pairwise(widths)):
@@ -71,11 +53,7 @@ class MLP(nnx.Module):
                 self.layers.append(RowLinear(rows, out, dtypes=dtypes, rngs=rngs, axis=axis))
             else:
                 columns = axis.part(out) if number < len(widths) - 2 else out
-                self.layers.append(
-                    nnx.Linear(
-                        wide, columns, dtype=dtypes.compute, param_dtype=dtypes.params, rngs=rngs
-                    )
-                )
+                self.layers.append(nnx.Linear(wide, columns, **dtypes.of_layer(rngs)))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         call = nnx.remat(_layer_and_relu) if self.remat else _layer_and_relu
@@ -101,21 +79,11 @@ def axis_names(widths: tuple[int, ...]) -> dict[str, AxisNames]:
     return names
 
 
-def squared_error(model: Any, batch: Any) -> jax.Array:
-    """Return the mean over the batch and the outputs, in the parameters' dtype."""
-    inputs, targets = batch
-    return jnp.mean((model(inputs).astype(targets.dtype) - targets) ** 2)
-
-
 def problem(config: Config, batch_size: int, precision: str, remat: bool = False) -> Problem:
     """Return a problem with inputs (batch, widths[0]) and targets (batch, widths[-1])."""
     dtypes = PRECISIONS[precision]
     widths = config.widths
     planted = np.random.default_rng(0).normal(size=(widths[0], widths[-1])) / np.sqrt(widths[0])
-
-    def batch(index: int) -> tuple[np.ndarray, np.ndarray]:
-        inputs = np.random.default_rng((1, index)).normal(size=(batch_size, widths[0]))
-        return inputs.astype(dtypes.params), (inputs @ planted).astype(dtypes.params)
 
     products = [wide * out for wide, out in pairwise(widths)]
     return Problem(
@@ -124,8 +92,21 @@ def problem(config: Config, batch_size: int, precision: str, remat: bool = False
         axis_names=axis_names(widths),
         loss=squared_error,
         optimizer=optax.adamw(1e-3),
-        batch=batch,
+        batch=batches_of(planted, batch_size, dtypes.params),
         batch_size=batch_size,
+        outline={
+            "model": "mlp",
+            "loss": "squared error",
+            "optimizer": {
+                "name": "adamw",
+                "learning_rate": 1e-3,
+                "betas": [0.9, 0.999],
+                "eps": 1e-8,
+                "weight_decay": 1e-4,
+            },
+            "compute": jnp.dtype(dtypes.compute).name,
+            "remat": remat,
+        },
         # Three products of 2mnk FLOPs per layer: forward, the kernel's gradient and the inputs'
         # gradient, which the first layer does not need.
         model_flops=batch_size * (6.0 * sum(products) - 2.0 * products[0]),

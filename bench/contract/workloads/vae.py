@@ -33,17 +33,10 @@ class Config:
     latent: int
 
 
-def tiny() -> Config:
-    """For tests."""
-    return Config(side=6, width=16, latent=4)
-
-
-def base() -> Config:
-    """1.4 million parameters."""
-    return Config(side=28, width=512, latent=32)
-
-
-SIZES = {"tiny": tiny, "base": base}
+SIZES = {
+    "tiny": lambda: Config(side=6, width=16, latent=4),
+    "base": lambda: Config(side=28, width=512, latent=32),  # 1.4 million parameters
+}
 DEFAULT_SIZE = "base"
 
 
@@ -51,15 +44,10 @@ class VAE(nnx.Module):
     """Maps images (batch, pixels) in 0 .. 1 to mean and log-variance (batch, latent), and back."""
 
     def __init__(
-        self,
-        config: Config,
-        dtypes: Precision,
-        rngs: nnx.Rngs,
-        *,
-        axis: ModelAxis = WHOLE,
-        remat: bool = False,
-    ) -> None:
-        common: Any = {"dtype": dtypes.compute, "param_dtype": dtypes.params, "rngs": rngs}
+        self, config: Config, dtypes: Precision, rngs: nnx.Rngs,
+        axis: ModelAxis = WHOLE, remat: bool = False,
+    ) -> None:  # fmt: skip
+        common = dtypes.of_layer(rngs)
         divided: Any = {"dtypes": dtypes, "rngs": rngs, "axis": axis}
         pixels, width = config.side**2, axis.part(config.width)
         self.remat = remat

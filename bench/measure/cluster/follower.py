@@ -128,7 +128,7 @@ class _Follower:
                 self._attempt = order["job"]["attempt"]
                 self._process = start_process(order, self._forward)
             case {"say": line} if self._process is not None:
-                self._process.answer(line)
+                self._process.say(line)
             case {"kill": _} if self._process is not None:
                 self._process.kill()
 

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import queue
 import socket
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Connection
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any, cast
 
-from bench.measure.cluster.admission import Admission
 from bench.measure.cluster.follower import Hello, hello
 from bench.measure.cluster.membership import COME_S, ClusterError, Membership
-from bench.measure.hosts import Hear, Order, StartOrder, start_process
+from bench.measure.hosts import Hosts, Order, StartOrder, start_process
 from bench.measure.processes.group import Process, free_port
+from bench.measure.processes.guarded import Hear
 from bench.plan.distributed_config import DistributedConfig
 from bench.records.messages import Catalogue
 
 LOST = 255
 """Exit code of a worker whose host no longer answers."""
 
+_POLL_S = 0.1
 _KILL_S = 10.0
 _PATIENCE_S = 10.0
 """Time after which the leader reports which processes it is waiting for."""
 
 
-class Leader:
+class Leader(Hosts):
     """The hosts of all processes: that of rank 0, and those of the followers.
 
     Raises:
@@ -37,7 +41,9 @@ class Leader:
     def __init__(self, member: Membership) -> None:
         self.config: DistributedConfig = member.config
         self._hellos: dict[int, Hello] = {0: hello(member.config)}
-        self._links: dict[int, _Link] = {}
+        self._links: dict[int, RemoteProcess] = {}
+        self._arrived: queue.Queue[tuple[Hello, Connection[Any, Any]]] = queue.Queue()
+        """Authenticated processes."""
         try:
             self._gather(member)
             self._check_versions()
@@ -80,7 +86,10 @@ class Leader:
             "place": ranks.index(rank),
             "neighbours": len(ranks),
         }
-        return RemoteProcess(self._links[rank], place, hear) if rank else start_process(place, hear)
+        if not rank:
+            return start_process(place, hear)
+        self._links[rank].start(place, hear)
+        return self._links[rank]
 
     def close(self) -> None:
         """Tell the followers that the run has ended."""
@@ -95,11 +104,14 @@ class Leader:
     def _gather(self, member: Membership) -> None:
         began, announced = time.monotonic(), False
         with member.server or self._listen(began) as server:
-            admission = Admission(server, member.token)
+            server.settimeout(_POLL_S)
             while missing := [rank for rank in range(self.processes) if rank not in self._hellos]:
-                arrival = admission.wait()
-                if arrival is not None:
-                    self._receive(*arrival)
+                with contextlib.suppress(TimeoutError, ConnectionError):
+                    arguments = (server.accept()[0], member.token)
+                    # In a thread of its own, because a stranger may stay silent forever.
+                    threading.Thread(target=self._admit, args=arguments, daemon=True).start()
+                with contextlib.suppress(queue.Empty):
+                    self._receive(*self._arrived.get_nowait())
                     continue
                 waited = time.monotonic() - began
                 ranks = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
@@ -124,8 +136,19 @@ class Leader:
                     ) from error
             time.sleep(0.5)
 
+    def _admit(self, accepted: socket.socket, token: bytes) -> None:
+        """Authenticate a process that has connected."""
+        accepted.setblocking(True)
+        connection: Connection[Any, Any] = Connection(accepted.detach())
+        try:
+            deliver_challenge(connection, token)
+            answer_challenge(connection, token)
+            self._arrived.put((json.loads(connection.recv_bytes()), connection))
+        except (AuthenticationError, EOFError, OSError):
+            connection.close()
+
     def _receive(self, arrived: Hello, connection: Connection[Any, Any]) -> None:
-        link, rank, processes = _Link(connection), arrived["rank"], arrived["processes"]
+        link, rank, processes = RemoteProcess(connection), arrived["rank"], arrived["processes"]
         if processes == self.processes and rank not in self._hellos:
             self._hellos[rank], self._links[rank] = arrived, link
             return
@@ -148,15 +171,34 @@ class Leader:
             raise ClusterError("the processes have different versions: " + "; ".join(faults))
 
 
-class _Link:
-    """The connection with one follower, and its current worker process."""
+class RemoteProcess(Process):
+    """The worker process on a follower's host, a new one in each launch.
+
+    Args:
+      connection: the connection with the follower.
+    """
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self._connection = connection
         self._lock = threading.Lock()
-        self.process: RemoteProcess | None = None
-        self.lost = False
+        self._lost = False
+        self._attempt = ""
+        self._hear: Hear = lambda _: None
+        self._over = threading.Event()
+        self._over.set()
+        self._code: int | None = None
+        self._tail: Sequence[str] = ()
+        self._killed_by_kernel: bool | None = None
         threading.Thread(target=self._read, daemon=True).start()
+
+    def start(self, order: StartOrder, hear: Hear) -> None:
+        """Start the process of another launch, whose output `hear` receives."""
+        self._attempt, self._hear = order["job"]["attempt"], hear
+        self._code, self._tail, self._killed_by_kernel = None, (), None
+        self._over.clear()
+        if self._lost:
+            self._end(LOST, ["the connection to its host was lost before"])
+        self.send({"start": order})
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a message if the follower is still connected."""
@@ -169,76 +211,40 @@ class _Link:
     def _read(self) -> None:
         try:
             while True:
-                message = json.loads(self._connection.recv_bytes())
-                if self.process is not None and self.process.attempt == message["attempt"]:
-                    self.process.hear(message)
+                match json.loads(self._connection.recv_bytes()):
+                    case {"attempt": attempt} if attempt != self._attempt:
+                        pass
+                    case {"said": line}:
+                        self._hear(line)
+                    case {"ended": code, "tail": tail, "killed_by_kernel": killed_by_kernel}:
+                        self._killed_by_kernel = killed_by_kernel
+                        self._end(code, tail)
         except (EOFError, OSError):
             self._lose()
 
     def _lose(self) -> None:
-        self.lost = True
-        if self.process is not None:
-            self.process.end(LOST, ["the connection to its host was lost"])
+        self._lost = True
+        self._end(LOST, ["the connection to its host was lost"])
 
-
-class RemoteProcess:
-    """A worker process on a follower's host.
-
-    Args:
-      link: the connection with the follower.
-      order: what to start.
-      hear: receives each line of its output, and None after the last.
-    """
-
-    def __init__(self, link: _Link, order: StartOrder, hear: Hear) -> None:
-        self.attempt = order["job"]["attempt"]
-        self._link = link
-        self._hear = hear
-        self._over = threading.Event()
-        self._code: int | None = None
-        self._tail: Sequence[str] = ()
-        self._killed_by_kernel: bool | None = None
-        link.process = self
-        if link.lost:
-            self.end(LOST, ["the connection to its host was lost before"])
-        link.send({"start": order})
-
-    def hear(self, message: Mapping[str, Any]) -> None:
-        """Handle a message from the follower."""
-        match message:
-            case {"said": line}:
-                self._hear(line)
-            case {"ended": code, "tail": tail, "killed_by_kernel": killed_by_kernel}:
-                self._killed_by_kernel = killed_by_kernel
-                self.end(code, tail)
-
-    def end(self, code: int, tail: Sequence[str]) -> None:
+    def _end(self, code: int, tail: Sequence[str]) -> None:
         """Record how the process ended, unless it has ended before."""
         if not self._over.is_set():
             self._code, self._tail = code, tail
             self._over.set()
             self._hear(None)
 
-    def answer(self, line: str) -> None:
+    def say(self, line: str) -> None:
         """Send a line to its stdin."""
-        self._link.send({"say": line})
+        self.send({"say": line})
 
     def code(self, timeout_s: float) -> int | None:
         """Wait for its exit code, negative for a signal; None if it is still running."""
         self._over.wait(timeout_s)
         return self._code
 
-    def stopped(self) -> bool:
-        """Return False: the leader cannot tell whether a remote process is stopped."""
-        return False
-
     def tail(self) -> list[str]:
         """Return the last lines of its stderr."""
         return [*self._tail]
-
-    def turn(self) -> tuple[str, float]:
-        """Return an empty turn: only rank 0, which is never remote, reports turns."""
-        return "", 0.0
 
     def killed_by_kernel(self) -> bool | None:
         """Tell whether the kernel killed a process of the host to free memory; None if unknown."""
@@ -247,5 +253,5 @@ class RemoteProcess:
     def kill(self) -> None:
         """Kill it and everything that it started."""
         if not self._over.is_set():
-            self._link.send({"kill": True})
+            self.send({"kill": True})
             self._over.wait(_KILL_S)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
 import socket
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 from bench.measure.environment import child_environment
+from bench.measure.processes.ask import ask
 from bench.plan.distributed_config import DistributedConfig
 from bench.records.messages import Meeting
 
@@ -72,7 +73,7 @@ def _read(path: Path) -> DistributedConfig:
     ranks = {name: os.environ[name] for name in ("RANK", "LOCAL_RANK") if name in os.environ}
     if not ranks:
         return config
-    others = {name: value for name, value in config.to_dict().items() if "rank" not in name}
+    others = config.model_dump(exclude={"rank", "local_rank"})
     return DistributedConfig.from_environment(ranks, **others)
 
 
@@ -112,27 +113,14 @@ def _listen() -> socket.socket:
 
 
 def _meet(own: dict[str, str | int]) -> Meeting:
-    try:
-        done = subprocess.run(  # noqa: S603 (our own command)
-            RENDEZVOUS,
-            input=json.dumps(own),
-            capture_output=True,
-            text=True,
-            env=child_environment(),
-            timeout=2 * COME_S,
-            check=False,
-        )
-        return cast("Meeting", json.loads(done.stdout))
-    except subprocess.TimeoutExpired:
-        output = [f"nothing within {2 * COME_S:g} s"]
-    except ValueError:
-        output = done.stderr.strip().splitlines()[-5:]
-    if str(own["address"]).startswith("127."):
-        output.append(
-            f"(Other hosts cannot reach {own['address']}, the address of this host's own name.)"
-        )
+    answer = ask(RENDEZVOUS, json.dumps(own), child_environment(), 2 * COME_S)
+    with contextlib.suppress(ValueError):
+        return cast("Meeting", json.loads(answer.out))
+    hint, address = "", str(own["address"])
+    if address.startswith("127."):
+        hint = f"\n  (Other hosts cannot reach {address}, the address of this host's own name.)"
     raise ClusterError(
         "--distributed auto: MASTER_ADDR, WORLD_SIZE and RANK are not set, and jax's own "
-        "detection finds no cluster, or only a part of it. Its output:\n"
-        + "\n".join(f"  {line}" for line in output)
+        f"detection, which {answer.ending}, finds no cluster, or only a part of it. Its last "
+        f"lines:\n{answer.quoted_lines()}{hint}"
     )

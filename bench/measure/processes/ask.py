@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import subprocess
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Self
 
-from bench.measure.processes.guard import Guard
+from bench.measure.processes.guarded import Guarded
+from bench.records.printable import readable
 
 
 class ChildError(Exception):
@@ -23,7 +21,8 @@ class Answer:
     """The output of a child and how it ended."""
 
     out: str
-    err: str
+    tail: Sequence[str]
+    """The last lines of its stderr, without empty ones."""
     code: int | None
     """Exit code, negative for a signal; None if the child took too long and was killed."""
 
@@ -36,13 +35,14 @@ class Answer:
             return f"was killed by {signal_name(-self.code)}"
         return f"ended with exit code {self.code}"
 
-    def last_lines(self, most: int) -> list[str]:
-        """Return at most `most` lines from the end of its stderr, without empty ones."""
-        return [line for line in self.err.splitlines() if line.strip()][-most:]
+    @property
+    def blame(self) -> str:
+        """How the child ended, with the last line of its stderr."""
+        return readable("; its last line: ".join([self.ending, *self.tail[-1:]]))
 
     def quoted_lines(self) -> str:
         """Indent the last lines of its stderr for the end of an error message."""
-        return "\n".join(f"  {line}" for line in self.last_lines(10)) or "  (none)"
+        return "\n".join(f"  {line}" for line in self.tail[-10:]) or "  (none)"
 
 
 def signal_name(number: int) -> str:
@@ -53,7 +53,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-class Child:
+class Child(Guarded):
     """A child process that gets a question on stdin; a context that ends it.
 
     Args:
@@ -68,69 +68,30 @@ class Child:
         command: Sequence[str],
         question: str,
         environment: Mapping[str, str],
-        receive: Callable[[str], None] | None = None,
+        receive: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._last_line_at = time.monotonic()
-        self._guard: Guard | None = Guard()
-        self._process = subprocess.Popen(  # noqa: S603 (our own command)
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**environment, **self._guard.environment},
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        self._guard.watch(self._process.pid)
-        self._out, self._err = list[str](), list[str]()
-        self._threads = [
-            threading.Thread(target=_write, args=(self._process.stdin, question), daemon=True),
-            threading.Thread(target=self._read_out, args=(receive,), daemon=True),
-            threading.Thread(
-                target=_read, args=(self._process.stderr, self._err.append), daemon=True
-            ),
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
+        self._out: list[str] = []
+        self._receive = receive
+        super().__init__(command, environment, self._add)
+        self.say(question)
+        self.say(None)
 
     def answer(self, timeout_s: float) -> Answer:
         """Wait until it ends, or until its stdout has been silent for this many seconds."""
-        code = self._process.poll()
+        code = self.code(0)
         while code is None and (left_s := self._last_line_at + timeout_s - time.monotonic()) > 0:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                code = self._process.wait(left_s)
-        self.end()
-        return Answer("".join(self._out), "".join(self._err), code)
+            code = self.code(left_s)
+        self.kill()
+        return Answer("".join(self._out), self.tail(), code)
 
-    def end(self) -> None:
-        """Kill it and everything that it started, which could keep its output open."""
-        if self._guard is None:
-            return
-        self._guard.end_all()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
-        for thread in self._threads:
-            thread.join(timeout=5)
-        self._guard.dismiss()
-        self._guard = None
-
-    def _read_out(self, receive: Callable[[str], None] | None) -> None:
-        def add(line: str) -> None:
+    def _add(self, line: str | None) -> None:
+        if line is not None:
             self._last_line_at = time.monotonic()
             self._out.append(line)
-            if receive is not None and line.endswith("\n"):  # otherwise the line is incomplete
+            if line.endswith("\n"):  # otherwise the line is incomplete
                 with contextlib.suppress(OSError):  # the receiver may write to a closed pipe
-                    receive(line)
-
-        assert self._process.stdout is not None, "it is a pipe"  # noqa: S101
-        _read(self._process.stdout, add)
+                    self._receive(line)
 
 
 def ask(
@@ -142,15 +103,3 @@ def ask(
     """
     with Child(command, question, environment) as child:
         return child.answer(timeout_s)
-
-
-def _write(pipe: IO[str], text: str) -> None:
-    # The child may end before it has read everything.
-    with contextlib.suppress(BrokenPipeError), pipe:
-        pipe.write(text)
-
-
-def _read(pipe: IO[str], receive: Callable[[str], None]) -> None:
-    with pipe:
-        for line in pipe:
-            receive(line)

@@ -40,14 +40,14 @@ def marked(mark: str, variable: str = MARK) -> list[int]:
     return found
 
 
-def end_all(mark: str, groups: Iterable[int]) -> None:
+def end_all(mark: str, groups: Iterable[int], variable: str = MARK) -> None:
     """Kill process groups and all processes with the mark, and wait until they are gone."""
     for group in groups:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
     end = time.monotonic() + GONE_S
     # A process that starts during the search is found in the next iteration.
-    while (left := marked(mark)) and time.monotonic() < end:
+    while (left := marked(mark, variable)) and time.monotonic() < end:
         for process in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal.SIGKILL)

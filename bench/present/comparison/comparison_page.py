@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from bench.analyse.run_changes import Compared, compare
 from bench.present.columns import Column, Table, item
 from bench.present.comparison import comparison_sentences, comparison_tables
-from bench.present.rendering import environment
+from bench.present.rendering import write_pages
 from bench.present.run_environment import started
 from bench.records import files
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from bench.records.store import Run
+from bench.records.store import Run
 
 COMMAND = ("python", "-m", "bench", "compare")
 
@@ -35,14 +32,12 @@ def build(a: Run, b: Run, output: Path, margin: float | None) -> Compared:
     compared = compare(a, b, margin)
     output.mkdir(parents=True, exist_ok=True)
     files.write(output / "compare.csv", compared.table.to_csv(index=False, lineterminator="\n"))
-    page = content(compared)
-    for name, text in (("compare.md", markdown(page)), ("compare.html", html(page))):
-        files.write(output / name, text)
+    write_pages(output, "compare", **content(compared))
     return compared
 
 
 def content(compared: Compared) -> dict[str, Any]:
-    """Return everything that the page shows, by the names that its templates use."""
+    """Return everything that the page shows, by the names that its template uses."""
     a, b = compared.a, compared.b
     facts = [
         {"name": "Run", "kind": "", "a": a["run"], "b": b["run"]},
@@ -75,13 +70,3 @@ def content(compared: Compared) -> dict[str, Any]:
         ),
         "command": shlex.join([*COMMAND, a["run"], b["run"], "--margin", margin]),
     }
-
-
-def html(page: dict[str, Any]) -> str:
-    """Render one file with no links to fetch and no scripts."""
-    return environment(markdown=False).get_template("compare.html.j2").render(page=page)
-
-
-def markdown(page: dict[str, Any]) -> str:
-    """Render the same in GitHub's Markdown."""
-    return environment(markdown=True).get_template("compare.md.j2").render(page=page)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from bench.analyse.ratio_intervals import UNPAIRED_SD
+from bench.analyse.run_changes import Compared
+from bench.analyse.run_settings import Kind
 from bench.present.caveats import Caveat, damage
 from bench.present.sentences import listing
 from bench.records import numbers
 from bench.records.statuses import VERDICT_STYLES
-
-if TYPE_CHECKING:
-    from bench.analyse.run_changes import Compared
-    from bench.analyse.run_settings import Kind
 
 SAME_RUN = (
     "A and B are the same run, so there is no difference to find: the intervals show how narrow "
@@ -98,102 +95,70 @@ def basis(compared: Compared) -> str:
 
 def caveats(compared: Compared) -> list[Caveat]:
     """List reasons in both runs' rows not to trust the changes too far."""
-    found = {
+    said = {
         "Damaged files in A": damage(compared.damaged_a),
         "Damaged files in B": damage(compared.damaged_b),
+        **(_of_code(compared) | _of_changes(compared) if compared.changes else {}),
     }
-    if compared.changes:
-        found |= {
-            "Other contents": _contents(compared),
-            "More than the code differs": _other_setting(compared),
-            "Blind to the baseline": _blind(compared),
-            "No common baseline": _baselines(compared),
-            "Not the same work": _work(compared),
-            "Compile times from a cache": _cached(compared),
-            "Uncommitted changes": _dirty(compared),
-        }
-    return [Caveat(title, text) for title, text in found.items() if text]
+    return [Caveat(title, text) for title, text in said.items() if text]
 
 
-def _contents(compared: Compared) -> str:
-    """Name the implementations and workloads whose files differ, and those that do not."""
-    if not compared.contents:
-        return ""
-    names = {f"implementation {change.implementation}" for change in compared.changes}
-    alike = sorted(names - compared.contents.keys())
-    rest = f" Those of {listing(alike)} are the same." if alike else ""
-    return f"The files of {listing(list(compared.contents))} are not the same in A and B.{rest}"
-
-
-def _other_setting(compared: Compared) -> str:
+def _of_code(compared: Compared) -> dict[str, str]:
+    said: dict[str, str] = {}
+    if compared.contents:
+        names = {f"implementation {change.implementation}" for change in compared.changes}
+        alike = sorted(names - compared.contents.keys())
+        rest = f" Those of {listing(alike)} are the same." if alike else ""
+        said["Other contents"] = (
+            f"The files of {listing(list(compared.contents))} are not the same in A and B.{rest}"
+        )
     kinds = {difference.kind for difference in compared.differences}
     named = {"machine": "machine", "versions": "versions", "environment": "environment variables"}
-    other = [words for kind, words in named.items() if kind in kinds]
-    if not other:
-        return ""
-    return (
-        f"A change may come from the {listing(other)} instead of the code. This holds for changes "
-        "against the baseline too, because what slows one implementation need not slow all of them "
-        "equally."
-    )
+    if other := [words for kind, words in named.items() if kind in kinds]:
+        said["More than the code differs"] = (
+            f"A change may come from the {listing(other)} instead of the code. This holds for "
+            "changes against the baseline too, because what slows one implementation need not slow "
+            "all of them equally."
+        )
+    runs = {"A": compared.a, "B": compared.b}
+    dirty = [name for name, run in runs.items() if run["git"].get("dirty")]
+    if dirty and not compared.same_run:
+        said["Uncommitted changes"] = (
+            f"The working tree of {listing(dirty)} had uncommitted changes, so the code may differ "
+            "in more than the commits do."
+        )
+    return said
 
 
-def _blind(compared: Compared) -> str:
-    if not any(change.source == "baseline" for change in compared.changes):
-        return ""
-    text = (
-        "A ratio to the baseline cannot show how the baseline itself changed. If it alone "
-        "changed, every other implementation appears to have changed instead."
-    )
-    baselines = {(one.name, one.baseline) for one, _ in compared.blocks}
-    steps = [c.step.value for c in compared.changes if (c.block, c.implementation) in baselines]
-    if not steps:
-        return text
-    ends = " to ".join(dict.fromkeys(map(numbers.ratio, (min(steps), max(steps)))))
-    return f"{text} Its step times in B are {ends} times those in A."
-
-
-def _baselines(compared: Compared) -> str:
+def _of_changes(compared: Compared) -> dict[str, str]:
+    changes, said = compared.changes, dict[str, str]()
+    if any(change.source == "baseline" for change in changes):
+        baselines = {(one.name, one.baseline) for one, _ in compared.blocks}
+        steps = [c.step.value for c in changes if (c.block, c.implementation) in baselines]
+        ends = dict.fromkeys(map(numbers.ratio, (min(steps), max(steps)))) if steps else ()
+        times = f" Its step times in B are {' to '.join(ends)} times those in A." if ends else ""
+        said["Blind to the baseline"] = (
+            "A ratio to the baseline cannot show how the baseline itself changed. If it alone "
+            f"changed, every other implementation appears to have changed instead.{times}"
+        )
     others = [
         f"{a.name} ({a.baseline or 'none'} in A, {b.baseline or 'none'} in B)"
         for a, b in compared.blocks
         if a.baseline != b.baseline
     ]
-    return f"Only step times are compared in {listing(others)}." if others else ""
-
-
-def _work(compared: Compared) -> str:
+    if others:
+        said["No common baseline"] = f"Only step times are compared in {listing(others)}."
     # An unknown number is NaN, whose difference is not above 0.
-    blocks = {c.block for c in compared.changes if abs(c.b["model_flops"] - c.a["model_flops"]) > 0}
-    if not blocks:
-        return ""
-    return (
-        f"A step of {listing(sorted(blocks))} has another number of model FLOPs in B than in A, so "
-        "the step times measure different work."
-    )
-
-
-def _cached(compared: Compared) -> str:
-    mixed = [
-        change
-        for change in compared.changes
-        if change.compile is not None
-        and (change.a["cache_hits"] > 0) != (change.b["cache_hits"] > 0)
-    ]
-    if not mixed:
-        return ""
-    return (
-        f"In {numbers.count(len(mixed), 'cell')}, one run took programs from the compilation cache "
-        "and the other compiled them."
-    )
-
-
-def _dirty(compared: Compared) -> str:
-    runs = {"A": compared.a, "B": compared.b}
-    dirty = [name for name, run in runs.items() if run["git"].get("dirty")]
-    if not dirty or compared.same_run:
-        return ""
-    return (
-        f"The working tree of {listing(dirty)} had uncommitted changes, so the code may differ in "
-        "more than the commits do."
-    )
+    blocks = {c.block for c in changes if abs(c.b["model_flops"] - c.a["model_flops"]) > 0}
+    if blocks:
+        said["Not the same work"] = (
+            f"A step of {listing(sorted(blocks))} has another number of model FLOPs in B than in "
+            "A, so the step times measure different work."
+        )
+    compiled = [c for c in changes if c.compile is not None]
+    if mixed := sum((c.a["cache_hits"] > 0) != (c.b["cache_hits"] > 0) for c in compiled):
+        said["Compile times from a cache"] = (
+            f"In {numbers.count(mixed, 'cell')}, one run took programs from the compilation cache "
+            "and the other compiled them."
+        )
+    return said

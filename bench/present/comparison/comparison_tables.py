@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from bench.analyse.ratio_intervals import floor_width
-from bench.analyse.run_changes import compile_s
+from bench.analyse.comparisons import Comparison
+from bench.analyse.ratio_intervals import Ratio, floor_width
+from bench.analyse.run_changes import Change, Compared, Row, compile_s
 from bench.present.columns import Column, Figure, Table, between, formatted
+from bench.present.sentences import sure
 from bench.records import numbers
 from bench.records.statuses import STATUSES
-
-if TYPE_CHECKING:
-    from bench.analyse.comparisons import Comparison
-    from bench.analyse.ratio_intervals import Ratio
-    from bench.analyse.run_changes import Change, Compared, Row
 
 
 def _ratio(ratio: Ratio | None) -> Figure | None:
@@ -38,7 +35,8 @@ CHANGES = (
     Column("against_baseline", "B over A", "to baseline, 95 %", "ratio",
            value=lambda c: _ratio(c.against_baseline)),
     Column("verdict", "Verdict", value=lambda c: c.verdict.word,
-           detail=lambda c: "against the baseline" if c.source == "baseline" else "step times"),
+           detail=lambda c: f"{sure(c.verdict.low, c.verdict.high)}, "
+           + ("against the baseline" if c.source == "baseline" else "step times")),
     Column("compile", "Compile", "B over A", "ratio", optional=True,
            detail=lambda c: " to ".join(numbers.seconds(compile_s(side)) for side in (c.a, c.b))),
     Column("memory", "Memory", "B over A", "ratio", optional=True,

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Column
 from rich.text import Text
 
+from bench.analyse.ratio_intervals import Ratio
+from bench.analyse.run_changes import Change, Compared
 from bench.present.comparison import comparison_sentences, comparison_tables
 from bench.present.run_environment import started
 from bench.present.terminal import plain, table
 from bench.records import numbers
 from bench.records.statuses import CHANGE_STYLES
-
-if TYPE_CHECKING:
-    from rich.console import Console, JustifyMethod, RenderableType
-
-    from bench.analyse.ratio_intervals import Ratio
-    from bench.analyse.run_changes import Change, Compared
 
 WIDTH = 80
 """Columns of the terminal that are used."""

@@ -22,6 +22,8 @@ KINDS = {
 }
 """Sections of the index."""
 
+_MET = {True: "Met", False: "Missed"}
+
 
 class EntryError(Exception):
     """A published folder cannot be read; the message says which and why."""
@@ -36,11 +38,13 @@ class Entry:
     folder: str
     started: datetime
     headline: str
-    facts: list[tuple[str, str]]
-    page: str
+    facts: list[str]
+    page: str = "report.html"
     """File name of the page."""
-    markdown: str
+    markdown: str = "report.md"
     """File name of the same in Markdown."""
+    picture: str = ""
+    """`share.svg`, where the report has one."""
     dirty: bool = False
     """Whether the working tree had uncommitted changes: the code is not that of the commit."""
 
@@ -88,7 +92,7 @@ def _run(folder: Path) -> Entry:
     manifest, found = run.manifest, cell_table.build(run)
     host, count, git = manifest["host"], manifest["device_count"], manifest["git"]
     versions = [f"{name} {number}" for name, number in manifest["versions"].items()]
-    blocks = found.comparisons
+    blocks, picture = found.comparisons, folder / "share.svg"
     facts = {
         "Cells": sentences.tally(found.cells),
         "Verdicts": sentences.decisions(found.cells),
@@ -104,10 +108,9 @@ def _run(folder: Path) -> Entry:
         folder=folder.name,
         started=datetime.fromisoformat(manifest["started_at"]),
         dirty=bool(git.get("dirty")),
-        headline=sentences.headline([sentences.summary(block) for block in blocks]),
-        facts=[(name, value) for name, value in facts.items() if value],
-        page="report.html",
-        markdown="report.md",
+        headline=sentences.headline(sentences.summaries(found)),
+        picture=picture.read_text("utf-8") if picture.is_file() else "",
+        facts=[f"{name}: {value}" for name, value in facts.items() if value],
     )
 
 
@@ -116,15 +119,13 @@ def _selftest(folder: Path) -> Entry:
     targets = _json(folder / trial_results.SELFTEST_FIGURES)["targets"]
     missed = [target for target in targets if not target["met"]]
     headline = f"{len(targets) - len(missed)} of {numbers.count(len(targets), 'target')} met."
-    facts = [("Met" if t["met"] else "Missed", f"{t['promise']}: {t['measured']}") for t in targets]
+    facts = [f"{_MET[t['met']]}: {t['promise']}: {t['measured']}" for t in targets]
     return Entry(
         kind=SELFTESTS,
         folder=folder.name,
         started=datetime.fromisoformat(manifest["started_at"]),
         headline=headline,
         facts=[*_made(manifest), *facts],
-        page="report.html",
-        markdown="report.md",
     )
 
 
@@ -141,12 +142,9 @@ def _faults(folder: Path) -> Entry:
     )
 
 
-def _made(manifest: Any) -> list[tuple[str, str]]:
-    started = datetime.fromisoformat(manifest["started_at"])
-    return [
-        ("Measured", f"{started:%Y-%m-%d %H:%M} UTC"),
-        ("Hardware", hardware("cpu", "", manifest["host"], 1)),
-    ]
+def _made(manifest: Any) -> list[str]:
+    on = hardware("cpu", "", manifest["host"], 1)
+    return [f"Measured: {run_environment.started(manifest)}", f"Hardware: {on}"]
 
 
 def hardware(platform: str, device_kind: str, host: dict[str, Any], count: int) -> str:

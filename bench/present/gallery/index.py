@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from bench.present.gallery.entries import KINDS, Entry, find
-from bench.present.rendering import environment
+from bench.present.rendering import render
 from bench.records import files
 
 MARKDOWN, PAGE = "README.md", "index.html"
@@ -31,10 +31,10 @@ def build(reports: Path, also: Iterable[str] = ()) -> tuple[Path, Sequence[Entry
         (kind, about, [entry for entry in entries if entry.kind == kind])
         for kind, about in KINDS.items()
     ]
-    texts = {}
-    for name, markdown in ((MARKDOWN, True), (PAGE, False)):
-        made = environment(markdown=markdown)
-        texts[name] = made.get_template(f"{name}.j2").render(sections=sections, quote=quote)
+    texts = {
+        name: render("index", markdown=name == MARKDOWN, sections=sections, quote=quote)
+        for name in (MARKDOWN, PAGE)
+    }
     for name, text in texts.items():
         files.write(reports / name, text)
     return reports / PAGE, entries

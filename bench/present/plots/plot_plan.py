@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bench.analyse.comparisons import Comparison
     from bench.analyse.scaling_curves import Scaling
     from bench.present.columns import Table
-    from bench.present.plots.style import Plot
+    from bench.present.plots.plot_output import Plot
     from bench.records.trace_rows import TraceRow
 
 LINES = 120
@@ -39,6 +39,14 @@ class Subject:
     """All of the run, in order: they fix colours and marks."""
     panels: int
     """Most panels of a plot."""
+    machine: str = ""
+
+    @property
+    def subtitle(self) -> str:
+        """What a figure says of itself where it stands alone."""
+        baselines = ", ".join(dict.fromkeys(b.baseline for b in self.blocks if b.baseline))
+        parts = [self.blocks[0].subject, f"baseline {baselines}" if baselines else "", self.machine]
+        return " \N{MIDDLE DOT} ".join(filter(None, parts))
 
     def some(self, items: Sequence[Item], what: str, lines: int = 1) -> tuple[list[Item], str]:
         """As many items as a plot may have panels, and a sentence if these are not all.

@@ -1,25 +1,18 @@
-"""Roofline plots: compiled steps below the measured roofs of the devices."""
+"""Compiled steps below the measured roofs of the devices."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
-import numpy as np
+import pandas as pd
 
+from bench.present import charts
 from bench.present.charts import CHARTS
-from bench.present.plots import style
+from bench.present.plots.plot_output import Plot
 from bench.present.plots.plot_plan import Plan, Subject
-from bench.present.plots.style import MUTED, Mark
+from bench.present.plots.vega_plot import draw, panel_sizes
 from bench.records import numbers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import pandas as pd
-    from matplotlib.axes import Axes
-
-    from bench.present.plots.style import Plot
-    from bench.records.rows import Ceilings
+from bench.records.rows import Ceilings
 
 _CHART = CHARTS["roofline"]
 
@@ -39,77 +32,40 @@ def plan(subject: Subject) -> Iterator[Plan]:
     devices, rest = subject.some(sorted(ceilings.keys() & set(known["devices"])), "meshes")
     if devices:
         shown = known[known["devices"].isin(devices)]
-        slug = f"roofline-{subject.slug}"
-        yield Plan(
-            _CHART.title,
-            _CHART.note + rest,
-            len(devices),
-            lambda: draw(slug, shown, ceilings, subject.implementations),
-        )
+        note = _CHART.note + rest
+        yield Plan(_CHART.title, note, len(devices), lambda: _draw(subject, shown, ceilings))
 
 
-def draw(
-    slug: str,
-    cells: pd.DataFrame,
-    ceilings: Mapping[int, Ceilings],
-    implementations: Sequence[str],
-) -> Plot:
-    """Draw a panel for each number of devices and a mark for each cell, below the roofs.
-
-    Args:
-      slug: file name.
-      cells: rows of the tidy table with `intensity` (compiled FLOPs per byte accessed) and
-        `device_flops` (compiled FLOP/s of a device), of one subject.
-      ceilings: `matmul_flops` and `memory_bytes` of a device, per second, by number of devices;
-        one for each in `cells`.
-      implementations: all of the run, in order.
-    """
-    groups = list(cells.groupby("devices"))
-    roofs = ceilings.values()
-    ridges = np.array([roof["matmul_flops"] / roof["memory_bytes"] for roof in roofs])
-    with style.styled(slug):
-        handles = [
-            style.handle(n, implementations) for n in sorted(cells["implementation"].unique())
-        ]
-        handles.append(style.guide("measured roofs of a device", "solid"))
-        figure, panels = style.panels(
-            len(groups), 2.5, _CHART.x, columns=min(3, max(2, len(groups))), shared="xy",
-            handles=handles,
-        )  # fmt: skip
-        first = panels[0]
-        intensities = [*cells["intensity"], *(2 * ridges), *(ridges / 4)]
-        style.log_axis(first, "x", intensities, style.short_si(""))
-        low, high = first.get_xlim()
-        tops = [max(roof["matmul_flops"], low * roof["memory_bytes"]) for roof in roofs]
-        style.log_axis(
-            first, "y", [*cells["device_flops"], max(tops) * 1.8], style.short_si("FLOP/s")
-        )
-        for axes, (devices, rows) in zip(panels, groups, strict=True):
-            _draw_roofs(axes, ceilings[int(str(devices))], np.array([low, high]))
-            style.marks(
-                axes,
-                [
-                    Mark(row["intensity"], row["device_flops"], look.colour, look.marker)
-                    for row in rows.to_dict("records")
-                    for look in [style.look(row["implementation"], implementations)]
-                ],
-                size=5,
-            )
-            axes.set_title(numbers.count(int(str(devices)), "device"))
-        figure.supylabel(_CHART.y, color=MUTED)
-        return style.render(figure, slug, _CHART.title)
+def _draw(subject: Subject, cells: pd.DataFrame, ceilings: Mapping[int, Ceilings]) -> Plot:
+    marks = [
+        {
+            "place": numbers.count(int(cell["devices"]), "device"),
+            "name": cell["implementation"],
+            "x": cell["intensity"],
+            "y": cell["device_flops"],
+        }
+        for cell in cells.sort_values("devices").to_dict("records")
+    ]
+    known, roofs = [mark["x"] for mark in marks], []
+    for devices in sorted(cells["devices"].unique()):
+        flops, memory = (ceilings[devices][key] for key in ("matmul_flops", "memory_bytes"))
+        for x in (min(*known, flops / memory) / 2, flops / memory, max(*known, flops / memory) * 2):
+            y, place = min(flops, x * memory), numbers.count(int(devices), "device")
+            roofs.append({"roof": True, "place": place, "x": x, "y": y})
+    rows = [*roofs, *marks]
+    values = {
+        "rows": rows,
+        "places": list(dict.fromkeys(row["place"] for row in marks)),
+        "xDomain": _around([row["x"] for row in rows], 1.0),
+        "yDomain": _around([row["y"] for row in rows], 1.2),
+        "xTitle": _CHART.x,
+        "yTitle": _CHART.y,
+        "area": 60,
+        **panel_sizes(len(set(cells["devices"])), 3, labels=60),
+        **charts.looks(cells["implementation"], subject.implementations),
+    }
+    return draw(f"roofline-{subject.slug}", "roofline", values, _CHART.title, subject.subtitle)
 
 
-def _draw_roofs(axes: Axes, roof: Ceilings, ends: np.ndarray) -> None:
-    flops, memory = roof["matmul_flops"], roof["memory_bytes"]
-    x = np.sort([*ends, np.clip(flops / memory, *ends)])
-    axes.plot(x, np.minimum(flops, x * memory), color=MUTED, linewidth=1.1, zorder=1.5)
-    axes.annotate(
-        f"matrix products, {numbers.si(flops, 'FLOP/s')}", (1, flops), xytext=(-3, 3),
-        xycoords=("axes fraction", "data"), textcoords="offset points", ha="right", va="bottom",
-        fontsize=6.5, color=MUTED,
-    )  # fmt: skip
-    axes.annotate(
-        f"memory, {numbers.si(memory, 'B/s')}", (0.02, 0.98), xycoords="axes fraction", ha="left",
-        va="top", fontsize=6.5, color=MUTED,
-    )  # fmt: skip
+def _around(values: list[float], by: float) -> list[float]:
+    return [min(values) / by, max(values) * by]

@@ -2,42 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
 
-import numpy as np
-from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter
-
-from bench.present import run_tables
+from bench.analyse.scaling_curves import Scaling
+from bench.present import charts, run_tables
 from bench.present.charts import CHARTS
-from bench.present.plots import style
+from bench.present.plots.plot_output import Plot
 from bench.present.plots.plot_plan import Plan, Subject
-from bench.present.plots.style import LINE, MUTED, SHADE, Look, Mark
+from bench.present.plots.vega_plot import SECONDS, WIDTH, compose, log_ticks, spec_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
-    from numpy.typing import NDArray
-
-    from bench.analyse.scaling_curves import Scaling
-    from bench.present.plots.style import Plot
-
-OVERSUBSCRIBED = "more devices than cores: not scaling"
-BOUND = "communication alone, at the measured rate"
 _CHART = CHARTS["scaling"]
-_DOTS = (0, (1, 1.5))
-
-
-class Curve(NamedTuple):
-    """A line with bars; NaN where there is no value, and the line breaks."""
-
-    look: Look
-    x: NDArray[np.float64]
-    y: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
 
 
 def plan(subject: Subject) -> Iterator[Plan]:
@@ -52,100 +29,68 @@ def plan(subject: Subject) -> Iterator[Plan]:
             )
             if applies
         ]
+        note, drawing = " ".join([_CHART.note, *remarks]), partial(draw, curve, subject)
         yield Plan(
-            curve.title,
-            " ".join([_CHART.note, *remarks]),
-            2,
-            lambda curve=curve: draw(curve, subject.implementations),  # type: ignore[misc]
-            run_tables.scaling(curve),
-            later=curve.kind in seen,
+            curve.title, note, 2, drawing, run_tables.scaling(curve), later=curve.kind in seen
         )
         seen.add(curve.kind)
 
 
-def draw(curve: Scaling, implementations: Sequence[str]) -> Plot:
-    """Draw a curve for every implementation, with quartiles.
-
-    Args:
-      curve: what to draw.
-      implementations: all of the run, in order.
-    """
-    points = curve.points
-    devices = sorted(points["devices"].unique())
-    bound = curve.communication_bound
-    with style.styled(curve.slug):
-        handles = _legend(curve, implementations)
-        figure, (time, share) = style.panels(2, 2.6, _CHART.x, handles=handles)
-        for axes, key, columns in (
-            (time, "step", ("step_s", "step_q1_s", "step_q3_s")),
-            (share, "efficiency", ("efficiency", "efficiency_q1", "efficiency_q3")),
-        ):
-            draw_curves(
-                axes,
-                [
-                    Curve(style.look(str(name), implementations), *own.T)
-                    for name, own in _by_devices(curve, columns)
-                ],
-            )
-            style.log2_axis(axes, devices)
-            if curve.oversubscribed_from is not None:
-                left, right = axes.get_xlim()
-                start = max(curve.oversubscribed_from, left)
-                axes.axvspan(start, right, color=SHADE, zorder=0, linewidth=0)
-            axes.set_title(_CHART.panels[key])
-        time.plot(*curve.ideal.T, color=MUTED, linewidth=1, linestyle=style.GUIDE, zorder=1.5)
-        share.axhline(1, color=MUTED, linewidth=1, linestyle=style.GUIDE, zorder=1.5)
-        if len(bound):
-            time.plot(*bound.T, color=MUTED, linewidth=1.3, linestyle=_DOTS, zorder=1.5)
-        seconds = [*points["step_q1_s"], *points["step_q3_s"], *curve.ideal[:, 1], *bound[:, 1]]
-        style.log_axis(time, "y", seconds, style.short_si("s"))
-        share.set_ylim(0, 1.08 * np.nanmax([1.0, *points["efficiency_q3"]]))
-        share.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:.0f} %"))
-        return style.render(figure, curve.slug, curve.title)
-
-
-def _by_devices(
-    curve: Scaling, columns: tuple[str, ...]
-) -> Iterator[tuple[str, NDArray[np.float64]]]:
-    """Yield each implementation with its columns on every mesh, the devices first; NaN for none."""
-    devices = sorted(curve.points["devices"].unique())
-    for name, own in curve.points.groupby("implementation"):
-        table = own.set_index("devices")[list(columns)].reindex(devices)
-        yield str(name), table.reset_index().to_numpy(float)
-
-
-def draw_curves(axes: Axes, curves: Sequence[Curve]) -> None:
-    """Draw curves on a logarithmic axis, slightly apart, so that equal ones do not hide others."""
-    apart = 2 ** (0.16 * ((np.arange(len(curves)) + 0.5) / max(1, len(curves)) - 0.5))
-    shifted = [curve._replace(x=curve.x * by) for curve, by in zip(curves, apart, strict=True)]
-    lines = [(np.column_stack([curve.x, curve.y]), curve.look) for curve in shifted]
-    bars = [
-        ([(x, low), (x, high)], curve.look)
-        for curve in shifted
-        for x, low, high in zip(curve.x, curve.low, curve.high, strict=True)
-        if np.isfinite(low + high)
+def draw(curve: Scaling, subject: Subject) -> Plot:
+    """Draw a curve for every implementation, with quartiles."""
+    devices = sorted(int(count) for count in curve.points["devices"].unique())
+    ideal, communication = curve.ideal.tolist(), curve.communication_bound.tolist()
+    ends = [devices[0] / 1.2, devices[-1] * 1.2]
+    start = curve.oversubscribed_from
+    shared: dict[str, Any] = {
+        "xs": devices,
+        "xScale": {"type": "log", "base": 2, "domain": ends, "nice": False},
+        "xTitle": _CHART.x,
+        "width": WIDTH // 2 - 80,
+        "height": 210,
+        "shade": [] if start is None else [{"x": max(start, ends[0]), "to": ends[1]}],
+        **charts.looks(curve.points["implementation"], subject.implementations),
+    }
+    time, share = _rows(curve, "step", "_s"), _rows(curve, "efficiency", "")
+    known = [row[key] for row in time for key in ("low", "high") if row[key]]
+    known += [seconds for _, seconds in ideal]
+    low, high = min(known), max(known)
+    most = max([1.0, *(row["high"] for row in share if row["high"])])
+    panels = [
+        spec_of("curve", shared | values)
+        for values in (
+            {
+                "title": _CHART.panels["step"],
+                "rows": time,
+                "yScale": {"type": "log", "domain": [low / 1.15, high * 1.15], "nice": False},
+                "yAxis": SECONDS | {"values": log_ticks(low, high)},
+                "guides": _guides(ideal, "ideal") + _guides(communication, "communication"),
+            },
+            {
+                "title": _CHART.panels["efficiency"],
+                "rows": share,
+                "yScale": {"domain": [0, 1.08 * most], "nice": False},
+                "yAxis": {"title": None, "tickCount": 5, "format": ".0%"},
+                "guides": _guides([(count, 1.0) for count in devices], "ideal"),
+            },
+        )
     ]
-    style.segments(axes, lines, 1.2, dashed=True)
-    style.segments(axes, bars, 0.8)
-    style.marks(
-        axes,
-        [
-            Mark(x, y, curve.look.colour, curve.look.marker)
-            for curve in shifted
-            for x, y in zip(curve.x, curve.y, strict=True)
-            if np.isfinite(y)
-        ],
-    )
+    # Only the whole may have parameters.
+    _, params = (panel.pop("params") for panel in panels)
+    return compose(curve.slug, {"params": params, "hconcat": panels}, curve.title, subject.subtitle)
 
 
-def _legend(curve: Scaling, implementations: Sequence[str]) -> list[Artist]:
-    """Legend entries: the fastest on the largest mesh first, then reference lines."""
-    largest = curve.points.sort_values("devices").groupby("implementation").tail(1)
-    names = largest.sort_values("step_s")["implementation"]
-    handles: list[Artist] = [style.handle(name, implementations) for name in names]
-    handles.append(style.guide("ideal"))
-    if len(curve.communication_bound):
-        handles.append(style.guide(BOUND, _DOTS))
-    if curve.oversubscribed_from is not None:
-        handles.append(Patch(facecolor=SHADE, edgecolor=LINE, linewidth=0.5, label=OVERSUBSCRIBED))
-    return handles
+def _rows(curve: Scaling, key: str, suffix: str) -> list[dict[str, Any]]:
+    columns = {"value": f"{key}{suffix}", "low": f"{key}_q1{suffix}", "high": f"{key}_q3{suffix}"}
+    return [
+        {
+            "name": point["implementation"],
+            "x": int(point["devices"]),
+            **{k: None if math.isnan(point[c]) else point[c] for k, c in columns.items()},
+        }
+        for point in curve.points.to_dict("records")
+    ]
+
+
+def _guides(points: Sequence[Sequence[float]], name: str) -> list[dict[str, Any]]:
+    return [{"x": x, "value": value, "guide": name} for x, value in points]

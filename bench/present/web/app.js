@@ -12,19 +12,36 @@ const watcher = new IntersectionObserver(
 function drawGroup(id) {
   if (!pending.delete(id)) return;
   const target = byId(id).querySelector(".drawn");
+  // What is below stays where it is until the new charts are there.
+  target.style.minHeight = `${target.offsetHeight}px`;
   clear(target);
   const shown = selection().length ? GROUPS[id](target) : [nothingChosen()];
   target.replaceChildren(...shown.filter(Boolean));
 }
 
 function nothingChosen() {
-  const button = element("button", { type: "button" }, "Show all");
-  button.addEventListener("click", () => {
-    choose({ mesh: "", batch: "", off: "" });
-    syncControls();
-    redraw();
-  });
-  return element("p", { class: "note" }, "Nothing matches the choices above. ", button);
+  const all = button("Show all", () => narrow({ mesh: "", batch: "", off: "" }));
+  return element("p", { class: "note" }, "Nothing matches the choices above. ", all);
+}
+
+let held = null; // The group of charts that is to stay where it is in view, at `heldAt`.
+let heldAt = 0;
+
+/* Keep the charts in view where they are while others are drawn. */
+function hold() {
+  const below = document.querySelector(".controls").getBoundingClientRect().bottom;
+  held = [...document.querySelectorAll("#explore section")].find(
+    (group) => group.getBoundingClientRect().bottom > below + 80,
+  );
+  heldAt = held?.getBoundingClientRect().top;
+}
+
+/* Show charts of other choices. */
+function narrow(changes) {
+  hold();
+  choose(changes);
+  syncControls();
+  redraw();
 }
 
 /* Draw groups again: those in view now, the others while the browser is idle, for printing. */
@@ -51,6 +68,9 @@ function whenIdle() {
       whenIdle();
     } else {
       await Promise.all(embedding);
+      for (const target of document.querySelectorAll(".drawn")) target.style.minHeight = "";
+      if (held) scrollBy({ top: held.getBoundingClientRect().top - heldAt, behavior: "instant" });
+      held = null;
       document.body.dataset.drawn = "all";
       // The charts drawn above have moved the section.
       if (landing) goTo(landing);
@@ -97,25 +117,12 @@ function start() {
   document.body.append(tip);
   for (const id of ["subject", "mesh", "batch"]) {
     byId(id).addEventListener("change", (event) => {
-      choose({
-        [id]: event.target.value,
-        ...(id === "subject" ? { ...OF_SUBJECT, subject: event.target.value } : {}),
-      });
-      syncControls();
-      redraw();
+      narrow({ ...(id === "subject" ? OF_SUBJECT : {}), [id]: event.target.value });
       if (id === "subject") drawCell();
     });
   }
-  for (const [id, off] of [
-    ["everyone", []],
-    ["nobody", IMPLEMENTATIONS],
-  ]) {
-    byId(id).addEventListener("click", () => {
-      choose({ off: off.join("/") });
-      syncControls();
-      redraw();
-    });
-  }
+  byId("everyone").addEventListener("click", () => narrow({ off: "" }));
+  byId("nobody").addEventListener("click", () => narrow({ off: IMPLEMENTATIONS.join("/") }));
   byId("theme").addEventListener("click", () => {
     const { theme } = document.documentElement.dataset;
     const dark = theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
@@ -132,15 +139,9 @@ function start() {
     if (!readState()) show();
     goTo(state.section);
   });
-  for (const move of ["wheel", "touchstart", "keydown", "pointerdown"]) {
-    window.addEventListener(
-      move,
-      () => {
-        landing = "";
-      },
-      { once: true, passive: true },
-    );
-  }
+  const stay = () => (landing = "");
+  for (const move of ["wheel", "touchstart", "keydown", "pointerdown"])
+    window.addEventListener(move, stay, { once: true, passive: true });
   show();
   landing = state.section;
   goTo(landing);

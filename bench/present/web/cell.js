@@ -59,7 +59,7 @@ function drawCell() {
       "measure again: ",
       element("code", {}, cell.again),
       " ",
-      copyButton(() => cell.again),
+      copyButton(cell.again),
     ),
     distribution(cell, Math.min(420, widthOf(target) - 80)),
     ...TABLES.filter(({ name }) => name !== "energy").flatMap((table) => tableOf(cell, table)),
@@ -100,6 +100,8 @@ function tableOf(cell, table) {
   return [element("h4", {}, table.title), makeTable({ ...table, title, rows, search: false })];
 }
 
+const LAUNCHES = { title: "launch", symbolType: "circle" };
+
 /* The rounds of a cell beside its baseline's; null where it has no time. */
 function distribution(cell, width) {
   const { samples, launch, margin, baseline } = cell.of;
@@ -128,49 +130,45 @@ function distribution(cell, width) {
   const round = number("round", "Round");
   const distributed = figure({
     title: `Distribution of step times, ${cell.full}`,
-    spec: distributionChart(rows, {
+    spec: specOf("distribution", {
+      rows,
       width,
-      title: "Distribution of step times",
       names: arms.map(([name]) => name),
       colours: arms.map(([, , colour]) => colour),
     }),
-    table: () => ({
-      name: "samples",
-      rows,
-      columns: [
-        { key: "name", title: "Arm", filter: true },
-        { ...number("launch", "Launch"), filter: true },
-        round,
-        number("value", "Step time", "s"),
-      ],
-    }),
+    name: "samples",
+    rows,
+    columns: [
+      { key: "name", title: "Arm", filter: true },
+      { ...number("launch", "Launch"), filter: true },
+      round,
+      number("value", "Step time", "s"),
+    ],
   });
   const drifted = paired.length
     ? figure({
         title: `Ratio round by round, ${cell.full}`,
-        spec: driftChart(paired, { width, margin, title: "Is the ratio steady?" }),
-        table: () => ({
-          name: "rounds",
-          rows: paired,
-          columns: [round, number("launch", "Launch"), number("ratio", "Ratio", "ratio")],
+        spec: specOf("drift", {
+          ...{ rows: paired, width, legend: workers.length > 1 ? LAUNCHES : null },
+          ends: [{ ratio: 1 / (1 + margin) }, { ratio: 1 + margin }],
         }),
+        name: "rounds",
+        rows: paired,
+        columns: [round, number("launch", "Launch"), number("ratio", "Ratio", "ratio")],
       })
     : "";
   return element("div", { class: "panels" }, distributed, drifted);
 }
 
 function copyButton(text) {
-  const button = element("button", { type: "button" }, "Copy");
-  button.addEventListener("click", async () => {
+  const made = button("Copy", async () => {
     try {
-      await navigator.clipboard.writeText(text());
-      button.textContent = "Copied";
+      await navigator.clipboard.writeText(text);
+      made.textContent = "Copied";
     } catch {
-      button.textContent = "The browser does not allow it";
+      made.textContent = "The browser does not allow it";
     }
-    setTimeout(() => {
-      button.textContent = "Copy";
-    }, 2000);
+    setTimeout(() => made.replaceChildren("Copy"), 2000);
   });
-  return button;
+  return made;
 }

@@ -22,7 +22,8 @@ async function embed(target, spec) {
   view.addEventListener("click", (_event, item) => keep(item));
 }
 
-function figure({ title, caption, spec, table }) {
+/* A chart and its caption, with the table behind it: `name`, `rows` and `columns`. */
+function figure({ title, caption, spec, ...table }) {
   const target = element("div", { class: "chart", "aria-hidden": "true" });
   const made = element(
     "figure",
@@ -39,14 +40,12 @@ function figure({ title, caption, spec, table }) {
     ),
     caption ? element("figcaption", {}, caption) : "",
   );
-  if (table) {
-    const details = element("details", {}, element("summary", {}, "The numbers behind this chart"));
-    details.addEventListener("toggle", () => {
-      if (details.open && details.children.length === 1)
-        details.append(makeTable({ title, ...table() }));
-    });
-    made.append(details);
-  }
+  const details = element("details", {}, element("summary", {}, "The numbers behind this chart"));
+  details.addEventListener("toggle", () => {
+    if (details.open && details.children.length === 1)
+      details.append(makeTable({ title, ...table }));
+  });
+  made.append(details);
   const drawing = embed(target, spec)
     .catch((error) => target.append(`This chart could not be drawn: ${error.message}`))
     .finally(() => embedding.delete(drawing));

@@ -2,9 +2,8 @@
 
 const GROUPS = {}; // By kind of chart: a function of the element that returns its contents.
 const MOST_PANELS = 12;
+const AXES = { "": "logarithmic", linear: "linear" }; // To choose from.
 
-const unique = (values) => [...new Set(values)];
-const ascending = (values) => unique(values).sort((a, b) => a - b);
 const choices = (...selectors) => element("div", { class: "choices" }, ...selectors);
 const nothing = (text) => element("p", { class: "note" }, text);
 
@@ -20,15 +19,14 @@ function panelled(cells, group, what, key) {
   const panels = unique(cells.map(key));
   if (chosen("all") === group || panels.length <= MOST_PANELS) return [cells, ""];
   const shown = new Set(panels.slice(0, MOST_PANELS));
-  const button = element("button", { type: "button" }, "Draw all");
-  button.addEventListener("click", () => {
+  const onclick = () => {
     choose({ all: group });
     redraw([group]);
-  });
+  };
   const left = `${panels.length - MOST_PANELS} of ${panels.length} ${what} are not drawn. `;
   return [
     cells.filter((cell) => shown.has(key(cell))),
-    element("p", { class: "note" }, left, button),
+    element("p", { class: "note" }, left, button("Draw all", onclick)),
   ];
 }
 

@@ -3,100 +3,54 @@
 
 const CHARTS = DATA.charts;
 const PARTS = DATA.parts;
-const COLOURS = Array.from({ length: 8 }, (_, number) => `var(--c${number})`);
 const BESIDE = 1.2; // The factor by which a logarithmic axis extends beyond its first and last tick.
-const DASHED = [4, 3];
 const DOTTED = [1, 3];
 
 const colourOf = (number) => DATA.looks[number].colour;
-const shapeOf = (number) => DATA.looks[number].shape;
 
-function config() {
-  const font = getComputedStyle(document.body).fontFamily;
-  const text = {
-    labelColor: "var(--muted)",
-    titleColor: "var(--muted)",
-    labelFont: font,
-    titleFont: font,
-    titleFontWeight: 400,
-    labelFontSize: 11,
-    titleFontSize: 11,
-  };
-  const strong = { ...text, labelColor: "var(--ink)", titleColor: "var(--ink)" };
+/* A part of bench/present/specs.json whose `$names` are replaced by values, or by other parts. What
+   has no value is left out. */
+function filled(part, given, parts = DATA.specs.common) {
+  if (typeof part === "string" && part.startsWith("$")) {
+    const name = part.slice(1);
+    return Object.hasOwn(given, name) ? given[name] : filled(parts[name], given, parts);
+  }
+  if (Array.isArray(part))
+    return part.map((one) => filled(one, given, parts)).filter((one) => one !== undefined);
+  if (part === null || typeof part !== "object") return part;
+  const entries = Object.entries(part).map(([key, one]) => [key, filled(one, given, parts)]);
+  return Object.fromEntries(entries.filter(([, one]) => one !== undefined));
+}
+
+/* The Vega-Lite specification of a kind of chart. */
+function specOf(kind, given) {
+  const { values, ...spec } = DATA.specs[kind];
+  return filled(spec, { area: 45, ...given }, { ...DATA.specs.common, ...values });
+}
+
+const config = () => ({
+  ...filled(DATA.specs.common.config, {
+    paper: null,
+    font: getComputedStyle(document.body).fontFamily,
+  }),
+  range: { category: Array.from({ length: 8 }, (_, number) => `var(--c${number})`) },
+});
+
+/* The looks of the implementations in rows. The page's own list of them is the legend. */
+function looksOf(rows) {
+  const names = unique(rows.map((row) => row.name).filter(known)).sort();
+  const range = (property) =>
+    names.map((name) => DATA.looks[IMPLEMENTATIONS.indexOf(name)][property]);
   return {
-    aria: false, // The figure has a name, and its numbers are in a table.
-    background: null,
-    font,
-    view: { stroke: null },
-    axis: {
-      ...text,
-      domainColor: "var(--line)",
-      tickColor: "var(--line)",
-      gridColor: "var(--line)",
-      gridOpacity: 0.6,
-      labelOverlap: true,
-    },
-    header: { ...strong, labelFontWeight: 600, labelAnchor: "start", labelPadding: 4 },
-    legend: { ...strong, symbolStrokeWidth: 0, orient: "top", titlePadding: 8 },
-    title: { font, color: "var(--ink)", fontSize: 12, fontWeight: 600, anchor: "start" },
-    text: { fill: "var(--ink)", font },
+    names,
+    colours: range("colour"),
+    shapes: range("shape"),
+    dashed: range("dashes"),
+    legend: null,
   };
 }
 
-// The page's own list of implementations is the legend of their colours and shapes.
-const byLook = (property) => (names) => ({
-  field: "name",
-  type: "nominal",
-  legend: null,
-  scale: {
-    domain: names,
-    range: names.map((name) => DATA.looks[IMPLEMENTATIONS.indexOf(name)][property]),
-  },
-});
-const byColour = byLook("colour");
-const byShape = byLook("shape");
-const byDashes = byLook("dashes");
-const namesIn = (rows) => unique(rows.map((row) => row.name).filter(known)).sort();
-
-// The cell under the pointer, in the charts that show single cells.
-const FOCUS = { name: "focus", value: -1 };
-const focused = (then, otherwise) => ({
-  condition: { test: "datum.cell === focus", value: then },
-  value: otherwise,
-});
-
 const numeric = (field, more) => ({ field, type: "quantitative", ...more });
-
-/* A line for each implementation; it breaks where there is no value. */
-const linesOf = (x, y, names, more) => ({
-  mark: { type: "line", strokeWidth: 1.5, invalid: "break-paths-show-path-domains" },
-  encoding: { x, y, color: byColour(names), strokeDash: byDashes(names) },
-  ...more,
-});
-
-/* A mark for each row, larger while its cell is under the pointer. */
-const marksOf = (x, y, names, [large, small], more) => ({
-  mark: { type: "point", filled: true, opacity: 1 },
-  encoding: {
-    x,
-    y,
-    color: byColour(names),
-    shape: byShape(names),
-    size: focused(large, small),
-  },
-  ...more,
-});
-
-/* A panel for each value of a field, in the order of the rows. */
-const panelsBy = (field, rows, columns, spec, more) => ({
-  params: [FOCUS],
-  data: { values: rows },
-  facet: { field, type: "nominal", title: null, sort: unique(rows.map((row) => row[field])) },
-  columns,
-  spec,
-  spacing: 18,
-  ...more,
-});
 
 const TIME_AXIS = { labelExpr: "format(datum.value, '~s') + 's'" };
 
@@ -111,14 +65,6 @@ function bytesAxis(most) {
 function labelled(values, text) {
   const texts = Object.fromEntries(values.map((value) => [value, text(value)]));
   return { labelExpr: `(${JSON.stringify(texts)})[datum.value]` };
-}
-
-/* An axis of names. Long ones lose their middle, because they often differ at the end. */
-function nameAxis(names) {
-  const short = (name) =>
-    name.length > 30 ? `${name.slice(0, 12)}\u2026${name.slice(-17)}` : name;
-  const plain = { title: null, ticks: false, domain: false, labelLimit: 0 };
-  return { ...plain, labelColor: "var(--ink)", ...labelled(names, short) };
 }
 
 /* Ticks of a logarithmic axis: at powers of ten, or between them too, or where even these are fewer

@@ -6,6 +6,8 @@ const byId = (id) => document.getElementById(id);
 const broken = (name) =>
   name.split(/(?<=[_/])/).flatMap((part, number) => (number ? [element("wbr"), part] : [part]));
 
+const button = (text, onclick) => element("button", { type: "button", onclick }, text);
+
 /* An element with attributes, listeners (`onclick`) and children; empty children are left out. */
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);

@@ -12,6 +12,7 @@ function peek(event, item) {
   tip.replaceChildren(
     element("b", {}, cell.name),
     element("span", {}, cell.of.place),
+    item.datum.part ? element("b", {}, `${item.datum.what}: ${si(item.datum.seconds, "s")}`) : "",
     ...summaryOf(cell).map((line) => element("span", {}, line)),
   );
   const { clientWidth, clientHeight } = document.documentElement;
@@ -46,7 +47,8 @@ function focusOn(cell) {
   if (inFocus === cell) return;
   inFocus = cell;
   for (const view of drawn.values()) {
-    const { signals = {} } = view.getState({ signals: (name) => name === "focus" });
+    const { signals = {} } = view.getState({ signals: (name) => ["focus", "lead"].includes(name) });
+    if (Object.hasOwn(signals, "lead")) view.signal("lead", cell.name);
     if (Object.hasOwn(signals, "focus")) view.signal("focus", cell.number).runAsync();
   }
   const panel = byId("peek");

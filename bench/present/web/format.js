@@ -2,20 +2,10 @@
 
 const MISSING = "\u2013";
 const NARROW = "\u202f";
-const PREFIXES = new Map([
-  [-12, "p"],
-  [-9, "n"],
-  [-6, "\u00b5"],
-  [-3, "m"],
-  [0, ""],
-  [3, "k"],
-  [6, "M"],
-  [9, "G"],
-  [12, "T"],
-  [15, "P"],
-  [18, "E"],
-]);
+const PREFIXES = ["p", "n", "\u00b5", "m", "", "k", "M", "G", "T", "P", "E"]; // From 1e-12 on.
 
+const unique = (values) => [...new Set(values)];
+const ascending = (values) => unique(values).sort((a, b) => a - b);
 const known = (value) => value !== null && value !== undefined;
 
 function significant(value, digits = 3) {
@@ -30,7 +20,7 @@ function si(value, unit) {
   const rounded = Number(value.toExponential(2));
   let power = rounded ? 3 * Math.floor(Math.log10(Math.abs(rounded)) / 3) : 0;
   power = Math.min(Math.max(power, -12), 18);
-  return `${significant(rounded / 10 ** power)}${NARROW}${PREFIXES.get(power)}${unit}`;
+  return `${significant(rounded / 10 ** power)}${NARROW}${PREFIXES[power / 3 + 4]}${unit}`;
 }
 
 function bytes(value) {

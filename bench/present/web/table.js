@@ -16,7 +16,10 @@ function makeTable({ title, name, columns, rows, state = {}, changed = () => {},
   state.filters ??= {};
   const body = element("tbody");
   const count = element("span", { class: "count", role: "status" });
-  const more = element("button", { type: "button" }, "Show more rows");
+  const more = button("Show more rows", () => {
+    pages += 4;
+    draw();
+  });
   const headings = columns.map((column) => heading(column, sortBy));
   const chosenRows = rowFinder(columns, rows, state);
 
@@ -45,13 +48,8 @@ function makeTable({ title, name, columns, rows, state = {}, changed = () => {},
     redrawn({ sort: key, down: state.sort === key && !state.down });
   }
 
-  more.addEventListener("click", () => {
-    pages += 4;
-    draw();
-  });
-  const download = element("button", { type: "button" }, "CSV");
+  const download = button("CSV", () => downloadCsv(name, csvLines(columns, chosenRows())));
   download.setAttribute("aria-label", `Download as CSV: ${title}`);
-  download.addEventListener("click", () => downloadCsv(name, csvLines(columns, chosenRows())));
   const tools = element(
     "div",
     { class: "tools" },
@@ -86,10 +84,10 @@ const alignmentOf = ({ format = "text", long }) =>
 function heading(column, sortBy) {
   const { key, title, note } = column;
   const arrow = element("span", { class: "arrow", "aria-hidden": "true" });
-  const button = element("button", { type: "button", class: "sort" }, title, arrow);
-  button.addEventListener("click", () => sortBy(key));
+  const onclick = () => sortBy(key);
+  const sort = element("button", { type: "button", class: "sort", onclick }, title, arrow);
   const below = note ? element("small", {}, note) : "";
-  const cell = element("th", { scope: "col", class: alignmentOf(column) }, button, below);
+  const cell = element("th", { scope: "col", class: alignmentOf(column) }, sort, below);
   return { key, cell, arrow };
 }
 
@@ -156,26 +154,24 @@ function compare(a, b, sign) {
 
 function searchField(title, state, redrawn) {
   const label = `Search in: ${title}`;
-  const field = element("input", { type: "search", placeholder: "Search", "aria-label": label });
-  field.value = state.query ?? "";
-  field.addEventListener("input", () => redrawn({ query: field.value }));
+  const oninput = () => redrawn({ query: field.value });
+  const named = { type: "search", placeholder: "Search", "aria-label": label };
+  const field = element("input", { ...named, value: state.query, oninput });
   return field;
 }
 
 function filterOf(column, rows, title, state, redrawn) {
   const { key } = column;
-  const values = [...new Set(rows.map((row) => row[key]).filter(known))];
+  const values = unique(rows.map((row) => row[key]).filter(known));
   if (values.length < 2) return "";
+  const onchange = () => redrawn({ filters: { ...state.filters, [key]: select.value } });
   const select = element(
     "select",
-    { "aria-label": `${column.title}, in: ${title}` },
+    { "aria-label": `${column.title}, in: ${title}`, onchange },
     element("option", { value: "" }, `${column.title}: all`),
     ...values.map((value) => element("option", { value }, textOf(column, value))),
   );
   select.value = values.map(String).includes(state.filters[key]) ? state.filters[key] : "";
-  select.addEventListener("change", () =>
-    redrawn({ filters: { ...state.filters, [key]: select.value } }),
-  );
   return select;
 }
 

@@ -34,11 +34,6 @@ class Search:
     _fitted: list[bool] = field(default_factory=list)
     """Whether each guess fitted."""
 
-    def __post_init__(self) -> None:
-        wrong = [batch for batch in self.known if batch % self.quantum]
-        if wrong:
-            raise ValueError(f"batches {wrong} are no multiples of {self.quantum}")
-
     def add(self, batch: int, size: float) -> None:
         """Record the bytes of a guess; infinite if it is only known not to fit."""
         self.known[batch] = size
@@ -66,20 +61,17 @@ class Search:
         low, high = self.fits, self.too_large
         if low is None:
             return None if high == self.quantum else self.quantum
-        step = max(self.quantum, low // RESOLUTION // self.quantum * self.quantum)
+        step = max(low // RESOLUTION // self.quantum, 1) * self.quantum
         if high is not None and high - low <= step:
             return None
-        guess = self._on_line(low)
+        guess, last = self._on_line(low), self._fitted[-2:]
         if high is None:
-            return max(self._whole(min(guess, GROWTH * low)), low + step)
-        one_sided = len(set(self._fitted[-2:])) == 1 and len(self._fitted) > 1
-        if one_sided or guess >= high:
+            guess = min(guess, GROWTH * low)
+        elif guess >= high or last in ([True, True], [False, False]):
             guess = math.isqrt(low * high)
         # A guess just above the largest batch that fits would end the search.
-        return min(max(self._whole(guess), low + step), high - self.quantum)
-
-    def _whole(self, batch: int) -> int:
-        return batch // self.quantum * self.quantum
+        guess = max(guess // self.quantum * self.quantum, low + step)
+        return guess if high is None else min(guess, high - self.quantum)
 
     def _on_line(self, low: int) -> int:
         """Where the line through `low` and the batch nearest to it meets the limit."""

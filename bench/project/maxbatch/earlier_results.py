@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from bench.measure.environment import relevant_variables
-from bench.plan.content_keys import DIGITS, Contents
+from bench.plan.content_keys import Contents, digest
 from bench.plan.option_values import BadInput
 from bench.project.maxbatch.largest_fit import Limit, Line, with_batch
 from bench.records.cells import Cell
@@ -33,14 +32,13 @@ def planned_bytes(measured: Iterable[CellRow], contents: Contents) -> dict[Cell,
 def with_hashes(lines: Iterable[Line], contents: Contents) -> list[Line]:
     """The lines with hashes of their files, versions, device, and variables that affect XLA."""
     variables = relevant_variables(os.environ)
-    hashed = []
-    for line in lines:
+
+    def hashed(cell: Cell) -> str | None:
         # The batch is what the search varies, so it is no part of the hash.
-        own = _key(with_batch(line.cell, 0), contents)
-        text = json.dumps([own, variables]).encode()
-        digest = own and hashlib.sha256(text).hexdigest()[:DIGITS]
-        hashed.append(replace(line, contents=digest))
-    return hashed
+        own = _key(with_batch(cell, 0), contents)
+        return own and digest(json.dumps([own, variables]).encode())
+
+    return [replace(line, contents=hashed(line.cell)) for line in lines]
 
 
 def valid(lines: Sequence[Line], limit: Limit, stored: Iterable[MaxBatchRow]) -> list[MaxBatchRow]:

@@ -29,9 +29,8 @@ def prove(cell: Cell, catalogue: Catalogue) -> Fit:
     if answer.code is None:
         return Fit(status="timeout", reason=f"no answer in {TIMEOUT_S:.0f} s", peak_bytes=None)
     killed = answer.ending == "was killed by SIGKILL"
-    if "bad_alloc" in answer.err or (
+    if "bad_alloc" in "\n".join(answer.tail) or (
         killed and oom_kills.killed_by_kernel(before, oom_kills.read_counters()) is not False
     ):
         return Fit(status="oom", reason=f"its process {answer.ending}", peak_bytes=None)
-    last = "".join(f"; its last line: {line}" for line in answer.last_lines(1))
-    return Fit(status="crashed", reason=f"its process {answer.ending}{last}", peak_bytes=None)
+    return Fit(status="crashed", reason=f"its process {answer.blame}", peak_bytes=None)

@@ -131,7 +131,7 @@ def largest(lines: Sequence[Line], limit: Limit, read: Read, prove: Prove) -> It
         searches = []
         for (line, search, batch), program in zip(guesses, programs, strict=True):
             if isinstance(program, Unread) and program.lack != "oom":
-                yield _row(line, search, limit, status="not predicted", reason=program.reason)
+                yield _row(line, search, limit, "not predicted", program.reason)
                 continue
             search.add(batch, program.memory_bytes if isinstance(program, Program) else math.inf)
             searches.append((line, search))
@@ -143,7 +143,7 @@ def _proven(line: Line, search: Search, limit: Limit, prove: Prove) -> MaxBatchR
         reason = (
             f"the smallest batch, {search.quantum}, exceeds the limit as planned, and did not run"
         )
-        return _row(line, search, limit, status="predicted oom", reason=reason)
+        return _row(line, search, limit, "predicted oom", reason)
     while True:
         fit = prove(with_batch(line.cell, batch))
         if fit["status"] != "oom":
@@ -153,48 +153,28 @@ def _proven(line: Line, search: Search, limit: Limit, prove: Prove) -> MaxBatchR
         if not smaller or len(refuted) == _TRIES:
             break
         batch = smaller
-    return _row(
-        line,
-        search,
-        limit,
-        status=fit["status"],
-        reason=fit["reason"],
-        batch=batch if fit["status"] == "ok" else None,
-        refuted=refuted,
-        peak_bytes=fit["peak_bytes"],
-    )
+    found = batch if fit["status"] == "ok" else None
+    return _row(line, search, limit, **fit, batch=found, refuted=refuted)
 
 
 def _row(
     line: Line,
     search: Search,
     limit: Limit,
-    *,
     status: Outcome,
     reason: str,
+    peak_bytes: int | None = None,
     batch: int | None = None,
     refuted: Sequence[int] = (),
-    peak_bytes: int | None = None,
 ) -> MaxBatchRow:
     workload, options, mesh, implementation = key_of(line.cell)
-    larger = (*refuted, search.too_large)
-    too_large = min((one for one in larger if one is not None), default=None)
-    next_bytes = None if too_large is None else search.known.get(too_large)
+    too_large = min([*refuted, *filter(None, [search.too_large])], default=None)
+    next_bytes = search.known.get(too_large or 0, math.inf)
     return MaxBatchRow(
-        implementation=implementation,
-        workload=workload,
-        mesh=mesh,
-        options=options,
-        limit_bytes=limit.bytes,
-        limit_is=limit.words,
-        batch=batch,
-        predicted_bytes=None if batch is None else search.known.get(batch),
-        next_batch=too_large,
-        next_bytes=next_bytes if next_bytes is None or math.isfinite(next_bytes) else None,
-        compilations=search.asked,
-        status=status,
-        reason=reason,
-        refuted=list(refuted),
-        peak_bytes=peak_bytes,
-        contents=line.contents,
-    )
+        implementation=implementation, workload=workload, mesh=mesh, options=options,
+        limit_bytes=limit.bytes, limit_is=limit.words,
+        batch=batch, predicted_bytes=search.known.get(batch or 0),
+        next_batch=too_large, next_bytes=next_bytes if math.isfinite(next_bytes) else None,
+        compilations=search.asked, status=status, reason=reason, refuted=list(refuted),
+        peak_bytes=peak_bytes, contents=line.contents,
+    )  # fmt: skip

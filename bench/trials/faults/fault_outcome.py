@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bench.trials.faults.observed_run import GOOD, Cell, Ended, Lab
+from bench.records.rows import CellRow
+from bench.trials.faults.observed_run import GOOD, Ended, Lab
 
 
 @dataclass
@@ -52,21 +53,21 @@ class Outcome:
         self.expect(ended.code == code, f"exit code {ended.code}, not {code}; output: {output}")
         self.expect(not ended.left, f"leftover processes: {', '.join(ended.left)}")
 
-    def check_cell(self, cell: Cell | None, status: str, reason: str) -> None:
+    def check_cell(self, cell: CellRow | None, status: str, reason: str) -> None:
         """Record how the faulty cell ended, and expect a status and a pattern in its reason."""
         if cell is None:
             self.expect(False, "its cell has no row")
             return
-        self.cell = f"{cell.status}: {cell.reason}" if cell.reason else cell.status
-        self.expect(cell.status == status, f"its cell is {cell.status}, not {status}")
-        matches = re.search(reason, cell.reason) is not None
-        self.expect(matches, f"its reason does not match {reason!r}: {cell.reason}")
+        self.cell = ": ".join(filter(None, (cell["status"], cell["reason"])))
+        self.expect(cell["status"] == status, f"its cell is {cell['status']}, not {status}")
+        matches = re.search(reason, cell["reason"]) is not None
+        self.expect(matches, f"its reason does not match {reason!r}: {cell['reason']}")
 
     def check_others(self, lab: Lab, batches: Sequence[int], names: Sequence[str] = GOOD) -> None:
         """Record how the other cells ended, and expect all of them stored and ok."""
         cells = lab.cells()
         expected = [f"{batch}/{name}" for batch in batches for name in names]
-        statuses = {name: cells[name].status if name in cells else "lost" for name in expected}
+        statuses = {n: cells[n]["status"] if n in cells else "lost" for n in expected}
         ok = sum(status == "ok" for status in statuses.values())
         self.others = f"{ok} of {len(statuses)} ok"
         for name, status in statuses.items():

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
-import rich.table
-from rich.text import Text
-
-from bench.present import terminal
 from bench.present.columns import Column, Table
 from bench.present.rendering import write_pages
 from bench.records.trial_results import FaultResults, summarize_faults
 
-_STYLES = {"passed": "green", "FAILED": "bold red", "skipped": "yellow"}
+STYLES = {"passed": "green", "FAILED": "bold red", "skipped": "yellow"}
+"""How a terminal shows verdicts."""
+
+FACT = (
+    "Each fault is injected into a real run that also measures correct implementations. No fault "
+    "may leave a process, an incomplete file or an unreadable report behind. Ended after: time "
+    "from the fault to the end of the process that had it."
+)
 
 
 def verdict(outcome: Mapping[str, Any]) -> str:
@@ -52,26 +56,20 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def table(results: FaultResults) -> rich.table.Table:
-    """The columns that fit a terminal. `left` counts leftover processes and incomplete files."""
-    # The column of endings alone shrinks; its lines are truncated rather than wrapped.
-    fault, how, ending, others = (
-        rich.table.Column(name, no_wrap=name != "how its cell ended", min_width=width)
-        for name, width in (("fault", 0), ("", 0), ("how its cell ended", 11), ("others", 0))
-    )
-    rows = (
-        (
-            row["name"],
-            Text(verdict(row), style=_STYLES[verdict(row)]),
-            Text(_ending(row).partition("\n")[0], no_wrap=True, overflow="ellipsis"),
-            row["others"],
-            "" if row["code"] is None else str(row["code"]),
-            _time_to_end(row),
-            str(len(row["left"]) + len(row["half_written"])),
-        )
-        for row in _rows(results)
-    )
-    return terminal.table(fault, how, ending, others, ">exit", ">ended", ">left", rows=rows, gap=1)
+SHORT = (
+    Column("name", "Fault"),
+    Column("passed", "", value=verdict),
+    Column("cell", "How its cell ended", value=lambda row: shorten(_ending(row), 40)),
+    *(column for column in COLUMNS if column.key in ("others", "code", "cut_s")),
+    Column("left", "Left", value=lambda row: str(len(row["left"]) + len(row["half_written"]))),
+)
+"""The columns that fit a terminal; `left` counts leftover processes and incomplete files."""
+
+
+def table(results: FaultResults, columns: Sequence[Column] = COLUMNS, *facts: str) -> Table:
+    """The outcomes of all faults."""
+    rows = [{**row, **row["outcome"]} for row in results["rows"]]
+    return Table("What each fault left", columns, rows, facts)
 
 
 def build(folder: Path, results: FaultResults) -> Path:
@@ -81,10 +79,6 @@ def build(folder: Path, results: FaultResults) -> Path:
         "faults",
         Path(__file__).parent,
         results=results,
-        table=Table("Faults", COLUMNS, _rows(results)),
+        table=table(results, COLUMNS, FACT),
         summary=summarize_faults(results),
     )
-
-
-def _rows(results: FaultResults) -> list[dict[str, Any]]:
-    return [{**row, **row["outcome"]} for row in results["rows"]]

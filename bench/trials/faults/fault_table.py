@@ -1,8 +1,8 @@
 """The table of faults, and what each must leave behind.
 
 To add a fault, append it to `FAULTS`: with `planted` where one implementation goes wrong beside
-good ones, which is then an entry of `PLANTED` in bench.trials.faults.planted, or with a function of
-its own in bench.trials.faults.run_scenarios.
+good ones, as bench.trials.faults.planted says, or with a function of its own in
+bench.trials.faults.run_scenarios.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from bench.trials.faults.run_scenarios import (
     interrupted,
     of_two,
     planted,
+    refused,
 )
 
 SILENCE_S = 20
@@ -25,7 +26,6 @@ SILENCE_S = 20
 HANGS = ("--silence", str(SILENCE_S))
 SILENT = rf"no progress for {SILENCE_S} s during"
 OVERTIME = "took over 30 s during measure"
-NOT_IMPORTED = "cannot be imported"
 
 
 @dataclass(frozen=True)
@@ -40,91 +40,84 @@ class Fault:
     trial: Trial
 
 
-MEMORY, CRASH, HANG, LOSS, COMPILE, DISK, USER, RUN, STORED = (
-    "out of memory",
-    "crash",
-    "hang",
-    "NaN or diverging loss",
-    "endless compilation",
-    "full disk",
-    "faulty user file",
-    "run interrupted",
-    "stored files",
-)
+MEMORY, CRASH, HANG = "out of memory", "crash", "hang"
+LOSS, COMPILE, DISK = "NaN or diverging loss", "endless compilation", "full disk"
+USER, RUN, STORED = "faulty user file", "run interrupted", "stored files"
+FOREIGN = "foreign arm"
 
 FAULTS = (
     Fault("host-memory", MEMORY, "build asks NumPy for 64 GiB under RLIMIT_AS",
-          planted("host_memory", "oom", "Unable to allocate")),
+          planted("host_memory_in_build", "oom", "Unable to allocate")),
     Fault("device-memory", MEMORY, "build asks XLA for an array of 256 TiB",
-          planted("device_memory", "oom", "RESOURCE_EXHAUSTED")),
+          planted("device_memory_in_build", "oom", "RESOURCE_EXHAUSTED")),
     Fault("sigkill-in-build", CRASH, "build kills its process by SIGKILL",
-          planted("killed_in_build", "crashed", "SIGKILL during gate, and not by the kernel")),
+          planted("kill_in_build", "crashed", "SIGKILL during gate, and not by the kernel")),
     Fault("sigsegv-in-build", CRASH, "build reads from address 0",
-          planted("segfault_in_build", "crashed", "SIGSEGV during gate")),
+          planted("crash_in_build", "crashed", "SIGSEGV during gate")),
     Fault("sigkill-in-rounds", CRASH, "the timed step kills its process by SIGKILL",
-          planted("killed_in_rounds", "crashed", "SIGKILL during measure, and not by the kernel")),
+          planted("kill_in_rounds", "crashed", "SIGKILL during measure, and not by the kernel")),
     Fault("sigsegv-in-rounds", CRASH, "the timed step reads from address 0",
-          planted("segfault_in_rounds", "crashed", "SIGSEGV during measure")),
+          planted("crash_in_rounds", "crashed", "SIGSEGV during measure")),
     Fault("deadlock", HANG, "an all-reduce in the timed step that one of two devices never joins",
-          planted("deadlocks", "timeout", f"{SILENT} measure", *HANGS, "--meshes", "data=2")),
+          planted("deadlock_in_rounds", "timeout", SILENT, *HANGS, "--meshes", "data=2")),
     Fault("sleep-in-build", HANG, "build waits for ever",
-          planted("sleeps", "timeout", f"{SILENT} gate", *HANGS)),
+          planted("sleep_in_build", "timeout", f"{SILENT} gate", *HANGS)),
     Fault("sleep-in-rounds", HANG, "the timed step waits for ever; --timeout instead of --silence",
-          planted("sleeps_in_rounds", "timeout", OVERTIME, "--timeout", "30")),
+          planted("sleep_in_rounds", "timeout", OVERTIME, "--timeout", "30")),
     Fault("held-lock", HANG, "build loops in C and holds Python's global lock",
-          planted("holds_the_lock", "timeout", f"{SILENT} gate", *HANGS)),
+          planted("hold_lock_in_build", "timeout", f"{SILENT} gate", *HANGS)),
     Fault("stopped-worker", HANG, "the timed step stops its process by SIGSTOP",
-          planted("stops", "timeout", f"{SILENT} measure", *HANGS)),
+          planted("stop_in_rounds", "timeout", f"{SILENT} measure", *HANGS)),
     Fault("peer-killed", CRASH, "one of two processes kills itself by SIGKILL",
-          of_two("peer_killed", "crashed", "process 1 of 2 was killed by SIGKILL")),
+          of_two("kill_in_peer", "crashed", "process 1 of 2 was killed by SIGKILL")),
     Fault("peer-raises", USER, "one of two processes raises in its step while the other waits",
-          of_two("peer_raises", "crashed", "process 1 of 2 failed where others did not: Runtime")),
+          of_two("raise_in_peer", "crashed", "process 1 of 2 failed where others did not: ")),
     Fault("peer-stopped", HANG, "one of two processes stops itself by SIGSTOP",
-          of_two("peer_stops", "timeout", f"{SILENT} .*; process 1 was stopped")),
+          of_two("stop_in_peer", "timeout", f"{SILENT} .*; process 1 was stopped")),
     Fault("peer-elsewhere", HANG, "one of two processes waits in a collective of its own",
-          of_two("peer_elsewhere", "timeout", SILENT)),
+          of_two("meet_nobody_in_peer", "timeout", SILENT)),
     Fault("nan-in-rounds", LOSS, "the loss becomes NaN in the timed rounds",
-          planted("nan_in_rounds", "wrong", r"the loss is nan after \d+ steps")),
+          planted("becomes_nan", "wrong", r"the loss is nan after \d+ steps")),
     Fault("divergence-in-rounds", LOSS, "parameters grow by half at each timed step",
-          planted("diverges_in_rounds", "wrong", r"the loss diverges|the loss is (nan|inf) after")),
+          planted("diverges", "wrong", r"the loss diverges|the loss is (nan|inf) after")),
     Fault("nan-workload", LOSS, "a workload whose own loss is NaN",
           bad_workload("nan_workload", "the workload itself is not finite")),
     Fault("unstable-workload", LOSS, "a workload whose learning rate is far too large",
           bad_workload("unstable_workload", "so do all arms of the block")),
     Fault("endless-compile", COMPILE, "a program of 300 lines that XLA:CPU compiles for minutes",
-          planted("compiles_for_ever", "timeout", f"{SILENT} (gate|compile)", *HANGS)),
+          planted("compile_in_build", "timeout", f"{SILENT} (gate|compile)", *HANGS)),
     Fault("endless-trace", COMPILE, "a jitted function contains an endless Python loop",
-          planted("traces_for_ever", "timeout", f"{SILENT} gate", *HANGS)),
+          planted("trace_in_build", "timeout", f"{SILENT} gate", *HANGS)),
     Fault("full-disk", DISK, "reports/ is a tmpfs that is filled during the second block",
           run_scenarios.full_disk),
     Fault("full-temporary-folder", DISK, "TMPDIR has two pages of free space; with --profile",
           run_scenarios.full_temporary_folder),
     Fault("raises-at-import", USER, "the file raises when it is imported",
-          planted("raises_at_import", "crashed", "RuntimeError: planted", says=NOT_IMPORTED)),
+          refused("raise_at_import", "RuntimeError: planted")),
     Fault("raises-in-build", USER, "build raises",
-          planted("raises_in_build", "crashed", "RuntimeError: planted")),
+          planted("raise_in_build", "crashed", "RuntimeError: planted")),
     Fault("raises-in-step", USER, "the first step raises",
-          planted("raises_in_step", "crashed", "RuntimeError: planted")),
+          planted("raise_in_step", "crashed", "RuntimeError: planted")),
     Fault("raises-in-rounds", USER, "the timed step raises",
-          planted("raises_in_rounds", "crashed", "RuntimeError: planted")),
+          planted("raise_in_rounds", "crashed", "RuntimeError: planted")),
     Fault("interrupt-in-step", USER, "the first step raises KeyboardInterrupt",
-          planted("interrupts_in_step", "crashed", "KeyboardInterrupt")),
+          planted("interrupt_in_step", "crashed", "KeyboardInterrupt")),
     Fault("exit-at-import", USER, "the file calls sys.exit when it is imported",
-          planted("exits_at_import", "crashed", r"sys\.exit\('planted'\)", says=NOT_IMPORTED)),
+          refused("quit_at_import", r"sys\.exit\('planted'\)")),
     Fault("exit-when-asked", USER, "why_unsupported calls sys.exit",
-          planted("exits_when_asked", "crashed", r"sys\.exit\(3\)")),
+          planted("exit_when_asked", "crashed", r"sys\.exit\(0\)")),
     Fault("exit-in-build", USER, "build calls sys.exit(0)",
-          planted("exits_in_build", "crashed", r"sys\.exit\(0\)")),
+          planted("exit_in_build", "crashed", r"sys\.exit\(0\)")),
     Fault("exit-in-step", USER, "the first step calls sys.exit(0)",
-          planted("exits_in_step", "crashed", r"sys\.exit\(0\)")),
+          planted("exit_in_step", "crashed", r"sys\.exit\(0\)")),
     Fault("exit-in-rounds", USER, "the timed step calls sys.exit(0)",
-          planted("exits_in_rounds", "crashed", r"sys\.exit\(0\)")),
+          planted("exit_in_rounds", "crashed", r"sys\.exit\(0\)")),
     Fault("end-at-import", USER, "the file calls os._exit(7) when it is imported",
-          planted("ends_at_import", "crashed", "exit code 7 during gate", says=NOT_IMPORTED)),
+          refused("end_with_7_at_import", "exit code 7")),
     Fault("end-in-build", USER, "build calls os._exit(0)",
-          planted("ends_in_build", "crashed", "ended before its block was complete during gate")),
+          planted("end_in_build", "crashed", "ended before its block was complete during gate")),
     Fault("garbage", USER, "build prints binary data, endless lines and forged events",
-          planted("prints", "ok", "", code=0)),
+          planted("print_in_build", "ok", "", code=0)),
     Fault("loss-of-wrong-shape", USER, "the step returns a loss for each row of the batch",
           planted("loss_of_shape", "wrong", r"the loss has shape \(8,\)")),
     Fault("params-of-wrong-shape", USER, "params returns flattened parameters",
@@ -134,9 +127,25 @@ FAULTS = (
     Fault("no-step", USER, "build returns nothing",
           planted("no_step", "wrong", "build returns a NoneType")),
     Fault("leftover-child", USER, "build leaves a process in a session of its own",
-          planted("leaves_a_child", "ok", "", code=0)),
+          planted("leave_child_in_build", "ok", "", code=0)),
     Fault("leftover-thread", USER, "build leaves a thread that Python waits for at exit",
-          planted("leaves_a_thread", "ok", "", code=0)),
+          planted("leave_thread_in_build", "ok", "", code=0)),
+    Fault("foreign-dies", FOREIGN, "the process of a foreign arm ends in its timed step",
+          planted("foreign_end", "crashed", "its process ended with exit code 7")),
+    Fault("foreign-hangs", FOREIGN, "the timed step in a process of its own waits for ever",
+          planted("foreign_sleep", "timeout", f"{SILENT} measure", *HANGS)),
+    Fault("foreign-lies", FOREIGN, "the clock of a foreign arm runs at a tenth of its speed",
+          planted("foreign_lie", "wrong", "reports spans that are shorter than they took")),
+    Fault("foreign-shapes", FOREIGN, "a process of its own gives flattened parameters",
+          planted("foreign_shapes", "wrong", "differ from the model's in names or shapes: kernel")),
+    Fault("foreign-prints", FOREIGN, "the timed step writes to the channel of its process",
+          planted("foreign_print", "crashed", "writes 'printed' to the channel")),
+    Fault("foreign-spins", FOREIGN, "a thread of a foreign arm works while others are timed",
+          planted("foreign_spin", "wrong", "its threads still used")),
+    Fault("foreign-leaves", FOREIGN, "a foreign arm leaves a process in a session of its own",
+          planted("foreign_leave", "ok", "", code=0)),
+    Fault("foreign-lacks", FOREIGN, "a foreign arm needs a package that is not installed",
+          planted("foreign_import", "unsupported", "the package no_such_package", code=0)),
     Fault("front-killed", RUN, "the supervisor gets SIGKILL in the second block; then --resume",
           run_scenarios.front_killed),
     Fault("ctrl-c", RUN, "the supervisor gets SIGINT in the second block",

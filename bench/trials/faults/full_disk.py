@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from bench.trials.faults.observed_run import UnavailableError
+from bench.trials.faults.observed_run import Lab, UnavailableError
 
 
 @contextmanager
-def small_disk(mount_point: Path, size: str) -> Iterator[tuple[Sequence[str], Path]]:
+def small_disk(lab: Lab, name: str, size: str) -> Iterator[Lab]:
     """Mount a tmpfs on a folder, in a user and mount namespace that needs no privileges.
 
     Args:
-      mount_point: the folder.
+      lab: the trial.
+      name: the folder, which is created in that of the trial.
       size: size in the syntax of tmpfs, for example `32m`.
 
     Yields:
-      The prefix of a command that enters the namespace, and the path under which the namespace's
-      root is visible from this process.
+      The trial, with its runs in the namespace.
 
     Raises:
       UnavailableError: this system does not allow the mount.
     """
+    mount_point = lab.folder / name
+    mount_point.mkdir()
     mount = f'mount -t tmpfs -o size={size} none "$1" && echo mounted && read _'
     try:
         holder = subprocess.Popen(  # noqa: S603 (our own command)
@@ -47,7 +50,8 @@ def small_disk(mount_point: Path, size: str) -> Iterator[tuple[Sequence[str], Pa
             enter = ("nsenter", f"--target={holder.pid}", "--user", "--mount")
             # A working directory entered outside the namespace would still lead outside.
             inside = ("sh", "-c", 'cd "$0" && exec "$@"', str(mount_point.parent))
-            yield (*enter, "--preserve-credentials", *inside), Path(f"/proc/{holder.pid}/root")
+            prefix = (*enter, "--preserve-credentials", *inside)
+            yield replace(lab, prefix=prefix, root=Path(f"/proc/{holder.pid}/root"))
         finally:
             holder.kill()
 
@@ -55,9 +59,7 @@ def small_disk(mount_point: Path, size: str) -> Iterator[tuple[Sequence[str], Pa
 def fill(folder: Path) -> Path:
     """Fill the file system of a folder to its last byte; return the file that fills it."""
     path = folder / "filler"
-    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        for size in (1 << 20, 1 << 10, 1):
-            with contextlib.suppress(OSError):
-                while True:
-                    file.write(bytes(size))
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 10))
     return path

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -21,8 +18,10 @@ import psutil
 from pyarrow import ArrowInvalid, parquet
 
 from bench.measure.environment import child_environment
-from bench.measure.processes.guard import Guard, marked
+from bench.measure.processes.guard import end_all, marked
+from bench.measure.processes.guarded import Guarded
 from bench.records import store
+from bench.records.rows import CellRow
 
 RUN = "trial"
 """Name of every run."""
@@ -39,6 +38,13 @@ GONE_S = 10.0
 _POLL_S = 0.05
 
 _IMPLEMENTATION = """from bench.trials.faults.planted import plant
+from implementations import jit_spmd
+
+build, why_unsupported = plant("{name}", jit_spmd)
+"""
+_FOREIGN = """from bench.trials.faults.planted_foreign import plant
+
+FOREIGN = {{}}
 
 build, why_unsupported = plant("{name}")
 """
@@ -81,14 +87,6 @@ class Ended:
         return re.search(pattern, self.out) is not None
 
 
-@dataclass(frozen=True)
-class Cell:
-    """How one cell ended."""
-
-    status: str
-    reason: str
-
-
 @dataclass
 class Lab:
     """The folder of one trial, in which every run is called RUN.
@@ -112,10 +110,6 @@ class Lab:
         """The folder of the run."""
         return self.root / self.folder.relative_to("/") / "reports" / RUN
 
-    def start(self, *words: str) -> Front:
-        """Start `python -m bench WORDS`."""
-        return Front(self, words)
-
     def measure(
         self, *planted: str, words: Sequence[str] = (), workload: str = "", resume: bool = False
     ) -> Front:
@@ -136,27 +130,25 @@ class Lab:
             path = self.write_planted(workload)
             words = ("--workloads", workload, "--workload-path", path, *words)
         if resume:
-            return self.start("run", "--resume", RUN, *files)
+            return Front(self, ("run", "--resume", RUN, *files))
         small = [word for pair in _SMALLEST.items() if pair[0] not in words for word in pair]
-        return self.start("run", *small, "--run", RUN, *words, *files)
+        return Front(self, ("run", *small, "--run", RUN, *words, *files))
 
     def write_planted(self, name: str) -> str:
         """Write the file of a planted implementation or workload; return its path."""
         text = _WORKLOAD if name.endswith("_workload") else _IMPLEMENTATION
+        text = _FOREIGN if name.startswith("foreign_") else text
         path = self.folder / f"{name}.py"
         path.write_text(text.format(name=name), encoding="utf-8")
         return str(path)
 
-    def cells(self) -> dict[str, Cell]:
-        """How the run's cells ended, by `BATCH/IMPLEMENTATION`.
+    def cells(self) -> dict[str, CellRow]:
+        """The decisive rows of the run's cells, by `BATCH/IMPLEMENTATION`.
 
         Raises:
           LabError: the run cannot be read.
         """
-        return {
-            f"{row['batch']}/{row['implementation']}": Cell(str(row["status"]), str(row["reason"]))
-            for row in self.stored().cells.to_dict("records")
-        }
+        return {f"{row['batch']}/{row['implementation']}": row for row in self.stored().decisive()}
 
     def stored(self) -> store.Run:
         """Read the stored run.
@@ -172,7 +164,7 @@ class Lab:
     def attempts(self) -> list[str]:
         """Identifiers of the attempts that are stored so far."""
         with contextlib.suppress(LabError):
-            return [str(attempt) for attempt in self.stored().blocks["attempt"]]
+            return [row["attempt"] for row in self.stored().block_rows]
         return []
 
     def half_written(self) -> list[str]:
@@ -195,46 +187,30 @@ class Lab:
         return ""
 
 
-class Front:
-    """A running `python -m bench`."""
+class Front(Guarded):
+    """A running `python -m bench WORDS`."""
 
     def __init__(self, lab: Lab, words: Sequence[str]) -> None:
         self._mark = uuid.uuid4().hex
-        self._guard = Guard()  # ends the run if this process is killed
         self._stop = lab.stop
         self._injected = lab.folder / "injected"
         self._injected.unlink(missing_ok=True)
+        self._began = time.monotonic()
+        self._cut_s: float | None = None
+        self._out: list[str] = []
         environment = {
             **child_environment(),
             "JAX_PLATFORMS": "cpu",
             **lab.environment,
-            **self._guard.environment,
             MARK: self._mark,
             FOLDER: str(lab.folder),
             "COLUMNS": "200",
         }
-        self._began = time.monotonic()
-        self._process = subprocess.Popen(  # noqa: S603 (our own command)
-            [*lab.prefix, sys.executable, "-m", "bench", *words],
-            cwd=lab.folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
+        command = [*lab.prefix, sys.executable, "-m", "bench", *words]
+        super().__init__(
+            command, environment, lambda line: self._out.append(line or ""), cwd=lab.folder
         )
-        self._guard.watch(self._process.pid)
-        self._out: list[str] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        self._cut_s: float | None = None
-        self._ended: Ended | None = None
-
-    def send(self, number: signal.Signals) -> None:
-        """Send a signal to the process."""
-        self._process.send_signal(number)
+        self.say(None)
 
     def until_injected(self) -> None:
         """Wait until a planted file goes wrong.
@@ -242,65 +218,42 @@ class Front:
         Raises:
           LabError: the run ended before that, or it took too long.
         """
-        while not self._injected.exists():
-            if self._process.poll() is not None:
-                out = self.wait().out
-                raise LabError(
-                    f"the run ended before anything went wrong; its output: {out[-500:]}"
-                )
-            if self._is_over():
-                self.wait()
-                raise LabError(f"nothing went wrong within {LIMIT_S:g} s")
-            time.sleep(_POLL_S)
+        self._wait_while(lambda: not self._injected.exists() and self._goes_on())
+        if not self._injected.exists():
+            out = self.wait().out
+            raise LabError(f"the run ended before anything went wrong; its output: {out[-500:]}")
 
     def wait(self) -> Ended:
         """Wait until the run ends, or end it at the limit; note and kill leftover processes."""
-        if self._ended is not None:
-            return self._ended
-        self._wait_while(lambda: self._process.poll() is None and not self._is_over())
-        late = self._process.poll() is None
+        self._wait_while(self._goes_on)
+        late = "" if self.code(0) is not None else f"\nended by the trial after {LIMIT_S:g} s"
         if not late:
             gone = time.monotonic() + GONE_S
             self._wait_while(lambda: bool(self._others()) and time.monotonic() < gone)
         left = [_command_line(process) for process in self._others()]
-        self._guard.end_all()
-        for process in marked(self._mark, MARK):
-            with contextlib.suppress(OSError):
-                os.kill(process, signal.SIGKILL)
-        self._guard.dismiss()
-        code = self._process.wait()
-        self._reader.join(timeout=5)
-        out = "".join(self._out)
-        if late:
-            out += f"\nended by the trial after {LIMIT_S:g} s"
-        self._ended = Ended(code, out, self._cut_s, left)
-        return self._ended
+        end_all(self._mark, [], MARK)
+        self.kill()
+        out = "".join(self._out) + "\n".join(self.tail()) + late
+        return Ended(self.process.returncode, out, self._cut_s, left)
 
     def _wait_while(self, condition: Callable[[], bool]) -> None:
-        while condition():
-            self._watch()
+        """Wait, and note when the process that went wrong has ended."""
+        waiting = True
+        while waiting:
             time.sleep(_POLL_S)
-        self._watch()
+            waiting = condition()
+            with contextlib.suppress(OSError, ValueError):
+                process, began = self._injected.read_text(encoding="utf-8").split()
+                if _is_gone(int(process)):
+                    self._cut_s = time.monotonic() - float(began)
+                    self._injected.rename(self._injected.with_name("cut"))
 
-    def _is_over(self) -> bool:
-        return self._stop.is_set() or time.monotonic() - self._began > LIMIT_S
+    def _goes_on(self) -> bool:
+        over = self._stop.is_set() or time.monotonic() - self._began > LIMIT_S
+        return self.code(0) is None and not over
 
     def _others(self) -> list[int]:
-        return [process for process in marked(self._mark, MARK) if process != self._process.pid]
-
-    def _watch(self) -> None:
-        """Note when the process that went wrong has ended."""
-        with contextlib.suppress(OSError, ValueError):
-            process, began = self._injected.read_text(encoding="utf-8").split()
-            if _is_gone(int(process)):
-                self._cut_s = time.monotonic() - float(began)
-                self._injected.rename(self._injected.with_name("cut"))
-
-    def _read(self) -> None:
-        stdout = self._process.stdout
-        assert stdout is not None, "it is a pipe"  # noqa: S101
-        with contextlib.suppress(OSError, ValueError), stdout:
-            self._out.extend(stdout)
+        return [process for process in marked(self._mark, MARK) if process != self.process.pid]
 
 
 def _is_whole(path: Path) -> bool:

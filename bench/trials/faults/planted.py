@@ -1,8 +1,7 @@
 """Implementations and workloads that go wrong, each in one way and at one moment.
 
-`PLANTED` says where each implementation goes wrong; everywhere else it is a correct data-parallel
-step. A run is given a small file that calls `plant`, which `observed_run` writes. No planted file
-can be found by name, because none belongs to the suite's own implementations.
+A run is given a small file that calls `plant`, which `observed_run` writes. No planted file can be
+found by name, because none belongs to the suite's own implementations.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -32,13 +31,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from bench.contract import Batch, Problem, TrainStep
-from bench.contract.placement import (
-    create_data_parallel_sharding,
-    place_batch_on_shards,
-    place_model_state_on_shards,
-    unknown_axes,
-)
+from bench.contract import Problem, TrainStep
 from bench.contract.workloads import linear
 from bench.records.current_arm import VARIABLE
 
@@ -49,97 +42,60 @@ SIZES = linear.SIZES
 DEFAULT_SIZE = "tiny"
 
 Action = Callable[[], object]
-Change = Callable[[TrainStep, Mesh], Any]
 
-
-@dataclass(frozen=True)
-class Planted:
-    """Where an implementation goes wrong."""
-
-    at_import: Action = lambda: None
-    when_asked: Action = lambda: None
-    """In `why_unsupported`."""
-    in_build: Action = lambda: None
-    change: Change = lambda right, _: right
-    """Turns the correct step on a mesh into what `build` returns."""
+IN_STEP = ("in_step", "in_rounds", "in_peer")
+"""Moments of a step: always, in the timed rounds, or in the second of two processes, for which the
+first one waits."""
+MOMENTS = ("at_import", "when_asked", "in_build", *IN_STEP)
+"""When an action runs; `when_asked` is in `why_unsupported`."""
 
 
 def plant(
-    name: str,
+    name: str, right: Any
 ) -> tuple[Callable[[Problem, Mesh], TrainStep], Callable[[Problem, Mesh], str | None]]:
-    """Return `build` and `why_unsupported` of an implementation in `PLANTED`."""
-    planted = PLANTED[name]
-    planted.at_import()
+    """Return `build` and `why_unsupported` of an implementation.
+
+    Args:
+      name: `good`, a key of CHANGES, or a key of ACTIONS and a moment: `raise_in_build`.
+      right: the module of a correct implementation, which it is everywhere else.
+    """
+    planned = next((moment for moment in MOMENTS if name.endswith(moment)), "")
+    action = ACTIONS[name.removesuffix(f"_{planned}")] if planned else None
+
+    def reach(moment: str) -> None:
+        if action is not None and moment == planned:
+            if moment == "in_peer":
+                _note()
+            action()
+
+    reach("at_import")
 
     def build(problem: Problem, mesh: Mesh) -> TrainStep:
-        planted.in_build()
-        step: TrainStep = planted.change(_right_step(problem, mesh), mesh)
-        return step
+        reach("in_build")
+        correct = right.build(problem, mesh)
+
+        def step(state: Any, batch: Any) -> Any:
+            reach("in_step")
+            if _timed():
+                reach("in_rounds")
+            if jax.process_index() == 1:
+                reach("in_peer")
+            return correct.step(state, batch)
+
+        changed: TrainStep = CHANGES.get(name, lambda same: same)(correct)
+        return replace(correct, step=step) if planned in IN_STEP else changed
 
     def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
-        del problem
-        planted.when_asked()
-        return unknown_axes(mesh, "data")
+        reach("when_asked")
+        reason: str | None = right.why_unsupported(problem, mesh)
+        return reason
 
     return build, why_unsupported
-
-
-def _right_step(problem: Problem, mesh: Mesh) -> TrainStep:
-    """A correct step: jax.jit over sharded inputs."""
-    params, loss_fn = problem.functional()
-    sharding = create_data_parallel_sharding(mesh)
-
-    @jax.jit
-    def step(state: Any, batch: Batch) -> tuple[Any, jax.Array]:
-        params, opt_state = state
-        loss, grads = jax.value_and_grad(loss_fn)(params, batch)
-        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), loss
-
-    return TrainStep(
-        state=place_model_state_on_shards((params, problem.optimizer.init(params)), mesh),
-        place=lambda batch: place_batch_on_shards(batch, sharding),
-        step=step,
-        params=lambda state: state[0],
-    )
-
-
-# When an implementation goes wrong.
 
 
 def _timed() -> bool:
     """Whether the timed rounds have begun: an arm holds the current turn."""
     return bool(os.pread(int(os.environ[VARIABLE]), 64, 0).strip(b"\0 ").partition(b" ")[2])
-
-
-def _in_step(action: Action) -> Change:
-    def change(right: TrainStep, mesh: Mesh) -> TrainStep:
-        del mesh
-
-        def step(state: Any, batch: Any) -> Any:
-            action()
-            return right.step(state, batch)
-
-        return replace(right, step=step)
-
-    return change
-
-
-def _in_rounds(action: Action) -> Change:
-    return _in_step(lambda: action() if _timed() else None)
-
-
-def _in_rank_1(action: Action) -> Change:
-    """In the first step of the second of two processes, for which the first one waits."""
-    fault = _noted(action)
-    return _in_step(lambda: fault() if jax.process_index() == 1 else None)
-
-
-def _result(change: Callable[[Any, jax.Array], Any]) -> Change:
-    """The step returns `change(state, loss)`."""
-    return lambda right, _: replace(
-        right, step=lambda state, batch: change(*right.step(state, batch))
-    )
 
 
 def _note() -> None:
@@ -158,14 +114,7 @@ def _noted(action: Action) -> Action:
     return noted
 
 
-# What goes wrong.
-
-
-_exit = partial(sys.exit, 0)
 _sleep = threading.Event().wait
-_crash = partial(ctypes.string_at, 0)
-_hold_the_lock = partial(deque[int], itertools.repeat(0), maxlen=0)
-"""Loop for ever in C without releasing Python's global interpreter lock."""
 
 
 def _raise(error: type[BaseException] = RuntimeError) -> NoReturn:
@@ -173,7 +122,7 @@ def _raise(error: type[BaseException] = RuntimeError) -> NoReturn:
 
 
 def _send(number: signal.Signals) -> Action:
-    return lambda: os.kill(os.getpid(), number)
+    return _noted(lambda: os.kill(os.getpid(), number))
 
 
 def _allocate_on_host() -> None:
@@ -202,12 +151,7 @@ def _compile_without_end() -> None:
 
 
 def _trace_without_end() -> None:
-    def grow(x: jax.Array) -> jax.Array:
-        for number in itertools.count():
-            x = x + number
-        return x
-
-    jax.jit(grow)(jnp.ones(8))
+    jax.jit(lambda x: sum(x for _ in itertools.count()))(jnp.ones(8))
 
 
 def _leave_a_child() -> None:
@@ -230,20 +174,17 @@ def _print_garbage() -> None:
 def _wait_in_second_process() -> None:
     """Wait in the second process that builds it until the trial creates the file `go`."""
     folder = Path(os.environ[FOLDER])
-    for number in itertools.count(1):
-        try:
-            (folder / f"built-{number}").touch(exist_ok=False)
-        except FileExistsError:
-            continue
-        break
+    with (folder / "built").open("ab", buffering=0) as file:
+        file.write(b"+")
+        number = file.tell()
     if number == 2:  # noqa: PLR2004
         _note()
         while not (folder / "go").exists():
             time.sleep(0.05)
 
 
-def _deadlock(right: TrainStep, mesh: Mesh) -> TrainStep:
-    """In the timed rounds, run an all-reduce that device 0 never joins: its host never answers."""
+def _deadlock() -> None:
+    """Run an all-reduce that device 0 never joins: its host never answers."""
 
     def wait(index: Any) -> Any:
         if int(index) == 0:
@@ -256,11 +197,43 @@ def _deadlock(right: TrainStep, mesh: Mesh) -> TrainStep:
         answer = jax.pure_callback(wait, jax.ShapeDtypeStruct((), jnp.int32), index)
         return jax.lax.psum(x + answer, "data")
 
+    mesh = Mesh(np.array(jax.devices()), ("data",))
     reduced = jax.jit(
         jax.shard_map(reduce, mesh=mesh, in_specs=P("data"), out_specs=P(), check_vma=False)
     )
-    zeros = jnp.zeros(mesh.size)
-    return _in_rounds(lambda: jax.block_until_ready(reduced(zeros)))(right, mesh)
+    jax.block_until_ready(reduced(jnp.zeros(mesh.size)))
+
+
+ACTIONS: dict[str, Action] = {
+    "raise": _raise,
+    "interrupt": partial(_raise, KeyboardInterrupt),
+    "exit": partial(sys.exit, 0),
+    "quit": partial(sys.exit, "planted"),
+    "end": _noted(partial(os._exit, 0)),
+    "end_with_7": partial(os._exit, 7),
+    "kill": _send(signal.SIGKILL),
+    "stop": _send(signal.SIGSTOP),
+    "crash": _noted(partial(ctypes.string_at, 0)),
+    "sleep": _noted(_sleep),
+    # Loop for ever in C without releasing Python's global interpreter lock.
+    "hold_lock": _noted(partial(deque[int], itertools.repeat(0), maxlen=0)),
+    "host_memory": _allocate_on_host,
+    "device_memory": lambda: jnp.zeros((1 << 46,)).block_until_ready(),
+    "compile": _noted(_compile_without_end),
+    "trace": _noted(_trace_without_end),
+    "deadlock": _deadlock,
+    "meet_nobody": lambda: multihost_utils.sync_global_devices("nobody else is here"),
+    "leave_child": _leave_a_child,
+    "leave_thread": lambda: threading.Thread(target=_sleep).start(),
+    "print": _print_garbage,
+    "wait": _wait_in_second_process,
+}
+"""What goes wrong. Actions after which the process should end are noted."""
+
+
+def _result(change: Callable[[Any, jax.Array], Any]) -> Callable[[TrainStep], TrainStep]:
+    """The step returns `change(state, loss)`."""
+    return lambda right: replace(right, step=lambda state, batch: change(*right.step(state, batch)))
 
 
 def _diverge(state: Any, loss: jax.Array) -> Any:
@@ -270,56 +243,17 @@ def _diverge(state: Any, loss: jax.Array) -> Any:
     return (params, opt_state), loss
 
 
-PLANTED = {
-    "good": Planted(),
-    "raises_at_import": Planted(at_import=_raise),
-    "exits_at_import": Planted(at_import=partial(sys.exit, "planted")),
-    "ends_at_import": Planted(at_import=partial(os._exit, 7)),
-    "exits_when_asked": Planted(when_asked=partial(sys.exit, 3)),
-    "raises_in_build": Planted(in_build=_raise),
-    "exits_in_build": Planted(in_build=_exit),
-    "ends_in_build": Planted(in_build=_noted(partial(os._exit, 0))),
-    "host_memory": Planted(in_build=_allocate_on_host),
-    "device_memory": Planted(in_build=lambda: jnp.zeros((1 << 46,)).block_until_ready()),
-    "killed_in_build": Planted(in_build=_noted(_send(signal.SIGKILL))),
-    "segfault_in_build": Planted(in_build=_noted(_crash)),
-    "sleeps": Planted(in_build=_noted(_sleep)),
-    "holds_the_lock": Planted(in_build=_noted(_hold_the_lock)),
-    "compiles_for_ever": Planted(in_build=_noted(_compile_without_end)),
-    "traces_for_ever": Planted(in_build=_noted(_trace_without_end)),
-    "leaves_a_child": Planted(in_build=_leave_a_child),
-    "leaves_a_thread": Planted(in_build=lambda: threading.Thread(target=_sleep).start()),
-    "prints": Planted(in_build=_print_garbage),
-    "waits_later": Planted(in_build=_wait_in_second_process),
-    "no_step": Planted(change=lambda *_: None),
-    "params_of_shape": Planted(
-        change=lambda right, _: replace(
-            right, params=lambda state: jax.tree.map(jnp.ravel, right.params(state))
-        )
+CHANGES: dict[str, Callable[[TrainStep], Any]] = {
+    "no_step": lambda _: None,
+    "params_of_shape": lambda right: replace(
+        right, params=lambda state: jax.tree.map(jnp.ravel, right.params(state))
     ),
-    "loss_of_shape": Planted(change=_result(lambda state, loss: (state, jnp.stack([loss] * 8)))),
-    "three_values": Planted(change=_result(lambda state, loss: (state, loss, None))),
-    "raises_in_step": Planted(change=_in_step(_raise)),
-    "exits_in_step": Planted(change=_in_step(_exit)),
-    "interrupts_in_step": Planted(change=_in_step(partial(_raise, KeyboardInterrupt))),
-    "raises_in_rounds": Planted(change=_in_rounds(_raise)),
-    "exits_in_rounds": Planted(change=_in_rounds(_exit)),
-    "killed_in_rounds": Planted(change=_in_rounds(_noted(_send(signal.SIGKILL)))),
-    "segfault_in_rounds": Planted(change=_in_rounds(_noted(_crash))),
-    "sleeps_in_rounds": Planted(change=_in_rounds(_noted(_sleep))),
-    "stops": Planted(change=_in_rounds(_noted(_send(signal.SIGSTOP)))),
-    "deadlocks": Planted(change=_deadlock),
-    "nan_in_rounds": Planted(
-        change=_result(lambda state, loss: (state, loss * jnp.nan if _timed() else loss))
-    ),
-    "diverges_in_rounds": Planted(change=_result(_diverge)),
-    "peer_killed": Planted(change=_in_rank_1(_send(signal.SIGKILL))),
-    "peer_stops": Planted(change=_in_rank_1(_send(signal.SIGSTOP))),
-    "peer_raises": Planted(change=_in_rank_1(_raise)),
-    "peer_elsewhere": Planted(
-        change=_in_rank_1(lambda: multihost_utils.sync_global_devices("nobody else is here"))
-    ),
+    "loss_of_shape": _result(lambda state, loss: (state, jnp.stack([loss] * 8))),
+    "three_values": _result(lambda state, loss: (state, loss, None)),
+    "becomes_nan": _result(lambda state, loss: (state, loss * jnp.nan if _timed() else loss)),
+    "diverges": _result(_diverge),
 }
+"""What `build` returns instead of the correct step."""
 
 
 def nan_workload(config: Any, batch_size: int, precision: str, remat: bool = False) -> Problem:

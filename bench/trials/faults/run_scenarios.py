@@ -18,7 +18,7 @@ from bench.trials.faults.observed_run import GOOD, RUN, Ended, Front, Lab
 Trial = Callable[[Lab, Outcome], None]
 """Injects a fault into runs and records the outcome."""
 
-LATER = "waits_later"
+LATER = "wait_in_build"
 """The planted implementation of runs that are disturbed in their second block."""
 BATCHES = (8, 16)
 TWO_BLOCKS = ("--batch-sizes", *map(str, BATCHES))
@@ -31,7 +31,6 @@ def planted(
     reason: str,
     *words: str,
     code: int = 1,
-    says: str = "",
     beside: Sequence[str] = GOOD,
 ) -> Trial:
     """Measure a planted implementation beside good ones, which must be ok.
@@ -42,7 +41,6 @@ def planted(
       reason: pattern that the reason of its cell must match.
       words: options of the run.
       code: expected exit code of the run.
-      says: pattern that the run's output must match.
       beside: the good implementations.
     """
 
@@ -52,7 +50,24 @@ def planted(
         outcome.check_cell(lab.cells().get(f"8/{file}"), status, reason)
         outcome.check_others(lab, (8,), beside)
         outcome.check_files(lab, file)
-        outcome.expect(ended.says(says), f"the output does not match {says!r}")
+
+    return trial
+
+
+def refused(file: str, reason: str) -> Trial:
+    """Select a planted implementation that must be refused before anything is measured.
+
+    Args:
+      file: name of the planted implementation.
+      reason: pattern that the run's output must match.
+    """
+
+    def trial(lab: Lab, outcome: Outcome) -> None:
+        ended = lab.measure(file).wait()
+        outcome.check_end(ended, 4)
+        outcome.cell = outcome.others = "refused while planning"
+        outcome.expect(ended.says(reason), f"the output does not match {reason!r}")
+        outcome.expect(not lab.run.exists(), "a run was created")
 
     return trial
 
@@ -82,7 +97,7 @@ def front_killed(lab: Lab, outcome: Outcome) -> None:
     front = _second_block(lab)
     before = lab.attempts()
     outcome.expect(bool(before), "nothing of the first block is stored")
-    front.send(signal.SIGKILL)
+    front.process.send_signal(signal.SIGKILL)
     ended = front.wait()
     outcome.check_end(ended, -signal.SIGKILL)
     _resume(lab, outcome, before)
@@ -95,7 +110,7 @@ def interrupted(number: signal.Signals) -> Trial:
 
     def trial(lab: Lab, outcome: Outcome) -> None:
         front = _second_block(lab)
-        front.send(number)
+        front.process.send_signal(number)
         ended = front.wait()
         outcome.check_end(ended, 2)
         message = re.search(r"interrupted[^\n!]*", ended.out)
@@ -109,10 +124,7 @@ def interrupted(number: signal.Signals) -> Trial:
 
 def full_disk(lab: Lab, outcome: Outcome) -> None:
     """Fill the file system of reports/ to its last byte while the second block is measured."""
-    reports = lab.folder / "reports"
-    reports.mkdir()
-    with small_disk(reports, "32m") as (prefix, root):
-        small = replace(lab, prefix=prefix, root=root)
+    with small_disk(lab, "reports", "32m") as small:
         front = _second_block(small)
         before = small.attempts()
         filler = fill(small.run.parent)
@@ -136,11 +148,9 @@ def full_disk(lab: Lab, outcome: Outcome) -> None:
 def full_temporary_folder(lab: Lab, outcome: Outcome) -> None:
     """Fill the temporary folder but for two pages: it looks usable and is not."""
     temporary = lab.folder / "tmp"
-    temporary.mkdir()
-    with small_disk(temporary, "64k") as (prefix, root):
-        filler = fill(root / temporary.relative_to("/"))
+    with small_disk(replace(lab, environment={"TMPDIR": str(temporary)}), "tmp", "64k") as small:
+        filler = fill(small.root / temporary.relative_to("/"))
         os.truncate(filler, filler.stat().st_size - 2 * resource.getpagesize())
-        small = replace(lab, prefix=prefix, root=root, environment={"TMPDIR": str(temporary)})
         outcome.check_end(small.measure(words=("--profile",)).wait(), 0)
         outcome.check_others(small, (8,))
         outcome.check_files(small, *GOOD)
@@ -181,7 +191,7 @@ def damaged(damage: Callable[[Path], None]) -> Trial:
         (path, *_) = sorted((lab.run / store.LAUNCHES).iterdir())
         damage(path)
         file = f"{store.LAUNCHES}/{path.name}"
-        rebuilt = lab.start("report", RUN).wait()
+        rebuilt = Front(lab, ("report", RUN)).wait()
         outcome.check_end(rebuilt, 0)
         warning = re.search(rf"[^\n]*{re.escape(file)}[^\n]*", rebuilt.out)
         outcome.expect(warning is not None, f"the report does not name {file}")
@@ -225,7 +235,7 @@ def _second_block(lab: Lab) -> Front:
 
 def _check_first_block(lab: Lab, outcome: Outcome) -> None:
     """Expect that the first block alone is stored, and all its cells ok."""
-    batches = sorted(set(lab.stored().blocks["batch"]))
+    batches = sorted({row["batch"] for row in lab.stored().block_rows})
     outcome.expect(len(batches) == 1, f"{len(batches)} blocks are stored, not only the first")
     outcome.check_others(lab, batches, ALL)
 

@@ -121,9 +121,9 @@ def load(pattern: str, seed: int = 0) -> Iterator[tuple[int, ...]]:
 def _burning(
     pattern: str, seed: int, burner: int, burners: int, started: float
 ) -> Iterator[subprocess.Popen[bytes]]:
-    options = f"--seed={seed} --burner={burner} --burners={burners} --started={started!r}"
+    code = "from bench.trials.selftest.background_load import burn; burn"
     process = subprocess.Popen(  # noqa: S603 (our own command)
-        [sys.executable, "-m", "bench.trials.selftest.background_load", pattern, *options.split()],
+        [sys.executable, "-c", code + repr((pattern, seed, burner, burners, started))],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=child_environment(),
@@ -137,7 +137,7 @@ def _burning(
             process.kill()
 
 
-def _burn(pattern: str, seed: int, burner: int, burners: int, started: float) -> None:
+def burn(pattern: str, seed: int, burner: int, burners: int, started: float) -> None:
     """Run one burner until the standard input ends."""
     sys.stdout.buffer.write(_READY)
     sys.stdout.flush()
@@ -161,18 +161,12 @@ def main(
         str, typer.Argument(help="; ".join(f"{name}: {does}" for name, does in PATTERNS.items()))
     ],
     seed: Annotated[int, typer.Option(help="Equal seeds give equal loads.")] = 0,
-    burner: Annotated[int, typer.Option(hidden=True)] = -1,
-    burners: Annotated[int, typer.Option(hidden=True)] = 0,
-    started: Annotated[float, typer.Option(hidden=True)] = 0.0,
 ) -> None:
     """Load the machine until the standard input ends, or Ctrl-C."""
-    if burner >= 0:
-        _burn(pattern, seed, burner, burners, started)
-    elif pattern not in PATTERNS:
+    if pattern not in PATTERNS:
         raise typer.BadParameter(f"choose from {', '.join(PATTERNS)}", param_hint="PATTERN")
-    else:
-        with contextlib.suppress(KeyboardInterrupt), load(pattern, seed):
-            sys.stdin.read()
+    with contextlib.suppress(KeyboardInterrupt), load(pattern, seed):
+        sys.stdin.read()
 
 
 if __name__ == "__main__":

@@ -9,9 +9,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from bench.present.charts import PALETTE
-from bench.present.plots.style import INK, MUTED, Plot, render, styled
-from bench.trials.selftest.detector_figures import Detector, Rate
-from bench.trials.selftest.trial_verdicts import ALL, LOCKSTEP
+from bench.present.plots.plot_output import Plot
+from bench.present.plots.style import INK, MUTED, render, styled
+from bench.trials.selftest.detector_figures import LOCKSTEP
+from bench.trials.selftest.equal_arms import WORKING
+from bench.trials.selftest.shares import Rate, Shares
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,24 +21,28 @@ if TYPE_CHECKING:
 SLUG = "detectors"
 
 
-def draw(detectors: Sequence[Detector], seconds: float, planted: Sequence[str]) -> Plot | None:
-    """Draw the rates over all loads with one measuring time; None if there are none.
+def draw(found: Sequence[Shares], size: str) -> Plot | None:
+    """Draw the shares of each tool with one measuring time of two arms; None if there are none.
 
-    One panel is for identical programs and one for each planted slowdown. Points are shares, and
-    lines are Wilson's 95 % intervals.
+    One panel is for equal programs and one for each planted slowdown. Points are shares, and lines
+    are Wilson's 95 % intervals.
     """
-    shown = [d for d in detectors if d.pattern == ALL and d.seconds == seconds]
-    if not shown:
+    by_tool = {
+        str(each.keys["tool"]): each
+        for each in found
+        if each.keys["size"] == size and each.keys["slowed"] == WORKING
+    }
+    if not by_tool:
         return None
-    shown.sort(key=lambda d: (d.tool == LOCKSTEP, -d.alarms.value))
+    tools = sorted(by_tool, key=lambda tool: (tool == LOCKSTEP, -by_tool[tool].alarms.value))
+    planted = dict.fromkeys(name for each in by_tool.values() for name in each.found)
     panels: dict[str, list[Rate | None]] = {
-        "Identical, called different\n(lower is better)": [d.alarms for d in shown],
-        **{f"{name}: detected\n(higher is better)": [d.found.get(name) for d in shown]
+        "Equal, called different\n(lower is better)": [by_tool[tool].alarms for tool in tools],
+        **{f"{name}: found\n(higher is better)": [by_tool[tool].found.get(name) for tool in tools]
            for name in planted},
     }  # fmt: skip
-    height = 1.1 + 0.32 * len(shown)
-    # The page sets its own font on the text.
-    with styled(SLUG, {"axes.spines.left": False, "svg.fonttype": "none"}):
+    height = 1.1 + 0.32 * len(tools)
+    with styled(SLUG, {"axes.spines.left": False}):
         figure = Figure(figsize=(10, height))
         row = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         figure.subplots_adjust(
@@ -45,7 +51,7 @@ def draw(detectors: Sequence[Detector], seconds: float, planted: Sequence[str]) 
         for axes, (title, rates) in zip(row, panels.items(), strict=True):
             _draw_panel(axes, rates)
             axes.set_title(title, fontsize=9)
-            axes.set_yticks(range(len(shown)), [d.tool for d in shown])
+            axes.set_yticks(range(len(tools)), tools)
         return render(figure, SLUG, "How often each tool is right")
 
 

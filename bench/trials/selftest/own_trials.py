@@ -1,29 +1,35 @@
-"""Lockstep's own trials, in a worker process: the real clock on planted steps.
+"""Lockstep's own trials, in a worker process: the real clock on arms of known truth.
 
-`python -m bench.trials.selftest.own_trials` reads a TrialJob from stdin. To stdout it writes the
-rows of `trial_rows`, one a line, without the load and the number of the process.
+`python -m bench.trials.selftest.own_trials` reads a TrialJob from stdin. To stdout it writes JSON,
+one row a line: trials with their samples, and the cost of the clock.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
 import jax
 import jax.numpy as jnp
-import pandas as pd
 
-from bench.analyse.sample_rounds import Rounds
+from bench.records.cells import Block, BlockText
+from bench.records.messages import FIRST_LOOK
 from bench.records.rows import Turn
-from bench.trials.selftest.planted_step import planted_step
-from bench.trials.selftest.trial_rows import BASE, ROUNDS, SLOWDOWNS
+from bench.trials.selftest.planted_kernel import spin_function
+from bench.trials.selftest.real_step import calibrate, real_arms
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.time.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
+
+ROUNDS = 128
+"""Rounds of a trial whose steps are short enough."""
+MOST_ROUNDS = 256
 
 OVERHEAD_STEPS = 1000
 OVERHEAD_ROUNDS = 100
@@ -32,32 +38,30 @@ OVERHEAD_ROUNDS = 100
 class TrialJob(TypedDict):
     """The work of one process."""
 
+    block: BlockText | None
+    """Whose step is timed; None for spin."""
     library: str
-    """Path of the library that `planted_kernel.build_ffi` compiles."""
-    iterations: dict[str, int]
-    """Iterations of each arm's step, by arm."""
+    """Path of the library that `planted_kernel.build` compiles."""
+    iterations: int
+    """Of spin in the base."""
+    truths: dict[str, float]
+    """True ratio of each arm's time to the base's."""
     trials: int
+    """With none, the process only tells how long a step and its extra work take."""
     seconds: float
     """Duration of the rounds of a trial."""
     seed: int
 
 
-class Measured(NamedTuple):
-    """The samples of all rounds."""
+def spin_arms(job: TrialJob) -> list[Arm]:
+    """Arms that spin in this thread, in the machine code that every other tool runs."""
+    spin, done = spin_function(Path(job["library"])), jnp.zeros(()).block_until_ready()
 
-    turns: list[Turn]
-    wall_s: float
-    """Duration of the rounds and everything between them."""
-    inside_s: float
-    """Time within timed or wash-out steps."""
+    def step(state: float, iterations: int) -> tuple[float, jax.Array]:
+        return spin(iterations, state), done
 
-
-def planted_arms(job: TrialJob) -> list[Arm]:
-    """One compiled arm for each number of iterations."""
-    return [
-        _warm(Arm(name, *planted_step(Path(job["library"]), iterations)))
-        for name, iterations in job["iterations"].items()
-    ]
+    iterations = {arm: round(job["iterations"] * truth) for arm, truth in job["truths"].items()}
+    return [_warm(Arm(arm, step, 0.5, count)) for arm, count in iterations.items()]
 
 
 def empty_arms() -> list[Arm]:
@@ -79,37 +83,46 @@ def _warm(arm: Arm) -> Arm:
     return arm
 
 
-def _measure(arms: list[Arm], rounds: int, steps: int, seed: int) -> Measured:
+def _measure(
+    arms: list[Arm], rounds: int, steps: int, seed: int, seconds: float
+) -> tuple[list[Turn], float, float]:
+    """Measure until the time is over, but as many rounds as a verdict takes.
+
+    Returns:
+      The turns, the wall time of all, and the time within timed or wash-out steps, in seconds.
+    """
     with CompilationLog() as log:
         start = time.perf_counter()
-        turns, compiled = measure(arms, rounds, steps, seed, log, lambda _: True)
+
+        def going_on(turns: list[Turn]) -> list[str] | None:
+            done = turns[-1]["round"] + 1
+            late = done >= FIRST_LOOK and time.perf_counter() > start + seconds
+            return [] if late or done == rounds else None
+
+        turns, compiled = measure(arms, steps, seed, log, going_on)
         wall_s = time.perf_counter() - start
     if compiled:
-        raise RuntimeError(f"planted steps compiled while they were timed: {compiled}")
+        raise RuntimeError(f"steps compiled while they were timed: {compiled}")
     inside_ns = sum(t["throughput_ns"] + t["latency_ns"] + t["wash_out_ns"] for t in turns)
-    return Measured(turns, wall_s, inside_ns / 1e9)
+    return turns, wall_s, inside_ns / 1e9
 
 
 def trial(arms: list[Arm], job: TrialJob, number: int) -> dict[str, Any]:
     """Run one trial."""
     # Every trial is calibrated anew, as in a worker that has just started.
-    steps = steps_per_span(arms, ROUNDS, job["seconds"])
-    turns, wall_s, inside_s = _measure(arms, ROUNDS, steps, 1000 * job["seed"] + number)
-    rounds = Rounds.of(pd.DataFrame(turns).assign(attempt="", launch=0))
-    log_ratios = {
-        arm: [round(float(value), 6) for value in rounds.log_ratios(arm, BASE)[0]]
-        for arm in SLOWDOWNS
-    }
+    steps, seed = steps_per_span(arms, ROUNDS, job["seconds"]), 1000 * job["seed"] + number
+    turns, wall_s, inside_s = _measure(arms, MOST_ROUNDS, steps, seed, job["seconds"])
+    for turn in turns:
+        turn["host"] = None
     return {
-        "kind": "own", "number": number, "steps": turns[0]["steps"],
-        "wall_s": wall_s, "inside_s": inside_s, "log_ratios": log_ratios,
+        "kind": "own", "number": number, "wall_s": wall_s, "inside_s": inside_s, "turns": turns,
     }  # fmt: skip
 
 
 def overhead() -> dict[str, Any]:
     """Measure the cost of the clock with steps that do nothing."""
     arms = empty_arms()
-    turns, wall_s, inside_s = _measure(arms, OVERHEAD_ROUNDS, OVERHEAD_STEPS, 0)
+    turns, wall_s, inside_s = _measure(arms, OVERHEAD_ROUNDS, OVERHEAD_STEPS, 0, math.inf)
     steps = 1 + turns[0]["steps"] + turns[0]["latency_steps"]
     return {
         "kind": "overhead",
@@ -132,15 +145,25 @@ def call_ns(arm: Arm) -> float:
     return median(times)
 
 
+def rows(job: TrialJob) -> Iterator[dict[str, Any]]:
+    """Do a job."""
+    block = Block.of(job["block"]) if job["block"] else None
+    arms = real_arms(block, job["truths"]) if block else spin_arms(job)
+    for number in range(job["trials"]):
+        yield trial(arms, job, number)
+    if job["trials"]:
+        yield overhead()
+    else:
+        step_s = median(arms[0].run(1) for _ in range(OVERHEAD_ROUNDS)) / 1e9
+        yield {"step_s": step_s, "product": calibrate(arms[0])}
+
+
 def main() -> None:
     """Run one job."""
-    with os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1) as rows:
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1) as answer:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        job: TrialJob = json.load(sys.stdin)
-        arms = planted_arms(job)
-        for number in range(job["trials"]):
-            rows.write(json.dumps(trial(arms, job, number)) + "\n")
-        rows.write(json.dumps(overhead()) + "\n")
+        for row in rows(json.load(sys.stdin)):
+            answer.write(json.dumps(row) + "\n")
 
 
 if __name__ == "__main__":

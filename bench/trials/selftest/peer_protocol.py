@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from bench.measure.environment import child_environment
-from bench.trials.selftest.planted_kernel import Kernel
+from bench.trials.selftest import planted_kernel
+from bench.trials.selftest.planted_kernel import SEED, Kernel
 
 ALPHA = 0.05
 """The level of every tool's test, which is their default."""
@@ -28,36 +29,57 @@ class PeerError(Exception):
 
 
 @dataclass(frozen=True)
+class Program:
+    """A program that tools time."""
+
+    setup: str
+    """Python code that defines the function `call()`."""
+    seconds: float
+    """Duration of a call, about."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that it needs."""
+    kernel: Kernel | None = None
+    """Whose `spin` it calls; None if it calls anything else."""
+    iterations: int = 0
+    """Of spin in a call."""
+
+
+def spinning(kernel: Kernel, iterations: int) -> Program:
+    """The program that spins so often."""
+    setup = (
+        "from functools import partial\n"
+        "from pathlib import Path\n"
+        f"from {planted_kernel.__name__} import spin_function\n"
+        f"call = partial(spin_function(Path({str(kernel.library)!r})), {iterations}, {SEED})\n"
+    )
+    return Program(setup, kernel.seconds_for(iterations), kernel=kernel, iterations=iterations)
+
+
+@dataclass(frozen=True)
 class PeerTrial:
     """The verdict of a tool on two programs, by its own rule."""
 
-    different: bool | None
-    """Whether they differ in speed; None if the tool cannot say."""
     slower: bool | None
     """Whether the other is slower; None if the tool does not say that they differ."""
-    ratio: float
-    """Time of the other over time of the base, in the tool's own measure."""
     measured_s: float
     """Seconds within timed work, both programs together."""
-    wall_s: float
-    """Duration of the trial, including every start-up."""
 
 
 class Peer(Protocol):
     """A module in `peer_tools`: one tool, used as its manual says."""
 
+    TIMES_PYTHON: bool
+    """Whether it times Python functions; otherwise, a program needs a kernel."""
+
     def why_unavailable(self) -> str | None:
         """Why the tool cannot be used here, and what to install; None if it can."""
 
-    def trial(
-        self, kernel: Kernel, base: int, other: int, seconds: float, directory: Path
-    ) -> PeerTrial:
+    def trial(self, base: Program, other: Program, seconds: float, directory: Path) -> PeerTrial:
         """Measure two programs, one after the other, and let the tool judge.
 
         Args:
-          kernel: the planted workload.
-          base: iterations of spin in one call of the base, which takes about a millisecond.
-          other: iterations in one call of the other program.
+          base: the first program.
+          other: the second, which may be slower.
           seconds: measuring time of both programs together; each gets half.
           directory: an empty folder for all files that the tool writes.
 

@@ -1,8 +1,8 @@
 // The planted workload: a dependent chain of multiply-adds of a given length.
 //
 // Every iteration needs the result of the one before, so no compiler can shorten the chain, and its
-// duration is proportional to its length. The source compiles to a plain library; with LOCKSTEP_MAIN
-// to a program; with LOCKSTEP_FFI to a library with an XLA FFI handler, using jaxlib's headers.
+// duration is proportional to its length. The source compiles to a library, and with LOCKSTEP_MAIN to
+// a program.
 
 #include <cstdint>
 
@@ -37,24 +37,4 @@ int main(int argc, char** argv) {
   std::printf("%.17g\n", x);
   return 0;
 }
-#endif
-
-#ifdef LOCKSTEP_FFI
-#include "xla/ffi/api/ffi.h"
-
-namespace ffi = xla::ffi;
-
-// The length is an operand, not an attribute, so that all lengths share one program.
-static ffi::Error SpinHandler(ffi::BufferR0<ffi::S32> n, ffi::BufferR0<ffi::F32> seed,
-                              ffi::ResultBufferR0<ffi::F32> out) {
-  *out->typed_data() =
-      static_cast<float>(lockstep_spin(*n.typed_data(), static_cast<double>(*seed.typed_data())));
-  return ffi::Error::Success();
-}
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(lockstep_spin_ffi, SpinHandler,
-                              ffi::Ffi::Bind()
-                                  .Arg<ffi::BufferR0<ffi::S32>>()
-                                  .Arg<ffi::BufferR0<ffi::F32>>()
-                                  .Ret<ffi::BufferR0<ffi::F32>>());
 #endif

@@ -12,7 +12,6 @@ import shlex
 import shutil
 import statistics
 import subprocess
-import sys
 import timeit
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,6 @@ _TAIL_LINES = 10
 _CALLS = 9
 """Timed calls, of which the median counts."""
 _FIRST_ITERATIONS = 1_000
-_INCLUDE = "import jax; print(jax.ffi.include_dir())"
 
 
 class KernelError(Exception):
@@ -90,20 +88,6 @@ def build(directory: Path) -> Kernel:
     return Kernel(directory, library, executable)
 
 
-def build_ffi(directory: Path) -> Path:
-    """Compile the workload as an XLA FFI handler, with the headers of the installed jaxlib.
-
-    Returns:
-      A shared library that exports `lockstep_spin_ffi`, for `planted_step`.
-
-    Raises:
-      KernelError: there is no compiler or no jax, or the compiler failed.
-    """
-    include = _run([sys.executable, "-c", _INCLUDE], "jax cannot be imported").strip()
-    output = directory.resolve() / "libplanted_ffi.so"
-    return compile_cpp([SOURCE], output, "-shared", "-DLOCKSTEP_FFI", f"-I{include}")
-
-
 def compile_cpp(sources: Sequence[Path], output: Path, *flags: str) -> Path:
     """Compile C++ sources with the flags of the planted workload, and further flags behind them.
 
@@ -145,7 +129,7 @@ def _compiler() -> list[str]:
     return shlex.split(named) if named else [next(filter(shutil.which, _COMPILERS))]
 
 
-def _run(command: Sequence[str], failure: str, text: str = "") -> str:
+def _run(command: Sequence[str], failure: str, text: str = "") -> None:
     try:
         done = subprocess.run(  # noqa: S603 (our own command)
             command, input=text, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
@@ -156,4 +140,3 @@ def _run(command: Sequence[str], failure: str, text: str = "") -> str:
         raise KernelError(f"{failure} within {_TIMEOUT_S:g} s") from error
     if done.returncode:
         raise KernelError("\n".join([f"{failure}:", *done.stderr.splitlines()[-_TAIL_LINES:]]))
-    return done.stdout

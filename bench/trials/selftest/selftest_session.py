@@ -6,6 +6,7 @@ Lockstep itself run in worker processes.
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import subprocess
@@ -14,38 +15,52 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
+
+import pandas as pd
 
 from bench.measure.environment import child_environment, worker_environment
 from bench.records.arms import TWIN
+from bench.records.cells import Block
 from bench.records.host import describe_code, describe_host
 from bench.trials.selftest import large_run, planted_kernel
 from bench.trials.selftest.background_load import load
 from bench.trials.selftest.first_paint import first_paint
-from bench.trials.selftest.peer_protocol import Peer, PeerError
+from bench.trials.selftest.peer_protocol import Peer, PeerError, Program, spinning
 from bench.trials.selftest.peer_tools import find_peers
-from bench.trials.selftest.planted_kernel import Kernel
-from bench.trials.selftest.selftest_settings import Settings
-from bench.trials.selftest.trial_rows import (
+from bench.trials.selftest.selftest_settings import (
     BASE,
-    SLOWDOWNS,
+    LONGER,
+    SPIN,
+    SPINNING,
+    STEPPING,
+    STEPS,
+    Settings,
+)
+from bench.trials.selftest.trial_rows import (
+    COLUMNS,
+    SAMPLES,
     TRIALS,
     Manifest,
-    PeerRow,
-    ReportRow,
     Row,
     close,
 )
 
-PEER_SLOWDOWNS = (TWIN, "2 % slower", "5 % slower")
-
-STEP_S = 0.001
+SPIN_S = 0.001
+"""Duration of the base's spin."""
 _TIMEOUT_S = 600.0
 _REBUILD = (
     "import json, pathlib, sys; from bench.trials.selftest.large_run import rebuild; "
     "print(json.dumps(rebuild(pathlib.Path(sys.argv[1]))))"
 )
+
+_VARIABLES = (
+    *("JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES", "NPROC"),
+    *("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"),
+)
+"""What a tool's processes need of the environment to run a step as a worker does."""
 
 Task = Callable[[], Iterator[Row]]
 
@@ -68,12 +83,22 @@ class Session:
         self.peers: Mapping[str, Peer] = {
             name: peer for name, peer in peers.items() if name not in self.unavailable
         }
-        self.tasks_of_a_pattern = settings.processes + (
-            len(self.peers) * len(PEER_SLOWDOWNS) * settings.peer_trials
-        )
+        python = [name for name, peer in self.peers.items() if peer.TIMES_PYTHON]
+        self._peer_trials = [
+            (peer, program, arm, number)
+            for program, peers, arms, count in (
+                (SPIN, list(self.peers), (TWIN, "2 % slower", "5 % slower"), settings.peer_trials),
+                (STEPS[0].name, python, (BASE, "5 % slower"), settings.peer_trials // 2),
+            )
+            for peer in peers
+            for arm in arms
+            for number in range(count)
+        ]
+        self._spins = -(-settings.processes // 2)
+        self._samples: list[dict[str, Any]] = []
 
-    def run(self, progress: Callable[[str], None]) -> None:
-        """Run everything; `progress` is called with the load before every task.
+    def run(self, progress: Callable[[int, int], None]) -> None:
+        """Run everything; `progress` is told how many trials are done, and of how many.
 
         Raises:
           KernelError: the planted workload cannot be compiled.
@@ -82,76 +107,142 @@ class Session:
         """
         settings = self.settings
         with tempfile.TemporaryDirectory(prefix="lockstep-") as temporary:
-            scratch = Path(temporary)
-            kernel = planted_kernel.build(scratch / "kernel")
-            library = planted_kernel.build_ffi(scratch / "kernel")
-            base = kernel.iterations_for(STEP_S)
+            self._scratch = Path(temporary)
+            self._kernel = planted_kernel.build(self._scratch / "kernel")
+            self._iterations = self._kernel.iterations_for(SPIN_S)
+            programs = self._programs()
             self.folder.mkdir(parents=True)
             manifest = Manifest(
                 started_at=datetime.now(UTC).isoformat(timespec="seconds"),
                 settings=asdict(settings),
-                iterations=base,
+                iterations=self._iterations,
                 unavailable=self.unavailable,
                 host=describe_host(),
                 git=describe_code(),
-                trials_crc32=0,
+                checksums={},
             )
+            done = itertools.count(1)
             with (self.folder / TRIALS).open("w", encoding="utf-8") as file:
                 for pattern in settings.patterns:
-                    tasks = [
-                        *self._own_tasks(pattern, library, base),
-                        *self._peer_tasks(pattern, kernel, base, scratch),
-                    ]
+                    tasks = [*self._own_tasks(pattern), *self._peer_tasks(pattern, programs)]
                     random.Random(f"{settings.seed}/{pattern}").shuffle(tasks)
                     with load(pattern, settings.seed):
                         for task in tasks:
-                            progress(pattern)
                             file.writelines(json.dumps(row) + "\n" for row in task())
                             file.flush()
+                            progress(next(done), len(tasks) * len(settings.patterns))
                 if settings.report_cells:
-                    row = report_row(scratch, settings.report_cells)
+                    row = report_row(self._scratch, settings.report_cells)
                     file.write(json.dumps(row) + "\n")
+            pd.DataFrame(self._samples, columns=COLUMNS).to_parquet(self.folder / SAMPLES)
             close(self.folder, manifest)
 
-    def _own_tasks(self, pattern: str, library: Path, base: int) -> Iterator[Task]:
-        iterations = {BASE: base} | {arm: round(base * r) for arm, r in SLOWDOWNS.items()}
-        job = {
-            "library": str(library),
-            "iterations": iterations,
-            "trials": self.settings.trials,
-            # The base and one other arm share `seconds`; each further arm takes as long as they do.
-            "seconds": self.settings.seconds * len(iterations) / 2,
+    def _own_tasks(self, pattern: str) -> Iterator[Task]:
+        # The base and one other arm share the time; each further arm takes as long as they do.
+        pair_s = self.settings.seconds / 2
+        spin = {"truths": SPINNING, "trials": self.settings.trials}
+        for number in range(self._spins):
+            job = {**spin, "block": None, "seconds": pair_s * len(SPINNING), "seed": number}
+            yield partial(self._own_rows, pattern, job)
+        for number in range(self.settings.processes):
+            block = STEPS[number % len(STEPS)].fields
+            step = {"truths": STEPPING, "trials": 1, "seconds": LONGER * pair_s * len(STEPPING)}
+            yield partial(self._own_rows, pattern, {**step, "block": block, "seed": number})
+
+    def _own_rows(self, pattern: str, job: dict[str, Any]) -> Iterator[Row]:
+        """Run one worker process, and keep the samples of its trials."""
+        block = Block.of(job["block"]).name if job["block"] else SPIN
+        for row in self._answer(job):
+            attempt = f"{pattern}/{job['seed']}/{row.get('number')}"
+            self._samples += [
+                {
+                    **turn, "block": block, "attempt": attempt, "load": pattern,
+                    "truth": job["truths"][turn["arm"]],
+                }
+                for turn in row.pop("turns", ())
+            ]  # fmt: skip
+            yield {**row, "pattern": pattern}
+
+    def _answer(self, job: dict[str, Any]) -> list[dict[str, Any]]:
+        """Let a worker process do a `TrialJob`.
+
+        Raises:
+          subprocess.SubprocessError: the process failed or hung; its stderr is shown.
+        """
+        library = str(self._kernel.library)
+        done = subprocess.run(
+            [sys.executable, "-m", "bench.trials.selftest.own_trials"],
+            input=json.dumps(job | {"library": library, "iterations": self._iterations}),
+            stdout=subprocess.PIPE,
+            text=True,
+            env=self._environment(Block.of(job["block"]) if job["block"] else None),
+            timeout=_TIMEOUT_S,
+            check=True,
+        )
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def _environment(self, block: Block | None) -> dict[str, str]:
+        """The environment of a worker; workers share what they compile."""
+        return {
+            **worker_environment("cpu", block.mesh.size if block else 1),
+            "JAX_COMPILATION_CACHE_DIR": str(self._scratch / "programs"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         }
-        for process in range(self.settings.processes):
-            yield lambda process=process: own_rows(  # type: ignore[misc]
-                pattern, process, {**job, "seed": process}
+
+    def _programs(self) -> dict[tuple[str, str], Program]:
+        """The programs that peers time, by name and arm, as they are before any load."""
+        needed = dict.fromkeys((program, arm) for _, program, arm, _ in self._peer_trials)
+        step = STEPS[0]
+        found = {}
+        if any(program != SPIN for program, _ in needed):
+            (measured,) = self._answer(
+                {
+                    "truths": {BASE: 1.0},
+                    "trials": 0,
+                    "seconds": 0.0,
+                    "seed": 0,
+                    "block": step.fields,
+                }
             )
+            environment = self._environment(step)
+            needs = {name: environment[name] for name in _VARIABLES}
+        for program, arm in needed:
+            truth = STEPPING[arm] if program != SPIN else SPINNING[arm]
+            if program == SPIN:
+                found[program, arm] = spinning(self._kernel, round(self._iterations * truth))
+            else:
+                products = round((truth - 1) / measured["product"])
+                setup = (
+                    "from bench.trials.selftest.real_step import call_of\n"
+                    f"call = call_of({json.dumps(step.fields)!r}, {products})\n"
+                )
+                found[program, arm] = Program(setup, measured["step_s"], needs)
+        return found
 
-    def _peer_tasks(self, pattern: str, kernel: Kernel, base: int, scratch: Path) -> Iterator[Task]:
-        def task(name: str, slowdown: str, number: int) -> Iterator[Row]:
-            row = PeerRow(
-                kind="peer", pattern=pattern, peer=name, slowdown=slowdown, number=number, error="",
-                different=None, slower=None, ratio=None, measured_s=0.0, wall_s=0.0,
-            )  # fmt: skip
-            other = round(base * SLOWDOWNS[slowdown])
-            with tempfile.TemporaryDirectory(dir=scratch) as folder:
+    def _peer_tasks(
+        self, pattern: str, programs: Mapping[tuple[str, str], Program]
+    ) -> Iterator[Task]:
+        def task(peer: str, program: str, arm: str, number: int) -> Iterator[Row]:
+            base = TWIN if program == SPIN else BASE
+            seconds = self.settings.seconds * (1 if program == SPIN else LONGER)
+            row: Row = {
+                "kind": "peer", "pattern": pattern, "peer": peer, "program": program,
+                "slowdown": arm, "number": number, "seconds": seconds, "error": "",
+            }  # fmt: skip
+            with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
+                pair = (programs[program, base], programs[program, arm])
                 try:
-                    trial = self.peers[name].trial(
-                        kernel, base, other, self.settings.seconds, Path(folder)
-                    )
+                    trial = self.peers[peer].trial(*pair, seconds, Path(folder))
                 except PeerError as error:
-                    row["error"] = str(error)
+                    yield row | {"error": str(error)}
                 else:
-                    row = cast("PeerRow", row | asdict(trial))
-            yield row
+                    yield row | asdict(trial)
 
-        for name in self.peers:
-            for slowdown in PEER_SLOWDOWNS:
-                for number in range(self.settings.peer_trials):
-                    yield lambda key=(name, slowdown, number): task(*key)  # type: ignore[misc]
+        for key in self._peer_trials:
+            yield partial(task, *key)
 
 
-def report_row(folder: Path, cells: int) -> ReportRow:
+def report_row(folder: Path, cells: int) -> Row:
     """Rebuild the report of a large run in a process of its own, as the command does."""
     run, cells = large_run.write(folder / "large", cells)
     done = subprocess.run(  # noqa: S603 (our own command)
@@ -164,23 +255,7 @@ def report_row(folder: Path, cells: int) -> ReportRow:
     )
     seconds, size = json.loads(done.stdout)
     painted = first_paint(run / "report.html")
-    return ReportRow(kind="report", cells=cells, seconds=seconds, bytes=size, first_paint_s=painted)
-
-
-def own_rows(pattern: str, process: int, job: Mapping[str, Any]) -> Iterator[Row]:
-    """Run one worker process.
-
-    Raises:
-      subprocess.SubprocessError: the process failed or hung; its stderr is shown.
-    """
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.trials.selftest.own_trials"],
-        input=json.dumps(job),
-        stdout=subprocess.PIPE,
-        text=True,
-        env=worker_environment("cpu", 1),
-        timeout=_TIMEOUT_S,
-        check=True,
-    )
-    for line in done.stdout.splitlines():
-        yield cast("Row", {**json.loads(line), "pattern": pattern, "process": process})
+    return {
+        "kind": "report", "cells": cells, "seconds": seconds, "bytes": size,
+        "first_paint_s": painted,
+    }  # fmt: skip

@@ -5,85 +5,40 @@ from __future__ import annotations
 import json
 import zlib
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict, cast
+from typing import Any, TypeAlias, TypedDict, cast
+
+import pandas as pd
 
 from bench.records import files
-from bench.records.arms import TWIN
 from bench.records.trial_results import SELFTEST_MANIFEST
 
 TRIALS = "trials.jsonl"
-
-BASE = "base"
-SLOWDOWNS = {TWIN: 1.0, "2 % slower": 1.02, "5 % slower": 1.05, "10 % slower": 1.10}
-"""Arms measured beside the base, and their planted ratio to it. The twin is the same program."""
-
-ROUNDS = 128
-"""Rounds of one process in a trial."""
+SAMPLES = "samples.parquet"
+COLUMNS = [
+    *("block", "attempt", "arm", "round", "position", "predecessor", "at", "steps"),
+    *("throughput_ns", "latency_steps", "latency_ns", "wash_out_ns", "load", "truth"),
+]
+"""Columns of SAMPLES: those of bench.records.rows.SampleRow without what the host did, the
+background load, and the arm's true ratio to the base."""
 
 
 class DamagedError(Exception):
     """A stored file has changed since it was written; the message says which."""
 
 
-class OwnRow(TypedDict):
-    """One trial of Lockstep: the rounds of one worker process."""
+Row: TypeAlias = dict[str, Any]
+"""A line of TRIALS, by its `kind`, with the `pattern` of the load except for `report`:
 
-    kind: Literal["own"]
-    pattern: str
-    process: int
-    number: int
-    steps: int
-    wall_s: float
-    inside_s: float
-    """Seconds within timed or wash-out steps."""
-    log_ratios: dict[str, list[float]]
-    """Log ratios of each arm to the base, one a round."""
-
-
-class OverheadRow(TypedDict):
-    """The cost of the clock, measured with a step that does nothing, in nanoseconds a step."""
-
-    kind: Literal["overhead"]
-    pattern: str
-    process: int
-    call_ns: float
-    """Calling the step without any clock."""
-    throughput_ns: float
-    latency_ns: float
-    untimed_ns: float
-    """Time between the spans."""
-
-
-class PeerRow(TypedDict):
-    """One trial of a peer."""
-
-    kind: Literal["peer"]
-    pattern: str
-    peer: str
-    slowdown: str
-    number: int
-    error: str
-    """Empty unless the tool failed."""
-    different: bool | None
-    slower: bool | None
-    ratio: float | None
-    measured_s: float
-    wall_s: float
-
-
-class ReportRow(TypedDict):
-    """The cost of rebuilding the report of a large run, without background load."""
-
-    kind: Literal["report"]
-    cells: int
-    seconds: float
-    bytes: int
-    """Size of the page."""
-    first_paint_s: NotRequired[float | None]
-    """Time until a browser shows the page; None without a browser."""
-
-
-Row = OwnRow | OverheadRow | PeerRow | ReportRow
+own: a trial of Lockstep, whose samples are in SAMPLES: its `number`, its `wall_s`, and `inside_s`,
+  the seconds within timed or wash-out steps.
+overhead: the cost of the clock, with a step that does nothing, in nanoseconds a step: `call_ns`
+  without any clock, `throughput_ns`, `latency_ns`, and `untimed_ns` between the spans.
+peer: a trial of a tool: `peer`, `program` (SPIN, or a block), `slowdown`, `number`, the measuring
+  time that it was given (`seconds`) and used (`measured_s`), whether it calls the program `slower`
+  (null if it finds no difference), and `error`, empty unless it failed.
+report: rebuilding the report of a large run, without load: `cells`, `seconds`, `bytes` of the
+  page, and `first_paint_s` until a browser shows it (null without a browser).
+"""
 
 
 class Manifest(TypedDict):
@@ -92,32 +47,36 @@ class Manifest(TypedDict):
     started_at: str
     settings: dict[str, Any]
     iterations: int
-    """Iterations of the base's step."""
+    """Of spin in the base."""
     unavailable: dict[str, str]
     """Peers that could not be used, and why."""
     host: dict[str, Any]
     git: dict[str, Any]
-    trials_crc32: int
-    """Checksum of the rows; `close` fills it in."""
+    checksums: dict[str, int]
+    """CRC-32 of TRIALS and SAMPLES; `close` fills them in."""
 
 
 def close(folder: Path, manifest: Manifest) -> None:
     """Write the manifest, without which a folder does not count as a self-test."""
-    checked: Manifest = {**manifest, "trials_crc32": zlib.crc32((folder / TRIALS).read_bytes())}
-    files.write(folder / SELFTEST_MANIFEST, files.sealed(json.dumps(checked, indent=2)))
+    sums = {name: zlib.crc32((folder / name).read_bytes()) for name in (TRIALS, SAMPLES)}
+    text = json.dumps({**manifest, "checksums": sums}, indent=2)
+    files.write(folder / SELFTEST_MANIFEST, files.sealed(text))
 
 
-def read(folder: Path) -> tuple[Manifest, list[Row]]:
-    """Read the manifest and the rows of a self-test.
+def read(folder: Path) -> tuple[Manifest, list[Row], pd.DataFrame]:
+    """Read the manifest, the rows and the samples of a self-test.
 
     Raises:
-      DamagedError: a file has changed since it was written.
+      DamagedError: a file has changed since it was written, or another version wrote them.
       FileNotFoundError: the folder holds no self-test.
     """
     manifest = files.unsealed((folder / SELFTEST_MANIFEST).read_bytes())
     if manifest is None:
         raise DamagedError(f"{folder / SELFTEST_MANIFEST} is damaged: {files.CHANGED}")
-    trials = (folder / TRIALS).read_bytes()
-    if zlib.crc32(trials) != manifest["trials_crc32"]:
-        raise DamagedError(f"{folder / TRIALS} is damaged: {files.CHANGED}")
-    return cast("Manifest", manifest), [json.loads(line) for line in trials.splitlines()]
+    if "checksums" not in manifest:
+        raise DamagedError(f"{folder} is by an earlier version of Lockstep, which builds its pages")
+    for name, checksum in manifest["checksums"].items():
+        if zlib.crc32((folder / name).read_bytes()) != checksum:
+            raise DamagedError(f"{folder / name} is damaged: {files.CHANGED}")
+    rows = [json.loads(line) for line in (folder / TRIALS).read_bytes().splitlines()]
+    return cast("Manifest", manifest), rows, pd.read_parquet(folder / SAMPLES)

@@ -9,18 +9,18 @@ the one compiled function after them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.extend import core
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, Sharding, SingleDeviceSharding
+from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 
 from bench.contract import Implementation, Problem, TrainStep
 
@@ -31,32 +31,15 @@ class NotAbstractError(Exception):
 
 @dataclass(frozen=True)
 class AbstractStep:
-    """A step that is one compiled function, and its arguments."""
+    """A step that is one compiled function."""
 
     jaxpr: Any
     """The function, a closed jaxpr."""
-    arguments: list[jax.ShapeDtypeStruct]
-    """Arrays of the state and the batch, and constants."""
-    state: list[jax.ShapeDtypeStruct]
-    """All arrays of the state."""
-    options: dict[str, Any]
-    """Arguments of jax.jit, such as shardings and donation."""
-    mesh: AbstractMesh | None
-    """The mesh of explicit axes that the step is traced under."""
+    compile: Callable[[], Any]
+    """Compiles it (to a jax.stages.Compiled)."""
+    state_bytes: int
+    """Bytes of the state on one device."""
     bubble: float
-
-    def compile(self) -> Any:
-        """Compile the step (jax.stages.Compiled)."""
-        return _compiled(self.jaxpr, self.options, self.arguments, self.mesh)
-
-    @property
-    def state_bytes(self) -> int:
-        """Bytes of the state on one device."""
-        return sum(
-            math.prod(array.sharding.shard_shape(array.shape) if array.sharding else array.shape)
-            * array.dtype.itemsize
-            for array in self.state
-        )
 
 
 def abstract_step(
@@ -83,7 +66,7 @@ def abstract_step(
         step = implementation.build(problem, mesh)
         placed = step.place(batch)
         found["bubble"] = float(step.bubble)
-        found["state"] = _described_state(step, shardings)
+        found["state_bytes"] = _state_bytes(step, shardings)
         boundary = jax.jit(_boundary)()
         state, loss = step.step(step.state, placed)
         found["program"] = getattr(loss, "parent", None)
@@ -98,16 +81,10 @@ def abstract_step(
             raise NotAbstractError(
                 f"its step is not one compiled function but {len(names)} operations ({shown})"
             )
-        program = found["program"]
+        program = found.pop("program")
         arguments = [shardings.described(argument) for argument in program.in_tracers]
-    return AbstractStep(
-        jaxpr=program.params["jaxpr"],
-        arguments=arguments,
-        state=found["state"],
-        options=_jit_options(program.params),
-        mesh=_explicit_mesh(arguments),
-        bubble=found["bubble"],
-    )
+    jaxpr, options = program.params["jaxpr"], _jit_options(program.params)
+    return AbstractStep(jaxpr, partial(_compiled, jaxpr, options, arguments), **found)
 
 
 def stand_in(batch: Any, rows: int) -> Any:
@@ -122,19 +99,20 @@ def _boundary() -> jax.Array:
     return jnp.zeros(())
 
 
-def _described_state(step: TrainStep, shardings: _Shardings) -> list[jax.ShapeDtypeStruct]:
-    """Describe a state's arrays; raises NotAbstractError if nothing shows how one is divided."""
-    arrays = []
+def _state_bytes(step: TrainStep, shardings: _Shardings) -> int:
+    """Bytes of the state on one device; NotAbstractError if nothing shows how it is divided."""
+    total = 0
     for path, leaf in jax.tree_util.tree_leaves_with_path(step.state):
-        described = shardings.described(leaf)
-        if described.shape and described.sharding is None:
+        array = shardings.described(leaf)
+        if array.shape and array.sharding is None:
             name = jax.tree_util.keystr(path)
             raise NotAbstractError(
                 f"nothing shows how its state{name} is divided: make it in a function of jax.jit "
                 "with out_shardings, or by jax.device_put"
             )
-        arrays.append(described)
-    return arrays
+        own = array.sharding.shard_shape(array.shape) if array.sharding else array.shape
+        total += math.prod(own) * array.dtype.itemsize
+    return total
 
 
 class _Shardings:
@@ -207,7 +185,7 @@ def _decided(equation: Any, arguments: list[jax.ShapeDtypeStruct]) -> list[Shard
     else:
         bind = partial(equation.primitive.bind, **equation.params)
         jaxpr, options = jax.make_jaxpr(bind)(*arguments), {}
-    compiled = _compiled(jaxpr, options, arguments, _explicit_mesh(arguments))
+    compiled = _compiled(jaxpr, options, arguments)
     shardings = jax.tree.leaves(compiled.output_shardings)
     used = jax.tree.leaves(compiled.input_shardings)
     return shardings if used else [None] * len(shardings)
@@ -228,26 +206,17 @@ def _jit_options(params: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _compiled(
-    jaxpr: Any,
-    options: dict[str, Any],
-    arguments: list[jax.ShapeDtypeStruct],
-    mesh: AbstractMesh | None,
-) -> Any:
+def _compiled(jaxpr: Any, options: dict[str, Any], arguments: list[jax.ShapeDtypeStruct]) -> Any:
+    shardings = [argument.sharding for argument in arguments]
+    # Arrays whose axes are explicit are traced under their mesh.
+    explicit = [
+        sharding.mesh.abstract_mesh
+        for sharding in shardings
+        if isinstance(sharding, NamedSharding) and not sharding.mesh.are_all_axes_auto
+    ]
     function = jax.jit(core.jaxpr_as_fun(jaxpr), **options)
-    if mesh is None:
+    with jax.sharding.use_abstract_mesh(explicit[0]) if explicit else nullcontext():
         return function.lower(*arguments).compile()
-    with jax.sharding.use_abstract_mesh(mesh):
-        return function.lower(*arguments).compile()
-
-
-def _explicit_mesh(arguments: list[jax.ShapeDtypeStruct]) -> AbstractMesh | None:
-    """The mesh of arrays whose axes are explicit; None if there are no such arrays."""
-    for argument in arguments:
-        sharding = argument.sharding
-        if isinstance(sharding, NamedSharding) and not sharding.mesh.are_all_axes_auto:
-            return cast("AbstractMesh", sharding.mesh.abstract_mesh)
-    return None
 
 
 def _set_abstract_mesh(mesh: Mesh) -> AbstractContextManager[Any]:

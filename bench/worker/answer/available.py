@@ -10,32 +10,37 @@ import contextlib
 import json
 import platform
 import sys
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
 import jax
 
 from bench.records.host import usable_cores
-from bench.records.messages import Catalogue, CatalogueRequest, ImplementationEntry, WorkloadEntry
+from bench.records.messages import (
+    Catalogue,
+    CatalogueRequest,
+    FileEntry,
+    ImplementationEntry,
+    WorkloadEntry,
+)
 from bench.records.optional_packages import PACKAGES
 from bench.records.printable import readable
 from bench.worker import event_stream
 from bench.worker.file_loader import implementation_files, load, workload_files
 from bench.worker.prove.failures import name_and_text
 
+_encode = json.JSONEncoder().encode
+"""Held from before any file is imported, which could replace the functions of `json`."""
+
 
 def catalogue(request: CatalogueRequest, importing: Callable[[Path], None]) -> Catalogue:
     """Import every file, and list each with what it is for or why it cannot be imported.
 
-    Args:
-      request: names further files.
-      importing: is called with each file before it is imported.
+    `importing` is called with each file before it is imported.
     """
-    read = partial(try_load, request, importing)
     device = jax.devices()[0]
     memory = (device.memory_stats() or {}).get("bytes_limit")
     packages = ("jax", "jaxlib", "flax", "optax", "numpy")
@@ -46,15 +51,25 @@ def catalogue(request: CatalogueRequest, importing: Callable[[Path], None]) -> C
         device_memory_bytes=memory,
         usable_cores=usable_cores(),
         processes=1,
-        versions={"python": platform.python_version()} | {name: version(name) for name in packages},
+        versions={"python": platform.python_version()} | installed(packages),
         optional=installed(PACKAGES.values()),
         implementations=[
-            implementation_entry(name, path, *read(path, "build", "why_unsupported"))
-            for name, path in implementation_files(request["implementation_paths"]).items()
+            implementation_entry(entry, module)
+            for entry, module in entries(
+                request,
+                importing,
+                implementation_files(request["implementation_paths"]),
+                ("build", "why_unsupported"),
+            )
         ],
         workloads=[
-            workload_entry(name, path, *read(path, "SIZES", "DEFAULT_SIZE", "problem"))
-            for name, path in workload_files(request["workload_paths"]).items()
+            workload_entry(entry, module)
+            for entry, module in entries(
+                request,
+                importing,
+                workload_files(request["workload_paths"]),
+                ("SIZES", "DEFAULT_SIZE", "problem"),
+            )
         ],
     )
 
@@ -68,58 +83,53 @@ def installed(packages: Iterable[str]) -> dict[str, str]:
     return versions
 
 
-def try_load(
-    request: CatalogueRequest, importing: Callable[[Path], None], path: Path, *required: str
-) -> tuple[ModuleType | None, str]:
-    """Import a file, unless it ended an earlier process: the module if any, and what is wrong."""
-    if str(path) in request["fatal"]:
-        return None, request["fatal"][str(path)]
-    importing(path)
-    try:
-        module = load(path)
-    except BaseException as error:  # noqa: BLE001 - a user's file may raise anything
-        return None, readable(name_and_text(error))
-    missing = [name for name in required if name not in vars(module)]
-    return module, f"lacks {', '.join(missing)}" if missing else ""
+def entries(
+    request: CatalogueRequest,
+    importing: Callable[[Path], None],
+    files: Mapping[str, Path],
+    required: Sequence[str],
+) -> Iterator[tuple[FileEntry, ModuleType | None]]:
+    """Import files, except those that ended an earlier process; yield what each is, and it."""
+    for name, path in files.items():
+        module, error = None, request["fatal"].get(str(path), "")
+        if not error:
+            importing(path)
+            try:
+                module = load(path)
+                missing = [one for one in required if one not in vars(module)]
+                error = f"lacks {', '.join(missing)}" if missing else ""
+            except BaseException as raised:  # noqa: BLE001 - a user's file may raise anything
+                error = readable(name_and_text(raised))
+        summary = str((module.__doc__ if module else None) or "").strip().partition("\n")[0]
+        yield FileEntry(name=name, path=str(path), summary=summary, error=error), module
 
 
-def implementation_entry(
-    name: str, path: Path, module: ModuleType | None, error: str
-) -> ImplementationEntry:
-    """Describe an implementation's file."""
-    return ImplementationEntry(name=name, path=str(path), summary=summary(module), error=error)
+def implementation_entry(entry: FileEntry, module: Any) -> ImplementationEntry:
+    """Add the versions of a foreign file's packages."""
+    traits = getattr(module, "FOREIGN", None)
+    if traits is None:
+        return ImplementationEntry(**entry)
+    packages = traits.get("packages", [])
+    return ImplementationEntry(**entry, foreign=dict.fromkeys(packages, "") | installed(packages))
 
 
-def workload_entry(name: str, path: Path, module: ModuleType | None, error: str) -> WorkloadEntry:
-    """Describe a workload's file."""
+def workload_entry(entry: FileEntry, module: Any) -> WorkloadEntry:
+    """Add a workload's sizes."""
     sizes: list[str] = []
     default = ""
-    if module is not None and not error:
+    if not entry["error"]:
         try:
             sizes, default = list(module.SIZES), str(module.DEFAULT_SIZE)
         except TypeError as fault:
-            error = f"SIZES: {fault}"
-    return WorkloadEntry(
-        name=name,
-        path=str(path),
-        summary=summary(module),
-        sizes=sizes,
-        default=default,
-        error=error,
-    )
-
-
-def summary(module: ModuleType | None) -> str:
-    """First line of a module's docstring."""
-    lines = str((module.__doc__ if module else None) or "").strip().splitlines()
-    return lines[0] if lines else ""
+            entry["error"] = f"SIZES: {fault}"
+    return WorkloadEntry(**entry, sizes=sizes, default=default)
 
 
 def main(stdout: TextIO) -> None:
     """Answer the request on stdin."""
     request = cast("CatalogueRequest", json.load(sys.stdin))
-    answer = catalogue(request, lambda path: print(json.dumps(str(path)), file=stdout))
-    print(json.dumps(answer), file=stdout)
+    answer = catalogue(request, lambda path: print(_encode(str(path)), file=stdout))
+    print(_encode(answer), file=stdout)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from jax.sharding import Mesh
 from bench.contract import Implementation, Problem
 from bench.records.messages import CompiledAnswer, CompiledRow, CompileRequest, Lack
 from bench.records.printable import readable
-from bench.records.rows import Communication
 from bench.worker.answer.abstract_step import NotAbstractError, abstract_step, stand_in
 from bench.worker.answer.requested_cell import RequestedCell, answer_requests, load_cell
 from bench.worker.problems import make_problem
@@ -25,7 +24,7 @@ from bench.worker.prove.failures import UnsupportedError, failure, name_and_text
 from bench.worker.read.first_call import FirstCall
 from bench.worker.read.program_memory import device_bytes, largest_program
 from bench.worker.read.programs import communication, compilers_cost, product_flops
-from bench.worker.read.traced_flops import flops_of, traced_flops
+from bench.worker.read.traced_flops import flops_if_traceable, flops_of
 
 RUN_DEVICES = 8
 RUN_FLOPS = 1e11
@@ -57,7 +56,7 @@ def compile_only(request: CompileRequest) -> CompiledRow:
 
     Raises:
       UnsupportedError: the implementation cannot run this cell.
-      Exception: whatever the implementation or the compiler raises.
+      Exception: whatever the implementation or the compiler raises, or that it gives no figures.
     """
     cell = load_cell(request)
     if reason := cell.why_unsupported():
@@ -81,7 +80,21 @@ def compile_only(request: CompileRequest) -> CompiledRow:
     if widened:
         for row in rows:
             row["dtypes"] = ["bf16" if dtype == "f16" else dtype for dtype in row["dtypes"]]
-    return compiled_row(reading, rows, cell.problem, cell.mesh)
+    cost, memory = compilers_cost(reading.programs), largest_program(reading.programs)
+    if cost is None or memory is None:
+        raise RuntimeError("the compiler gives no figures for the step's cost and memory")
+    flops = max(reading.traced_flops, product_flops(reading.programs))
+    return CompiledRow(
+        flops=flops / cell.mesh.size,
+        accessed_bytes=cost["accessed_bytes"] / cell.mesh.size,
+        memory_bytes=memory["total_bytes"],
+        state_bytes=reading.state_bytes,
+        communication=rows,
+        model_flops=cell.problem.model_flops,
+        units=cell.problem.units_per_step,
+        unit=cell.problem.unit,
+        bubble=reading.bubble,
+    )
 
 
 def read_programs(cell: RequestedCell) -> Reading:
@@ -120,39 +133,10 @@ def run_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> Re
     step = implementation.build(problem, mesh)
     batch = step.place(problem.batch(0))
     own = max(device_bytes(step.state).values())
-    try:
-        traced = traced_flops(step.step, step.state, batch)
-    except Exception as error:  # noqa: BLE001 - the compiled programs still show most
-        print(f"the step cannot be traced: {error}", file=sys.stderr)  # noqa: T201
-        traced = 0.0
+    traced = flops_if_traceable(step.step, step.state, batch) or 0.0
     first_call = FirstCall(step.step)
     jax.block_until_ready(first_call(step.state, batch)[1])
     return Reading(first_call.programs, traced, own, float(step.bubble))
-
-
-def compiled_row(
-    reading: Reading, rows: list[Communication], problem: Problem, mesh: Mesh
-) -> CompiledRow:
-    """Put together what one device does.
-
-    Raises:
-      RuntimeError: the backend gives no figures.
-    """
-    programs = reading.programs
-    cost, memory = compilers_cost(programs), largest_program(programs)
-    if cost is None or memory is None:
-        raise RuntimeError("the compiler gives no figures for the step's cost and memory")
-    return CompiledRow(
-        flops=max(reading.traced_flops, product_flops(programs)) / mesh.size,
-        accessed_bytes=cost["accessed_bytes"] / mesh.size,
-        memory_bytes=memory["total_bytes"],
-        state_bytes=reading.state_bytes,
-        communication=rows,
-        model_flops=problem.model_flops,
-        units=problem.units_per_step,
-        unit=problem.unit,
-        bubble=reading.bubble,
-    )
 
 
 def answer(request: CompileRequest) -> CompiledAnswer:
@@ -170,12 +154,5 @@ def answer(request: CompileRequest) -> CompiledAnswer:
     return CompiledAnswer(row=None, reason=reason, lack=lack)
 
 
-def answer_and_forget(request: CompileRequest) -> CompiledAnswer:
-    """Answer a request, and drop what was compiled: programs of 1,024 devices take memory."""
-    compiled = answer(request)
-    jax.clear_caches()
-    return compiled
-
-
 if __name__ == "__main__":
-    answer_requests(answer_and_forget)
+    answer_requests(answer)

@@ -11,12 +11,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+from typing import TextIO
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
 from bench.records.messages import Meeting
+from bench.worker import event_stream
 
 _LONGEST = 512
 
@@ -47,10 +49,11 @@ def from_main(text: str) -> str:
     return bytes(found).rstrip(b"\0").decode()
 
 
+def main(answer: TextIO) -> None:
+    """Answer the request on stdin."""
+    print(json.dumps(meet(json.loads(sys.stdin.readline()))), file=answer)
+    jax.distributed.shutdown()
+
+
 if __name__ == "__main__":
-    own = json.loads(sys.stdin.readline())
-    answer = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no answer
-    found = meet(own)
-    with os.fdopen(answer, "w") as file:
-        json.dump(found, file)
+    event_stream.run(main)

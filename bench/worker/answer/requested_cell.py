@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn, TextIO, cast
 
+import jax
 from jax.sharding import Mesh
 
 from bench.contract import Implementation, Problem, Workload
@@ -32,6 +33,8 @@ class RequestedCell:
 
     def why_unsupported(self) -> str:
         """Ask the implementation why it cannot run this cell; empty if it can."""
+        if hasattr(self.implementation, "FOREIGN"):
+            return "its arrays and programs are in processes of another framework"
         return why_unsupported(self.implementation, self.problem, self.mesh)
 
 
@@ -62,5 +65,6 @@ def answer_requests(question: Callable[[Any], Any]) -> NoReturn:
     def main(answers: TextIO) -> None:
         for request in requests:
             print(json.dumps(question(json.loads(request))), file=answers)
+            jax.clear_caches()  # programs of 1,024 devices take memory
 
     event_stream.run(main)

@@ -13,6 +13,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,8 @@ from bench.worker.phases.saved_state import (
     allowed_bytes,
     arrays,
     check_equal,
+    checksums,
     other_layouts,
-    pieces_of,
     shapes_of,
     watched,
 )
@@ -111,9 +112,7 @@ def save_and_restore_cells(session: BlockSession, _gate: Gate, settings: Mapping
         session.announce("checkpoint", arm.name, number, len(arms))
         folder = Path(settings["folder"]) / str(number)
 
-        def measure(arm: Arm = arm, folder: Path = folder) -> Checkpoint:
-            return measure_checkpoints(arm, session.mesh, settings["modes"], folder)
-
+        measure = partial(measure_checkpoints, arm, session.mesh, settings["modes"], folder)
         try:
             checkpoint = in_all_processes(measure)
         except EndedError as error:  # the cell's times are right
@@ -145,22 +144,16 @@ def measure_checkpoints(arm: Arm, mesh: Mesh, modes: Sequence[str], folder: Path
     with contextlib.closing(Orbax(folder)) as orbax:
         clear(orbax.save(arrays(arm.state)))
         saves: dict[str, SavedCheckpoint] = {}
-        saved: SavedState | None = None
         for mode in modes:
-            if saved is not None:
-                clear(saved.path)
             saves[mode], saved = measure_saves(arm, orbax, mode)
             check_equal(orbax.restore(saved.path, saved.shapes), saved)
-        assert saved is not None, "there are modes"  # noqa: S101
+            if mode != modes[-1]:
+                clear(saved.path)
         stored = sum(file.stat().st_size for file in _files(saved.path))
         own = str(MeshShape(tuple(mesh.shape.items())))
-        restores = [
-            measure_restores(orbax, saved, name, shardings)
-            for name, shardings in [
-                (own, {name: shape.sharding for name, shape in saved.shapes.items()}),
-                *other_layouts(mesh, saved.shapes),
-            ]
-        ]
+        layouts = {own: {name: shape.sharding for name, shape in saved.shapes.items()}}
+        layouts |= other_layouts(mesh, saved.shapes)
+        restores = [measure_restores(orbax, saved, *layout) for layout in layouts.items()]
         clear(saved.path)
     return Checkpoint(
         reason="",
@@ -195,8 +188,7 @@ def measure_saves(arm: Arm, orbax: Orbax, mode: str) -> tuple[SavedCheckpoint, S
     )
     for last in repetitions():
         tree = arrays(arm.state)
-        shapes = shapes_of(tree)
-        pieces = {name: pieces_of(array) for name, array in tree.items()} if last else {}
+        shapes, sums = shapes_of(tree), checksums(tree) if last else {}
         began = time.monotonic()
         path = orbax.save(tree, mode)
         complete = time.monotonic()
@@ -206,7 +198,7 @@ def measure_saves(arm: Arm, orbax: Orbax, mode: str) -> tuple[SavedCheckpoint, S
             complete = train_until_complete(arm, orbax, figures["steps_during_ns"])
         figures["total_s"].append(complete - began)
         if last:
-            return figures, SavedState(path, shapes, pieces)
+            return figures, SavedState(path, shapes, sums)
         clear(path)
     raise AssertionError("there is a last repetition")
 
@@ -261,22 +253,19 @@ def measure_restores(
             check_equal(restored, saved)
             held = device_bytes(restored)
         del restored
-    most = 0
-    for process in process_exchange.gather(seen):
-        for array, size in process.items():
-            bound = bounds.get(array, largest)
-            if size > bound:
-                raise WrongStepError(
-                    f"restored on {name}, a device held {bytes_(size)} of one array, "
-                    f"{array}, and may hold {bytes_(bound)} of it"
-                )
-            most = max(most, size)
+    everyones = [own for process in process_exchange.gather(seen) for own in process.items()]
+    for array, size in everyones:
+        if size > (bound := bounds.get(array, largest)):
+            raise WrongStepError(
+                f"restored on {name}, a device held {bytes_(size)} of one array, "
+                f"{array}, and may hold {bytes_(bound)} of it"
+            )
     return RestoredCheckpoint(
         mesh=name,
         seconds=seconds,
         device_bytes=max(process_exchange.gather(max(held.values(), default=0))),
         largest_bytes=largest,
-        seen_bytes=most,
+        seen_bytes=max((size for _, size in everyones), default=0),
     )
 
 

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, cast
 
 import jax
@@ -38,74 +39,44 @@ MakeBatch = Callable[[int], Any]
 """Makes and places the i-th batch."""
 
 
-@dataclass(frozen=True)
-class Rows:
-    """The rows of a global batch that a process reads."""
+class Feed:
+    """Gives placed batches, one after the other.
 
-    start: int
-    stop: int
-    of: int
+    Each is made when it is taken; with `ahead`, on a thread, at most so many before they are taken.
+    """
 
-    @property
-    def count(self) -> int:
-        """Number of the rows."""
-        return self.stop - self.start
-
-    @property
-    def shard(self) -> slice:
-        """The records that these rows are taken from; no process with other rows takes them."""
-        return slice(self.start // self.count, None, self.of // self.count)
-
-
-class Loaded:
-    """Gives placed batches, one after the other, and makes each when it is taken."""
-
-    def __init__(self, make: MakeBatch) -> None:
+    def __init__(self, make: MakeBatch, ahead: int) -> None:
         self._make = make
-        self._next = 0
-
-    def take(self) -> Any:
-        """Return the next batch, whose transfer may still go on."""
-        self._next += 1
-        return self._make(self._next - 1)
-
-    def settle(self) -> None:
-        """Wait until as many batches are ahead as ever will be."""
-
-    def close(self) -> None:
-        """Give no more batches."""
-
-
-class Prefetched(Loaded):
-    """Makes batches on a thread, at most AHEAD of them before they are taken."""
-
-    def __init__(self, make: MakeBatch) -> None:
-        super().__init__(make)
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+        self._numbers = count()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch") if ahead else None
         self._ahead: deque[Future[Any]] = deque()
-        for _ in range(AHEAD):
+        for _ in range(ahead):
             self._order()
 
     def _order(self) -> None:
-        take = super().take
-        self._ahead.append(self._pool.submit(lambda: jax.block_until_ready(take())))
+        assert self._pool is not None, "somebody makes batches ahead"  # noqa: S101
+        number = next(self._numbers)
+        self._ahead.append(self._pool.submit(lambda: jax.block_until_ready(self._make(number))))
 
     def take(self) -> Any:
-        """Return the next batch, which is on the devices by then."""
+        """Return the next batch, whose transfer may still go on if it was not made ahead."""
+        if self._pool is None:
+            return self._make(next(self._numbers))
         self._order()
         return self._ahead.popleft().result()
 
     def settle(self) -> None:
-        """Wait until AHEAD batches are on the devices."""
+        """Wait until as many batches are on the devices as are made ahead."""
         wait(self._ahead)
 
     def close(self) -> None:
-        """End the thread."""
-        self._pool.shutdown(cancel_futures=True)
+        """Give no more batches."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
 
 
-FEEDS: dict[str, type[Loaded]] = {"loaded": Loaded, "prefetched": Prefetched}
-"""Feeds by their names in bench.records.arms.INPUT_WAYS."""
+FEEDS = {"loaded": 0, "prefetched": AHEAD}
+"""Batches that are made ahead, by the feeds' names in bench.records.arms.INPUT_WAYS."""
 
 
 def _no_wait() -> InputWait:
@@ -117,7 +88,7 @@ class FedArm(Arm):
     """An arm whose steps take the batches of a feed."""
 
     way: str = field(kw_only=True)
-    feed: Loaded = field(kw_only=True)
+    feed: Feed = field(kw_only=True)
     waited: InputWait = field(init=False, default_factory=_no_wait)
     """Since the last call of `waits`."""
 
@@ -162,7 +133,7 @@ def fed_arm(name: str, way: str, train_step: TrainStep, problem: Problem) -> Fed
     """
     place, rows = placing(train_step, problem.batch(0))
     read = pipeline(problem, rows)
-    feed = FEEDS[way](lambda number: place(read(number)))
+    feed = Feed(lambda number: place(read(number)), FEEDS[way])
     return FedArm(input_arm(name, way), train_step.step, train_step.state, None, way=way, feed=feed)
 
 
@@ -171,15 +142,11 @@ def longest(waits: Sequence[Any]) -> InputWait:
     return cast("InputWait", {kind: max(own[kind] for own in waits) for kind in _no_wait()})
 
 
-def placing(train_step: TrainStep, host: Batch) -> tuple[Callable[[Batch], Any], Rows]:
+def placing(train_step: TrainStep, host: Batch) -> tuple[Callable[[Batch], Any], range]:
     """How a process places the rows that it reads of each batch, and which rows these are.
 
     One process places whole batches, as the implementation does. Each of several makes its part of
-    the arrays that the implementation's own `place` leads to.
-
-    Args:
-      train_step: has `place`.
-      host: one of the batches.
+    the arrays that the implementation's own `place` makes of `host`, one of the batches.
 
     Raises:
       UnsupportedError: these arrays have other shapes than the batch, or a process's rows are not
@@ -187,7 +154,7 @@ def placing(train_step: TrainStep, host: Batch) -> tuple[Callable[[Batch], Any],
     """
     size = len(jax.tree.leaves(host)[0])
     if jax.process_count() == 1:
-        return train_step.place, Rows(0, size, size)
+        return train_step.place, range(size)
     placed = train_step.place(host)
     shapes = [jax.tree.map(np.shape, batch) for batch in (host, placed)]
     if shapes[0] != shapes[1]:
@@ -195,7 +162,7 @@ def placing(train_step: TrainStep, host: Batch) -> tuple[Callable[[Batch], Any],
             "its place() changes the shape of a batch, so that a process cannot read its rows alone"
         )
     (rows, *others) = {own_rows(array) for array in jax.tree.leaves(placed)}
-    if others or size % rows.count or rows.start % rows.count:
+    if others or size % len(rows) or rows.start % len(rows):
         raise UnsupportedError("its processes' rows of a batch are not equal parts of it")
     shardings = jax.tree.map(lambda array: (array.sharding, array.shape), placed)
 
@@ -207,7 +174,7 @@ def placing(train_step: TrainStep, host: Batch) -> tuple[Callable[[Batch], Any],
     return place, rows
 
 
-def own_rows(array: jax.Array) -> Rows:
+def own_rows(array: jax.Array) -> range:
     """The rows that this process's devices hold of an array.
 
     Raises:
@@ -217,10 +184,10 @@ def own_rows(array: jax.Array) -> Rows:
     start, stop = min(held)[0], max(end for _, end in held)
     if sum(end - begin for begin, end in held) != stop - start:
         raise UnsupportedError("its processes' rows of a batch are not contiguous")
-    return Rows(start, stop, len(array))
+    return range(start, stop)
 
 
-def pipeline(problem: Problem, rows: Rows) -> Callable[[int], Batch]:
+def pipeline(problem: Problem, rows: range) -> Callable[[int], Batch]:
     """Make a Grain pipeline that gives a process's rows of the i-th batch, on the calling thread.
 
     Records are divided among the processes, shuffled anew in every epoch, and stacked. A workload
@@ -235,6 +202,8 @@ def pipeline(problem: Problem, rows: Rows) -> Callable[[int], Batch]:
         ]
         data = grain.MapDataset.source(drawn).repeat()
     else:
-        own = grain.MapDataset.source(problem.records)[rows.shard]
-        data = own.seed(SEED).shuffle().repeat().batch(rows.count, drop_remainder=True)
+        # No process with other rows takes the records of these.
+        share = slice(rows.start // len(rows), None, problem.batch_size // len(rows))
+        own = grain.MapDataset.source(problem.records)[share]
+        data = own.seed(SEED).shuffle().repeat().batch(len(rows), drop_remainder=True)
     return data.__getitem__

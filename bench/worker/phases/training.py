@@ -22,11 +22,12 @@ import optax
 
 from bench.contract import Batch, Problem, TrainStep
 from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
-from bench.records.messages import LossEvent
+from bench.records.messages import RowEvent
 from bench.records.rows import LossRow
 from bench.worker.block_session import BlockSession
+from bench.worker.prove.exact_arithmetic import widened
 from bench.worker.prove.failures import failure
-from bench.worker.prove.gate import OWN, Gate, widened
+from bench.worker.prove.gate import OWN, Gate
 from bench.worker.prove.trajectory import build_step, state_and_loss
 from bench.worker.read.compilation import remembered_programs
 
@@ -71,7 +72,7 @@ def train_cells(session: BlockSession, gate: Gate, settings: Mapping[str, Any]) 
             reason=curve.reason,
             tolerance=gate.loss_tolerance,
         )
-        session.emit(LossEvent(event="losses", row=row))
+        session.emit(RowEvent(event="losses", row=row))
 
     for name, curve in references(problem, gate.problems[OWN], steps, progress).items():
         send(name, curve)
@@ -82,36 +83,6 @@ def train_cells(session: BlockSession, gate: Gate, settings: Mapping[str, Any]) 
             send(name, trained(build, problem.batch, steps, partial(progress, name)))
 
 
-def train(
-    train_step: TrainStep,
-    batch: Callable[[int], Batch],
-    steps: int,
-    progress: Progress,
-    until: float = math.inf,
-) -> list[float]:
-    """Take steps on batch(0), batch(1) ..., and wait for each.
-
-    Args:
-      train_step: built, and not stepped yet.
-      batch: gives the i-th batch on the host.
-      steps: at most.
-      progress: called before each step.
-      until: time on the monotonic clock after which no step begins. Only for programs without
-        collectives: processes would disagree.
-
-    Returns:
-      (steps,) losses.
-    """
-    state, losses = train_step.state, []
-    for number in range(steps):
-        if time.monotonic() > until:
-            break
-        progress(number)
-        state, loss = state_and_loss(train_step.step(state, train_step.place(batch(number))))
-        losses.append(float(loss))
-    return losses
-
-
 def trained(
     build: Callable[[], TrainStep],
     batch: Callable[[int], Batch],
@@ -119,15 +90,35 @@ def trained(
     progress: Progress,
     limit_s: float = math.inf,
 ) -> Curve:
-    """Build a step and train: the curve up to its first infinite or NaN loss, or a failure."""
+    """Build a step and train it on batch(0), batch(1) ..., waiting for each loss.
+
+    Args:
+      build: may raise anything, as users' files may.
+      batch: gives the i-th batch on the host.
+      steps: at most.
+      progress: called before each step.
+      limit_s: seconds after which no step begins. Only for programs without collectives: processes
+        would disagree.
+
+    Returns:
+      The curve up to its first infinite or NaN loss, or the reason of a failure.
+    """
+    until, losses = time.monotonic() + limit_s, []
     try:
-        losses = train(build(), batch, steps, progress, time.monotonic() + limit_s)
+        train_step = build()
+        state = train_step.state
+        for number in range(steps):
+            if time.monotonic() > until:
+                break
+            progress(number)
+            state, loss = state_and_loss(train_step.step(state, train_step.place(batch(number))))
+            losses.append(float(loss))
     except BaseException as error:  # noqa: BLE001 - a user's file may raise anything
         traceback.print_exc()
         return Curve([], ": ".join(failure(error)))
-    for number, loss in enumerate(losses):
-        if not math.isfinite(loss):
-            return Curve(losses[:number], f"the loss of step {number + 1} is {loss}")
+    for number, value in enumerate(losses):
+        if not math.isfinite(value):
+            return Curve(losses[:number], f"the loss of step {number + 1} is {value}")
     return Curve(losses, f"ended after {ENOUGH_S:g} s" if len(losses) < steps else "")
 
 

@@ -19,7 +19,7 @@ GRACE_S = 0.05
 them where cores are contended. This is not counted as late work."""
 
 WATCH_S = 0.05
-WATCHED_S = 0.4
+WATCHED_S = 0.8
 IDLE_SHARE = 0.05
 IDLE_TIMES = 2
 """After the grace period a process is watched in intervals of WATCH_S, for at most WATCHED_S, until
@@ -27,12 +27,25 @@ it uses less than IDLE_SHARE of a core in IDLE_TIMES intervals in a row: a threa
 for its turn."""
 
 LATE_SHARE = 0.4
-"""A step is refused if devices answer later than this share of a span, or if the process uses this
-share of a span in CPU time while it is watched. CPU time rather than wall time, because threads
-look for work for a number of iterations, however long these take on a busy host."""
+"""A step is refused for more late work than this share of SPAN_S, or of its own time if that is
+longer. Not of the span as it was taken: another program that slows the span down would hide late
+work. CPU time rather than wall time, because right steps wait long as well on a busy host, and use
+some milliseconds of CPU time at most."""
 
 REPEATS = 3
 SETTLE_S = 30.0
+
+
+GLANCE_S = (0.01, 0.02)
+"""Lengths of the rest before a glance, and of the glance."""
+
+
+def is_late() -> bool:
+    """Glance at whether this process still works, which convicts nobody: XLA's threads may spin."""
+    time.sleep(GLANCE_S[0])
+    cpu = time.process_time()
+    time.sleep(GLANCE_S[1])
+    return any(process_exchange.gather(time.process_time() - cpu > LATE_SHARE * GLANCE_S[1]))
 
 
 def check_completion(arm: Arm) -> None:
@@ -45,51 +58,54 @@ def check_completion(arm: Arm) -> None:
     Raises:
       WrongStepError: work goes on after the outputs are ready.
     """
-    step_ns = min(arm.run(1) for _ in range(REPEATS))
-    steps = process_exchange.from_main(max(1, min(MAX_STEPS, int(SPAN_S * 1e9 / step_ns))))
+    step_s = min(arm.run(1) for _ in range(REPEATS)) / 1e9
+    steps = process_exchange.from_main(max(1, min(MAX_STEPS, int(SPAN_S / step_s))))
+    allowed_s = LATE_SHARE * max(SPAN_S, step_s)
     for _ in range(REPEATS):
-        late = next(filter(None, process_exchange.gather(late_work(arm, steps))), "")
-        if not late:
+        late = process_exchange.gather(late_work(arm, steps, allowed_s))
+        if not any(late):
             return
-    settle()
-    raise WrongStepError(f"the step returns before its work is done: {late}")
+    settle(arm)
+    raise WrongStepError(f"the step returns before its work is done: {next(filter(None, late))}")
 
 
-def settle() -> None:
-    """Wait until this process is idle, so that one arm's late work is not held against the next.
+def settle(arm: Arm) -> None:
+    """Wait until the process is idle, so that one arm's late work is not held against the next.
 
     Gives up after SETTLE_S: the next arms are then measured beside it, and likely refused as well.
     """
     end = time.monotonic() + SETTLE_S
-    while time.monotonic() < end and watch()[1] > LATE_SHARE:
+    while time.monotonic() < end and watch(arm)[1] > LATE_SHARE:
         pass
 
 
-def watch() -> tuple[float, float]:
-    """CPU seconds that this process uses in an interval, and their share of a core."""
-    start, cpu = time.perf_counter(), time.process_time()
+def watch(arm: Arm) -> tuple[float, float]:
+    """CPU seconds that this process and the arm's own use in an interval, and a core's share."""
+    start, cpu = time.perf_counter(), time.process_time() + arm.children_cpu_s()
     time.sleep(WATCH_S)
-    used_s = time.process_time() - cpu
+    used_s = time.process_time() + arm.children_cpu_s() - cpu
     return used_s, used_s / (time.perf_counter() - start)
 
 
-def late_work(arm: Arm, steps: int) -> str:
+def late_work(arm: Arm, steps: int, allowed_s: float) -> str:
     """Describe what goes on after the outputs of a span are ready; empty if nothing does."""
-    span_s = max(arm.run(steps) / 1e9, SPAN_S)
-    start = time.perf_counter()
+    arm.run(steps)
+    start, cpu = time.perf_counter(), time.process_time()
     jax.effects_barrier()
     for device in jax.local_devices():
         jax.device_put(jnp.zeros(()), device).block_until_ready()
     queued_s = time.perf_counter() - start
-    if queued_s > LATE_SHARE * span_s:
+    if jax.default_backend() == "cpu":  # where this process does the devices' work
+        queued_s = min(queued_s, time.process_time() - cpu)
+    if queued_s > allowed_s:
         return f"after {steps} steps the devices were busy for another {queued_s:.2f} s"
     time.sleep(GRACE_S)
     used_s, idle = 0.0, 0
     end = time.monotonic() + WATCHED_S
     while time.monotonic() < end and idle < IDLE_TIMES:
-        more_s, share = watch()
+        more_s, share = watch(arm)
         used_s += more_s
         idle = idle + 1 if share < IDLE_SHARE else 0
-        if used_s > LATE_SHARE * span_s:
+        if used_s > allowed_s:
             return f"after {steps} steps its threads still used {used_s:.2f} s of CPU time"
     return ""

@@ -6,7 +6,7 @@ digits and not a guess.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -25,6 +25,7 @@ def explain(
     learning_rate: float,
     update: np.ndarray,
     loss: float,
+    match: float = MATCH,
 ) -> list[str]:
     """Name each mistake that reproduces the observed first step under SGD, a clause each.
 
@@ -35,12 +36,13 @@ def explain(
       learning_rate: of the SGD that the step ran with.
       update: (parameters,) of the step.
       loss: of the step.
+      match: relative distance below which a mistake reproduces it. Above MATCH, only known
+        mistakes are named.
     """
     losses, grads, sequential = shard_steps(problem, batch, shards, learning_rate)
-    return [
-        *explain_update(-learning_rate * grads, sequential, update, problem.microbatches),
-        *explain_loss(losses, loss, problem.microbatches),
-    ]
+    parts = problem.microbatches
+    wrong_update = explain_update(-learning_rate * grads, sequential, update, parts, match)
+    return [why for why in (wrong_update, explain_loss(losses, loss, parts, match)) if why]
 
 
 def shard_steps(
@@ -74,44 +76,38 @@ def ravel(tree: Any) -> np.ndarray:
 
 
 def explain_update(
-    updates: np.ndarray, sequential: np.ndarray, update: np.ndarray, microbatches: int
-) -> Iterator[str]:
-    """Name the mistake that makes this update.
+    updates: np.ndarray,
+    sequential: np.ndarray,
+    update: np.ndarray,
+    microbatches: int,
+    match: float = MATCH,
+) -> str:
+    """Name the mistake that makes this update, (parameters,); empty if there is none.
 
-    Args:
-      updates: (shards, parameters) of every shard alone.
-      sequential: (parameters,) of all shards in turn.
-      update: (parameters,) to be explained.
-      microbatches: of the problem.
+    `updates` are (shards, parameters) of every shard alone, `sequential` that of all in turn.
     """
-    shards = len(updates)
+    shards, near = len(updates), partial(close, match=match)
     mean = updates.mean(axis=0)
-    if update.shape != mean.shape or close(update, mean):
-        return
+    if update.shape != mean.shape or near(update, mean):
+        return ""
     if not update.any():
-        yield "the parameters do not change"
-        return
+        return "the parameters do not change"
     factor = float(update @ mean / (mean @ mean))
-    if close(update, factor * mean):
-        yield (
-            f"the gradients are {factor:.6g} times what they should be"
-            f"{_reason_of(factor, shards, microbatches)}"
-        )
-        return
-    if shards > 1 and close(update, sequential):
-        yield f"there are {shards} updates a step: one for every shard, not one for their mean"
-        return
+    if near(update, factor * mean):
+        reason = _reason_of(factor, shards, microbatches, match)
+        return f"the gradients are {factor:.6g} times what they should be{reason}"
+    if shards > 1 and near(update, sequential):
+        return f"there are {shards} updates a step: one for every shard, not one for their mean"
     for index, own in enumerate(updates):
-        if any(close(update, times * own) for times in (1, shards, 1 / shards)):
-            yield (
+        if any(near(update, times * own) for times in (1, shards, 1 / shards)):
+            return (
                 f"the gradients are those of shard {index} alone: they are not reduced over the "
                 "shards"
             )
-            return
-    yield "the gradients are wrong, in no way that is known here"
+    return "the gradients are wrong, in no way that is known here" if match <= MATCH else ""
 
 
-def _reason_of(factor: float, shards: int, microbatches: int) -> str:
+def _reason_of(factor: float, shards: int, microbatches: int, match: float) -> str:
     """Give the likely reasons for a constant factor."""
     reasons = {
         "summed over the shards and not divided": (shards, shards),
@@ -123,34 +119,32 @@ def _reason_of(factor: float, shards: int, microbatches: int) -> str:
     likely = [
         reason
         for reason, (parts, value) in reasons.items()
-        if parts > 1 and abs(factor / value - 1) < MATCH
+        if parts > 1 and abs(factor / value - 1) < match
     ]
     return f": they are {', or '.join(likely)}" if likely else ""
 
 
-def explain_loss(losses: np.ndarray, loss: float, microbatches: int) -> Iterator[str]:
-    """Name the mistake that makes this loss."""
+def explain_loss(losses: np.ndarray, loss: float, microbatches: int, match: float = MATCH) -> str:
+    """Name the mistake that makes this loss; empty if there is none."""
+    near = partial(close, match=match)
     mean = losses.mean()
-    if close(loss, mean):
-        return
-    if close(loss, losses.sum()):
-        yield "the loss is summed over the shards, not averaged"
-        return
-    if microbatches > 1 and close(loss, microbatches * mean):
-        yield "the loss is summed over the microbatches, not averaged"
-        return
+    if near(loss, mean):
+        return ""
+    if near(loss, losses.sum()):
+        return "the loss is summed over the shards, not averaged"
+    if microbatches > 1 and near(loss, microbatches * mean):
+        return "the loss is summed over the microbatches, not averaged"
     for index, shard_loss in enumerate(losses):
-        if close(loss, shard_loss):
-            yield f"the loss is that of shard {index} alone"
-            return
+        if near(loss, shard_loss):
+            return f"the loss is that of shard {index} alone"
     factor = float(loss / mean)
-    if f"{factor:.6g}" == "1":
-        yield f"the loss differs by {abs(factor - 1):.1e} of what it should be"
-    else:
-        yield f"the loss is {factor:.6g} times what it should be"
+    differs = f"the loss differs by {abs(factor - 1):.1e} of what it should be"
+    if f"{factor:.6g}" != "1":
+        differs = f"the loss is {factor:.6g} times what it should be"
+    return differs if match <= MATCH else ""
 
 
-def close(ours: Any, theirs: Any) -> bool:
-    """Whether two vectors or scalars agree to within MATCH of their size."""
+def close(ours: Any, theirs: Any, match: float) -> bool:
+    """Whether two vectors or scalars agree to within `match` of their size."""
     distance = float(np.linalg.norm(np.atleast_1d(ours - theirs)))
-    return distance <= MATCH * float(np.linalg.norm(np.atleast_1d(theirs)))
+    return distance <= match * float(np.linalg.norm(np.atleast_1d(theirs)))

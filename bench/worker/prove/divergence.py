@@ -19,11 +19,9 @@ by `FACTOR - 1` times the first one's absolute value. A first loss of 0 says not
 
 
 def why_diverged(arm: Arm, first: float) -> str:
-    """Say what is wrong with an arm's loss, and after how many steps; empty if nothing is.
+    """Say what is wrong with an arm's loss after so many steps; empty if nothing is.
 
-    Args:
-      arm: after the rounds.
-      first: the loss before the first update.
+    `first` is the loss before the first update.
     """
     useless = f"its times, of {arm.steps} steps in all, are not those of a step that trains"
     for steps, loss in arm.losses:

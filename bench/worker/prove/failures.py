@@ -27,6 +27,10 @@ class UnsupportedError(Exception):
     """The implementation cannot run this cell; the message is the reason."""
 
 
+class ChildError(Exception):
+    """A process of a foreign arm failed or broke the protocol; the message says how."""
+
+
 class EndedError(Exception):
     """An action failed in at least one process of the launch, and so counts in none of them."""
 
@@ -83,6 +87,8 @@ def failure(error: BaseException) -> Failure:
         return "wrong", text
     if isinstance(error, UnsupportedError):
         return "unsupported", text
+    if isinstance(error, ChildError):
+        return "crashed", text
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
         return "oom", text.splitlines()[0] if text else "out of memory"
     frames = traceback.extract_tb(error.__traceback__)

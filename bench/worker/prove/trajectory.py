@@ -7,6 +7,7 @@ from dataclasses import dataclass, is_dataclass
 from typing import Any, NamedTuple, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
@@ -14,7 +15,9 @@ from jax.sharding import Mesh
 from bench.contract import Batch, Implementation, Params, Problem, TrainStep
 from bench.worker import process_exchange
 from bench.worker.prove.failures import WrongStepError
-from bench.worker.prove.replica_drift import find_drift
+from bench.worker.prove.replica_drift import NONE, Drift, find_drift
+
+LOSS = "the loss"
 
 Flat = dict[str, np.ndarray]
 """Parameters by path, float64 on the host."""
@@ -31,8 +34,11 @@ class Trajectory:
     """Parameters after one step."""
     last: Flat
     """Parameters after all steps."""
-    drift: str = ""
-    """The first difference between replicas; empty if they were always equal."""
+    drifts: tuple[Drift, ...] = ()
+    """Differences between replicas: of each loss, and of the parameters after the first step and
+    the last."""
+    loss_eps: float = 0.0
+    """Rounding of the losses' own dtype."""
 
     @property
     def finite(self) -> bool:
@@ -75,8 +81,10 @@ def state_and_loss(returned: Any) -> tuple[Any, Any]:
     raise WrongStepError(f"the step returns {what}, not the pair (state, loss)")
 
 
-def run_steps(train_step: TrainStep, batches: list[Batch]) -> Stepped:
+def run_steps(train_step: TrainStep, batches: list[Batch], mask: Flat | None = None) -> Stepped:
     """Step through the batches, and compare replicas after the first step and the last.
+
+    `mask` says which elements count where replicas of parameters differ.
 
     Raises:
       WrongStepError: a step does not return a pair, a loss is not a scalar, an output cannot be
@@ -85,7 +93,7 @@ def run_steps(train_step: TrainStep, batches: list[Batch]) -> Stepped:
     state = train_step.state
     losses: list[float] = []
     snapshots = [flatten(train_step.params(state))]
-    drift = ""
+    drifts: list[Drift] = []
     for number, batch in enumerate(batches):
         # A copy: what `place` does to its argument must not change the next implementation's batch.
         placed = train_step.place(jax.tree.map(np.array, batch))
@@ -93,13 +101,20 @@ def run_steps(train_step: TrainStep, batches: list[Batch]) -> Stepped:
         check_waitable(state, loss)
         if loss.shape:
             raise WrongStepError(f"the loss has shape {loss.shape}; it must be one scalar")
-        drift = drift or find_drift({"the loss": loss})
+        drifts.append(find_drift({LOSS: loss}))
         losses.append(float(loss))
         if number in (0, len(batches) - 1):
             params = train_step.params(state)
-            drift = drift or find_drift(by_path(params))
+            drifts.append(find_drift(by_path(params), mask))
             snapshots.append(flatten(params))
-    trajectory = Trajectory(np.array(losses), snapshots[0], snapshots[1], snapshots[-1], drift)
+    trajectory = Trajectory(
+        np.array(losses),
+        snapshots[0],
+        snapshots[1],
+        snapshots[-1],
+        tuple(drift for drift in drifts if drift != NONE),
+        float(jnp.finfo(loss.dtype).eps) if jnp.issubdtype(loss.dtype, jnp.floating) else 0.0,
+    )
     if not trajectory.finite:
         raise WrongStepError("the loss or a parameter is not finite (it is infinite or NaN)")
     return Stepped(trajectory, state)

@@ -6,22 +6,27 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from bench.records.collective_kinds import KINDS
-from bench.worker.read import hlo, implied_reduce_scatter
-from bench.worker.read.unawaited_all_gather import returned
+from bench.worker.read import hlo
+from bench.worker.read.result_uses import returned, sliced
 
-_BYTES = {
+DTYPE_BYTES = {
     **dict.fromkeys(("pred", "s8", "u8", "f8e4m3fn", "f8e5m2"), 1),
     **dict.fromkeys(("s16", "u16", "f16", "bf16"), 2),
     **dict.fromkeys(("s32", "u32", "f32"), 4),
     **dict.fromkeys(("s64", "u64", "f64", "c64"), 8),
     "c128": 16,
 }
+
+GROUPS = re.compile(
+    r"\b(?:replica_groups|source_target_pairs)=(.*?)(?=, (?!device_ids)[a-z_]+=|$)", re.MULTILINE
+)
+"""The device groups among an instruction's attributes."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +58,16 @@ def collectives(executable: Any, devices: int, *, scatter: bool = False) -> list
       executable: from `compiled.runtime_executable()` or `client.live_executables()`.
       devices: number of devices of its mesh.
       scatter: count an all-reduce of which only slices are used as a reduce-scatter, as compilers
-        for accelerators do; see bench.worker.read.implied_reduce_scatter.
+        for accelerators do; see bench.worker.read.result_uses.
 
     Raises:
       ValueError: device groups or dtypes have an unknown form.
     """
-    found: list[Collective] = []
-    for module in executable.hlo_modules():
-        reader = _Reader(module, devices, scatter)
-        for instruction, count in hlo.instructions(module):
-            if count and _kind(instruction) is not None:
-                found += reader.read(instruction, count)
-    return found
+    return [
+        found
+        for module in executable.hlo_modules()
+        for found in _of_module(module, devices, scatter)
+    ]
 
 
 def _kind(instruction: Any) -> str | None:
@@ -73,46 +76,36 @@ def _kind(instruction: Any) -> str | None:
     return opcode if opcode in KINDS else None
 
 
-class _Reader:
-    """Reads the collectives of one module."""
-
-    def __init__(self, module: Any, devices: int, scatter: bool) -> None:
-        self._devices = devices
-        self._scatter = scatter
-        self._module = module
-        self._computations = {own.name: own for own in module.computations()}
-
-    @cached_property
-    def _entry(self) -> set[str]:
-        return {instruction.name for instruction in hlo.entry(self._module)}
-
-    def read(self, instruction: Any, count: int) -> Iterator[Collective]:
-        """Yield a collective, with its implied reduce-scatter as a separate one if requested."""
-        kind = _kind(instruction) or ""
-        groups = groups_of(instruction, self._devices)
+def _of_module(module: Any, devices: int, scatter: bool) -> Iterator[Collective]:
+    """Yield collectives, and an implied reduce-scatter as a separate one if requested."""
+    computations = {own.name: own for own in module.computations()}
+    entry = cache(lambda: {instruction.name for instruction in hlo.entry(module)})
+    for instruction, count in hlo.instructions(module):
+        kind = _kind(instruction)
+        if not count or kind is None:
+            continue
+        groups = groups_of(instruction, devices)
         operands = instruction.operands()
         kinds = [kind] * len(operands)
-        if self._scatter and kind == "all-reduce":
-            scattered = implied_reduce_scatter.sliced(
-                instruction, self._computations, len(groups[0])
-            )
-            kinds = ["reduce-scatter" if apart else kind for apart in scattered]
+        if scatter and kind == "all-reduce":
+            apart = sliced(instruction, computations, len(groups[0]))
+            kinds = ["reduce-scatter" if one else kind for one in apart]
         for own in sorted(set(kinds)):
             parts = [one for one, its in zip(operands, kinds, strict=True) if its == own]
             arrays = [array for operand in parts for array in hlo.arrays(operand)]
-            unknown = sorted({dtype for dtype, _ in arrays} - _BYTES.keys())
-            if unknown:
+            dtypes = sorted({dtype for dtype, _ in arrays})
+            if unknown := [dtype for dtype in dtypes if dtype not in DTYPE_BYTES]:
                 raise ValueError(f"the size of {', '.join(unknown)} is not known")
-            size = sum(math.prod(shape) * _BYTES[dtype] for dtype, shape in arrays)
+            size = sum(math.prod(shape) * DTYPE_BYTES[dtype] for dtype, shape in arrays)
+            gathers = own == "all-gather"
             yield Collective(
                 kind=own,
-                dtypes=tuple(sorted({dtype for dtype, _ in arrays})),
-                bytes=size * len(groups[0]) if own == "all-gather" else size,
+                dtypes=tuple(dtypes),
+                bytes=size * len(groups[0]) if gathers else size,
                 groups=groups,
                 count=count,
                 origin=hlo.op_name(instruction),
-                returned=own == "all-gather"
-                and returned(instruction, self._entry, self._computations),
+                returned=gathers and returned(instruction, entry(), computations),
             )
 
 
@@ -122,10 +115,7 @@ def groups_of(instruction: Any, devices: int) -> tuple[tuple[int, ...], ...]:
     Raises:
       ValueError: they have an unknown form.
     """
-    found = re.search(
-        r"\b(?:replica_groups|source_target_pairs)=(.*?)(?:, (?!device_ids)[a-z_]+=|$)",
-        instruction.to_string(),
-    )
+    found = GROUPS.search(instruction.to_string())
     return parse_groups(found[1] if found else "{}", devices)
 
 

@@ -28,6 +28,8 @@ def remembered_programs(folder: Path) -> Iterator[None]:
     """
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    # XLA's own caches would be in this folder, and jax 0.10 counts their path as part of a program.
+    jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
     reset_cache()
     try:
         yield

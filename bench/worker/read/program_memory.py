@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from bench.records.rows import MemoryBytes
 from bench.worker.polling_thread import polling
@@ -37,30 +38,23 @@ def high_water(arm: Arm, devices: Sequence[Any]) -> int | None:
     and which the proof in float64 has set. So a thread looks at the former again and again. Memory
     that is held for less than LOOK_EVERY_S may be missed.
 
-    Args:
-      arm: at rest.
-      devices: that it runs on.
-
     Returns:
       Bytes on the device that holds most of them: the rise above the state of rest, and the arm's
       own state and batch; None where the backend does not count.
     """
-    at_rest = [size for device in devices if (size := _in_use(device)) is not None]
-    if len(at_rest) < len(devices):
+    at_rest = [_in_use(device) for device in devices]
+    if any(size is None for size in at_rest):
         return None
-    most = list(at_rest)
+    most = np.array(at_rest)
 
     def look() -> None:
-        for number, device in enumerate(devices):
-            most[number] = max(most[number], _in_use(device) or 0)
+        np.maximum(most, [_in_use(device) or 0 for device in devices], out=most)
 
     with polling(look, LOOK_EVERY_S):
         arm.run(LOOKED_AT_STEPS)
     own = device_bytes((arm.state, arm.batch))
-    return max(
-        top - rest + own.get(str(device.id), 0)
-        for top, rest, device in zip(most, at_rest, devices, strict=True)
-    )
+    held = [own.get(str(device.id), 0) for device in devices]
+    return int((most - at_rest + held).max())
 
 
 def device_bytes(tree: Any) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,6 +23,15 @@ def traced_flops(step: Callable[..., Any], *arguments: Any) -> float:
       Exception: whatever tracing the step raises; a Python loop over devices cannot be traced.
     """
     return flops_of(jax.make_jaxpr(step)(*arguments))
+
+
+def flops_if_traceable(step: Callable[..., Any], *arguments: Any) -> float | None:
+    """Return `traced_flops`; None if the step cannot be traced, which must not cost its time."""
+    try:
+        return traced_flops(step, *arguments)
+    except Exception as error:  # noqa: BLE001 - a user's file may raise anything
+        print(f"the step's FLOPs cannot be counted: {error}", file=sys.stderr)  # noqa: T201
+        return None
 
 
 def flops_of(jaxpr: Any) -> float:

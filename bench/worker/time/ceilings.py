@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ from bench.contract import PRECISIONS
 from bench.records.host import cache_bytes, host_id
 from bench.records.rows import Ceilings
 from bench.worker import process_exchange
-from bench.worker.prove.failures import name_and_text
+from bench.worker.prove.failures import EndedError, in_all_processes
 from bench.worker.read.programs import wire_bytes
 
 REPETITION_S = 0.02
@@ -69,21 +69,11 @@ Call = Callable[[], jax.Array]
 """Starts a program, and gives its output."""
 
 
-class CeilingsError(Exception):
-    """A process cannot measure; the message says why."""
-
-
 def measure_ceilings(mesh: Mesh, precision: str) -> Ceilings | None:
     """Measure what the mesh's devices can do, all of them at once.
 
-    Every process of a launch calls this at the same point; nothing stays on the devices.
-
-    Args:
-      mesh: of the block.
-      precision: a key of bench.contract.PRECISIONS.
-
-    Returns:
-      None in all processes if it fails in any; the reason is on stderr.
+    Every process of a launch calls this at the same point; nothing stays on the devices. If it
+    fails in any process, it is None in all, and the reason is on stderr.
     """
     own = Mesh(np.array(mesh.local_devices), _AXIS)
     whole = Mesh(mesh.devices.reshape(-1), _AXIS)
@@ -96,7 +86,7 @@ def measure_ceilings(mesh: Mesh, precision: str) -> Ceilings | None:
             all_reduce_bytes=reduced[0],
             all_reduce_s=reduced[1],
         )
-    except CeilingsError as error:
+    except EndedError as error:
         print(f"the machine's ceilings are not known: {error}", file=sys.stderr)  # noqa: T201
         return None
 
@@ -177,11 +167,11 @@ def best_rate(
       sizes: to choose from, from the smallest.
 
     Raises:
-      CeilingsError: there are no sizes, or a process fails.
+      EndedError: there are no sizes, or a process fails.
     """
     best, left = 0.0, list(sizes)
     if not left:
-        raise CeilingsError("there is too little memory")
+        raise EndedError("unsupported", "there is too little memory")
     size = left[0]
     while True:
         best = max(best, work(size) / fastest(partial(make, size)))
@@ -196,7 +186,7 @@ def fastest(make: Callable[[], Call]) -> float:
     """Seconds of one call in the best repetition; a repetition takes as long as its last process.
 
     Raises:
-      CeilingsError: a process fails.
+      EndedError: a process fails.
     """
     # All have compiled their programs, and have their memory, before any of them waits for others.
     call, _ = everywhere(make)
@@ -224,19 +214,15 @@ def everywhere(action: Callable[[], T]) -> tuple[T, float]:
       The result in this process, and the seconds of the slowest.
 
     Raises:
-      CeilingsError: in all processes, if it fails in any.
+      EndedError: in all processes, if it fails in any.
     """
-    result, failed = None, ""
-    start = time.perf_counter()
-    try:
-        result = action()
-    except Exception as error:  # noqa: BLE001 - whatever it is, it costs the ceilings alone
-        failed = name_and_text(error)
-    found = process_exchange.gather((time.perf_counter() - start, failed))
-    for _, reason in found:
-        if reason:
-            raise CeilingsError(reason)
-    return cast("T", result), max(took_s for took_s, _ in found)
+
+    def timed() -> tuple[T, float]:
+        start = time.perf_counter()
+        return action(), time.perf_counter() - start
+
+    result, took_s = in_all_processes(timed)
+    return result, max(process_exchange.gather(took_s))
 
 
 def filled(mesh: Mesh, shape: tuple[int, ...], value: float, dtype: Any = jnp.float32) -> jax.Array:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 
-from bench.records.rows import Energy, InputWait, Turn
+from bench.contract import TrainStep
+from bench.records.rows import Energy, HostSlot, InputWait, Turn
 from bench.worker import process_exchange
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.time.host_slots import HostWatch
-from bench.worker.time.turn_order import balanced_orders
+from bench.worker.time.turn_order import Orders
+
+_now = time.perf_counter_ns
+"""Held from before any step is loaded, so that a step cannot replace the clock it is judged by."""
 
 WARM_UP_STEPS = 3
 CALIBRATION_STEPS = 3
@@ -38,6 +42,8 @@ class Arm:
     losses: list[tuple[int, jax.Array]] = field(default_factory=list)
     """The number of steps run by the end of each span, and the span's last loss. Losses stay on the
     devices, so that nothing waits for them."""
+    train_step: TrainStep | None = None
+    """What it was made of; None where its steps are not checked in the rounds."""
 
     def run(self, steps: int, *, wait_each: bool = False) -> int:
         """Run steps and wait until the devices are done.
@@ -50,15 +56,15 @@ class Arm:
         Returns:
           Nanoseconds.
         """
-        start = time.perf_counter_ns()
+        start = _now()
         state, loss = self.launch(steps, wait_each=wait_each)
         loss.block_until_ready()
-        end = time.perf_counter_ns()
+        end = _now()
         arrays: list[Any] = [leaf for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array)]
         # Arrays of PRNG keys cannot say whether they are ready, but can be waited for.
         if not all(hasattr(array, "is_ready") and array.is_ready() for array in arrays):
             jax.block_until_ready(arrays)
-            end = time.perf_counter_ns()
+            end = _now()
         self.state = state
         self.steps += steps
         self.losses.append((self.steps, loss))
@@ -75,6 +81,14 @@ class Arm:
             for _ in range(steps):
                 state, loss = step(state, batch)
         return state, loss
+
+    def children_cpu_s(self) -> float:
+        """CPU seconds that processes of its own have used so far; an arm of the worker has none."""
+        return 0.0
+
+    def why_untrusted(self) -> str:
+        """Say what it did against the rules of the rounds, besides computing; empty if nothing."""
+        return ""
 
     def waits(self) -> InputWait | None:
         """Time spent waiting for input since the last call; None if the arm takes no input."""
@@ -104,8 +118,106 @@ def steps_per_span(
 
 
 def latency_steps(steps: int) -> int:
-    """Steps of the latency span beside a throughput span of `steps`; at least 1."""
-    return max(1, round(LATENCY_SHARE * steps))
+    """Return the steps of the latency span beside a throughput span of `steps`.
+
+    0 if the throughput span is one step: it is waited for, and so is its latency as well. A second
+    span of such a long step would say little more, because the host's speed hardly changes between
+    neighbours; another round says more.
+    """
+    return 0 if steps == 1 else max(1, round(LATENCY_SHARE * steps))
+
+
+@dataclass(frozen=True)
+class ExtraSpan:
+    """A short span that nobody times, between two moments at which the state is kept."""
+
+    first: bool
+    """Whether it is the first of its turn; else the last."""
+    steps: int
+    wait_each: bool
+    before: Callable[[Arm], None]
+    after: Callable[[Arm], None]
+
+
+def no_extra(_arm: Arm, _number: int | None) -> ExtraSpan | None:
+    """Choose no turn for an extra span."""
+    return None
+
+
+def run_spans(
+    arm: Arm,
+    spans: Sequence[tuple[int, bool]],
+    extra: ExtraSpan | None,
+    apart: Callable[[], None] = lambda: None,
+) -> list[int]:
+    """Run an arm's spans, each given by its steps and whether each is waited for.
+
+    All spans start from one line, so that the step that is called cannot tell them apart.
+
+    Args:
+      arm: to run.
+      spans: those that are timed.
+      extra: another one, before or after them.
+      apart: is called between them and the extra one.
+
+    Returns:
+      Nanoseconds of each span that is timed.
+    """
+    every, took = list(spans), []
+    at = -1
+    if extra is not None:
+        at = 0 if extra.first else len(every)
+        every.insert(at, (extra.steps, extra.wait_each))
+    for index, (steps, wait_each) in enumerate(every):
+        if extra is not None and index == at:
+            if index:
+                apart()
+            extra.before(arm)
+        took.append(arm.run(steps, wait_each=wait_each) if steps else 0)
+        if extra is not None and index == at:
+            extra.after(arm)
+            took.pop()
+            if not index:
+                apart()
+        if index in (0, at + 1):
+            arm.waits()
+    return took
+
+
+def take_turn(
+    arm: Arm,
+    spans: Sequence[tuple[int, bool]],
+    extra: ExtraSpan | None,
+    log: CompilationLog,
+    read: Callable[[], tuple[Energy | None, HostSlot]],
+) -> tuple[list[int], int, Energy | None, HostSlot]:
+    """Run an arm's spans; their nanoseconds, compiled programs, energy and host activity.
+
+    `read` gives the energy and the host's activity since its last call.
+    """
+    programs, readings = [log.programs], []
+
+    def note() -> None:
+        programs.append(log.programs)
+        readings.append(read())
+
+    took = run_spans(arm, spans, extra, note)
+    note()
+    at = 1 if extra is not None and extra.first else 0
+    return took, programs[at + 1] - programs[at], *readings[at]
+
+
+def after_last_round(
+    arms: Sequence[Arm],
+    turn_of: Callable[[str], None],
+    extra_span: Callable[[Arm, int | None], ExtraSpan | None],
+) -> None:
+    """Run the extra spans that arms have after the last round."""
+    for arm in arms:
+        turn_of(arm.name)
+        if (extra := extra_span(arm, None)) is not None:
+            run_spans(arm, [(1, False)], extra)
+    turn_of("")
 
 
 @contextmanager
@@ -127,28 +239,31 @@ def without_garbage_collection() -> Iterator[None]:
 
 def measure(
     arms: list[Arm],
-    rounds: int,
     steps: int,
     seed: int,
     log: CompilationLog,
-    after_round: Callable[[list[Turn]], bool],
+    after_round: Callable[[list[Turn]], Sequence[str] | None],
     turn_of: Callable[[str], None] = lambda _arm: None,
     used: Callable[[], Energy | None] = lambda: None,
+    extra_span: Callable[[Arm, int | None], ExtraSpan | None] = no_extra,
 ) -> tuple[list[Turn], dict[str, int]]:
     """Time all arms in interleaved rounds.
 
-    In a round every arm has one turn: a discarded step, which takes the effect of the switch from
-    its predecessor; a throughput span; a latency span.
+    In a round every arm has one turn: a wash-out step, which takes the effect of the switch from
+    its predecessor; a throughput span; a latency span, unless that has 0 steps. Arms that have left
+    the rounds come back in every REENTRY-th, so that a later drift of their times is seen.
 
     Args:
       arms: warm, each with a name of its own.
-      rounds: at most.
       steps: of a throughput span.
       seed: of the order of arms.
       log: open, to notice compilation.
-      after_round: is given all turns so far, and decides whether to go on.
+      after_round: is given all turns so far, and returns the arms that go on: none to end, None
+        to change nothing.
       turn_of: is called with the arm's name before each turn, and with "" after a round's last.
       used: gives the energy since its last call.
+      extra_span: chooses a span beside the timed ones for an arm's turn in a round, by its number,
+        or after the last round (None).
 
     Returns:
       All turns, and for every arm that compiled programs inside a span, how many: its times are
@@ -158,21 +273,26 @@ def measure(
     turns: list[Turn] = []
     compiled: dict[str, int] = {}
     predecessor, waited_steps = "", latency_steps(steps)
-    with without_garbage_collection(), HostWatch() as watch:
-        for number, order in enumerate(balanced_orders(list(by_name), rounds, seed)):
+
+    def children_cpu_s() -> float:
+        return sum(arm.children_cpu_s() for arm in arms)
+
+    with without_garbage_collection(), HostWatch(more_cpu_s=children_cpu_s) as watch:
+        orders = Orders(list(by_name), seed)
+        for number, order in enumerate(orders):
             watch.slot()  # what happened between rounds belongs to no turn
             used()
             for position, name in enumerate(order):
                 arm = by_name[name]
                 turn_of(name)
-                programs, at = log.programs, time.time()
-                wash_out = arm.run(1)
-                arm.waits()
-                throughput = arm.run(steps)
-                latency = arm.run(waited_steps, wait_each=True)
-                energy = used()
-                if log.programs > programs:
-                    compiled[name] = compiled.get(name, 0) + log.programs - programs
+                at = time.time()
+                (wash_out, throughput, latency), programs, energy, slot = take_turn(
+                    arm, [(1, False), (steps, False), (waited_steps, True)],
+                    extra_span(arm, number),
+                    log, lambda: (used(), watch.slot()),
+                )  # fmt: skip
+                if programs:
+                    compiled[name] = compiled.get(name, 0) + programs
                 turn = Turn(
                     arm=name,
                     round=number,
@@ -184,7 +304,7 @@ def measure(
                     latency_steps=waited_steps,
                     latency_ns=latency,
                     wash_out_ns=wash_out,
-                    host=watch.slot(),
+                    host=slot,
                 )
                 if energy is not None:
                     turn["energy"] = energy
@@ -194,6 +314,10 @@ def measure(
                 predecessor = name
             turn_of("")
             gc.collect()
-            if not after_round(turns):
-                break
+            going_on = after_round(turns)
+            if going_on is not None:
+                if not going_on:
+                    break
+                orders.keep(going_on)
+        after_last_round(arms, turn_of, extra_span)
     return turns, compiled

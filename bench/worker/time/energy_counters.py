@@ -12,18 +12,20 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 
 from bench.records.host import host_id
 from bench.records.rows import Energy, EnergyMeter
 from bench.worker import process_exchange
+from bench.worker.prove.failures import name_and_text
 
 POWERCAP = Path("/sys/class/powercap")
 TOPOLOGY = Path("/sys/devices/system/cpu")
@@ -42,56 +44,47 @@ class UnknownError(Exception):
     """There is no counter to read; the message says why."""
 
 
-class Counter(Protocol):
+@dataclass
+class Counter:
     """Energy of one board or package."""
 
     name: str
     """Unique on its host; never stored."""
     kind: str
     """Shown in reports."""
-
-    def joules(self) -> float:
-        """Energy used since some fixed moment.
-
-        Raises:
-          UnknownError: the counter cannot be read.
-        """
+    joules: Callable[[], float]
+    """Energy used since some fixed moment."""
 
 
-class Package:
-    """A CPU package, or a die of one."""
+def package(folder: Path) -> Counter:
+    """Return the counter of a CPU package, or of a die of one, from its folder in powercap."""
+    name, path = (folder / "name").read_text().strip(), folder / "energy_uj"
+    wraps_at = int((folder / "max_energy_range_uj").read_text())
 
-    kind = "CPU package"
-
-    def __init__(self, folder: Path) -> None:
-        self.name = (folder / "name").read_text().strip()
-        self._path = folder / "energy_uj"
-        self._wraps_at = int((folder / "max_energy_range_uj").read_text())
-        self._total = 0
-        self._last = self._read()
-
-    def joules(self) -> float:
-        """Energy since this was made. The counter wraps at its largest value, after minutes."""
-        now = self._read()
-        self._total += now - self._last + (self._wraps_at if now < self._last else 0)
-        self._last = now
-        return self._total / 1e6
-
-    def _read(self) -> int:
+    def read() -> int:
         try:
-            return int(self._path.read_text())
+            return int(path.read_text())
         except PermissionError as error:
-            reason = f"only root may read {self._path.name} of {self.name}"
-            raise UnknownError(reason) from error
-        except OSError as error:
-            raise UnknownError(f"{self.name} cannot be read: {error.strerror}") from error
+            raise UnknownError(f"only root may read {path.name} of {name}") from error
+
+    last, total = read(), 0
+
+    def joules() -> float:
+        """Energy since this was made. The counter wraps at its largest value, after minutes."""
+        nonlocal last, total
+        now = read()
+        total += (now - last) % wraps_at
+        last = now
+        return total / 1e6
+
+    return Counter(name, "CPU package", joules)
 
 
 def packages(powercap: Path = POWERCAP, topology: Path = TOPOLOGY) -> list[Counter]:
     """Find the packages that this process may run on.
 
     Raises:
-      UnknownError: the system shows none, or one cannot be read.
+      UnknownError: the system shows none, or one may not be read.
     """
     folders: dict[str, Path] = {}
     # A package may be shown twice, by registers and by memory-mapped I/O; it counts once.
@@ -110,47 +103,36 @@ def packages(powercap: Path = POWERCAP, topology: Path = TOPOLOGY) -> list[Count
     ]
     if not chosen:
         raise UnknownError("this system shows no energy of its CPU packages (powercap)")
-    return [Package(folder) for folder in chosen]
-
-
-class Board:
-    """An NVIDIA GPU."""
-
-    def __init__(self, nvml: Any, handle: Any) -> None:
-        self.name = str(nvml.nvmlDeviceGetUUID(handle))
-        self.kind = str(nvml.nvmlDeviceGetName(handle))
-        self._nvml, self._handle = nvml, handle
-        self.joules()
-
-    def joules(self) -> float:
-        """Energy since the driver was loaded."""
-        try:
-            return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
-        except self._nvml.NVMLError as error:
-            raise UnknownError(f"NVML shows no energy of {self.kind}: {error}") from error
+    return [package(folder) for folder in chosen]
 
 
 def boards(ordinals: Sequence[int], nvml: Any = None) -> list[Counter]:
-    """Find the boards of devices.
-
-    Args:
-      ordinals: of the devices among those that CUDA shows to this process.
-      nvml: the module pynvml, or a stand-in for it.
+    """Find the boards of devices by their ordinals among those that CUDA shows to this process.
 
     Raises:
       UnknownError: NVML is not installed, or shows no energy of one of them.
     """
-    if nvml is None:
-        try:
-            nvml = import_module("pynvml")
-        except ImportError as error:
-            reason = "reading NVML needs the package nvidia-ml-py (the extra `energy`)"
-            raise UnknownError(reason) from error
+    try:
+        nvml = nvml or import_module("pynvml")
+    except ImportError as error:
+        reason = "reading NVML needs the package nvidia-ml-py (the extra `energy`)"
+        raise UnknownError(reason) from error
+
+    def board(ordinal: int) -> Counter:
+        handle = _handle(nvml, ordinal)
+        name, kind = (str(of(handle)) for of in (nvml.nvmlDeviceGetUUID, nvml.nvmlDeviceGetName))
+        # Millijoules since the driver was loaded.
+        found = Counter(
+            name, kind, lambda: float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3
+        )
+        found.joules()
+        return found
+
     try:
         nvml.nvmlInit()
-        return [Board(nvml, _handle(nvml, ordinal)) for ordinal in sorted(set(ordinals))]
+        return [board(ordinal) for ordinal in sorted(set(ordinals))]
     except nvml.NVMLError as error:
-        raise UnknownError(f"NVML: {error}") from error
+        raise UnknownError(f"NVML shows no energy of the GPUs: {error}") from error
 
 
 def _handle(nvml: Any, ordinal: int) -> Any:
@@ -204,11 +186,8 @@ def period(counters: Sequence[Counter], limit_s: float = LOOK_S) -> float:
 class Meter:
     """Measures energy between readings, without what another process counts already.
 
-    Processes of one host see the same packages: the first of them counts.
-
-    Args:
-      devices: of this process.
-      found: counters to read in place of the devices'.
+    Processes of one host see the same packages: the first of them counts. Counters that are given
+    are read in place of the devices'.
     """
 
     def __init__(
@@ -223,19 +202,17 @@ class Meter:
             reason = _reason(error)
         seen = [[counter.name, counter.kind] for counter in self._counters]
         everyones: list[Any] = process_exchange.gather([host_id(), seen, period_s, reason])
-        owners: dict[tuple[Any, str], int] = {}
-        kinds: list[str] = []
-        for rank, (host, names, _, _) in enumerate(everyones):
-            for name, kind in names:
-                if owners.setdefault((host, name), rank) == rank:
-                    kinds.append(kind)
+        hosts, names, periods, reasons = zip(*everyones, strict=True)
+        counted: dict[tuple[Any, str], tuple[int, str]] = {}
+        for rank, host in enumerate(hosts):
+            for name, kind in names[rank]:
+                counted.setdefault((host, name), (rank, kind))
         rank = jax.process_index()
-        host = everyones[rank][0]
-        self._counters = [own for own in self._counters if owners[host, own.name] == rank]
-        reason = next((reason for *_, reason in everyones if reason), "")
+        self._counters = [c for c in self._counters if counted[hosts[rank], c.name][0] == rank]
+        reason = next(filter(None, reasons), "")
         self.description = EnergyMeter(
-            counted=[] if reason else kinds,
-            period_s=max(period_s for _, _, period_s, _ in everyones),
+            counted=[] if reason else [kind for _, kind in counted.values()],
+            period_s=max(periods),
             reason=reason,
         )
         """What is counted, or why nothing is in some process."""
@@ -257,7 +234,7 @@ class Meter:
 
 
 def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, UnknownError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, UnknownError) else name_and_text(error)
 
 
 def merged(slots: Sequence[Energy | None]) -> Energy | None:

@@ -3,26 +3,54 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+REENTRY = 8
 
 
-def balanced_orders(arms: list[str], rounds: int, seed: int) -> Iterator[list[str]]:
-    """One order a round, from randomised Williams squares.
+class Orders:
+    """The order of each round, without end. Arms may leave; every REENTRY-th round has all.
+
+    Args:
+      arms: all names.
+      seed: of the orders.
+    """
+
+    def __init__(self, arms: list[str], seed: int) -> None:
+        self._arms = arms
+        self._rng = random.Random(seed)
+        self._number = 0
+        self.keep(arms)
+
+    def keep(self, arms: Sequence[str]) -> None:
+        """Go on with these arms alone."""
+        self._kept = [name for name in self._arms if name in arms]
+        self._balanced = balanced_orders(self._kept, self._rng)
+
+    def __iter__(self) -> Iterator[list[str]]:
+        return self
+
+    def __next__(self) -> list[str]:
+        self._number += 1
+        if self._number % REENTRY == 0 and len(self._kept) < len(self._arms):
+            return self._rng.sample(self._arms, len(self._arms))
+        return next(self._balanced)
+
+
+def balanced_orders(arms: list[str], rng: random.Random) -> Iterator[list[str]]:
+    """One order a round, from randomised Williams squares, without end.
 
     Within a square of n rounds (2n for odd n) every arm has every position once (twice) and
     follows every other arm equally often, so that neither a place in the round nor a predecessor
     favours anyone (Williams 1949, "Experimental designs balanced for the estimation of residual
     effects of treatments"). Every square assigns the arms anew and shuffles its rows.
     """
-    rng = random.Random(seed)
-    made = 0
-    while made < rounds:
+    while True:
         labels = rng.sample(arms, len(arms))
         square = williams_square(len(arms))
         rng.shuffle(square)
-        for row in square[: rounds - made]:
+        for row in square:
             yield [labels[index] for index in row]
-        made += len(square)
 
 
 def williams_square(size: int) -> list[list[int]]:

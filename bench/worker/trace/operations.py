@@ -13,6 +13,7 @@ from bench.records.collective_kinds import KINDS
 from bench.records.trace_rows import Category
 from bench.worker.read import hlo
 from bench.worker.read.collectives import groups_of
+from bench.worker.read.protobuf_fields import fields
 
 _MATMUL = {"dot", "convolution", "ragged-dot"}
 _MATMUL_TARGET = re.compile(r'custom_call_target="[^"]*(?:gemm|matmul|\$conv|\$dot|fmha)[^"]*"')
@@ -65,7 +66,8 @@ class Module:
     @cached_property
     def number(self) -> int:
         """Its id, which traces call the program's: field 5 of the serialized HloModuleProto."""
-        return int(_integer_fields(self._module.as_serialized_hlo_module_proto()).get(5, 0))
+        message = self._module.as_serialized_hlo_module_proto()
+        return next((int(value) for field, value in fields(message) if field == 5), 0)  # noqa: PLR2004
 
     @cached_property
     def computations(self) -> dict[str, list[Any]]:
@@ -119,25 +121,20 @@ class Operations:
     def get(self, module: str, name: str, program: int = 0) -> Operation:
         """The operation; one of category `unknown` if no program has it.
 
-        Args:
-          module: name of its module, which several programs may share.
-          name: of the instruction.
-          program: number of the program in the trace; 0 if the trace does not say.
+        Several programs may have a module of this name; 0 is the number of one that is not known.
         """
         key = (module, name, program)
         if key not in self._operations:
-            self._operations[key] = self._look_up(module, name, program)
+            candidates = [pair for pair in self._modules[module] if name in pair[0].instructions]
+            # A program from the compilation cache may have the number of another process.
+            exact = [found for found, _ in candidates if program and found.number == program]
+            found = exact or [found for found, is_own in candidates if is_own]
+            self._operations[key] = (
+                _read(found[0], found[0].instructions[name], self._devices)
+                if found
+                else unknown(module, name)
+            )
         return self._operations[key]
-
-    def _look_up(self, module: str, name: str, program: int) -> Operation:
-        candidates = [pair for pair in self._modules[module] if name in pair[0].instructions]
-        # A program from the compilation cache may have the number that it has in another process.
-        exact = [found for found, _ in candidates if program and found.number == program]
-        own = [found for found, is_own in candidates if is_own]
-        if not (exact or own):
-            return unknown(module, name)
-        found = (exact or own)[0]
-        return _read(found, found.instructions[name], self._devices)
 
 
 def _read(module: Module, instruction: Any, devices: int) -> Operation:
@@ -196,28 +193,3 @@ def joined(groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
         sets = [one for one in sets if one not in touching]
         sets.append(set(group).union(*touching))
     return tuple(tuple(sorted(one)) for one in sets)
-
-
-def _integer_fields(message: bytes) -> dict[int, int]:
-    """The integer fields of a serialized protocol buffer, by number (protobuf.dev/encoding)."""
-    fields, at = {}, 0
-
-    def varint() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = message[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:  # noqa: PLR2004 - the highest bit marks that more bytes follow
-                return value
-
-    while at < len(message):
-        number, kind = divmod(varint(), 8)
-        if kind == 0:
-            fields[number] = varint()
-        else:
-            length = varint() if kind == 2 else {1: 8, 5: 4}[kind]  # noqa: PLR2004
-            at += length
-    return fields

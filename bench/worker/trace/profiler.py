@@ -13,15 +13,16 @@ from dataclasses import asdict, astuple, dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from bench.records.host import cores, host_id
-from bench.records.messages import TraceEvent
+from bench.records.messages import RowEvent
 from bench.records.rows import BlockFields, CellRow
-from bench.records.trace_rows import OpTime, StepParts, TraceRow
+from bench.records.trace_rows import TraceRow
 from bench.worker import process_exchange
 from bench.worker.block_session import BlockSession
 from bench.worker.prove.failures import EndedError, in_all_processes
@@ -33,7 +34,6 @@ from bench.worker.trace.operations import Operation, Operations, modules_of
 from bench.worker.trace.step_parts import (
     Arrivals,
     DeviceStep,
-    OpShare,
     device_step,
     identify_runs,
     middle_half,
@@ -70,12 +70,7 @@ class TracedArm:
     """Lengths of steps without a profiler, taken just before the traced ones."""
 
     def trace(self, logdir: Path | None, steps: int, places: Mapping[int, int]) -> None:
-        """Trace some steps, and read the trace.
-
-        Args:
-          logdir: TensorBoard's folder, which keeps the trace's file; a temporary one if None.
-          steps: of the trace.
-          places: as of `read_steps`.
+        """Trace some steps, and read the trace, whose file stays in `logdir` if that is given.
 
         Raises:
           EndedError: it failed in some process. What earlier traces showed stays.
@@ -134,7 +129,7 @@ def trace_cells(session: BlockSession, _gate: Gate, settings: Mapping[str, Any])
             cell = session.cells[traced.arm.name]
             cell["profile"] = traced.run
             row = trace_row(session.fields, cell, traced, mesh)
-            session.emit(TraceEvent(event="trace", row=row))
+            session.emit(RowEvent(event="trace", row=row))
 
 
 def places_of(mesh: Mesh) -> dict[int, int]:
@@ -179,10 +174,7 @@ def read_steps(
 ) -> list[list[DeviceStep]]:
     """Read where the time of each step went, on each device of this process.
 
-    Args:
-      recording: a trace.
-      operations: of the step's programs.
-      places: of devices in the mesh, by their ordinal in the trace.
+    `places` are those of devices in the mesh, by their ordinal in the trace.
 
     Raises:
       ValueError: no operation of the programs is in it.
@@ -209,11 +201,8 @@ def arrivals_everywhere(began: int, own: Arrivals) -> Arrivals:
     """When the last of all processes arrived, if they share a host and so a clock.
 
     Clocks of different hosts differ by more than a collective takes. There, waiting for another
-    host cannot be distinguished from moving data.
-
-    Args:
-      began: when the clock of this process's trace showed 0.
-      own: arrivals in this process.
+    host cannot be distinguished from moving data. `began` is when the clock of this process's trace
+    showed 0.
     """
     if jax.process_count() == 1:
         return own
@@ -227,101 +216,75 @@ def arrivals_everywhere(began: int, own: Arrivals) -> Arrivals:
     return {meeting: at - began for meeting, at in latest.items()}
 
 
-class TimeParts(NamedTuple):
-    """Where the time of traced steps went, on the devices of all processes."""
+def summarize(
+    steps: Sequence[Sequence[DeviceStep]], places: Sequence[int]
+) -> tuple[list[Any], list[int], list[Any]]:
+    """Make `steps`, `counted` and `ops` of a TraceRow, of the devices of all processes.
 
-    steps: list[StepParts]
-    counted: list[int]
-    """Steps whose means the operations' times are."""
-    ops: list[OpTime]
-
-
-def summarize(steps: Sequence[Sequence[DeviceStep]], places: Sequence[int]) -> TimeParts:
-    """Put together the time of steps on the devices of all processes.
-
-    Args:
-      steps: on the devices of this process.
-      places: of these devices in the mesh.
+    Each step is a list of what this process's devices did, whose places in the mesh are given.
     """
-    lengths = [devices[0].share.total for devices in steps]
-    counted = process_exchange.from_main(middle_half(lengths))
+    counted = process_exchange.from_main(middle_half([one[0].share.total for one in steps]))
     own = [
         {"step": number, "device": place}
         | {f"{part}_ns": round(spent) for part, spent in asdict(device.share).items()}
         for number, devices in enumerate(steps)
         for place, device in zip(places, devices, strict=True)
     ]
-    parts = [part for process in process_exchange.gather(own) for part in process]
-    return TimeParts(
-        steps=cast(
-            "list[StepParts]", sorted(parts, key=lambda part: (part["step"], part["device"]))
-        ),
-        counted=counted,
-        ops=_mean_times([device for number in counted for device in steps[number]]),
+    parts = chain.from_iterable(process_exchange.gather(own))
+    return (
+        sorted(parts, key=lambda part: (part["step"], part["device"])),
+        counted,
+        _mean_times([device for number in counted for device in steps[number]]),
     )
 
 
-def _mean_times(devices: Sequence[DeviceStep]) -> list[OpTime]:
+def _mean_times(devices: Sequence[DeviceStep]) -> list[dict[str, Any]]:
     """Means over the device steps of all processes, in the order in which operations first ran.
 
     Processes have equally many devices.
     """
-    own: defaultdict[Operation, OpShare] = defaultdict(OpShare)
+    own: defaultdict[Operation, Any] = defaultdict(lambda: np.zeros(4))
     for device in devices:
         for operation, share in device.operations.items():
-            own[operation] += share
-    rows: list[Any] = [
-        [_description(operation), astuple(share)] for operation, share in own.items()
-    ]
-    everyones = process_exchange.gather(rows)
-    totals: defaultdict[str, OpShare] = defaultdict(OpShare)
-    descriptions: dict[str, dict[str, Any]] = {}
-    for description, share in chain.from_iterable(everyones):
-        key = json.dumps(description)
-        descriptions[key] = description
-        totals[key] += OpShare(*share)
-    n = len(devices) * len(everyones)
-    return [
-        cast(
-            "OpTime",
-            {
-                **descriptions[key],
-                "count": total.count / n,
-                "compute_ns": round(total.compute / n, 1),
-                "wait_ns": round(total.wait / n, 1),
-                "move_ns": round(total.move / n, 1),
-            },
+            own[operation] += astuple(share)
+    everyones = process_exchange.gather(
+        [[json.dumps(_description(operation)), total.tolist()] for operation, total in own.items()]
+    )
+    totals: defaultdict[str, Any] = defaultdict(lambda: np.zeros(4))
+    for description, total in chain.from_iterable(everyones):
+        totals[description] += total
+    rows = []
+    for description, total in totals.items():
+        runs, *spent = (total / (len(devices) * len(everyones))).tolist()
+        times = zip(("compute_ns", "wait_ns", "move_ns"), spent, strict=True)
+        rows.append(
+            {**json.loads(description), "count": runs} | {k: round(ns, 1) for k, ns in times}
         )
-        for key, total in totals.items()
-    ]
+    return rows
 
 
 def _description(operation: Operation) -> dict[str, Any]:
     names = ("module", "opcode", "category", "phase", "source", "transposes")
     described = {name: getattr(operation, name) for name in names}
-    return {**described, "op": operation.name, "shapes": list(operation.shapes)}
+    return {**described, "op": operation.name, "shapes": operation.shapes}
 
 
 def trace_row(fields: BlockFields, row: CellRow, traced: TracedArm, mesh: Mesh) -> TraceRow:
     """The stored row about a cell's traces."""
-    parts = summarize(traced.steps, list(places_of(mesh).values()))
+    steps, counted, ops = summarize(traced.steps, list(places_of(mesh).values()))
     on_cpu = jax.devices()[0].platform == "cpu"
     everyones_ns = process_exchange.gather(traced.untraced_ns)
+    allowed = process_exchange.gather((host_id(), sorted(cores())))
     return TraceRow(
         **fields,
         cell=row["cell"],
         implementation=row["implementation"],
         profile=row.get("profile", ""),
         host=process_name(),
-        steps=parts.steps,
-        counted=parts.counted,
-        ops=parts.ops,
+        steps=steps,
+        counted=counted,
+        ops=ops,
         untraced_ns=[max(each) for each in zip(*everyones_ns, strict=True)],
-        cores=_cores_of_all() if on_cpu else None,
+        # Cores that the processes may use: one that several may use counts once.
+        cores=len({(host, core) for host, own in allowed for core in own}) if on_cpu else None,
     )
-
-
-def _cores_of_all() -> int:
-    """Cores that the processes may use: one that several may use counts once."""
-    everyones = process_exchange.gather((host_id(), sorted(cores())))
-    return len({(host, core) for host, own in everyones for core in own})

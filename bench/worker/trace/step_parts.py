@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from bench.worker.trace.operations import Operation, Operations
 from bench.worker.trace.xspace import Event
@@ -58,14 +58,6 @@ class OpShare:
     """Of operations that run others, such as loops: what none of the others had."""
     wait: float = 0.0
     move: float = 0.0
-
-    def __iadd__(self, other: OpShare) -> Self:
-        """Add the counts and times of further runs."""
-        self.count += other.count
-        self.compute += other.compute
-        self.wait += other.wait
-        self.move += other.move
-        return self
 
 
 @dataclass
@@ -136,12 +128,7 @@ def _resolve_kernels(runs: Sequence[Run]) -> list[Run]:
 
 
 def device_step(step: tuple[int, int], runs: Sequence[Run]) -> DeviceStep:
-    """Divide one step on one device among everything that the device did.
-
-    Args:
-      step: its start and end.
-      runs: what ran on the device.
-    """
+    """Divide one step on one device, from its start to its end, among all that the device did."""
     start, end = step
     runs = _resolve_kernels(runs)
     divided = DeviceStep(Share(float(end - start)))

@@ -56,11 +56,7 @@ class Recording:
 
 
 def read(serialized: bytes, step: str) -> Recording:
-    """Read a serialized XSpace, the content of a `.xplane.pb`.
-
-    Args:
-      serialized: the content.
-      step: name of the annotations of steps.
+    """Read a serialized XSpace, the content of a `.xplane.pb`, where steps have this name.
 
     Raises:
       ValueError: the content is not an XSpace.

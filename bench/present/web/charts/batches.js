@@ -20,9 +20,9 @@ GROUPS.batches = (target) => {
       logX: true,
       ...more,
     });
-  const options = meshes.map((each) => [each, each]);
+  const options = Object.fromEntries(meshes.map((each) => [each, each]));
   return [
-    choices(selector("Along", "along", options, mesh, "batches")),
+    choices(selector("Along", "along", options, "batches", mesh)),
     element("div", { class: "panels" }, ...throughputAndMemory(draw, on(mesh))),
   ];
 };

@@ -1,4 +1,5 @@
-// A field for each cell: meshes by batches, a panel for each implementation.
+// A field for each cell: meshes by batches, a panel for each implementation; of one batch, meshes
+// by implementations in one panel.
 
 /* What a heatmap can show: title, figure of a cell, its format, and what is better. */
 const METRICS = {
@@ -15,37 +16,7 @@ const MEANING = {
   less: "The lower, the bluer; equal steps of colour are equal ratios.",
   more: "The higher, the bluer; equal steps of colour are equal ratios.",
 };
-const FIELD = { width: 62, height: 26 };
-
-/* rows: {name, mesh, batch, colour, label, status, cell}. */
-function heatmapChart(rows, { columns, meshes, batches }) {
-  const mesh = { field: "mesh", type: "nominal", sort: meshes };
-  const batch = { field: "batch", type: "ordinal", sort: batches };
-  const plain = { domain: false, ticks: false, labelOverlap: false };
-  const layer = [
-    {
-      mark: { type: "rect", cornerRadius: 2 },
-      encoding: {
-        x: { ...mesh, axis: { ...plain, title: null, labelAngle: -30, labelLimit: 120 } },
-        y: { ...batch, axis: { ...plain, title: CHARTS.heatmap.x } },
-        color: { field: "colour", type: "nominal", scale: null },
-        stroke: focused("var(--ink)", "var(--paper)"),
-        strokeWidth: focused(2, 1),
-      },
-    },
-    {
-      mark: { type: "text", fontSize: 10.5, limit: 58, color: "var(--ink)" },
-      encoding: { x: mesh, y: batch, text: { field: "label" } },
-    },
-  ];
-  const spec = {
-    width: Math.max(meshes.length * FIELD.width, 80),
-    height: Math.max(batches.length * FIELD.height, 30),
-    layer,
-  };
-  const resolve = { axis: { x: "independent" } };
-  return panelsBy("name", rows, columns, spec, { resolve, spacing: 16 });
-}
+const FIELD = 62;
 
 /* From -1 (good) by way of 0 (neither) to 1 (bad), in the colours of the theme. */
 function heat(share) {
@@ -71,7 +42,10 @@ GROUPS.heatmap = (target) => {
   );
   const never = unique(all.map((cell) => cell.name)).filter((name) => !names.includes(name));
   const byName = names.flatMap((name) => all.filter((cell) => cell.name === name));
-  const [cells, note] = panelled(byName, "heatmap", "implementations", (cell) => cell.name);
+  const single = unique(all.map((cell) => cell.of.batch)).length === 1;
+  const [cells, note] = single
+    ? [byName, ""]
+    : panelled(byName, "heatmap", "implementations", (cell) => cell.name);
   const metrics = Object.entries(METRICS).filter(([key, [, value]]) =>
     cells.some((cell) => known(value(cell)) && !(key === "ratio" && cell.isBaseline)),
   );
@@ -85,6 +59,8 @@ GROUPS.heatmap = (target) => {
   const rows = cells.map((cell) => ({
     cell: cell.number,
     name: cell.name,
+    panel: single ? "" : cell.name,
+    line: single ? cell.name : cell.of.batch,
     mesh: cell.of.mesh,
     batch: cell.of.batch,
     status: cell.status,
@@ -93,27 +69,31 @@ GROUPS.heatmap = (target) => {
     label: known(value(cell)) ? formatted(value(cell), text) : DATA.statuses[cell.status].short,
   }));
   const meshes = unique(byPlace(cells).map((cell) => cell.of.mesh));
-  const batches = ascending(rows.map((row) => row.batch));
-  const each = Math.max(meshes.length * FIELD.width, 80) + 70;
-  const columns = Math.max(1, Math.min(4, Math.floor(widthOf(target) / each)));
-  const options = metrics.map(([key, [name]]) => [key, name]);
+  const columns = Math.max(
+    1,
+    Math.min(4, Math.floor(widthOf(target) / (Math.max(meshes.length * FIELD, 80) + 70))),
+  );
+  const spec = specOf("heatmap", {
+    ...{ rows, meshes, columns, panels: single ? [""] : unique(cells.map((cell) => cell.name)) },
+    lines: single ? names : ascending(rows.map((row) => row.batch)),
+    yTitle: single ? null : CHARTS.heatmap.x,
+  });
+  const options = Object.fromEntries(metrics.map(([key, [name]]) => [key, name]));
   return [
-    choices(selector("Figure", "metric", options, metric, "heatmap")),
+    choices(selector("Figure", "metric", options, "heatmap", metric)),
     figure({
       title: `Heatmap of ${title}`,
       caption: MEANING[better],
-      spec: heatmapChart(rows, { meshes, batches, columns }),
-      table: () => ({
-        name: `heatmap-${metric}`,
-        rows,
-        columns: [
-          CELL,
-          { key: "mesh", title: "Mesh", filter: true },
-          { ...number("batch", "Batch"), filter: true },
-          number("figure", title, text),
-          { key: "status", title: "Status", format: "status", filter: true },
-        ],
-      }),
+      spec,
+      name: `heatmap-${metric}`,
+      rows,
+      columns: [
+        CELL,
+        { key: "mesh", title: "Mesh", filter: true },
+        { ...number("batch", "Batch"), filter: true },
+        number("figure", title, text),
+        { key: "status", title: "Status", format: "status", filter: true },
+      ],
     }),
     note,
     never.length ? nothing(`Without a time everywhere: ${never.join(", ")}.`) : "",

@@ -36,18 +36,12 @@ function lossAxis(values, { title, format, log }) {
 /* Losses, or how far they are apart. rows: {name, place, x, y, last, cell}, without `cell` for the
    references; lines: {place, y}, dashed. */
 function lossChart(rows, { columns, width, axis, lines = [] }) {
-  const names = namesIn(rows.filter((row) => known(row.cell)));
   const others = new Set(rows.filter((row) => !known(row.cell)).map((row) => row.name));
   const guides = [...REFERENCES.keys()].filter((name) => others.has(name));
   const { y, floor } = lossAxis(
     [...rows, ...lines].map((row) => row.y),
     axis,
   );
-  const x = numeric("x", {
-    // Given, because there may be no difference at all.
-    scale: { domain: [0, Math.max(...rows.map((row) => row.x))], nice: false },
-    axis: { title: CHARTS.losses.x, grid: false },
-  });
   const symbols = { symbolType: "stroke", symbolStrokeColor: "var(--muted)", labelLimit: 0 };
   const ofReference = (property) => ({
     field: "name",
@@ -59,39 +53,19 @@ function lossChart(rows, { columns, width, axis, lines = [] }) {
     },
     legend: guides.length ? { values: guides, title: null, ...symbols } : null,
   });
-  const layer = [
-    {
-      transform: [{ filter: "datum.line" }],
-      mark: { type: "rule", color: "var(--muted)", strokeDash: DASHED },
-      encoding: { y },
-    },
-    {
-      transform: [{ filter: "!datum.line && !isValid(datum.cell)" }],
-      mark: { type: "line", invalid: "break-paths-show-path-domains", color: "var(--muted)" },
-      encoding: {
-        x,
-        y,
-        strokeDash: ofReference("strokeDash"),
-        strokeWidth: ofReference("strokeWidth"),
-        opacity: ofReference("opacity"),
-      },
-    },
-    {
-      transform: [{ filter: "isValid(datum.cell)" }],
-      // Dashes are the references' own here.
-      mark: { type: "line", invalid: "break-paths-show-path-domains", strokeWidth: 1.4 },
-      encoding: { x, y, color: byColour(names) },
-    },
-    marksOf(x, y, names, [190, 45], {
-      transform: [{ filter: "isValid(datum.cell) && datum.last" }],
-    }),
-  ];
+  const properties = ["strokeDash", "strokeWidth", "opacity"];
   const data = [
     ...rows.map((row) => (floor && row.y === 0 ? { ...row, y: floor } : row)),
     ...lines.map((row) => ({ ...row, line: true })),
   ];
-  const resolve = { axis: { x: "independent" } };
-  return panelsBy("place", data, columns, { width, height: 220, layer }, { resolve });
+  return specOf("losses", {
+    ...{ rows: data, columns, width, y, xTitle: CHARTS.losses.x },
+    ...looksOf(rows.filter((row) => known(row.cell))), // Dashes are the references' own here.
+    ...Object.fromEntries(properties.map((property) => [property, ofReference(property)])),
+    places: unique(data.map((row) => row.place)),
+    // Given, because there may be no difference at all.
+    ...{ first: 0, last: Math.max(...rows.map((row) => row.x)) },
+  });
 }
 
 GROUPS.losses = (target) => {
@@ -136,32 +110,25 @@ GROUPS.losses = (target) => {
         own.map((row) => ({ ...row, y: row[key] })),
         { columns, width: width - 50, ...spec },
       ),
-      table: () => ({
-        name: `losses-${key}`,
-        rows: own,
-        columns: [
-          CELL,
-          { key: "place", title: "Block", filter: true },
-          number("x", "Step"),
-          number(key, panels[key], text),
-        ],
-      }),
+      name: `losses-${key}`,
+      rows: own,
+      columns: [
+        CELL,
+        { key: "place", title: "Block", filter: true },
+        number("x", "Step"),
+        number(key, panels[key], text),
+      ],
     });
   };
-  const ranges = [
-    ["", "all"],
-    ["early", `the first ${EARLY}`],
-  ];
-  const scales = [
-    ["", "logarithmic"],
-    ["linear", "linear"],
-  ];
+  const ranges = { "": "all", early: `the first ${EARLY}` };
   const positive = rows.every((row) => !known(row.loss) || row.loss > 0);
   const log = chosen("loss") !== "linear" && positive;
-  return [
+  const parted = shown.filter((curve) => known(curve.cell) && curve.apart.some((apart) => apart > tolerance));
+  const most = Math.max(0, ...rows.filter((row) => known(row.cell)).map((row) => row.apart ?? 0));
+  const charts = [
     choices(
-      selector("Steps", "steps", ranges, chosen("steps"), "losses"),
-      selector("Loss", "loss", scales, chosen("loss"), "losses"),
+      selector("Steps", "steps", ranges, "losses"),
+      selector("Loss", "loss", AXES, "losses"),
     ),
     draw("loss", caption, "significant", { axis: { title: "loss", format: "~g", log } }),
     draw("apart", remarks.apart, "scientific", {
@@ -170,4 +137,9 @@ GROUPS.losses = (target) => {
     }),
     note,
   ].filter(Boolean);
+  if (parted.length) return charts;
+  const agree =
+    `All curves agree with the reference over ${of} steps: they differ by at most ` +
+    `${scientific(most)}, and the gate allows ${scientific(tolerance)}.`;
+  return [nothing(agree), element("details", {}, element("summary", {}, "The curves"), ...charts)];
 };

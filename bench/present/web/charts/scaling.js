@@ -4,53 +4,23 @@
    for hollow marks; ideal, communication: pairs of x and value; over: where the shade begins. */
 function curveChart(rows, options) {
   const { title, xTitle, axis, log, logX, width, ideal = [], communication = [], over } = options;
-  const names = namesIn(rows);
   const xs = ascending(rows.map((row) => row.x));
   const ends = logX ? [xs[0] / BESIDE, xs.at(-1) * BESIDE] : [0, xs.at(-1) * 1.08];
-  const x = numeric("x", {
-    scale: { domain: ends, nice: false, ...(logX ? { type: "log", base: 2 } : {}) },
-    axis: { title: xTitle, values: xs, format: "d", grid: false },
-  });
   const all = [
     ...rows.flatMap((row) => [row.low, row.high, row.measured]),
-    ...[...ideal, ...communication].map(([, value]) => value),
+    ...ideal.map(([, value]) => value),
   ].filter((value) => value > 0);
-  const scale = log
-    ? { type: "log", domain: padded(all, 0.1), nice: false }
-    : { domain: [0, 1.08 * Math.max(...all)], nice: false };
-  const ticks = log ? { values: logTicks(scale.domain) } : { tickCount: 5 };
-  const y = (field) => numeric(field, { scale, axis: { title: null, ...ticks, ...axis } });
-  const shade = {
-    data: { values: [{ from: Math.max(over, ends[0]), to: ends[1] }] },
-    mark: { type: "rect", color: "var(--shade)" },
-    encoding: { x: { ...x, field: "from" }, x2: { field: "to" } },
-  };
-  const guide = (points, strokeDash, strokeWidth) => ({
-    data: { values: points.map(([x, value]) => ({ x, value })) },
-    mark: { type: "line", color: "var(--muted)", strokeDash, strokeWidth },
-    encoding: { x, y: y("value") },
+  // Communication alone takes so little that it would leave the curves no room.
+  const domain = log ? padded(all, 0.1) : [0, 1.08 * Math.max(...all)];
+  const guide = (points, name) => points.map(([x, value]) => ({ x, value, guide: name }));
+  return specOf("curve", {
+    ...{ title, xTitle, width, height: 240, rows, xs, ...looksOf(rows) },
+    xScale: { domain: ends, nice: false, ...(logX ? { type: "log", base: 2 } : {}) },
+    yScale: { domain, nice: false, ...(log ? { type: "log" } : {}) },
+    yAxis: { title: null, ...(log ? { values: logTicks(domain) } : { tickCount: 5 }), ...axis },
+    shade: known(over) ? [{ x: Math.max(over, ends[0]), to: ends[1] }] : [],
+    guides: [...guide(ideal, "ideal"), ...guide(communication, "communication")],
   });
-  const found = new Map(rows.map((row) => [`${row.x} ${row.name}`, row.value]));
-  const path = names.flatMap((name) =>
-    xs.map((x) => ({ name, x, value: found.get(`${x} ${name}`) ?? null })),
-  );
-  const layer = [
-    known(over) && shade,
-    ideal.length && guide(ideal, DASHED, 1.2),
-    communication.length && guide(communication, DOTTED, 2),
-    {
-      mark: { type: "rule", opacity: 0.7 },
-      encoding: { x, y: y("low"), y2: { field: "high" }, color: byColour(names) },
-    },
-    linesOf(x, y("value"), names, { data: { values: path } }),
-    marksOf(x, y("value"), names, [190, 45]),
-    rows.some((row) => known(row.measured)) &&
-      marksOf(x, y("measured"), names, [190, 70], {
-        transform: [{ filter: "isValid(datum.measured)" }],
-        mark: { type: "point", filled: false },
-      }),
-  ].filter(Boolean);
-  return { params: [FOCUS], title, width, height: 240, data: { values: rows }, layer };
 }
 
 /* One of several such charts side by side, with its numbers. */
@@ -61,18 +31,16 @@ function curveFigure({ title, of, name, rows, xTitle, text, width, ...spec }) {
   return figure({
     title: `${title}, ${of}`,
     spec: curveChart(rows, { title, xTitle, width: Math.min(380, width - 90), ...spec }),
-    table: () => ({
-      name,
-      rows,
-      columns: [
-        CELL,
-        number("x", xTitle),
-        number("value", title, text),
-        ...some("low", "Lower quartile", text),
-        ...some("high", "Upper quartile", text),
-        ...some("measured", "Measured high water", text),
-      ],
-    }),
+    name,
+    rows,
+    columns: [
+      CELL,
+      number("x", xTitle),
+      number("value", title, text),
+      ...some("low", "Lower quartile", text),
+      ...some("high", "Upper quartile", text),
+      ...some("measured", "Measured high water", text),
+    ],
   });
 }
 
@@ -106,6 +74,18 @@ function throughputAndMemory(draw, cells) {
   ];
 }
 
+const LINES = { "": "the fastest five and the baseline", all: "all" };
+
+/* Of more than MOST_LINES implementations, those to show at first: null if that is all. */
+const MOST_LINES = 8;
+function fastestOf(cells) {
+  if (unique(cells.map((cell) => cell.name)).length <= MOST_LINES) return null;
+  const largest = Math.max(...cells.map((cell) => cell.of.devices));
+  const last = cells.filter((cell) => cell.of.devices === largest);
+  const fastest = last.sort((a, b) => a.step_s - b.step_s).slice(0, 5);
+  return new Set([...fastest, ...cells.filter((cell) => cell.isBaseline)].map((cell) => cell.name));
+}
+
 GROUPS.scaling = (target) => {
   const own = DATA.curves.filter((curve) => curve.subject === subjectNumber());
   if (!own.length) {
@@ -118,19 +98,13 @@ GROUPS.scaling = (target) => {
   }
   const curve = own.find((one) => one.slug === chosen("curve")) ?? own[0];
   const off = hidden();
-  const places = [...curve.cell.keys()].filter((place) => !off.has(CELLS[curve.cell[place]].name));
-  if (!places.length) return [nothing("No implementation is chosen.")];
-  const cells = places.map((place) => CELLS[curve.cell[place]]);
-  const efficiency = new Map(
-    places.map((place) => [
-      curve.cell[place],
-      {
-        value: curve.efficiency[place],
-        low: curve.efficiency_low[place],
-        high: curve.efficiency_high[place],
-      },
-    ]),
-  );
+  const { cell, efficiency: value, efficiency_low: low, efficiency_high: high } = curve;
+  const points = rowsOf({ cell, value, low, high }).filter((one) => !off.has(CELLS[one.cell].name));
+  if (!points.length) return [nothing("No implementation is chosen.")];
+  const every = points.map((one) => CELLS[one.cell]);
+  const few = chosen("lines") === "all" ? null : fastestOf(every);
+  const cells = every.filter((cell) => !few || few.has(cell.name));
+  const efficiency = new Map(points.map((one) => [one.cell, one]));
   const logarithmic = chosen("axes") !== "linear";
   const { x, note, panels, remarks } = CHARTS.scaling;
   const draw = (key, title, figure, { log = false, ...more }) =>
@@ -146,15 +120,12 @@ GROUPS.scaling = (target) => {
       over: curve.over,
       ...more,
     });
-  const curves = own.map((each) => [each.slug, each.title]);
-  const scales = [
-    ["", "logarithmic"],
-    ["linear", "linear"],
-  ];
+  const curves = Object.fromEntries(own.map((each) => [each.slug, each.title]));
   return [
     choices(
-      selector("Curve", "curve", curves, curve.slug, "scaling"),
-      selector("Axes", "axes", scales, chosen("axes"), "scaling"),
+      selector("Curve", "curve", curves, "scaling", curve.slug),
+      selector("Axes", "axes", AXES, "scaling"),
+      fastestOf(every) && selector("Lines", "lines", LINES, "scaling"),
     ),
     element(
       "div",

@@ -10,14 +10,14 @@ import functools
 import json
 import re
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from bench.trials.selftest import planted_kernel
-from bench.trials.selftest.peer_protocol import ALPHA, PeerTrial, run_tool
+from bench.trials.selftest.peer_protocol import ALPHA, PeerTrial, Program, run_tool
 from bench.trials.selftest.planted_kernel import Kernel
 
+TIMES_PYTHON = False
 LEAST_REPETITIONS = 9
 """The number that its manual recommends for the U test."""
 
@@ -51,29 +51,22 @@ def why_unavailable() -> str | None:
     return None
 
 
-def trial(kernel: Kernel, base: int, other: int, seconds: float, directory: Path) -> PeerTrial:
+def trial(base: Program, other: Program, seconds: float, directory: Path) -> PeerTrial:
     """Run one program after the other and compare their files.
 
     The benchmark is compiled once in this process, and not in the trial's time.
     """
     directory = directory.resolve()  # the tools run in it
-    program = _program(kernel)
-    started = time.perf_counter()
     runs = [
-        _run(program, iterations, seconds / 2, directory / f"{name}.json")
-        for name, iterations in (("base", base), ("other", other))
+        _run(_program(program.kernel), program.iterations, seconds / 2, directory / f"{name}.json")
+        for name, program in (("base", base), ("other", other))
+        if program.kernel
     ]
     compare = [sys.executable, "-B", str(_compare_py()), "--no-color", "benchmarks"]
     output = run_tool([*compare, "base.json", "other.json"], directory, seconds).stdout
     medians = [_median(run) for run in runs]
-    different = verdict(output)
-    return PeerTrial(
-        different=different,
-        slower=medians[1] > medians[0] if different else None,
-        ratio=medians[1] / medians[0],
-        measured_s=sum(map(_measured_s, runs)),
-        wall_s=time.perf_counter() - started,
-    )
+    slower = medians[1] > medians[0] if verdict(output) else None
+    return PeerTrial(slower, sum(map(_measured_s, runs)))
 
 
 def verdict(output: str) -> bool | None:

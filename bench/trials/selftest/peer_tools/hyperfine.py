@@ -7,15 +7,14 @@ import math
 import shlex
 import shutil
 import statistics
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from scipy import stats
 
-from bench.trials.selftest.peer_protocol import ALPHA, PeerTrial, run_tool
-from bench.trials.selftest.planted_kernel import Kernel
+from bench.trials.selftest.peer_protocol import ALPHA, PeerTrial, Program, run_tool
 
+TIMES_PYTHON = False
 REPEATS = 20
 """Calls in one process, so many that the start of the process, which counts, is a small part."""
 
@@ -31,30 +30,25 @@ def why_unavailable() -> str | None:
     return None
 
 
-def trial(kernel: Kernel, base: int, other: int, seconds: float, directory: Path) -> PeerTrial:
+def trial(base: Program, other: Program, seconds: float, directory: Path) -> PeerTrial:
     """Time one program after the other in one invocation."""
     directory = directory.resolve()  # the tool runs in it
-    started = time.perf_counter()
-    run_s = REPEATS * kernel.seconds_for(base) + _START_S
-    runs = max(_LEAST_RUNS, round(seconds / 2 / run_s))
+    runs = max(_LEAST_RUNS, round(seconds / 2 / (REPEATS * base.seconds + _START_S)))
     output = directory / "hyperfine.json"
     command = [
         *("hyperfine", "--shell=none", "--style=none", "--warmup=1", f"--runs={runs}"),
         f"--export-json={output}",
         # It splits each of these as a shell would.
-        *(shlex.join([str(kernel.executable), str(n), str(REPEATS)]) for n in (base, other)),
+        *(
+            shlex.join([str(program.kernel.executable), str(program.iterations), str(REPEATS)])
+            for program in (base, other)
+            if program.kernel
+        ),
     ]
     run_tool(command, directory, seconds)
     results = json.loads(output.read_text(encoding="utf-8"))["results"]
     times = [result["times"] for result in results]
-    slower = verdict(*times)
-    return PeerTrial(
-        different=slower is not None,
-        slower=slower,
-        ratio=statistics.fmean(times[1]) / statistics.fmean(times[0]),
-        measured_s=sum(map(sum, times)),
-        wall_s=time.perf_counter() - started,
-    )
+    return PeerTrial(verdict(*times), sum(map(sum, times)))
 
 
 def verdict(base: Sequence[float], other: Sequence[float]) -> bool | None:

@@ -9,14 +9,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import statistics
 import sys
-import time
 from pathlib import Path
 
-from bench.trials.selftest.peer_protocol import PeerError, PeerTrial, run_tool
-from bench.trials.selftest.planted_kernel import SEED, Kernel
+from bench.trials.selftest.peer_protocol import PeerError, PeerTrial, Program, run_tool
 
+TIMES_PYTHON = True
 PROCESSES = 3
 
 _VALUES = 3
@@ -31,26 +29,19 @@ def why_unavailable() -> str | None:
     return "no pyperf: pip install pyperf" if importlib.util.find_spec("pyperf") is None else None
 
 
-def trial(kernel: Kernel, base: int, other: int, seconds: float, directory: Path) -> PeerTrial:
+def trial(base: Program, other: Program, seconds: float, directory: Path) -> PeerTrial:
     """Measure one program after the other and compare the files."""
     directory = directory.resolve()  # the tool runs in it
-    started = time.perf_counter()
     process_s = seconds / 2 / PROCESSES
     values = max(_VALUES, round(process_s / _VALUE_S))
-    loops = max(1, round(process_s / values / kernel.seconds_for(base)))
+    loops = max(1, round(process_s / values / base.seconds))
     times = [
-        _run(kernel, iterations, values, loops, seconds, directory / f"{name}.json")
-        for name, iterations in (("base", base), ("other", other))
+        _run(program, values, loops, seconds, directory / f"{name}.json")
+        for name, program in (("base", base), ("other", other))
     ]
     compare = [sys.executable, "-m", "pyperf", "compare_to", "base.json", "other.json"]
     slower = verdict(run_tool(compare, directory, seconds).stdout)
-    return PeerTrial(
-        different=slower is not None,
-        slower=slower,
-        ratio=statistics.fmean(times[1]) / statistics.fmean(times[0]),
-        measured_s=sum(map(sum, times)) * loops,
-        wall_s=time.perf_counter() - started,
-    )
+    return PeerTrial(slower, sum(map(sum, times)) * loops)
 
 
 def verdict(output: str) -> bool | None:
@@ -67,21 +58,15 @@ def verdict(output: str) -> bool | None:
     return "slower" in words
 
 
-def _run(
-    kernel: Kernel, iterations: int, values: int, loops: int, seconds: float, output: Path
-) -> list[float]:
+def _run(program: Program, values: int, loops: int, seconds: float, output: Path) -> list[float]:
     """Return all values, in seconds a call."""
-    setup = (
-        "from pathlib import Path\n"
-        "from bench.trials.selftest.planted_kernel import spin_function\n"
-        f"spin = spin_function(Path({str(kernel.library)!r}))"
-    )
     command = [
         *(sys.executable, "-m", "pyperf", "timeit", "--quiet", "--output", str(output)),
         *("--processes", str(PROCESSES), "--values", str(values), "--loops", str(loops)),
-        *("--setup", setup, f"spin({iterations}, {SEED})"),
+        f"--inherit-environ={','.join(program.environment)}",
+        *("--setup", program.setup, "call()"),
     ]
-    run_tool(command, output.parent, seconds)
+    run_tool(command, output.parent, seconds, program.environment)
     (benchmark,) = json.loads(output.read_text(encoding="utf-8"))["benchmarks"]
     # Runs that only calibrate or warm up have no values.
     return [value for run in benchmark["runs"] for value in run.get("values", [])]

@@ -10,18 +10,18 @@ import importlib.util
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
-from bench.trials.selftest.peer_protocol import PeerTrial, failure, run_tool
-from bench.trials.selftest.planted_kernel import Kernel
-from bench.trials.selftest.programs import spin_pytest
+from bench.trials.selftest.peer_protocol import PeerTrial, Program, failure, run_tool
+from bench.trials.selftest.programs import call_pytest
 
 THRESHOLD = "min:2%"
 """Equal to Lockstep's own margin; the tool takes whole percents."""
 
-_PROGRAM = f"{spin_pytest.__file__}::{spin_pytest.test_spin.__name__}"
+TIMES_PYTHON = True
+
+_PROGRAM = f"{call_pytest.__file__}::{call_pytest.test_call.__name__}"
 _REGRESSED = "Performance has regressed"
 
 
@@ -32,24 +32,17 @@ def why_unavailable() -> str | None:
     return None
 
 
-def trial(kernel: Kernel, base: int, other: int, seconds: float, directory: Path) -> PeerTrial:
+def trial(base: Program, other: Program, seconds: float, directory: Path) -> PeerTrial:
     """Save a run of the base, and compare a run of the other with it."""
     directory = directory.resolve()  # the tool runs in it
-    started = time.perf_counter()
     # Without this file the tool would use the configuration of a parent folder.
     (directory / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-    _run(kernel, base, seconds / 2, directory, "--benchmark-save=base")
+    _run(base, seconds / 2, directory, "--benchmark-save=base")
     compare = ("--benchmark-compare=0001", f"--benchmark-compare-fail={THRESHOLD}")
-    done = _run(kernel, other, seconds / 2, directory, "--benchmark-save=other", *compare)
-    regressed = has_regressed(done)
+    done = _run(other, seconds / 2, directory, "--benchmark-save=other", *compare)
     stats = [_stats(directory, name) for name in ("0001_base", "0002_other")]
-    return PeerTrial(
-        different=regressed,
-        slower=True if regressed else None,
-        ratio=stats[1]["min"] / stats[0]["min"],
-        measured_s=sum(each["total"] * each["iterations"] for each in stats),
-        wall_s=time.perf_counter() - started,
-    )
+    measured_s = sum(each["total"] * each["iterations"] for each in stats)
+    return PeerTrial(True if has_regressed(done) else None, measured_s)
 
 
 def has_regressed(done: subprocess.CompletedProcess[str]) -> bool:
@@ -65,7 +58,7 @@ def has_regressed(done: subprocess.CompletedProcess[str]) -> bool:
 
 
 def _run(
-    kernel: Kernel, iterations: int, seconds: float, directory: Path, *options: str
+    program: Program, seconds: float, directory: Path, *options: str
 ) -> subprocess.CompletedProcess[str]:
     command = [
         *(sys.executable, "-m", "pytest", _PROGRAM),
@@ -74,11 +67,7 @@ def _run(
         f"--benchmark-max-time={seconds:.6f}",
         *options,
     ]
-    variables = {
-        spin_pytest.LIBRARY: str(kernel.library),
-        spin_pytest.ITERATIONS: str(iterations),
-        "PYTEST_ADDOPTS": "",
-    }
+    variables = {**program.environment, call_pytest.SETUP: program.setup, "PYTEST_ADDOPTS": ""}
     # The exit code of a failed test is also that of a regression.
     return run_tool(command, directory, seconds, variables, codes=(0, 1))
 

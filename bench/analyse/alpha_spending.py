@@ -1,0 +1,127 @@
+"""How much error each look at a block may spend, so that all its looks together spend ALPHA."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import special
+
+from bench.analyse.verdicts import ALPHA
+from bench.records.rows import Look
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+RESERVE = 0.2
+"""Share of ALPHA that is reserved for launches beyond the planned ones."""
+
+_GRID = 201
+"""Points of the grid on which densities are integrated by Simpson's rule; odd."""
+
+
+class AlphaSpending:
+    """The errors of the looks at a block.
+
+    A spending function after Lan and DeMets, Biometrika 70 (1983), 659: what all looks so far have
+    spent depends on the progress of the plan alone, however many looks there were. Up to its end it
+    grows in proportion, up to ALPHA less the reserve. Of the reserve, looks at p times the plan
+    have spent 1 - 1 / p: twice the plan may spend half of it, so that more measuring keeps making
+    verdicts easier.
+
+    Looks share their rounds, so an error at one is likely the error of the look before. Their joint
+    distribution under "no difference" is that of a random walk, which is integrated numerically
+    (Armitage, McPherson and Rowe, Journal of the Royal Statistical Society A 132 (1969), 235). An
+    arm that has left the rounds walks less than this assumes, and its looks agree even more.
+
+    Args:
+      looks: those of earlier launches.
+    """
+
+    def __init__(self, looks: Sequence[Look] = ()) -> None:
+        self.looks = list(looks)
+
+    @property
+    def spent(self) -> float:
+        """Error that all looks so far have spent."""
+        return max((look.get("spent", look["alpha"]) for look in self.looks), default=0.0)
+
+    def look(self, rounds: int, progress: float, comparisons: float = 1) -> float:
+        """Spend error on a look at the block's first `rounds` rounds.
+
+        A look at as many rounds as the one before is the same look: it may spend more, if anything.
+        A look at fewer, or without progress, spends nothing and is no look.
+
+        Args:
+          rounds: of all launches so far.
+          progress: share of the planned measuring that is done; above 1 beyond the plan.
+          comparisons: between which the error is split evenly, by Bonferroni's inequality.
+
+        Returns:
+          The error of this look, over all comparisons. It is larger than what the look spends: part
+          of it was spent by the looks before.
+        """
+        before = self.looks[-1]["rounds"] if self.looks else 0
+        of_reserve = RESERVE * (1 - 1 / progress) if progress > 1 else 0.0
+        until = max(ALPHA * ((1 - RESERVE) * min(progress, 1.0) + of_reserve), self.spent)
+        if rounds < before or not rounds or (rounds > before and until == self.spent):
+            return 0.0
+        again = self.looks.pop()["alpha"] if self.looks and rounds == before else 0.0
+        each = _nominal(self.looks, rounds, (until - self.spent) / comparisons, comparisons)
+        alpha = max(again, each * comparisons)
+        self.looks.append(Look(rounds=rounds, alpha=alpha, spent=until))
+        return alpha
+
+
+def _nominal(looks: Sequence[Look], rounds: int, spend: float, comparisons: float) -> float:
+    """Return the two-sided error of a look by itself, of which the looks before leave `spend`.
+
+    Args:
+      looks: those before, whose errors are those of all comparisons.
+      rounds: of the new look, more than before.
+      spend: probability that this look is the first to find a difference where there is none.
+      comparisons: that the looks' errors were split between.
+    """
+    if spend <= 0:
+        return 0.0
+    if not looks:
+        return spend
+    sums, weights, before = np.zeros(1), np.ones(1), 0
+    for look in looks:
+        limit = -float(special.ndtri(look["alpha"] / comparisons / 2)) * np.sqrt(look["rounds"])
+        sums, weights = _step(sums, weights, look["rounds"] - before, limit)
+        before = look["rounds"]
+    spread = np.sqrt(rounds - before)
+
+    def found(limit: float) -> float:
+        return float(weights @ (2 * special.ndtr((sums - limit) / spread)))
+
+    low, high = 0.0, 12 * np.sqrt(rounds)
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if found(middle) > spend else (low, middle)
+    return 2 * float(special.ndtr(-high / np.sqrt(rounds)))
+
+
+def _step(
+    sums: NDArray[np.float64], weights: NDArray[np.float64], rounds: int, limit: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Continue walks by so many rounds, and keep those that end within the limit on either side.
+
+    Args:
+      sums: (points,), where the walks are.
+      weights: (points,), the probability that goes with each.
+      rounds: each adds a standard normal number.
+      limit: beyond which walks end.
+
+    Returns:
+      The sums afterwards, on a new grid, and their weights.
+    """
+    grid = np.linspace(-limit, limit, _GRID)
+    simpson = np.full(_GRID, 2.0)
+    simpson[1::2], simpson[[0, -1]] = 4.0, 1.0
+    spread = np.sqrt(rounds)
+    density = np.exp(-(((grid[:, np.newaxis] - sums) / spread) ** 2) / 2) @ weights
+    return grid, density * simpson * (grid[1] - grid[0]) / 3 / spread / np.sqrt(2 * np.pi)

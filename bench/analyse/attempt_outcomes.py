@@ -1,0 +1,113 @@
+"""How the challengers of a run fared against its incumbent, and the record over all attempts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bench.analyse import cell_table
+from bench.analyse.same_programs import relation, settled
+from bench.analyse.verdicts import compare
+from bench.records.attempts import Attempt, Decision, Question
+
+if TYPE_CHECKING:
+    from bench.analyse.same_programs import Relation
+    from bench.analyse.verdicts import Claim
+    from bench.records.statuses import VerdictWord
+    from bench.records.store import Run
+
+_DECISIONS: dict[VerdictWord, Decision] = {
+    "faster": "keep", "same": "discard", "slower": "discard", "undecided": "undecided",
+}  # fmt: skip
+
+
+class Fared(NamedTuple):
+    """How a challenger fared."""
+
+    decision: Decision
+    reason: str
+    """Why it has no ratio; may be empty."""
+    claim: Claim | None = None
+    relation: Relation = "unknown"
+    """Of its program to the incumbent's."""
+    cells: tuple[Mapping[Any, Any], ...] = ()
+    """The challenger's row of Tables.cells and the incumbent's, if both have a time."""
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """What a ledger stores of it: see bench.records.attempts.Attempt."""
+        if self.claim is None:
+            return {"decision": self.decision, "reason": self.reason, "tested": False}
+        ratio, verdict = self.claim.ratio, self.claim.verdict
+        bounded = math.isfinite(verdict.high)
+        return {
+            "decision": self.decision,
+            "reason": "the same program proved" if self.relation == "same" else "",
+            "tested": True,
+            "ratio": ratio.value,
+            "low": verdict.low if bounded else None,
+            "high": verdict.high if bounded else None,
+            "rounds": ratio.rounds,
+        }
+
+
+def judge(run: Run, incumbent: str, challengers: Sequence[str], sharing: float) -> dict[str, Fared]:
+    """Decide about challengers by the error that each may have.
+
+    Args:
+      run: as stored, of one block.
+      incumbent: name of the arm that the others are compared with.
+      challengers: names of these.
+      sharing: among how many comparisons the error of the block's last look is divided; their
+        looks were taken with the same number.
+    """
+    tables = cell_table.build(run)
+    cells = {row["implementation"]: row for row in tables.cells.to_dict("records")}
+    failed = {
+        row["implementation"]: row for row in run.cells.to_dict("records") if row["status"] != "ok"
+    }  # of any launch
+    block = tables.comparisons[0]
+    opponents = dict.fromkeys(challengers, incumbent)
+    alpha = block.alpha / sharing
+    claims = compare(block.rounds, opponents, alpha, block.margin, block.process)
+    own, fared = cells[incumbent], dict[str, Fared]()
+    for name in challengers:
+        cell = failed.get(name, cells.get(name))
+        if cell is None:
+            fared[name] = Fared("undecided", "not measured")
+        elif cell["status"] != "ok":
+            fared[name] = Fared("discard", f"{cell['status']}: {cell['reason']}")
+        elif own["status"] != "ok" or name not in claims:
+            fared[name] = Fared(
+                "undecided", f"the incumbent fails, {own['status']}: {own['reason']}"
+            )
+        else:
+            claim = settled(claims[name], cell, own)
+            decision, programs = _DECISIONS[claim.verdict.word], relation(cell, own)
+            fared[name] = Fared(decision, "", claim, programs, (cell, own))
+    return fared
+
+
+def found(attempts: Sequence[Attempt]) -> list[bool]:
+    """Whether each test so far found something; attempts without a test are left out."""
+    return [one.get("decision") == "keep" for one in attempts if one.get("tested", True)]
+
+
+def standings(question: Question, attempts: Sequence[Attempt]) -> dict[str, float]:
+    """Return the step times of all incumbents so far, over that of the first, by hash.
+
+    They are products of estimated ratios, each against the incumbent of its attempt.
+    """
+    known = {question["incumbent"]: 1.0}
+    for one in attempts:
+        ratio, before = one.get("ratio"), known.get(one["incumbent"])
+        if one.get("decision") == "keep" and ratio is not None and before is not None:
+            known[one["challenger"]] = ratio * before
+    return known
+
+
+def record(question: Question, attempts: Sequence[Attempt]) -> list[float]:
+    """Return the shortest step time after each attempt, over that of the first incumbent."""
+    counts = range(1, len(attempts) + 1)
+    return [min(standings(question, attempts[:count]).values()) for count in counts]

@@ -1,0 +1,91 @@
+"""How far every implementation is behind the fastest, in every situation of a run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bench.analyse.cell_table import Tables
+    from bench.analyse.comparisons import Comparison
+
+
+@dataclass(frozen=True)
+class Placing:
+    """A cell beside the fastest of its block."""
+
+    cell: Mapping[Any, Any]
+    """Its row of `Tables.cells`."""
+    behind: float = math.nan
+    """Its time over that of the arm that came out fastest: at least 1, and exactly 1 for that arm.
+    NaN without a time."""
+
+    @property
+    def fastest(self) -> bool:
+        """Whether it came out fastest, and may be."""
+        return self.leads and self.behind == 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether it may be the fastest: see bench.analyse.standings."""
+        return bool(self.cell["tier"] == 0)
+
+    @property
+    def ranked(self) -> bool:
+        """Whether it took turns with others, so that its place is known with an interval."""
+        return not math.isnan(self.cell["tier"])
+
+
+@dataclass(frozen=True)
+class Row:
+    """An implementation in all situations."""
+
+    implementation: str
+    places: dict[str, Placing]
+    """By name of the block."""
+
+    @property
+    def known(self) -> list[float]:
+        """Its times over the fastest's, wherever it is ranked."""
+        return [place.behind for place in self.places.values() if place.ranked]
+
+    @property
+    def worst(self) -> float:
+        """The largest of them; NaN without any."""
+        return max(self.known, default=math.nan)
+
+    @property
+    def mean(self) -> float:
+        """Their geometric mean; NaN without any."""
+        known = self.known
+        return math.exp(math.fsum(map(math.log, known)) / len(known)) if known else math.nan
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Implementations by situations."""
+
+    blocks: list[Comparison]
+    """Those in which arms were compared."""
+    rows: list[Row]
+    """The smallest worst case first; last, those that are not ranked anywhere. An implementation
+    that no block supports has no row."""
+
+
+def find(found: Tables) -> Matrix:
+    """Return the matrix of a run."""
+    blocks = [block for block in found.comparisons if len(block.standings.behind) > 1]
+    ranked = {b.name: [c for c in b.ranked if not math.isnan(c["tier"])] for b in blocks}
+    fastest = {name: cells[0]["ratio"] for name, cells in ranked.items() if cells}
+    rows: dict[str, Row] = {}
+    for cell in found.cells.to_dict("records"):
+        block, name = cell["block"], cell["implementation"]
+        if block in fastest and cell["status"] != "unsupported":
+            placing = Placing(cell, cell["ratio"] / fastest[block])
+            rows.setdefault(name, Row(name, {})).places[block] = placing
+    return Matrix(
+        blocks, sorted(rows.values(), key=lambda row: (not row.known, row.worst, row.mean))
+    )

@@ -1,0 +1,107 @@
+"""How much ratios differ between worker processes of the same programs.
+
+Memory layout and the placement of threads differ between processes, and last as long as they do: no
+number of rounds in one process shows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bench.analyse.signed_rank import estimated
+from bench.analyse.stacked_series import stacked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from bench.analyse.sample_rounds import Rounds
+
+    Series = Sequence[NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class ProcessSpread:
+    """Standard deviation of log ratios between worker processes, beyond what rounds show."""
+
+    sd: float
+    freedom: float
+    """How well `sd` is known: degrees of freedom."""
+
+
+PROCESS = ProcessSpread(0.002, 11)
+"""What is assumed until runs with several launches show it: measured with twelve fresh processes of
+one program on a shared two-core host, whose ratios went from -0.4 to +0.7 %."""
+
+_SHARED = 0.25
+"""Squared correlation of two arms' ratios to one baseline, whose own difference is in both."""
+
+_FEWEST_ROUNDS = 8
+_PASSES = 20
+
+
+def known(earlier: Mapping[str, float] | None) -> ProcessSpread:
+    """Return what a run took for granted when it began: PROCESS unless earlier runs showed it."""
+    return PROCESS if earlier is None else ProcessSpread(earlier["sd"], earlier["freedom"])
+
+
+def pooled(blocks: Iterable[Iterable[Series]], prior: ProcessSpread = PROCESS) -> ProcessSpread:
+    """Return the spread between processes that all blocks of a run show together, and the prior.
+
+    Args:
+      blocks: for each block, the log ratios of each of its arms: an array a process.
+      prior: believed like an estimate with its degrees of freedom.
+
+    Within an arm, the medians of n processes vary by s^2 and by the noise v of their rounds, so
+    that MS - v, with MS their mean square, estimates s^2: the moment estimator of DerSimonian and
+    Laird (Controlled Clinical Trials 7 (1986), 177). Its variance is about 2 (s^2 + v)^2 / d with d
+    degrees of freedom. All estimates and the prior are averaged with the inverse of their
+    variances, which depend on s^2 themselves: the average is iterated. A noisy host's launches
+    therefore count for next to nothing, and a quiet one's for all that they are. The k arms of a
+    block share their baseline, so they count like k / (1 + (k - 1) / 4) independent ones.
+    """
+    squares, noises, freedoms = [], [], []
+    for block in blocks:
+        arms = [found for series in block if (found := _spread_of_arm(series)) is not None]
+        for mean_square, of_rounds, freedom in arms:
+            squares.append(mean_square)
+            noises.append(of_rounds)
+            freedoms.append(freedom / (1 + (len(arms) - 1) * _SHARED))
+    if not squares:
+        return prior
+    mean_squares, noise, own = (np.array(figures) for figures in (squares, noises, freedoms))
+    least = prior.sd**2 / 4  # the moment estimator may be negative
+    variance = prior.sd**2
+    for _ in range(_PASSES):
+        counts = own * (variance / (variance + noise)) ** 2
+        total = prior.freedom + float(counts.sum())
+        estimate = (prior.freedom * prior.sd**2 + counts @ (mean_squares - noise)) / total
+        variance = max(float(estimate), least)
+    return ProcessSpread(float(np.sqrt(variance)), float(total))
+
+
+def shown(blocks: Iterable[Rounds], prior: ProcessSpread = PROCESS) -> ProcessSpread:
+    """Return the spread that blocks show whose arms were all measured in several processes."""
+    return pooled(
+        (
+            rounds.paired(dict.fromkeys(rounds.arms[1:], rounds.arms[0])).values()
+            for rounds in blocks
+            if len(set(rounds.attempt.tolist())) > 1
+        ),
+        prior,
+    )
+
+
+def _spread_of_arm(series: Series) -> tuple[float, float, float] | None:
+    """Return the mean square of an arm's processes, the noise in it and its freedom."""
+    long = [values for values in series if len(values) >= _FEWEST_ROUNDS]
+    if len(long) < 2:  # noqa: PLR2004
+        return None
+    locations, errors = np.empty((2, len(long)))
+    for places, values in stacked(long):
+        locations[places], errors[places] = estimated(values)
+    return float(np.var(locations, ddof=1)), float(np.mean(errors**2)), len(long) - 1.0

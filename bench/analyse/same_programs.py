@@ -1,0 +1,86 @@
+"""Which arms of a block run the same program, and what is proved by that.
+
+Two arms whose programs are equal up to names, and whose host does the same between steps, take the
+same time whatever was measured: their times are one more A/A pair, and differ by chance or by where
+their memory lies. If only the programs are equal, only dispatch can make a difference.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from bench.analyse.comparisons import Comparison
+    from bench.analyse.verdicts import Claim
+    from bench.records.step_programs import Operation
+
+Relation = Literal["same", "dispatch", "different", "unknown"]
+"""`same` is proved; `dispatch`: equal programs, whose dispatch differs or may differ."""
+
+
+def relation(a: Mapping[Any, Any], b: Mapping[Any, Any]) -> Relation:
+    """Return how the programs of two cells relate: rows of `Tables.cells` or stored programs."""
+    if not (a["fingerprint"] and b["fingerprint"]):
+        return "unknown"
+    if a["fingerprint"] != b["fingerprint"]:
+        return "different"
+    return "same" if a["dispatch"] and a["dispatch"] == b["dispatch"] else "dispatch"
+
+
+def settled(claim: Claim, a: Mapping[Any, Any], b: Mapping[Any, Any]) -> Claim:
+    """Return a claim about two cells: *same*, whatever their times say, if that is proved."""
+    if relation(a, b) != "same":
+        return claim
+    return replace(claim, verdict=replace(claim.verdict, word="same"), to_decide=0.0)
+
+
+def groups(block: Comparison) -> list[list[Mapping[str, Any]]]:
+    """Return a block's ranked cells that share a program with another one, by program."""
+    found: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for cell in block.ranked:
+        if cell["fingerprint"]:
+            found[cell["fingerprint"]].append(cell)
+    return [cells for cells in found.values() if len(cells) > 1]
+
+
+def contradicted(block: Comparison) -> list[Mapping[str, Any]]:
+    """Return the cells that are *same* by proof, and not by their times."""
+    return [
+        cell
+        for cell in block.ranked
+        if cell["verdict"] == "same"
+        and not cell["verdict_low"] <= 1 <= cell["verdict_high"]
+        and max(1 / cell["verdict_low"], cell["verdict_high"]) > 1 + block.margin
+    ]
+
+
+class LineDifference(NamedTuple):
+    """Operations of one source line that only one of two programs has, or has more often."""
+
+    source: str
+    """Empty if unknown."""
+    a: list[Operation]
+    """With the runs that A has more."""
+    b: list[Operation]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the results of all these operations, per step and device."""
+        return sum(one.runs * one.bytes for one in (*self.a, *self.b))
+
+
+def differences(a: Iterable[Operation], b: Iterable[Operation]) -> list[LineDifference]:
+    """Return what two programs do differently, by source line, the most bytes first."""
+    more = Counter({one._replace(runs=1): one.runs for one in a})
+    more.subtract({one._replace(runs=1): one.runs for one in b})
+    lines: dict[str, LineDifference] = {}
+    for one, runs in more.items():
+        line = lines.setdefault(one.source, LineDifference(one.source, [], []))
+        if runs:
+            (line.a if runs > 0 else line.b).append(one._replace(runs=abs(runs)))
+    found = [line for line in lines.values() if line.a or line.b]
+    return sorted(found, key=lambda line: (-line.bytes, line.source))

@@ -1,0 +1,142 @@
+"""A block's arms by how far they are behind the fastest: which lead, and who is surely slower.
+
+Which arm is the fastest is not known beforehand. Let k arms have the times t_1 .. t_k, b be the
+arm of the smallest, and [low_ij, high_ij] an interval of t_i / t_j of error alpha / (k - 1). By
+Bonferroni's inequality, the k - 1 intervals against b hold at once with probability 1 - alpha, and
+whenever they do (Edwards and Hsu, Journal of the American Statistical Association 78 (1983), 965:
+multiple comparisons with the best),
+
+- b is one of the leaders S = {j: low_ji <= 1 for all i};
+- t_i / t_b lies between the least max(1, low_ij) and the greatest high_ij over j in S;
+- t_i / t_j is at least the least max(1, low_ic) / high_jc over c in S.
+
+All these statements about a block therefore share one error, which is another than that of the
+verdicts against the baseline.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bench.analyse.process_spread import PROCESS, ProcessSpread
+from bench.analyse.ratio_intervals import ratios
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from bench.analyse.sample_rounds import Rounds
+
+
+@dataclass(frozen=True)
+class Tier:
+    """Arms that cannot be told apart, each surely slower than each arm of the tiers above."""
+
+    arms: tuple[str, ...]
+    """By estimated time."""
+    slower: float
+    """Each of them takes at least so many times as long as each leader. 1 in a first tier that is
+    surely behind the fastest, but not surely behind all that may be it."""
+
+
+@dataclass(frozen=True)
+class Standings:
+    """What is sure about the arms of a block, all at once."""
+
+    leaders: tuple[str, ...]
+    """The arms that may be the fastest, the one that is surely nearest to it first. Empty where no
+    arms took turns with one another."""
+    tiers: tuple[Tier, ...]
+    """The other arms that took turns with any, faster tiers first."""
+    behind: dict[str, tuple[float, float]]
+    """By arm, the ends of an interval of its time over that of the fastest, from 1 to infinity."""
+
+    @property
+    def bound(self) -> float:
+        """How many times as long as another any leader takes at most; 1 for a single one."""
+        return max((self.behind[arm][1] for arm in self.leaders), default=math.inf)
+
+    def tier(self, arm: str) -> float:
+        """Return the number of an arm's tier, 0 for leaders; NaN for an arm that has no place."""
+        every = (self.leaders, *(tier.arms for tier in self.tiers))
+        return next((float(place) for place, arms in enumerate(every) if arm in arms), math.nan)
+
+
+def rank(
+    rounds: Rounds, arms: Sequence[str], alpha: float, process: ProcessSpread = PROCESS
+) -> Standings:
+    """Return the standings of those arms that shared any round with another.
+
+    Args:
+      rounds: of the block, in all launches.
+      arms: to rank; a single one is its own leader.
+      alpha: error of all statements together; 0 excludes nothing.
+      process: how much worker processes are taken to differ.
+    """
+    names, middle, high = _logs(rounds, arms, alpha, process)
+    leads = (-high.T <= 0).all(axis=1)
+    leads |= not leads.any()  # a circle, in which each is slower than another: nothing is sure
+    # Arms in rows, those that may be the fastest in columns.
+    least, most = np.maximum(-high.T[:, leads], 0), np.maximum(high[:, leads], 0)
+    nearest, farthest = least.min(axis=1, initial=math.inf), most.max(axis=1, initial=0)
+    sure = (least[:, np.newaxis] - most).min(axis=2, initial=math.inf)
+    leaders = sorted(np.flatnonzero(leads), key=lambda arm: (farthest[arm], middle[arm].sum()))
+    others = sorted(np.flatnonzero(~leads), key=lambda arm: middle[arm, leaders[0]])
+    groups: list[list[np.intp]] = []
+    for place, arm in enumerate(others):
+        above = [*leaders, *others[:place]]
+        if not groups or sure[np.ix_(others[place:], above)].min() > 0:
+            groups.append([])
+        groups[-1].append(arm)
+    return Standings(
+        leaders=tuple(names[arm] for arm in leaders),
+        tiers=tuple(
+            Tier(
+                tuple(names[arm] for arm in group),
+                math.exp(max(sure[np.ix_(group, leaders)].min(), 0)),
+            )
+            for group in groups
+        ),
+        behind={
+            name: (math.exp(nearest[arm]), math.exp(farthest[arm]))
+            for arm, name in enumerate(names)
+        },
+    )
+
+
+def _logs(
+    rounds: Rounds, arms: Sequence[str], alpha: float, process: ProcessSpread
+) -> tuple[list[str], NDArray[np.float64], NDArray[np.float64]]:
+    """Return the arms to rank, and of log(time(i) / time(j)) the estimates and the upper ends.
+
+    Nothing is sure, here, of two arms that are both surely slower than a third: neither leads, so
+    that nobody asks.
+    """
+    known = [arm for arm in arms if arm in rounds.arms]
+    columns = rounds.throughput[:, [rounds.arms.index(arm) for arm in known]]
+    present = (~np.isnan(columns)).astype(int)
+    beside = (present.T @ present > 0).sum(axis=1) > 1
+    names = [arm for arm, any_ in zip(known, beside, strict=True) if any_ or len(arms) == 1]
+    middle = np.zeros((len(names), len(names)))
+    high = np.full_like(middle, math.inf)
+    np.fill_diagonal(high, 0)
+    left, slower = list(names), set[str]()
+    for below in sorted(names, key=lambda arm: float(np.nanmedian(columns[:, known.index(arm)]))):
+        if below in slower:
+            continue
+        left.remove(below)
+        for above, ratio in ratios(rounds, dict.fromkeys(left, below), process).items():
+            one, other = names.index(above), names.index(below)
+            middle[one, other] = math.log(ratio.value)
+            middle[other, one] = -middle[one, other]
+            ends = ratio.interval(alpha / (len(names) - 1)) or (0.0, math.inf)
+            high[one, other] = math.log(ends[1])
+            high[other, one] = -math.log(ends[0]) if ends[0] else math.inf
+            if ends[0] > 1:
+                slower.add(above)
+    return names, middle, high

@@ -1,0 +1,230 @@
+"""`python -m bench referee INCUMBENT.py CHALLENGER.py ...`: is a changed step a faster one?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+
+from bench.commands import run
+from bench.commands.exits import INTERRUPTED, refuse, termination_as_interrupt
+from bench.commands.explain import programs_of
+from bench.measure.catalogue import path_faults
+from bench.plan.content_keys import digest, read_files
+from bench.plan.matrix import name_of
+from bench.plan.option_values import BadInput
+from bench.plan.options import Options, add_options, read_options
+from bench.records import store
+from bench.records.attempts import Ledger
+from bench.records.files import NotStoredError, storing
+from bench.records.paths import REPORTS, ROOT
+
+if TYPE_CHECKING:
+    from bench.measure.engine import Engine
+    from bench.records.cells import Block
+
+SETTINGS = run.SETTINGS
+
+IDENTICAL = "identical to the incumbent: the same program proved, not measured"
+
+DISCARD, UNDECIDED = 1, 2
+"""Exit codes beside 0, keep."""
+
+BLOCK = ("workloads", "meshes", "batch_sizes", "precision", "microbatches", "remat", "clip_norm",
+         "processes", "devices", "workload_path")  # fmt: skip
+"""Options that determine the block; a ledger remembers them."""
+EFFORT = ("launches", "rounds", "seconds", "margin", "budget", "cold", "timeout", "silence")
+DEFAULTS = {"launches": "3", "rounds": "64", "seconds": "10", "margin": "2"}
+DEFAULT_BLOCK = {"workloads": ("mlp",), "meshes": ("data=1",)}
+
+TEXT = """\
+Prove each challenger, race it against the incumbent in interleaved rounds, and decide: keep (it is
+surely faster), discard (it is surely slower or the same within the margin, or its step is wrong or
+fails) or undecided. All attempts are kept in a ledger, and share one error however many there are:
+of what is kept, at most 1 % is expected to be wrong, by the rule LORD++ of online alpha-investing
+(Ramdas, Yang, Wainwright and Jordan 2017). Challengers of one command take turns together. The
+incumbent has to be the first one of the ledger or a challenger that it kept."""
+
+EXAMPLES = """\
+examples:
+  python -m bench referee best.py candidate.py --workloads mlp --meshes data=2
+  python -m bench referee best.py a.py b.py c.py --json --ledger attempts/mlp.jsonl
+
+The options that determine the block (the first line of the list) are remembered by the ledger.
+
+exit codes:
+  0    keep: at least one challenger is surely faster
+  1    discard: all are discarded
+  2    undecided: none is kept, and at least one is undecided
+  3    Lockstep itself failed
+  4    bad input: a missing or wrong incumbent, a damaged ledger, another block; nothing is decided
+  130  interrupted; the attempts count as such that found nothing
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        refuse(message)
+
+
+class _Monitor:
+    """Tells on stderr what goes on, and stops once no challenger is left."""
+
+    def __init__(self, engine: Engine, challengers: Sequence[str]) -> None:
+        self._engine, self._challengers = engine, set(challengers)
+        (self._block,) = engine.plan.blocks
+
+    def note(self, text: str) -> None:
+        typer.echo(text, err=True)
+
+    def begin(self, block: Block, launch: int, arms: int) -> None:
+        self.note(f"{block.name}: launch {launch + 1}, {arms} arms")
+
+    def phase(self, block: Block, event: Any) -> None:
+        pass
+
+    def end(self, block: Block, launch: int, statuses: Any, verdicts: Any) -> None:
+        pass
+
+    def stop(self) -> bool:
+        return self._challengers <= self._engine.schedule.blocks[self._block.name].failed
+
+
+def referee(context: typer.Context) -> None:
+    """Decide whether changed steps are faster than an incumbent. See `referee --help`."""
+    given = _parser().parse_args(context.args)
+    path = Path(given.ledger or REPORTS / "referee.jsonl")
+    paths = [given.incumbent, *given.challengers]
+    if faults := path_faults("--implementation-path", _outside(paths)):
+        raise BadInput(faults[:1])
+    try:
+        with storing(path.parent), termination_as_interrupt():
+            code = _judged(Ledger(path), read_options(given), paths, as_json=given.json)
+    except KeyboardInterrupt:
+        typer.echo("interrupted; the attempts count as such that found nothing", err=True)
+        code = INTERRUPTED
+    except (NotStoredError, OSError) as error:
+        refuse(str(error))
+    raise typer.Exit(code)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m bench referee", description=TEXT, epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("incumbent", metavar="INCUMBENT.py")
+    parser.add_argument("challengers", metavar="CHALLENGER.py", nargs="+")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    ledger = "file of all attempts (default: reports/referee.jsonl)"
+    parser.add_argument("--ledger", metavar="FILE", help=ledger)
+    others = {option.name for option in fields(Options)} - {*BLOCK, *EFFORT}
+    add_options(parser.add_argument, without=others)
+    return parser
+
+
+def _judged(ledger: Ledger, options: Options, paths: Sequence[str], *, as_json: bool) -> int:
+    """Measure, judge, store and print; returns the exit code."""
+    from bench.analyse.alpha_investing import level
+    from bench.analyse.attempt_outcomes import Fared, found, judge, record
+    from bench.analyse.verdicts import ALPHA
+    from bench.present import attempt_record
+
+    engine, hashes = _set_up(ledger, options, paths)
+    (incumbent, own), *named = zip(map(name_of, paths), hashes, strict=True)
+    tested = [name for name, its in named if its != own]
+    error = level(found(ledger.attempts), max(len(tested), 1))
+    attempts = ledger.begin(own, named, error)
+    started, fared, programs = time.monotonic(), dict[str, Fared](), {}
+    if tested:
+        (block,), engine.schedule.sharing = engine.plan.blocks, ALPHA / error
+        engine.measure({block: [incumbent, *tested]}, _Monitor(engine, tested))
+        stored = store.load(engine.directory or REPORTS)
+        fared = judge(stored, incumbent, tested, engine.schedule.sharing)
+        programs = programs_of(stored)
+    seconds, run_name = (
+        time.monotonic() - started,
+        engine.directory.name if engine.directory else "",
+    )
+    for one in attempts:
+        how = fared.get(one["name"]) or Fared("discard", IDENTICAL)
+        ledger.end(one["number"], {**how.row, "seconds": round(seconds, 1), "run": run_name})
+    told = [
+        attempt_record.diagnosis(fared[one["name"]], one["name"], incumbent, programs)
+        if one["name"] in fared else []
+        for one in attempts
+    ]  # fmt: skip
+    page, curve = attempt_record.build(ledger), record(ledger.question, ledger.attempts)
+    if as_json:
+        outcomes = [{**one, "diagnosis": why} for one, why in zip(attempts, told, strict=True)]
+        question = {"block": ledger.question["block"], "incumbent": incumbent}
+        found_ = {"attempts": outcomes, "record": curve[-1], "curve": curve, "page": str(page)}
+        typer.echo(json.dumps({**question, "ledger": str(ledger.path), **found_}))
+    else:
+        for one, why in zip(attempts, told, strict=True):
+            typer.echo("\n  ".join([attempt_record.sentence(one), *why]))
+        typer.echo(f"{attempt_record.summary(ledger)}\n{attempt_record.bars(curve)}")
+        typer.echo(f"attempts: {page.as_posix()}")
+    if any(incumbent in state.failed for state in engine.schedule.blocks.values()):
+        refuse(next(how.reason for how in fared.values()))
+    decisions = {one["decision"] for one in attempts if "decision" in one}
+    return 0 if "keep" in decisions else UNDECIDED if "undecided" in decisions else DISCARD
+
+
+def _set_up(ledger: Ledger, options: Options, paths: Sequence[str]) -> tuple[Engine, list[str]]:
+    """Return the engine and the hash of every file, after all checks.
+
+    A hash is that of a file with everything that it imports from the project or from beside it.
+
+    Raises:
+      BadInput: anything is wrong.
+    """
+    from bench.analyse.attempt_outcomes import standings
+    from bench.measure.hosts import Hosts
+    from bench.measure.run_setup import set_up_run
+
+    names = [name_of(path) for path in paths]
+    stored = DEFAULT_BLOCK if ledger.is_new else ledger.question["options"]
+    chosen = {**DEFAULTS, **stored, **options.to_json()}
+    files = {"implementations": names, "implementation_path": _outside(paths)}
+    engine = set_up_run(
+        Options.from_json({**chosen, **files, "baseline": names[0]}), Hosts(), measures=True
+    )
+    hashes = [
+        digest(json.dumps(sorted(read_files(Path(path)).hashes.values())).encode())
+        for path in paths
+    ]
+    block = ", ".join(block.name for block in engine.plan.blocks)
+    errors = {entry["name"]: entry["error"] for entry in engine.catalogue["implementations"]}
+    if len(set(names)) < len(names):
+        fault = "two of these files have the same name, which is their implementation's"
+    elif len(engine.plan.blocks) > 1:
+        fault = f"a referee judges one block, and these are several: {block}"
+    elif errors[names[0]]:
+        fault = f"the incumbent {paths[0]} cannot be imported: {errors[names[0]]}"
+    else:
+        fault = ledger.start(
+            {
+                "block": block,
+                "options": {name: value for name, value in chosen.items() if name in BLOCK},
+                "device": f"{engine.catalogue['platform']} {engine.catalogue['device_kind']}",
+                "incumbent": hashes[0],
+                "name": names[0],
+            }
+        )
+        if not fault and hashes[0] not in standings(ledger.question, ledger.attempts):
+            fault = f"{paths[0]} is neither the first incumbent of {ledger.path} nor one it kept"
+    if fault:
+        raise BadInput([fault])
+    return engine, hashes
+
+
+def _outside(paths: Sequence[str]) -> list[str]:
+    """Select the files that are not in implementations/, which are selected by name."""
+    return [path for path in paths if Path(path).resolve().parent != ROOT / "implementations"]

@@ -1,0 +1,93 @@
+"""`python -m bench upgrade --from jax==0.10.2`: did another version make the steps slower?"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+
+import typer
+
+from bench.commands import run
+from bench.commands.exits import refuse
+
+SETTINGS = run.SETTINGS
+
+
+def upgrade(context: typer.Context) -> None:
+    """Compare the steps here with the same ones under another jax. See `upgrade --help`."""
+    from bench.measure.base_versions import is_requirement
+    from bench.measure.version_environments import make_environment, releases_between
+    from bench.plan.help_pages import upgrade_help_text
+
+    if {"-h", "--help"} & set(context.args):
+        typer.echo(upgrade_help_text(), nl=False)
+        return
+    words, named = list(context.args), dict[str, str]()
+    for option in ("--from", "--to"):
+        if option in words[:-1]:
+            at = words.index(option)
+            named[option] = words.pop(at + 1)
+            words.pop(at)
+            if not is_requirement(named[option]):
+                refuse(f"{option}: {named[option]!r} is no version, such as jax==0.10.2")
+    if "--from" not in named:
+        refuse("name the version to compare with: python -m bench upgrade --from jax==0.10.2")
+    bisects = "--bisect" in words
+    words = [word for word in words if word != "--bisect"]
+    if "--to" not in named and not bisects:
+        words.insert(0, f"--base-revision={named['--from']}")
+        raise typer.Exit(run.run_pytest(words, "regress_plugin"))
+    package, _, first = named["--from"].partition("==")
+    here = make_environment(named["--to"]) if "--to" in named else None
+
+    def gate(version: str) -> int:
+        command = [here.python if here else sys.executable, "-m", "bench", "regress"]
+        base = version if bisects else named["--from"]
+        return subprocess.run([*command, base, *words], check=False).returncode  # noqa: S603
+
+    if not bisects:
+        raise typer.Exit(gate(first))
+    if not first:
+        refuse(f"--bisect: {named['--from']!r} has to be one version, such as jax==0.10.2")
+    last = here.versions[package] if here else _present(package)
+    bases = [f"{package}=={one}" for one in (first, *releases_between(package, first, last))]
+    code, told = bisect(bases, gate)
+    typer.echo(told)
+    raise typer.Exit(code)
+
+
+def bisect(bases: Sequence[str], gate: Callable[[str], int]) -> tuple[int, str]:
+    """Find after which of these versions the steps became slower.
+
+    Args:
+      bases: versions, the oldest first.
+      gate: compares with one of them, and returns the exit code of `regress`.
+
+    Returns:
+      The exit code, and what was found.
+    """
+    low, high = 0, len(bases)
+    while high > low:
+        # The oldest first: if that is no faster, there is nothing to find.
+        middle = (low + high) // 2 if low else 0
+        code = gate(bases[middle])
+        if code == 1:
+            low = middle + 1
+        elif code == 0:
+            high = middle
+        else:
+            return code, f"the comparison with {bases[middle]} decides nothing: exit code {code}"
+    if not low:
+        return 0, f"not slower than with {bases[0]}"
+    after = bases[low] if low < len(bases) else "the version compared"
+    return 1, f"slower since {after}: it is slower than with {bases[low - 1]}"
+
+
+def _present(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        refuse(f"{package} is not installed here; name a version with --to")

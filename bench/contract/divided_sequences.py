@@ -1,0 +1,160 @@
+"""Attention that a model calls, and the parts of a sequence that devices along `context` hold.
+
+A model calls `attend` and `positions`. Both are those of the whole sequence, unless the model is
+traced for a step of `context_parallel_step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from bench.contract import Batch, Params, Problem, TrainStep
+from bench.contract.placement import (
+    create_data_parallel_sharding,
+    place_batch_on_shards,
+    place_model_state_on_shards,
+    unknown_axes,
+)
+
+Attention = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+"""Causal attention: from queries, keys and values (batch, tokens, heads, head width) to the same
+shape."""
+OwnPart = Callable[[Any], Any]
+"""From an array (batch, length, ...) to this device's part (batch, tokens, ...)."""
+
+
+def scores_of(query: jax.Array, key: jax.Array) -> jax.Array:
+    """Return the scores (batch, heads, queries, keys) before the softmax, in float32 or better."""
+    scores: jax.Array = jnp.einsum("bqhd,bkhd->bhqk", query, key) / query.shape[-1] ** 0.5
+    return scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
+
+
+def causal_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, first: jax.Array | int = 0
+) -> jax.Array:
+    """Compute causal attention of queries that begin at position `first` of the keys.
+
+    jax.nn.dot_product_attention always computes its softmax in float32, whose rounding would enter
+    a proof in float64. Here the softmax is float32 or better.
+    """
+    visible = first + jnp.arange(query.shape[1])[:, None] >= jnp.arange(key.shape[1])
+    scores = jnp.where(visible, scores_of(query, key), -jnp.inf)
+    weights = jax.nn.softmax(scores).astype(value.dtype)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, value)
+
+
+@dataclass(frozen=True)
+class _View:
+    """What a model sees of its sequence."""
+
+    attend: Attention = causal_attention
+    positions: Callable[[int], jax.Array] = jnp.arange
+
+
+_view: ContextVar[_View] = ContextVar("view", default=_View())  # noqa: B039 (frozen)
+
+
+def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    """Compute causal attention; all arrays are (batch, tokens, heads, head width)."""
+    return _view.get().attend(query, key, value)
+
+
+def positions(tokens: int) -> jax.Array:
+    """Return the positions (tokens,) in the sequence of the tokens that the model sees."""
+    return _view.get().positions(tokens)
+
+
+def why_not_divided(
+    problem: Problem, mesh: Mesh, pieces: int = 1, *, divide_heads: bool = False
+) -> str | None:
+    """Return why `context` cannot divide the sequence, and perhaps the heads; None if it can.
+
+    A device gets so many equal pieces of the sequence.
+    """
+    reason = unknown_axes(mesh, "data", "context")
+    if reason is not None or problem.sequence is None:
+        return reason or "the model has no sequence that could be divided"
+    length, heads, ways = problem.sequence.length, problem.sequence.heads, mesh.shape["context"]
+    if length % (ways * pieces):
+        return f"{length} tokens do not divide evenly into {ways * pieces} parts"
+    if divide_heads and heads % ways:
+        return f"{heads} heads do not divide evenly by context={ways}"
+    return None
+
+
+def contiguous_part(array: jax.Array) -> jax.Array:
+    """Return this device's part of an array (batch, length, ...): one run of tokens."""
+    size = array.shape[1] // jax.lax.axis_size("context")
+    return jax.lax.dynamic_slice_in_dim(array, jax.lax.axis_index("context") * size, size, axis=1)
+
+
+def zigzag_part(array: jax.Array) -> jax.Array:
+    """Return this device's part of an array (batch, length, ...): pieces i and 2n - 1 - i of 2n.
+
+    The later a token, the more it attends to; an early and a late piece together have the same work
+    on every device.
+    """
+    ways, rank = jax.lax.axis_size("context"), jax.lax.axis_index("context")
+    size = array.shape[1] // (2 * ways)
+    pieces = (
+        jax.lax.dynamic_slice_in_dim(array, piece * size, size, axis=1)
+        for piece in (rank, 2 * ways - 1 - rank)
+    )
+    return jnp.concatenate([*pieces], axis=1)
+
+
+def context_parallel_step(
+    problem: Problem, mesh: Mesh, attention: Attention, own_part: OwnPart
+) -> TrainStep:
+    """Return the train step of a replicated model whose sequences are divided over `context`.
+
+    The batch is split over `data`, and each device takes the mean loss over its own tokens. The
+    parts are equal, so one all-reduce over both axes adds up the loss and the gradients.
+
+    Args:
+      problem: has a `sequence`.
+      mesh: has the axes `data` and `context`.
+      attention: of this device's tokens to those of all devices.
+      own_part: which tokens are this device's.
+    """
+    sequence, axes = problem.sequence, ("data", "context")
+    assert sequence is not None, "the model has no sequence"  # noqa: S101
+    of_part = replace(problem, loss=sequence.loss).loss_function()
+    view = _View(attention, lambda _: own_part(jnp.arange(sequence.length)[None])[0])
+    batch_sharding = create_data_parallel_sharding(mesh, "data")
+    params = problem.draw()
+
+    def share_of_loss(params: Params, batch: Batch) -> jax.Array:
+        token = _view.set(view)
+        try:
+            own = jax.tree.map(own_part, sequence.split(batch))
+            return of_part(params, own) / mesh.devices.size
+        finally:
+            _view.reset(token)
+
+    @partial(jax.jit, donate_argnums=0)
+    @partial(jax.shard_map, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())
+    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
+        params, opt_state = state
+        own_params = jax.lax.pcast(params, axes, to="varying")
+        value_and_grad = problem.over_microbatches(jax.value_and_grad(share_of_loss))
+        loss, grads = jax.lax.psum(value_and_grad(own_params, batch), axes)
+        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), loss
+
+    return TrainStep(
+        state=place_model_state_on_shards((params, problem.optimizer.init(params)), mesh),
+        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
+        step=step,
+        params=lambda state: state[0],
+    )

@@ -1,0 +1,153 @@
+"""A mixture of experts that a model calls, and the devices along `expert` that share its work.
+
+A model calls `mixture`. All experts are computed where their tokens are, unless the model is traced
+for a step of `expert_parallel_step`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from bench.contract import Batch, Params, Problem, TrainStep
+from bench.contract.logical_axes import Rules, partition_specs, undivided
+from bench.contract.placement import (
+    create_data_parallel_sharding,
+    create_sharded_state,
+    place_batch_on_shards,
+    shapes_of_params,
+    unknown_axes,
+)
+
+AXES = ("data", "expert")
+"""Both split the batch: outside the experts, `expert` is a further axis of data parallelism."""
+Experts = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+"""From inputs (batch, experts, slots, width) and kernels (experts, width, hidden) and (experts,
+hidden, width) to outputs of the inputs' shape. In jax.shard_map, the kernels are this device's."""
+
+
+def compute_experts(inputs: jax.Array, up: jax.Array, down: jax.Array) -> jax.Array:
+    """Apply each expert, a network with one hidden layer, to its slots; see `Experts`."""
+    hidden = jnp.einsum("besw,ewh->besh", inputs, up.astype(inputs.dtype))
+    hidden = jax.nn.gelu(hidden, approximate=True)
+    outputs: jax.Array = jnp.einsum("besh,ehw->besw", hidden, down.astype(inputs.dtype))
+    return outputs
+
+
+_experts: ContextVar[Experts] = ContextVar("experts", default=compute_experts)
+
+
+def mixture(
+    x: jax.Array, logits: jax.Array, up: jax.Array, down: jax.Array, choices: int
+) -> tuple[jax.Array, jax.Array]:
+    """Send each token to the experts with the largest logits, and add up their weighted outputs.
+
+    Each sequence has choices x tokens / experts slots for each expert. They go to first choices
+    before second ones, and to earlier tokens first; a choice that finds no slot adds nothing. No
+    sequence depends on another, so that any split of the batch computes the same (GShard's groups;
+    Lepikhin et al. 2020, https://arxiv.org/abs/2006.16668).
+
+    Args:
+      x: (batch, tokens, width).
+      logits: the router's, (batch, tokens, experts).
+      up: kernels (experts, width, hidden).
+      down: kernels (experts, hidden, width).
+      choices: experts of a token.
+
+    Returns:
+      The outputs (batch, tokens, width), and the loss that balances the load, a mean over the batch
+      of 1 for equal load (Fedus et al. 2021, https://arxiv.org/abs/2101.03961, equation 4).
+    """
+    tokens, experts = logits.shape[1:]
+    slots = choices * tokens // experts
+    share = jax.nn.softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))
+
+    def slots_of(share: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return weights and slots (choices x tokens,) of a sequence, and its balance."""
+        weights, chosen = jax.lax.top_k(share, choices)
+        weights = weights / weights.sum(-1, keepdims=True)
+        taken = jax.nn.one_hot(chosen.T.reshape(-1), experts, dtype=jnp.int32)
+        place = ((jnp.cumsum(taken, 0) - taken) * taken).sum(-1)
+        slot = jnp.where(place < slots, chosen.T.reshape(-1) * slots + place, experts * slots)
+        load = jax.nn.one_hot(chosen[:, 0], experts, dtype=share.dtype).mean(0)
+        return weights.T.reshape(-1), slot, experts * (load * share.mean(0)).sum()
+
+    def fill(x: jax.Array, slot: jax.Array) -> jax.Array:
+        empty = jnp.zeros_like(x, shape=(experts * slots, x.shape[-1]))
+        return empty.at[slot].add(jnp.tile(x, (choices, 1)), mode="drop")
+
+    def take(filled: jax.Array, slot: jax.Array, weights: jax.Array) -> jax.Array:
+        found = filled.at[slot].get(mode="fill", fill_value=0)
+        return (found * weights[:, None]).reshape(choices, tokens, -1).sum(0)
+
+    weights, slot, balance = jax.vmap(slots_of)(share)
+    inputs = jax.vmap(fill)(x, slot).reshape(len(x), experts, slots, -1)
+    outputs = _experts.get()(inputs, up, down).reshape(len(x), experts * slots, -1)
+    return jax.vmap(take)(outputs, slot, weights.astype(x.dtype)), balance.mean()
+
+
+def why_no_experts(problem: Problem, mesh: Mesh, rules: Rules, name: str) -> str | None:
+    """Return why `expert` cannot divide the dimension of that logical name; None if it can."""
+    return unknown_axes(mesh, *AXES) or undivided(
+        problem, shapes_of_params(problem), rules, mesh, name
+    )
+
+
+def expert_parallel_step(
+    problem: Problem, mesh: Mesh, experts: Experts, rules: Rules = ()
+) -> TrainStep:
+    """Return the train step of a model whose experts' kernels the rules shard.
+
+    The batch is split over `data` and `expert`, and all else is replicated. Gradients are summed
+    over the axes that do not shard their parameter.
+
+    Args:
+      problem: has a model that calls `mixture`.
+      mesh: has the axes `data` and `expert`.
+      experts: computes this device's tokens, inside jax.shard_map.
+      rules: may shard logical axes over `expert`.
+    """
+    loss_fn = problem.loss_function()
+    batch_sharding = create_data_parallel_sharding(mesh, AXES)
+    specs = partition_specs(problem, shapes_of_params(problem), rules, mesh)
+    state = create_sharded_state(problem, mesh, specs)
+    state_specs = jax.tree.map(lambda x: x.sharding.spec, state)
+    shards = math.prod(mesh.shape[name] for name in AXES)
+
+    def share_of_loss(params: Params, batch: Batch) -> jax.Array:
+        token = _experts.set(experts)
+        try:
+            return loss_fn(params, batch) / shards
+        finally:
+            _experts.reset(token)
+
+    def left(spec: P) -> tuple[str, ...]:
+        return tuple(name for name in AXES if name not in spec)
+
+    @partial(jax.jit, donate_argnums=0)
+    @partial(
+        jax.shard_map, mesh=mesh, in_specs=(state_specs, P(AXES)), out_specs=(state_specs, P())
+    )
+    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
+        params, opt_state = state
+        own = jax.tree.map(lambda x, s: jax.lax.pcast(x, left(s), to="varying"), params, specs)
+        loss, grads = problem.over_microbatches(jax.value_and_grad(share_of_loss))(own, batch)
+        grads = jax.tree.map(lambda x, spec: jax.lax.psum(x, left(spec)), grads, specs)
+        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), jax.lax.psum(loss, AXES)
+
+    return TrainStep(
+        state=state,
+        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
+        step=step,
+        params=lambda state: state[0],
+    )

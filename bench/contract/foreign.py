@@ -1,0 +1,100 @@
+"""The child's side of a foreign arm: `python foreign.py FILE` answers a worker's requests.
+
+docs/foreign.md is the contract. This file needs NumPy alone, so that it runs without jax.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "|u1"}
+
+
+def write_arrays(path: str | Path, arrays: dict[str, Any]) -> None:
+    """Write named arrays in the format of safetensors: a header's length, the header, the data."""
+    names, header, data, at = {np.dtype(v): k for k, v in DTYPES.items()}, {}, [], 0
+    for name, value in arrays.items():
+        array = np.asarray(value, order="C")
+        span = [at, at := at + array.nbytes]
+        header[name] = {"dtype": names[array.dtype], "shape": array.shape, "data_offsets": span}
+        data.append(array.tobytes())
+    text = json.dumps(header).encode()
+    Path(path).write_bytes(b"".join([len(text).to_bytes(8, "little"), text, *data]))
+
+
+def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
+    """Read what `write_arrays` wrote, or another library for safetensors."""
+    data = Path(path).read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    arrays = {}
+    for name, entry in json.loads(data[8:start]).items():
+        first, last = (start + at for at in entry["data_offsets"])
+        flat = np.frombuffer(data[first:last], DTYPES[entry["dtype"]])
+        arrays[name] = flat.reshape(entry["shape"]).copy()
+    return arrays
+
+
+def run(step: Any, batch: Any, steps: int, wait_each: bool) -> dict[str, Any]:
+    """Take steps and wait for the devices; return the nanoseconds, and the last step's loss."""
+    loss: Any = 0.0
+    gc.disable()
+    began = time.perf_counter_ns()
+    for _ in range(steps):
+        loss = step.step(batch)
+        if wait_each:
+            step.wait()
+    step.wait()
+    ns = time.perf_counter_ns() - began
+    gc.enable()
+    return {"ns": ns, "loss": float(loss)}
+
+
+def serve(load: Any, packages: list[str]) -> None:
+    """Answer the requests on stdin, with the implementation that `load` returns, on stdout."""
+    module: Any = None
+    step: Any = None
+    python = {"python": sys.version.split()[0]}
+    channel = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what else is printed goes to stderr
+    for line in sys.stdin:
+        asked, answer = json.loads(line), {}
+        try:
+            module = module or load()
+            match asked["ask"]:
+                case "why_unsupported":
+                    answer["reason"] = module.why_unsupported(SimpleNamespace(**asked["problem"]))
+                case "build":
+                    step = batch = None  # an earlier step's memory is free for this one
+                    params = read_arrays(asked["arrays"])
+                    step = module.build(SimpleNamespace(**asked["problem"], params=params))
+                    answer["versions"] = {name: version(name) for name in packages} | python
+                    answer |= getattr(step, "about", {})
+                case "place":
+                    batch = step.place([*read_arrays(asked["arrays"]).values()])
+                case "run":
+                    answer = run(step, batch, asked["steps"], asked["wait_each"])
+                case "params":
+                    write_arrays(asked["arrays"], step.params())
+        except ModuleNotFoundError as error:
+            answer = {"missing": error.name}
+        except BaseException as error:  # noqa: BLE001 - a file may raise anything, even SystemExit
+            traceback.print_exc()
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        channel.write(json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(sys.argv[1]).parent)
+    serve(lambda: importlib.import_module(Path(sys.argv[1]).stem), sys.argv[2:])

@@ -1,0 +1,132 @@
+"""Environments with another jax: made by uv, and kept in the user's cache.
+
+An environment has the project's dependencies beside what was asked for. Its folder is named after
+everything that was resolved, so that another day's resolution makes another one.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from bench.plan.content_keys import digest
+from bench.plan.option_values import BadInput
+from bench.records.paths import CHECKOUT, ROOT
+from bench.records.printable import readable
+
+TIMEOUT_S = 1200.0
+SHOWN = ("jax", "jaxlib", "flax", "optax")
+"""Packages whose versions tell environments apart."""
+
+_READY = "ready"
+"""A file that is in an environment once it is complete."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A Python with packages of its own."""
+
+    python: Path
+    versions: dict[str, str]
+    """Of Python and SHOWN."""
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {version}" for name, version in self.versions.items())
+
+
+def make_environment(requirement: str) -> Environment:
+    """Make an environment that meets a requirement, such as `jax==0.10.2`, or find it in the cache.
+
+    The running Python is tried first, and then the others that are installed, the newest first.
+
+    Raises:
+      BadInput: there is no uv, or no installed Python can have such an environment; says why.
+    """
+    if shutil.which("uv") is None:
+        raise BadInput([f"{requirement} needs an environment, which uv makes: `pip install uv`"])
+    wanted = "\n".join([requirement, *_dependencies()])
+    reasons: dict[str, str] = {}
+    for version, python in _pythons().items():
+        done = _uv("pip", "compile", "-", "--python", python, *_PLAIN, text=wanted)
+        if done.returncode:
+            reasons[version] = readable(" ".join(done.stderr.split()))
+            continue
+        pinned = [line for line in done.stdout.splitlines() if "==" in line]
+        known = dict(line.split(" ")[0].split("==") for line in pinned)
+        versions = {"python": version} | {name: known[name] for name in SHOWN if name in known}
+        name = f"jax-{known['jax']}-python-{version}-{digest(done.stdout.encode())}"
+        folder = user_cache_path("lockstep-environments") / name
+        own = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+        if not (folder / _READY).exists():
+            _install(folder, python, own, done.stdout)
+        return Environment(own, versions)
+    told = "; ".join(f"with Python {version}: {reason}" for version, reason in reasons.items())
+    raise BadInput([f"no environment has {requirement}: {told}"])
+
+
+def releases_between(package: str, first: str, last: str) -> list[str]:
+    """List the releases between two versions that this Python can have, the oldest first."""
+    found: list[str] = []
+    while True:
+        wanted = f"{package}>{first},<{found[0] if found else last}"
+        done = _uv(
+            "pip", "compile", "-", "--no-deps", "--python", sys.executable, *_PLAIN, text=wanted
+        )
+        if done.returncode:
+            return found
+        found.insert(0, done.stdout.split("==")[1].split()[0])
+
+
+_PLAIN = ("--no-header", "--no-annotate", "--no-emit-index-url", "--quiet")
+
+
+def _install(folder: Path, python: str, own: Path, requirements: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)  # one that was interrupted
+    for words, text in (
+        (("venv", "--quiet", "--python", python, str(folder)), ""),
+        (("pip", "install", "--quiet", "--python", str(own), "-r", "-"), requirements),
+    ):
+        done = _uv(*words, text=text)
+        if done.returncode:
+            raise BadInput([f"uv cannot make {folder}: {readable(' '.join(done.stderr.split()))}"])
+    (folder / _READY).touch()
+
+
+def _uv(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "UV_PYTHON_DOWNLOADS": "never"}
+    environment.pop("VIRTUAL_ENV", None)
+    return subprocess.run(  # noqa: S603
+        ["uv", *words],  # noqa: S607 (the uv on the path is wanted)
+        input=text, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+
+
+def _pythons() -> dict[str, str]:
+    """Find the installed Pythons that Lockstep runs on, a path for each version of two parts."""
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    found = {own: sys.executable}
+    listed = _uv("python", "list", "--only-installed", "--output-format", "json")
+    entries = json.loads(listed.stdout or "[]")
+    for entry in sorted(entries, key=lambda one: one["version_parts"]["minor"], reverse=True):
+        parts = entry["version_parts"]
+        fits = entry["implementation"] == "cpython" and (parts["major"], parts["minor"]) >= (3, 11)
+        if fits and entry["path"]:
+            found.setdefault(f"{parts['major']}.{parts['minor']}", entry["path"])
+    return found
+
+
+def _dependencies() -> list[str]:
+    if CHECKOUT:
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+        return list(project["dependencies"])
+    required = importlib.metadata.requires("lockstep") or []
+    return [each for each in required if "extra ==" not in each]

@@ -1,0 +1,92 @@
+"""The margin of a run that names none: what its preset can resolve on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.plan.matrix import Plan
+from bench.records import store
+from bench.records.arms import TWIN
+from bench.records.messages import Catalogue
+from bench.records.numbers import percent
+
+MARGINS = (0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
+
+ASSUMED = {"cpu": 0.12, "gpu": 0.02}
+"""Standard deviation of a round's log ratio of equal programs where no run here shows it: that of
+steps of 10 ms and more on shared cores, and on accelerators of any kind."""
+
+RACED = 1.5
+"""How many times the planned rounds an arm takes part in that stays open."""
+
+SEVERAL = 1.5
+"""Times the half-width of a verdict's interval: a margin as narrow as the interval itself would
+leave each comparison undecided whose estimate is not 1."""
+
+_NEWEST_RUNS = 5
+
+
+def resolved_margin(plan: Plan, catalogue: Catalogue, reports: Path) -> tuple[float, str]:
+    """Return the margin that a plan can resolve on this machine, and why.
+
+    The noise of rounds is the median over launches of the newest run here that has timed one of the
+    plan's workloads beside a twin: short steps vary more than long ones. From it follows the
+    half-width of a verdict's interval after the plan's rounds, by a normal approximation, and from
+    that the next larger of MARGINS.
+    """
+    noise, source = _noise(plan, catalogue, reports)
+    comparisons = max(1, len(plan.implementations) - 1)
+    z = -statistics.NormalDist().inv_cdf(0.004 / comparisons)
+    rounds = plan.launches * plan.worker["rounds"] * RACED
+    wanted = SEVERAL * z * noise / math.sqrt(rounds)
+    margin = next((margin for margin in MARGINS if margin >= wanted), MARGINS[-1])
+    return margin, (
+        f"{percent(margin)} is what {plan.preset} can resolve here, where the ratio of equal "
+        f"programs varies by {percent(noise)} between rounds ({source})"
+    )
+
+
+def _noise(plan: Plan, catalogue: Catalogue, reports: Path) -> tuple[float, str]:
+    workloads = {(block.workload, block.size) for block in plan.blocks}
+    for run in runs_here(catalogue, reports):
+        with contextlib.suppress(KeyError):
+            rows = ((launch, launch.head["blocks"][0]) for launch in run.launches)
+            alike = [one for one, row in rows if (row["workload"], row["size"]) in workloads]
+            if found := [noise for launch in alike if (noise := _of_launch(launch.samples))]:
+                return statistics.median(found), f"measured in {run.directory.name}"
+    return ASSUMED.get(catalogue["platform"], ASSUMED["gpu"]), "an assumption, until a run shows it"
+
+
+def runs_here(catalogue: Catalogue, reports: Path) -> Iterator[store.Run]:
+    """Yield which of the newest stored runs were measured on this machine; damaged ones are not."""
+    manifests = sorted(reports.glob(f"*/{store.MANIFEST}"), key=lambda path: path.stat().st_mtime)
+    for manifest in manifests[: -_NEWEST_RUNS - 1 : -1]:
+        with contextlib.suppress(store.StoreError, KeyError, OSError):
+            run = store.load(manifest.parent)
+            where = run.manifest
+            here = (where["platform"], where["device_kind"], where["host"].get("usable_cores"))
+            if here == tuple(catalogue[k] for k in ("platform", "device_kind", "usable_cores")):
+                yield run
+
+
+def _of_launch(samples: bytes) -> float:
+    """Return the robust standard deviation of log(twin / baseline); 0 where there is no twin."""
+    turns: defaultdict[int, dict[str, float]] = defaultdict(dict)
+    rows = [json.loads(line) for line in samples.splitlines() if line.startswith(b"{")]
+    baselines = {row["arm"] for row in rows} - {TWIN}
+    for row in rows:
+        turns[row["round"]][row["arm"]] = math.log(row["throughput_ns"] / row["steps"])
+    # Any arm does: a constant ratio does not add to the spread.
+    spreads = []
+    for name in sorted(baselines):
+        logs = [times[TWIN] - times[name] for times in turns.values() if {TWIN, name} <= set(times)]
+        if len(logs) > 1:
+            middle = statistics.median(logs)
+            spreads.append(1.4826 * statistics.median(abs(log - middle) for log in logs))
+    return statistics.median(spreads) if spreads else 0.0

@@ -1,0 +1,122 @@
+"""A referee's ledger in words, and as a curve of the record over all attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.analyse.attempt_outcomes import Fared, record
+from bench.present import program_sentences, sentences
+from bench.present.columns import Column, Table
+from bench.present.rendering import write_pages
+from bench.records import numbers
+
+if TYPE_CHECKING:
+    from bench.present.plots.plot_output import Plot
+    from bench.records.attempts import Attempt, Ledger
+    from bench.records.step_programs import StepProgram
+
+_BARS = "▁▂▃▄▅▆▇█"
+_BAR_COLUMNS = 60
+
+
+def diagnosis(
+    fared: Fared, name: str, other: str, programs: Mapping[str, StepProgram]
+) -> list[str]:
+    """Say why a challenger fared as it did.
+
+    Args:
+      fared: how it did.
+      name: of the challenger.
+      other: name of the incumbent.
+      programs: stored ones, by cell.
+    """
+    if not fared.cells:
+        return []
+    said = [program_sentences.told(name, other, fared.relation)]
+    return [*said, *program_sentences.changes(fared.cells, "incumbent", programs)]
+
+
+def sentence(attempt: Attempt) -> str:
+    """Say in a line how an attempt ended: `keep 12 mine: 4.1 % to 6.0 % faster, ratio 0.951`."""
+    text = f"{attempt.get('decision', 'undecided')} {attempt['number']} {attempt['name']}"
+    ratio, low, high = attempt.get("ratio"), attempt.get("low"), attempt.get("high")
+    if ratio is None or low is None or high is None:
+        why = "too few rounds for an interval" if "decision" in attempt else "interrupted"
+        return f"{text}: {attempt.get('reason') or why}"
+    word = "faster" if high < 1 else "slower" if low > 1 else "of the same time"
+    sure = f"{sentences.sure(low, high)} {word}"
+    reason = f" ({attempt['reason']})" if attempt.get("reason") else ""
+    return f"{text}: {sure}, ratio {numbers.ratio(ratio)}{reason}"
+
+
+def summary(ledger: Ledger) -> str:
+    """Say in a line what the record is."""
+    curve = record(ledger.question, ledger.attempts)
+    kept = sum(one.get("decision") == "keep" for one in ledger.attempts)
+    return (
+        f"record: {numbers.ratio(curve[-1] if curve else 1.0)} times the first incumbent, "
+        f"{ledger.question['name']}, after {numbers.count(len(curve), 'attempt')}, {kept} kept"
+    )
+
+
+def bars(curve: Sequence[float]) -> str:
+    """Draw the record after each attempt as bars; of many attempts, evenly chosen ones."""
+    chosen = curve[:: -(-len(curve) // _BAR_COLUMNS)] if curve else []
+    return "".join(_BARS[round(value * (len(_BARS) - 1))] for value in chosen)
+
+
+def build(ledger: Ledger) -> Path:
+    """Write a page and a Markdown file beside the ledger, and return the page.
+
+    Raises:
+      OSError: nothing can be written there.
+    """
+    curve = record(ledger.question, ledger.attempts)
+    unknown = dict.fromkeys(column.key for column in _COLUMNS)
+    table = Table("Attempts", _COLUMNS, [
+        {**unknown, **one, "record": best}
+        for one, best in zip(ledger.attempts, curve, strict=True)
+    ])  # fmt: skip
+    told = f"{ledger.question['block']}: {summary(ledger)}."
+    plot = _plot(ledger.path.stem, ledger.attempts, curve)
+    plot.write(ledger.path.parent)
+    return write_pages(
+        ledger.path.parent, "referee", file=ledger.path.stem,
+        block=ledger.question["block"], told=told, table=table, plot=plot,
+    )  # fmt: skip
+
+
+_COLUMNS = (
+    Column("number", "Attempt", format="count"),
+    Column("name", "Challenger"),
+    Column("decision", "Decision"),
+    Column("ratio", "Ratio", "to its incumbent", "ratio"),
+    Column("low", "Sure", "at least", "ratio"),
+    Column("high", "Sure", "at most", "ratio"),
+    Column("level", "Error", "of the verdict", "scientific"),
+    Column("record", "Record", "over the first", "ratio"),
+    Column("seconds", "Time", "of its batch", "seconds"),
+    Column("reason", "Reason"),
+)
+
+
+def _plot(slug: str, attempts: Sequence[Attempt], curve: Sequence[float]) -> Plot:
+    """Draw the record as a line, and what was kept as points."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 (takes a second to load)
+
+    from bench.present.charts import PALETTE  # noqa: PLC0415
+    from bench.present.plots import style  # noqa: PLC0415
+
+    with style.styled(slug):
+        figure = Figure(figsize=(7.2, 2.6), layout="constrained")
+        axes = figure.subplots()
+        axes.step([0, *(one["number"] for one in attempts)], [1.0, *curve], where="post",
+                  color=PALETTE[0])  # fmt: skip
+        kept = [(one["number"], best) for one, best in zip(attempts, curve, strict=True)
+                if one.get("decision") == "keep"]  # fmt: skip
+        axes.plot(*zip(*kept, strict=True) if kept else ([], []), "o", color=PALETTE[0])
+        axes.set_xlabel("Attempt")
+        axes.set_ylabel("Record, over the first")
+        return style.render(figure, slug, "The record over all attempts")

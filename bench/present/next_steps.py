@@ -1,0 +1,85 @@
+"""What to do where comparisons are undecided: why they are, and the command that goes on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from bench.present.sentences import bound_of, within
+from bench.records import numbers
+from bench.records.paths import PROGRAM
+
+if TYPE_CHECKING:
+    from bench.analyse.cell_table import Tables
+    from bench.analyse.comparisons import Comparison
+    from bench.analyse.verdicts import Claim
+    from bench.records.store import Run
+
+BUSY = 0.05
+"""Share of the cores' time that others took, from which on they are named as the reason."""
+
+INDENT = "  "
+"""Of a command."""
+
+LONGEST_S = 6 * 3600.0
+"""No command is given that would probably take longer."""
+
+
+def lines(found: Tables, run: Run) -> Iterator[str]:
+    """Yield the bound that is sure, the reason, and commands; nothing where all is decided.
+
+    Commands stand on lines of their own, indented, and must not be broken.
+    """
+    left = [
+        (block, claims)
+        for block in found.comparisons
+        if (claims := [one for one in block.claims.values() if not one.verdict.decided])
+    ]
+    every = [claim for _, claims in left for claim in claims]
+    if not every:
+        return
+    bound = max(bound_of(claim.verdict.low, claim.verdict.high) for claim in every)
+    sure = "with no bound for some" if math.isinf(bound) else f"surely {within(bound)}"
+    count = numbers.count(len(every), "comparison is", "comparisons are")
+    yield f"{count} undecided, {sure}: {_why([block for block, _ in left])}."
+    resume = f"{INDENT}{PROGRAM} run --resume {run.directory.name}"
+    seconds = _needed(left, run)
+    if seconds <= LONGEST_S:
+        yield "To decide more, by an estimate of the time that it takes:"
+        yield f"{resume} --budget {seconds:.0f}"
+    else:
+        yield "More rounds of this kind would hardly decide; for one more minute of them:"
+        yield f"{resume} --budget 60"
+    if 1 < bound < 2:  # noqa: PLR2004 - a margin of 100 % says nothing
+        percent = math.ceil(round(1000 * (bound - 1), 6)) / 10
+        yield f"If a difference of {percent:g} % does not matter, it is decided:"
+        yield f"{resume} --margin {percent:g}"
+
+
+def _why(blocks: list[Comparison]) -> str:
+    """What disturbed the blocks most, as measured."""
+    known = [block.conditions for block in blocks if block.conditions]
+    shares = {
+        "other processes": max((one.foreign for one in known), default=0.0),
+        "other guests of the host": max((one.steal for one in known), default=0.0),
+    }
+    worst = max(shares, key=lambda name: shares[name])
+    if shares[worst] > BUSY:
+        return f"{worst} took up to {numbers.percent(shares[worst])} of the cores' time"
+    return "the differences are small for so few rounds"
+
+
+def _needed(left: list[tuple[Comparison, list[Claim]]], run: Run) -> float:
+    """Seconds that would probably decide all claims that have an interval."""
+    seconds = {block.name: 0.0 for block, _ in left}
+    for row in run.block_rows:
+        if row["block"] in seconds:
+            seconds[row["block"]] += sum(row["seconds"].values())
+    total = sum(
+        # Rounds are taken by whole launches, so it is one more at least.
+        max([1.0, *(one.to_decide - 1 for one in claims if math.isfinite(one.to_decide))])
+        * seconds[block.name]
+        for block, claims in left
+    )
+    return max(60.0, math.ceil(total / 10) * 10)

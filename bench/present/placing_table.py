@@ -1,0 +1,132 @@
+"""The matrix of a report: implementations by situations, and how far each is behind the fastest."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+from bench.analyse import placings
+from bench.present import sentences
+from bench.present.columns import Figure, missing
+from bench.present.plots.plot_plan import some
+from bench.records import numbers
+from bench.records.statuses import STATUSES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bench.analyse.cell_table import Tables
+    from bench.analyse.comparisons import Comparison
+    from bench.analyse.placings import Placing, Row
+
+COLUMNS = 12
+"""Situations that are shown; worst and mean are over all of them."""
+
+SHADES = (1.02, 1.1, 1.25, 1.6)
+"""Times over the fastest's from which a field has another colour."""
+
+CAPTION = (
+    "Medians; below each mesh, the step time of the fastest. Outlined: came out fastest; dashed: "
+    "may be as fast; worst and geometric mean: where it took turns with others."
+)
+
+
+class Field(NamedTuple):
+    """One cell of the run in the matrix."""
+
+    text: str
+    look: str
+    """Classes of the page's style: `shade0` to `shade4`, `leads`, `fastest`, `apart`, `failed`."""
+    sure: str
+    """What is sure, and the step time."""
+    choices: Mapping[str, str]
+    """What the page's address chooses for it: `subject` and `cell`."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of the matrix."""
+
+    name: str
+    fields: list[Field | None]
+    """None where it is not supported or was not asked for."""
+    worst: str
+    mean: str
+    count: str
+    """`6 of 10`; empty for all."""
+
+
+@dataclass(frozen=True)
+class PlacingTable:
+    """The matrix in words."""
+
+    subjects: list[tuple[str, int]]
+    """Workloads with their options, and how many columns each has."""
+    situations: list[Figure]
+    """Meshes, with the time of the fastest."""
+    lines: list[Line]
+    note: str
+
+
+def make(found: Tables) -> PlacingTable | None:
+    """Put the matrix of a run into words; None if nothing was compared."""
+    matrix = placings.find(found)
+    shown, left = some(matrix.blocks, COLUMNS, "situations")
+    if not shown:
+        return None
+    names = {block.name for block in shown}
+    subjects, situations = [], []
+    for subject, same in groupby(sentences.summaries(found), key=lambda each: each.subject):
+        own = [each for each in same if each.compared]
+        columns = [each for each in own if each.comparison.name in names]
+        batches = {each.comparison.block.batch for each in own}
+        batch = f", batch {batches.pop()}" if len(batches) == 1 else ""
+        if columns:
+            subjects.append((f"{subject}{batch}", len(columns)))
+        situations += [Figure(each.among(own), each.step.main) for each in columns]
+    single, count = sum(b.span_steps == (1,) for b in matrix.blocks), len(matrix.blocks)
+    latency = f" In {single} of {count} situations, single steps were timed: latencies."
+    return PlacingTable(
+        subjects,
+        situations,
+        [_line(row, shown, len(matrix.blocks)) for row in matrix.rows],
+        f"{CAPTION}{latency if single else ''}{left.replace('plot', 'table')}",
+    )
+
+
+def _line(row: Row, blocks: list[Comparison], count: int) -> Line:
+    known = len(row.known)
+    fields = [
+        _field(row.places[block.name], block.subject) if block.name in row.places else None
+        for block in blocks
+    ]
+    part = "" if known == count else f"{known} of {count}"
+    return Line(row.implementation, fields, behind(row.worst), behind(row.mean), part)
+
+
+def _field(place: Placing, subject: str) -> Field:
+    cell = place.cell
+    choices = {"subject": subject, "cell": str(cell["cell"])}
+    if cell["status"] != "ok" or missing(place.behind):
+        status = STATUSES[cell["status"]]
+        return Field(status.short, "failed", cell["reason"] or "no ratio", choices)
+    step = f"{numbers.si(cell['step_s'], 's')} a step"
+    if not place.ranked:
+        return Field(behind(place.behind), "apart", f"measured apart, {step}", choices)
+    low, high = cell["behind_low"], cell["behind_high"]
+    sure = f"{sentences.sure(low, high)} {'of' if low == 1 else 'behind'} the fastest"
+    look = f"shade{sum(place.behind >= least for least in SHADES)}"
+    look += " fastest" if place.fastest else " leads" if place.leads else ""
+    text = "fastest" if place.fastest else behind(place.behind)
+    return Field(text, look, f"surely {sure}, {step}", choices)
+
+
+def behind(times: float) -> str:
+    """`+4 %`, or `2.1x` from 2 on; a dash for NaN."""
+    if math.isnan(times):
+        return numbers.MISSING
+    if times >= sentences.TWICE:
+        return f"{times:.1f}{numbers.TIMES}"
+    return f"+{100 * (times - 1):.0f}{numbers.NARROW}%"

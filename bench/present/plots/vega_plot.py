@@ -1,0 +1,112 @@
+"""Printed charts: the specifications of the page, with the colours of paper and a legend."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import vl_convert
+
+from bench.present.charts import SPECS
+from bench.present.plots.plot_output import Plot
+from bench.present.vega import VERSION
+
+WIDTH = 700
+"""Pixels that a plot has room for: about the text width of a page at 96 to the inch."""
+
+LABELS = 190
+"""Pixels beside panels for the names of implementations."""
+
+SCALE = 1.5
+"""Pixels of a PNG for each of the plot."""
+
+SECONDS = {"title": None, "labelExpr": "format(datum.value, '~s') + 's'"}
+"""An axis of seconds."""
+
+_STYLE = Path(__file__).parents[1] / "templates" / "style.css"
+
+
+_CLIP = re.compile(r"\bclip\d+\b")
+
+
+@functools.cache
+def colours() -> dict[str, str]:
+    """The colours of the light page by their names in style.css: `c0`, `ink`, `muted`."""
+    return dict(re.findall(r"--([\w-]+): light-dark\((#\w+)", _STYLE.read_text("utf-8")))
+
+
+def blend(one: str, other: str, share: float) -> str:
+    """The colour between two of `colours`, in sRGB: `share` of the first."""
+    ends = [[int(colours()[name][at : at + 2], 16) for at in (1, 3, 5)] for name in (one, other)]
+    mixed = (round(share * a + (1 - share) * b) for a, b in zip(*ends, strict=True))
+    return f"#{''.join(f'{value:02x}' for value in mixed)}"
+
+
+def panel_sizes(panels: int, most: int, labels: int = LABELS) -> dict[str, int]:
+    """How many panels stand beside one another, `columns`, and the `width` of each."""
+    columns = min(panels, most)
+    return {"columns": columns, "width": min(320, (WIDTH - labels) // columns - 20)}
+
+
+def spec_of(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The Vega-Lite specification of a kind of chart, as `specOf` in web/chart_style.js.
+
+    Args:
+      kind: a key of bench/present/specs.json.
+      values: what stands there as `$name`. A name without a value is left out.
+    """
+    spec = dict(SPECS[kind])
+    parts = SPECS["common"] | spec.pop("values", {})
+    legend = {"title": None, "columns": 4}
+    filled: dict[str, Any] = _filled(spec, {"area": 45, "legend": legend, **values}, parts)
+    return filled
+
+
+def _filled(part: Any, values: Mapping[str, Any], parts: Mapping[str, Any]) -> Any:
+    if isinstance(part, str) and part.startswith("$"):
+        name = part[1:]
+        return values[name] if name in values else _filled(parts.get(name, ...), values, parts)
+    if isinstance(part, list):
+        found = [_filled(one, values, parts) for one in part]
+        return [one for one in found if one is not ...]
+    if isinstance(part, dict):
+        pairs = [(key, _filled(one, values, parts)) for key, one in part.items()]
+        return {key: one for key, one in pairs if one is not ...}
+    return part
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Ticks of a logarithmic axis: 1, 2 and 5 times powers of ten."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [float(f"{step}e{power}") for power in powers for step in (1, 2, 5)]
+
+
+def draw(slug: str, kind: str, values: Mapping[str, Any], title: str, subtitle: str) -> Plot:
+    """Draw a chart of one specification; arguments as of `spec_of` and `compose`."""
+    return compose(slug, spec_of(kind, values), title, subtitle)
+
+
+def compose(slug: str, spec: Mapping[str, Any], title: str, subtitle: str | Sequence[str]) -> Plot:
+    """Render a specification; the same one always gives the same bytes.
+
+    Args:
+      slug: file name.
+      spec: in Vega-Lite.
+      title: of the whole figure, above its panels.
+      subtitle: what the figure needs to be read alone: workload, baseline and machine;
+        several lines as a list.
+    """
+    given = {"paper": "#ffffff", "font": "DejaVu Sans, Liberation Sans, sans-serif"}
+    config = _filled(SPECS["common"]["config"], given, {})
+    whole = {**spec, "title": {"text": title, "subtitle": subtitle}, "config": config}
+    text = re.sub(r"var\(--([\w-]+)\)", lambda found: colours()[found[1]], json.dumps(whole))
+    svg = vl_convert.vegalite_to_svg(text, vl_version=VERSION)
+    # Vega counts the clips of all figures of the process.
+    clips = {name: f"clip{place}" for place, name in enumerate(dict.fromkeys(_CLIP.findall(svg)))}
+    svg = _CLIP.sub(lambda found: clips[found[0]], svg)
+    return Plot(slug, svg, vl_convert.svg_to_png(svg, scale=SCALE))

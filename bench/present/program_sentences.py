@@ -1,0 +1,117 @@
+"""What arms with equal programs have in common, and what two programs do differently, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from bench.analyse.comparisons import Comparison
+from bench.analyse.same_programs import (
+    LineDifference,
+    Relation,
+    contradicted,
+    differences,
+    groups,
+    relation,
+)
+from bench.present.sentences import listing
+from bench.records import numbers
+from bench.records.step_programs import Operation, StepProgram, unpacked
+
+MOST_LINES = 12
+"""Source lines of a difference between two programs that are shown."""
+
+_MOST_OPERATIONS = 3
+
+_MOST_CHANGES = 3
+
+_NOTICED = 0.02
+"""Relative difference of a figure that is worth a sentence."""
+
+_FIGURES = (
+    ("memory_bytes", "memory", "B"),
+    ("compiled_flops", "compiled FLOPs", ""),
+    ("wire_bytes", "sent bytes", "B"),
+    ("compile_s", "compile time", "s"),
+)
+"""Columns of a cell that such a sentence names, with words and unit."""
+
+_TOLD: dict[Relation, str] = {
+    "same": "are proved to be the same: equal programs, dispatched in the same way",
+    "dispatch": "run the same program, so only its dispatch can make a difference",
+    "different": "run different programs",
+    "unknown": "may run the same program or not: that cannot be proved here",
+}
+
+
+def facts(block: Comparison) -> list[str]:
+    """Return a sentence for each program that several arms of a block run."""
+    return [_shared(cells) for cells in groups(block)]
+
+
+def caveat(blocks: Iterable[Comparison]) -> str:
+    """Return where times contradict a proof that two arms are the same; empty if nowhere."""
+    found = [str(cell["cell"]) for block in blocks for cell in contradicted(block)]
+    if not found:
+        return ""
+    return (
+        f"By their times, {listing(found)} would differ from the baseline, but the program and its "
+        "dispatch are the same: such times show chance, or where the memory of each lies."
+    )
+
+
+def told(a: str, b: str, found: Relation) -> str:
+    """Return in a sentence how the programs of two cells relate."""
+    return f"{a} and {b} {_TOLD[found]}."
+
+
+def shown(differences: Sequence[LineDifference]) -> Iterator[tuple[str, str, str]]:
+    """Yield where two programs differ most: a source line, what only A does, what only B does."""
+    for line in differences[:MOST_LINES]:
+        yield line.source or "unknown", _operations(line.a), _operations(line.b)
+    if rest := differences[MOST_LINES:]:
+        a = sum(one.runs for line in rest for one in line.a)
+        b = sum(one.runs for line in rest for one in line.b)
+        yield numbers.count(len(rest), "other line"), f"{a} operations", f"{b} operations"
+
+
+def changes(
+    rows: Sequence[Mapping[Any, Any]], word: str, programs: Mapping[str, StepProgram]
+) -> Iterator[str]:
+    """Yield in which figures a cell differs from another one, and in which source lines most.
+
+    Args:
+      rows: of Tables.cells: its own, and that of the other.
+      word: what a sentence calls the other.
+      programs: stored ones, by cell.
+    """
+    new, old = rows
+    for column, words, unit in _FIGURES:
+        one, other = new[column], old[column]
+        if other and abs(one / other - 1) > _NOTICED:  # not where either is NaN
+            yield f"{words}: {numbers.si(one, unit)}, {word} {numbers.si(other, unit)}"
+    known = [
+        unpacked(programs[row["cell"]]["operations"]) for row in rows if row["cell"] in programs
+    ]
+    if len(known) == len(rows) and relation(new, old) != "same":
+        for where, one, other in shown(differences(*known)[:_MOST_CHANGES]):
+            yield f"{where}: {one or 'nothing'}; {word}: {other or 'nothing'}"
+
+
+def _operations(found: Sequence[Operation]) -> str:
+    """`2 dot f32[8,16]{1,0}, 1 copy f32[16]{0}`, the most bytes first."""
+    largest = sorted(found, key=lambda one: -one.runs * one.bytes)
+    parts = [f"{one.runs} {one.opcode} {one.result}" for one in largest[:_MOST_OPERATIONS]]
+    more = sum(one.runs for one in largest[_MOST_OPERATIONS:])
+    return ", ".join([*parts, f"{more} more"] if more else parts)
+
+
+def _shared(cells: Sequence[Mapping[str, Any]]) -> str:
+    names = listing([cell["implementation"] for cell in cells])
+    first, *others = cells
+    if all(relation(first, other) == "same" for other in others):
+        return f"{names} {_TOLD['same']}."
+    calls = [f"{c['implementation']} {int(c['host_calls'])}" for c in cells]
+    return (
+        f"{names} {_TOLD['dispatch']}. Functions that the host calls in a step: {', '.join(calls)}."
+    )

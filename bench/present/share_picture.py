@@ -1,0 +1,63 @@
+"""A picture of a report's first screen, for slides and for the gallery."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from bench.present import placing_table, sentences
+from bench.present.plots.vega_plot import blend, colours, compose, spec_of
+
+if TYPE_CHECKING:
+    from bench.analyse.cell_table import Tables
+    from bench.present.plots.plot_output import Plot
+
+SLUG = "share"
+
+LINE = 135
+"""Letters of a line of the answer."""
+
+_SHADES = (0.0, 0.06, 0.16, 0.3, 0.46)
+"""How much orange each shade of the matrix has."""
+
+
+def draw(found: Tables, title: str, machine: str) -> Plot | None:
+    """Draw the answer above the matrix; None if nothing was compared.
+
+    Args:
+      found: the run's tables.
+      title: what the run answers.
+      machine: in a few words, with the date.
+    """
+    matrix = placing_table.make(found)
+    if matrix is None:
+        return None
+    subjects = [name for name, columns in matrix.subjects for _ in range(columns)]
+    rows: list[dict[str, Any]] = []
+    for line in matrix.lines:
+        for subject, place, field in zip(subjects, matrix.situations, line.fields, strict=True):
+            look = field.look if field else ""
+            shade = next((int(word[5]) for word in look.split() if word[:5] == "shade"), 0)
+            rows.append({
+                "panel": subject,
+                "mesh": place.main,
+                "line": line.name,
+                "label": field.text if field else "\N{MIDDLE DOT}",
+                "colour": colours()["accent-soft"] if {"fastest", "leads"} & {*look.split()}
+                else blend("c1", "paper", _SHADES[shade]),
+            })  # fmt: skip
+        worst = {"panel": "", "mesh": "worst", "line": line.name, "label": line.worst}
+        rows.append({**worst, "colour": "var(--paper)"})
+    panels = [*dict.fromkeys(subjects), ""]
+    meshes = [*dict.fromkeys(place.main for place in matrix.situations), "worst"]
+    lines = [line.name for line in matrix.lines]
+    values = {"rows": rows, "panels": panels, "meshes": meshes, "lines": lines, "yTitle": None}
+    spec = spec_of("heatmap", {**values, "columns": len(panels)})
+    spec["resolve"]["scale"] = {"x": "independent"}
+    answers = [
+        line
+        for subject, texts in sentences.answers(sentences.summaries(found)).items()
+        for line in textwrap.wrap(f"{subject}: {' '.join(texts)}", LINE, break_on_hyphens=False)
+    ]
+    legend = "Time behind the fastest; green: the fastest, or not told from it."
+    return compose(SLUG, spec, title, [*answers, "", f"{machine}. {legend}"])

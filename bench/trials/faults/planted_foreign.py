@@ -1,0 +1,115 @@
+"""A foreign implementation of the linear workload in NumPy, which goes wrong in one way.
+
+A run is given a small file that calls `plant`, as with bench.trials.faults.planted. The file runs
+in a process that has no jax.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from bench.records.current_arm import VARIABLE
+
+
+class Step:
+    """The right step: least squares under SGD, in the parameters' dtype.
+
+    Args:
+      problem: as bench.contract.foreign gives it.
+      act: is called in every step of the timed rounds.
+    """
+
+    def __init__(self, problem: Any, act: Callable[[], object]) -> None:
+        self.kernel, self.bias = problem.params["kernel"], problem.params["bias"]
+        self.rate = problem.optimizer["learning_rate"]
+        self.act = act
+
+    def place(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        """Keep a batch: inputs (batch, in) and targets (batch, out)."""
+        return arrays
+
+    def step(self, batch: list[np.ndarray]) -> float:
+        """Take a step, and return the loss before it."""
+        if _timed():
+            self.act()
+        inputs, targets = batch
+        errors = inputs @ self.kernel + self.bias - targets
+        scale = self.rate * 2 / errors.size
+        self.kernel = self.kernel - scale * (inputs.T @ errors)
+        self.bias = self.bias - scale * errors.sum(0)
+        return float(np.mean(errors**2))
+
+    def wait(self) -> None:
+        """Return: the work of a step is done when it returns."""
+
+    def params(self) -> dict[str, np.ndarray]:
+        """The parameters by name."""
+        return {"kernel": self.kernel, "bias": self.bias}
+
+
+def _timed() -> bool:
+    """Whether the timed rounds have begun, by the file of turns that the worker writes to."""
+    if VARIABLE not in os.environ:  # there is no supervisor
+        return True
+    with open(f"/proc/{os.getppid()}/fd/{os.environ[VARIABLE]}", "rb") as file:  # noqa: PTH123
+        return bool(file.read(64).strip(b"\0 ").partition(b" ")[2])
+
+
+def _spin() -> None:
+    """Leave a thread that works while other arms are timed."""
+    block = np.ones(1 << 16)  # summed without Python's lock
+    threading.Thread(target=lambda: [block.sum() for _ in iter(int, 1)], daemon=True).start()
+
+
+def _lie() -> None:
+    """Let the clock run at a tenth of its speed, and steps take five milliseconds longer."""
+    time.perf_counter_ns = lambda: time.monotonic_ns() // 10
+    time.sleep(5e-3)
+
+
+IN_ROUNDS: dict[str, Callable[[], object]] = {
+    "foreign_end": lambda: os._exit(7),
+    "foreign_sleep": threading.Event().wait,
+    "foreign_lie": _lie,
+    "foreign_print": lambda: os.write(3, b"printed\n"),  # the channel, beneath the helper
+}
+"""What goes wrong in the timed steps."""
+
+IN_BUILD: dict[str, Callable[[], object]] = {
+    "foreign_spin": _spin,
+    "foreign_leave": lambda: subprocess.Popen(["sleep", "3600"], start_new_session=True),  # noqa: S607
+}
+
+RESULTS: dict[str, Callable[[Step], dict[str, np.ndarray]]] = {
+    "foreign_shapes": lambda step: {"kernel": step.kernel.ravel(), "bias": step.bias},
+}
+"""Other parameters than the right ones."""
+
+
+def plant(name: str) -> tuple[Callable[[Any], Step], Callable[[Any], str | None]]:
+    """Return `build` and `why_unsupported` of an implementation.
+
+    Args:
+      name: a key of IN_ROUNDS, IN_BUILD or RESULTS; `foreign_import`, which needs a package that
+        does not exist; any other is right everywhere.
+    """
+    if name == "foreign_import":
+        import_module("no_such_package")
+
+    def build(problem: Any) -> Step:
+        IN_BUILD.get(name, int)()
+        step = Step(problem, IN_ROUNDS.get(name, int))
+        if name in RESULTS:
+            step.params = partial(RESULTS[name], step)  # type: ignore[method-assign]
+        return step
+
+    return build, lambda problem: None if problem.model == "linear" else "it is for linear alone"

@@ -1,0 +1,208 @@
+"""Trials without measuring: the product's rule on many parts of stored samples of equal arms.
+
+Arms that are copies of one program have the true ratio 1, and with one arm's times multiplied by
+1.02 it is exactly 1.02. Windows of rounds and random choices of arms make hundreds of trials of
+known truth from one measurement. They overlap, so intervals of shares that take trials to be
+independent are too narrow.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from bench.analyse.sample_rounds import Rounds
+from bench.measure.run_folder import find_run
+from bench.records import store
+from bench.records.arms import TWIN
+from bench.trials.selftest.rule_replay import part, replay
+from bench.trials.selftest.selftest_settings import ARMS, PLANTED
+
+ROUNDS = (16, 32, 64, 128)
+"""Rounds of a block, in as few processes as have enough."""
+SECONDS = (5.0, 10.0, 20.0)
+"""Measuring times of a pair of arms, as above."""
+SLOWDOWNS = tuple(PLANTED.values())
+_TOLERANCE = 0.1
+"""Share of the rounds that may be lacking before a trial takes another process."""
+
+SEVERAL = "several loads"
+SCALED, WORKING = "times", "work"
+"""How arms are slowed: their samples are multiplied, or their steps had more to do."""
+
+COLUMNS = [
+    *("program", "load", "slowed", "arms", "size", "trial", "truth", "used_s"),
+    *("word", "holds", "whole_holds", "width", "verdict_width"),
+]
+
+_SPANS = ["wash_out_ns", "throughput_ns", "latency_ns"]
+_NEEDED = {
+    *("block", "attempt", "arm", "round", "position", "predecessor", "steps", "latency_steps"),
+    *_SPANS,
+}
+"""Columns of samples that trials need."""
+_TEXTS = dict.fromkeys(("block", "attempt", "arm", "predecessor"), str)
+
+
+class SamplesError(Exception):
+    """Samples cannot be used for trials; the message says why."""
+
+
+def read(name: str) -> pd.DataFrame:
+    """Read the samples of equal arms.
+
+    Args:
+      name: of a stored run, or of a Parquet or CSV file of samples, all arms of which are equal.
+
+    Raises:
+      BadInput: there is no such file or run.
+      SamplesError: the file lacks columns, or holds too few samples for any trial.
+    """
+    path = Path(name)
+    if path.suffix == ".parquet" and path.is_file():
+        samples = pd.read_parquet(path)
+    elif path.suffix == ".csv" and path.is_file():
+        samples = pd.read_csv(path, keep_default_na=False, dtype=_TEXTS)
+    else:
+        samples = equal_samples(store.load(find_run(name)))
+    if "truth" in samples:  # those of a self-test
+        samples = samples[samples["truth"] == 1]
+    if lacking := sorted(_NEEDED - set(samples)):
+        raise SamplesError(f"{name} has no columns {', '.join(lacking)}")
+    most = samples.groupby(["block", "attempt", "round"])["arm"].nunique().ge(2)
+    if most.groupby(["block", "attempt"]).sum().max() < ROUNDS[0] or most.empty:
+        raise SamplesError(f"{name} has no {ROUNDS[0]} rounds of two equal arms")
+    return samples
+
+
+def equal_samples(run: store.Run) -> pd.DataFrame:
+    """Select a run's samples of arms that are equal: the twin, and all copies of the baseline.
+
+    Copies are implementations whose files have the same content.
+    """
+    cells = run.cells
+    known = [isinstance(sources, dict) for sources in cells["sources"]]
+    contents = {
+        (row["block"], row["implementation"]): sorted(row["sources"]["implementation"].values())
+        for row in cells[known].to_dict("records")
+    }
+    baselines = dict(zip(run.blocks["block"], run.blocks["baseline"], strict=True))
+
+    def is_equal(block: str, arm: str) -> bool:
+        first = baselines[block]
+        content = contents.get((block, arm))
+        return arm in (TWIN, first) or (content is not None and content == contents[block, first])
+
+    samples = run.samples
+    chosen = [is_equal(*key) for key in zip(samples["block"], samples["arm"], strict=True)]
+    return samples[chosen]
+
+
+def trials(
+    samples: pd.DataFrame, count: int = 200, seed: int = 0, seconds: Sequence[float] = SECONDS
+) -> pd.DataFrame:
+    """Run trials on parts of samples of arms whose true ratios are known.
+
+    Each part gives two trials: one of equal arms, and one in which each arm but the baseline is
+    slower: by one of SLOWDOWNS, with which its times are multiplied, or, with two arms, because it
+    was measured with extra work.
+
+    Args:
+      samples: a frame with the columns of bench.records.rows.SampleRow, and perhaps `load`, the
+        name of the background load, and `truth`, an arm's true ratio to the equal ones.
+      count: parts for each number of arms and each size of a block, divided among the blocks.
+      seed: equal seeds give equal trials.
+      seconds: measuring times of a pair.
+
+    Returns:
+      One row for each trial and arm but its baseline, with the columns
+        program, load: block, and background load; SEVERAL where processes had different ones.
+        slowed: SCALED or WORKING; of trials of equal arms, how they are slowed in the other trial.
+        arms: of the block, its baseline included.
+        size: `32 rounds`, or `5 s a pair`.
+        trial: its number.
+        truth: the true ratio.
+        used_s: seconds a pair until the engine would have stopped.
+        word: the verdict.
+        holds, whole_holds: whether the 95 % interval holds the truth: the one that is shown when
+          the engine stops, and the one from all rounds.
+        width, verdict_width: half-widths, as log ratios, of intervals from all rounds: that of
+          95 %, and that which the verdict rests on; infinite where there is none.
+    """
+    chance = np.random.default_rng(seed)
+    samples = pd.DataFrame({"load": "", "truth": 1.0, **samples})
+    blocks = list(samples.groupby("block", sort=False))
+    each = math.ceil(count / max(len(blocks), 1))
+    found = (
+        {"program": name, **row}
+        for name, own in blocks
+        for row in _of_block(own, each, chance, seconds)
+    )
+    return pd.DataFrame(
+        [{**row, "trial": number, **of} for number, row in enumerate(found) for of in row["each"]],
+        columns=COLUMNS,
+    )
+
+
+def _of_block(
+    samples: pd.DataFrame, count: int, chance: np.random.Generator, seconds: Sequence[float]
+) -> Iterator[dict[str, Any]]:
+    """Yield trials; `each` holds what differs between a trial's arms."""
+    rounds = Rounds.of(samples)
+    loads = samples.groupby("attempt", sort=False)["load"].first().to_numpy()
+    truths = samples.groupby("arm", sort=False)["truth"].first()
+    equal, slower = (truths.index[own].tolist() for own in (truths == 1, truths != 1))
+    pair_s = 2e-9 * float(samples[_SPANS].mean().sum())
+    every = np.arange(len(rounds.attempt))
+    kinds = [(number, SCALED) for number in ARMS if number <= len(equal)]
+    kinds += [(2, WORKING)] * bool(slower and len(equal) > 1)
+    for (number, slowed), _ in itertools.product(kinds, range(count)):
+        arms = chance.permutation(equal)[:number].tolist()
+        scales = dict(zip(arms, [1.0, *chance.choice(SLOWDOWNS, number - 1)], strict=True))
+        same = dict.fromkeys(arms, 1.0)
+        if slowed == WORKING:
+            scales = {arms[0]: 1.0, str(chance.choice(slower)): 1.0}
+        for rows, size in _parts(part(rounds, every, same | scales), pair_s, chance, seconds):
+            under = set(loads[rounds.attempt[rows]])
+            for factors in (same, scales):
+                found = replay(part(rounds, rows, factors), list(factors))
+                compared = list(factors.items())[1:]
+                yield {
+                    "load": next(iter(under)) if len(under) == 1 else SEVERAL,
+                    "slowed": slowed,
+                    "arms": number,
+                    "size": size,
+                    "used_s": found.rounds * pair_s,
+                    "each": [
+                        {"truth": truth, **found.judge(arm, truth)}
+                        for arm, factor in compared
+                        for truth in [float(factor * truths[arm])]
+                    ],
+                }
+
+
+def _parts(
+    rounds: Rounds, pair_s: float, chance: np.random.Generator, seconds: Sequence[float]
+) -> Iterator[tuple[NDArray[np.intp], str]]:
+    """Yield the indices of random stretches of complete rounds, and the name of their size."""
+    complete = np.flatnonzero(~np.isnan(rounds.throughput).any(axis=1))
+    processes = np.split(complete, np.flatnonzero(np.diff(rounds.attempt[complete])) + 1)
+    longest = max(map(len, processes))
+    sizes = [(count, f"{count} rounds") for count in ROUNDS]
+    sizes += [(round(each / pair_s), f"{each:g} s a pair") for each in seconds]
+    for count, size in sizes:
+        launches = max(1, math.ceil(count / max(longest, 1) - _TOLERANCE))
+        each = min(count // launches, longest)
+        enough = [process for process in processes if len(process) >= each > 0]
+        if launches <= len(enough):
+            drawn = sorted(chance.permutation(len(enough))[:launches].tolist())
+            starts = [int(chance.integers(len(enough[at]) - each + 1)) for at in drawn]
+            stretches = zip(drawn, starts, strict=True)
+            yield np.concatenate([enough[at][start:][:each] for at, start in stretches]), size

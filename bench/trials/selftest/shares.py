@@ -1,0 +1,164 @@
+"""How often a tool is right about programs whose true ratio is known, as figures and as a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from scipy.stats import binomtest
+
+from bench.present.columns import Column, Table
+from bench.records.statuses import MARGIN
+from bench.trials.selftest.selftest_settings import slowdown
+
+VERDICTS = (
+    "Shares with Wilson's 95 % interval.",
+    "Equal: blocks of equal arms in which any was called different.",
+    "Slower: arms that were called slower.",
+    "Slower, any wrong: blocks in which such an arm was called faster, or wrongly the same.",
+)
+INTERVALS = (
+    "How often the 95 % interval of two equal arms holds their ratio, 1.",
+    "As shown: the interval once the measurement stops, at a verdict or at the last round.",
+    "Half-widths are medians over intervals from all rounds.",
+)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How often something happened."""
+
+    count: int
+    of: int
+
+    @property
+    def value(self) -> float:
+        """The share; NaN without trials."""
+        return self.count / self.of if self.of else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's 95 % interval (J. of the American Statistical Association 22 (1927), 209)."""
+        if not self.of:
+            return math.nan, math.nan
+        ends = binomtest(self.count, self.of).proportion_ci(0.95, method="wilson")
+        return float(ends.low), float(ends.high)
+
+    def __str__(self) -> str:
+        """`3 of 288: 1.0 % (0.4 to 3.0 %)`."""
+        if not self.of:
+            return "no trials"
+        low, high = self.interval
+        share = f"{100 * self.value:.1f} % ({100 * low:.1f} to {100 * high:.1f} %)"
+        return f"{self.count} of {self.of}: {share}"
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How well one tool judged the programs of some trials."""
+
+    keys: dict[str, object]
+    """What the trials have in common, by column."""
+    alarms: Rate
+    """Blocks of equal arms in which any arm was called different."""
+    found: dict[str, Rate]
+    """Planted slowdowns, by name, that were called slower."""
+    wrong: Rate
+    """Blocks with planted slowdowns in which an arm was called faster, or the same although it is
+    slower by more than the margin."""
+    holds: Rate
+    """95 % intervals of equal arms, as shown when the engine stops, that held 1."""
+    whole_holds: Rate
+    """The same of intervals from all rounds, which no rule to stop affects."""
+    width: float
+    """Median half-width of the 95 % interval from all rounds, as a log ratio."""
+    verdict_width: float
+    """The same of the interval that verdicts rest on."""
+    used_s: float
+    """Median of the measuring time of a pair that was used, in seconds."""
+
+
+def shares(trials: pd.DataFrame, by: Sequence[str]) -> list[Shares]:
+    """Evaluate trials: rows as of `equal_arms.trials`, for each combination of columns `by`."""
+    if not len(trials):
+        return []
+    return [
+        _shares(dict(zip(by, (_plain(key) for key in keys), strict=True)), group)
+        for keys, group in trials.groupby(list(by), sort=False)
+    ]
+
+
+def _plain(key: object) -> object:
+    return key.item() if isinstance(key, np.generic) else key
+
+
+def _shares(keys: dict[str, object], trials: pd.DataFrame) -> Shares:
+    equal, word = trials["truth"] == 1, trials["word"]
+    missed = (word == "same") & (trials["truth"] > 1 + MARGIN)
+    wrong = (word == "faster") | (equal & (word == "slower")) | (~equal & missed)
+    blocks = pd.DataFrame({"equal": equal, "wrong": wrong}).groupby(trials["trial"])
+    all_equal, any_wrong = blocks["equal"].all(), blocks["wrong"].any()
+    planted = trials[~equal]
+    return Shares(
+        keys=keys,
+        alarms=_rate(any_wrong[all_equal]),
+        found={
+            slowdown(float(str(truth))): _rate(group["word"] == "slower")
+            for truth, group in planted.groupby("truth")
+        },
+        wrong=_rate(any_wrong[~all_equal]),
+        holds=_rate(trials["holds"][equal].dropna()),
+        whole_holds=_rate(trials["whole_holds"][equal].dropna()),
+        width=float(trials["width"].median()),
+        verdict_width=float(trials["verdict_width"].median()),
+        used_s=float(trials["used_s"].median()),
+    )
+
+
+def _rate(events: pd.Series[bool]) -> Rate:
+    return Rate(int(events.sum()), len(events))
+
+
+def verdicts(title: str, found: Sequence[Shares], keys: Mapping[str, str]) -> Table:
+    """Describe a table of right and wrong verdicts; `keys` are headings of what names a row."""
+    slowdowns = list(dict.fromkeys(name for each in found for name in each.found))
+    columns = [
+        *(Column(key, name, value=partial(_key, key)) for key, name in keys.items()),
+        Column("alarms", "Equal, any wrong", value=lambda s: _percent(s.alarms)),
+        *(Column(name, name, value=partial(_found, name), optional=True) for name in slowdowns),
+        Column("wrong", "Slower, any wrong", value=lambda s: _percent(s.wrong)),
+        Column("used_s", "Seconds used", value=lambda s: f"{s.used_s:.2f}"),
+    ]
+    return Table(title, columns, found, VERDICTS)
+
+
+def intervals(title: str, found: Sequence[Shares], keys: Mapping[str, str]) -> Table:
+    """Describe a table of the intervals of equal arms; `keys` as in `verdicts`."""
+    columns = [
+        *(Column(key, name, value=partial(_key, key)) for key, name in keys.items()),
+        Column("holds", "As shown, holds 1", value=lambda s: _percent(s.holds)),
+        Column("whole_holds", "From all rounds", value=lambda s: _percent(s.whole_holds)),
+        Column("width", "Half-width", format="percent"),
+        Column("verdict_width", "Verdict's half-width", format="percent"),
+    ]
+    return Table(title, columns, [each for each in found if each.holds.of], INTERVALS)
+
+
+def _key(key: str, row: Shares) -> object:
+    return row.keys[key]
+
+
+def _found(name: str, row: Shares) -> str | None:
+    return _percent(row.found.get(name))
+
+
+def _percent(share: Rate | None) -> str | None:
+    """`1.4 % (0.6 to 3.5)`; None without trials."""
+    if share is None or not share.of:
+        return None
+    low, high = share.interval
+    return f"{100 * share.value:.1f} % ({100 * low:.1f} to {100 * high:.1f})"

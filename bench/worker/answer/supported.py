@@ -1,0 +1,54 @@
+"""Prints as JSON why implementations cannot run cells, without computing anything.
+
+Only `why_unsupported` is called. A cell about which nothing can be said here is left to a worker.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TextIO, cast
+
+from bench.contract import Implementation
+from bench.records.cells import Block
+from bench.records.messages import SupportAnswer, SupportRequest
+from bench.worker import event_stream
+from bench.worker.file_loader import implementation_files, load
+from bench.worker.meshes import make_mesh
+from bench.worker.problems import load_workload, make_problem
+from bench.worker.prove.failures import WrongStepError, why_unsupported
+
+
+def answer(request: SupportRequest) -> SupportAnswer:
+    """Ask every implementation about every block."""
+    files = implementation_files(request["implementation_paths"])
+    found = SupportAnswer(unsupported={}, faults=[])
+    for text in request["blocks"]:
+        block = Block.of(text)
+        try:
+            workload = load_workload(block, request["workload_paths"])
+            problem = make_problem(workload, block, block.options.precision)
+            mesh = make_mesh(block.mesh)
+        except Exception:  # noqa: BLE001, S112 - the block's worker will say what is wrong
+            continue
+        own = found["unsupported"][block.name] = {}
+        for name in request["implementations"]:
+            try:
+                own[name] = why_unsupported(
+                    cast("Implementation", load(files[name])), problem, mesh
+                )
+            except WrongStepError as error:
+                found["faults"].append(f"implementation {name} ({files[name]}): {error}")
+            except BaseException:  # noqa: BLE001, S112 - a user's file may raise anything
+                continue
+    found["faults"] = list(dict.fromkeys(found["faults"]))
+    return found
+
+
+def main(stdout: TextIO) -> None:
+    """Answer the request on stdin."""
+    print(json.dumps(answer(cast("SupportRequest", json.load(sys.stdin)))), file=stdout)
+
+
+if __name__ == "__main__":
+    event_stream.run(main)

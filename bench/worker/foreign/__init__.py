@@ -1,0 +1,1 @@
+"""Foreign arms: implementations that live in processes of their own, in any framework."""

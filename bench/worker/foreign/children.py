@@ -1,0 +1,234 @@
+"""The processes of a foreign arm, and the channel to them.
+
+Each process reads requests from stdin and writes answers to stdout, both lines of JSON. Arrays are
+in files in the format of safetensors, in shared memory where the system has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, cast
+
+import psutil
+
+from bench.contract.foreign import read_arrays, write_arrays
+from bench.records.paths import CHECKOUT, ROOT
+from bench.records.printable import readable
+from bench.worker.prove.failures import ChildError, UnsupportedError
+
+Arrays = dict[str, Any]
+Answers = list[dict[str, Any]]
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - files in it have names of their own
+LONGEST_ANSWER = 1 << 16
+"""Bytes without a line's end after which a child is not taken to be answering."""
+LEAVE_S = 2.0
+"""Seconds that a child has to end once its stdin is closed."""
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@contextlib.contextmanager
+def shared_folder() -> Iterator[Path]:
+    """A folder for the files of one request, in shared memory if there is any.
+
+    It does not outlive the request: a worker ends without cleaning up.
+    """
+    folder = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="lockstep-", dir=folder) as path:
+        yield Path(path)
+
+
+class Children:
+    """The processes of one foreign arm: one, or one for each device.
+
+    Args:
+      command: of each process; the launcher's variables RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR
+        and MASTER_PORT tell them apart, as torchrun's do.
+      processes: their number.
+      threads: of each process.
+    """
+
+    def __init__(self, command: Sequence[str], processes: int, threads: int) -> None:
+        self.threads = threads
+        self.closed = False
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        path = filter(None, [str(ROOT) if CHECKOUT else "", os.environ.get("PYTHONPATH")])
+        common = dict.fromkeys(THREAD_VARIABLES, str(threads))
+        common["PYTHONPATH"] = os.pathsep.join(path)
+        common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(processes)}
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._tails: list[deque[str]] = []
+        self._readers: list[threading.Thread] = []
+        for rank in range(processes):
+            process = subprocess.Popen(  # noqa: S603 - the implementation's own command
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                start_new_session=True,
+            )
+            if processes > 1 and hasattr(os, "SCHED_BATCH"):
+                # Else each would preempt the others whenever part of a message wakes it.
+                os.sched_setscheduler(process.pid, os.SCHED_BATCH, os.sched_param(0))
+            self._processes.append(process)
+            self._tails.append(deque(maxlen=5))
+            reader = threading.Thread(target=self._read_stderr, args=(rank,), daemon=True)
+            reader.start()
+            self._readers.append(reader)
+        self._counted = [psutil.Process(process.pid) for process in self._processes]
+
+    def __len__(self) -> int:
+        return len(self._processes)
+
+    def ask(self, ask: str, arrays: Arrays | None = None, **more: Any) -> Answers:
+        """Send a request to all processes, and return their answers by rank.
+
+        Args:
+          ask: what is asked for.
+          arrays: are sent along.
+          more: further keys of the request.
+
+        Raises:
+          UnsupportedError: the implementation needs a package that is not installed.
+          ChildError: a child died, raised, or answered something else.
+        """
+        with shared_folder() if arrays is not None else contextlib.nullcontext() as folder:
+            if folder is not None and arrays is not None:
+                more["arrays"] = str(folder / "arrays")
+                write_arrays(more["arrays"], arrays)
+            return self._answers([{"ask": ask, **more}] * len(self))
+
+    def params(self) -> list[Arrays]:
+        """Ask all processes for the parameters, each into a file of its own.
+
+        Raises:
+          ChildError: as `ask` does, or what they wrote cannot be read.
+        """
+        with shared_folder() as folder:
+            paths = [str(folder / f"{rank}") for rank in range(len(self))]
+            self._answers([{"ask": "params", "arrays": path} for path in paths])
+            try:
+                return [read_arrays(path) for path in paths]
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise ChildError(f"its file of parameters cannot be read: {error}") from error
+
+    def _answers(self, requests: list[dict[str, Any]]) -> Answers:
+        """Send each process its request, and read the answers; if one fails, end them all."""
+        ask = requests[0]["ask"]
+        try:
+            texts = self._exchanged(ask, [json.dumps(one).encode() + b"\n" for one in requests])
+            return [_parsed(ask, text) for text in texts]
+        except BaseException:
+            self.close()
+            raise
+
+    def _exchanged(self, ask: str, lines: list[bytes]) -> list[bytes]:
+        with selectors.DefaultSelector() as selector:
+            for rank, process in enumerate(self._processes):
+                with contextlib.suppress(OSError):  # a process that has ended closes its stdout too
+                    stdin = cast("IO[bytes]", process.stdin)
+                    stdin.write(lines[rank])
+                    stdin.flush()
+                selector.register(cast("IO[bytes]", process.stdout), selectors.EVENT_READ, rank)
+            texts = [b""] * len(self)
+            while selector.get_map():
+                for key, _ in selector.select():
+                    rank = key.data
+                    texts[rank] += (more := os.read(key.fd, LONGEST_ANSWER))
+                    if not more:
+                        raise ChildError(self._ending(rank, ask))
+                    if texts[rank].endswith(b"\n") or len(texts[rank]) > LONGEST_ANSWER:
+                        selector.unregister(key.fileobj)
+        return texts
+
+    def _ending(self, rank: int, ask: str) -> str:
+        """Say how a process ended that has closed its stdout."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._processes[rank].wait(LEAVE_S)
+        code = self._processes[rank].returncode
+        how = "closed its output" if code is None else f"ended with exit code {code}"
+        if code is not None and code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
+        which = f"process {rank} of {len(self)}" if len(self) > 1 else "its process"
+        last = "; its last line: ".join(
+            [f"{which} {how} when asked for {ask!r}", *self._tails[rank]][-2:]
+        )
+        return readable(last)
+
+    def _read_stderr(self, rank: int) -> None:
+        stderr = cast("IO[bytes]", self._processes[rank].stderr)
+        with contextlib.suppress(OSError, ValueError), stderr:
+            for line in iter(lambda: stderr.readline(LONGEST_ANSWER), b""):
+                text = line.decode(errors="replace")
+                if text.strip():
+                    self._tails[rank].append(text.strip())
+                sys.stderr.write(text)
+
+    def count(self) -> None:
+        """Find the processes whose CPU time counts: what the children have started by now too."""
+        with contextlib.suppress(psutil.Error):
+            own = [psutil.Process(process.pid) for process in self._processes]
+            self._counted = [*own, *(one for each in own for one in each.children(recursive=True))]
+
+    def cpu_s(self) -> float:
+        """CPU time that they have used so far, in ticks of 10 ms."""
+        total = 0.0
+        for process in self._counted:
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                total += times.user + times.system
+        return total
+
+    def close(self) -> None:
+        """End the processes with all of their groups, once."""
+        if self.closed:
+            return
+        self.closed = True
+        for process in self._processes:
+            with contextlib.suppress(OSError):
+                cast("IO[bytes]", process.stdin).close()
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(LEAVE_S)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            cast("IO[bytes]", process.stdout).close()
+        for thread in self._readers:
+            thread.join(LEAVE_S)
+
+
+def _parsed(ask: str, text: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(text)
+        if not isinstance(answer, dict):
+            raise TypeError  # noqa: TRY301 - treated like other text
+    except (ValueError, TypeError):
+        said = readable(text.decode(errors="replace").partition("\n")[0][:60])
+        raise ChildError(
+            f"its process writes {said!r} to the channel, where the answer to {ask!r} belongs"
+        ) from None
+    if "missing" in answer:
+        raise UnsupportedError(f"it needs the package {answer['missing']}, which is not installed")
+    if "error" in answer:
+        error = readable(str(answer["error"]))
+        if "OutOfMemory" in error or "MemoryError" in error:
+            raise MemoryError(error)
+        raise ChildError(f"its process raised {error}")
+    return answer

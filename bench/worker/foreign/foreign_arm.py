@@ -1,0 +1,138 @@
+"""A foreign implementation as an arm of the rounds, whose children time their own spans."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.records.numbers import percent
+from bench.worker.foreign.children import Children
+from bench.worker.prove.failures import WrongStepError
+from bench.worker.time.clock import Arm
+
+ASKED = 40
+"""Empty requests whose answers tell what asking costs."""
+
+LIE_SHARE = 0.25
+SPANS = 16
+MOST = 13
+"""A child lies if, of its last SPANS spans, MOST are shorter than by the worker's clock by more
+than this share and what an empty request costs just after. On a busy host the worker wakes up late,
+but after either alike: for an honest child, it is the toss of a coin which takes longer."""
+
+IDLE_SHARE = 0.05
+"""Share of a core that a child's threads may use on average while other arms are timed."""
+
+SPARE_CORES = 0.5
+"""Cores beyond one for each thread that a child may use: for a thread that launches work, as the
+worker has one, and for the grain of the system's counters."""
+
+MEASURED_S = 1.0
+"""Seconds below which shares of a core say nothing, because CPU time is counted in ticks."""
+
+
+class Loss(float):
+    """A loss on the host, in place of one that lies on the devices."""
+
+    def is_deleted(self) -> bool:
+        """Whether its memory was donated."""
+        return False
+
+
+def the_same(answers: list[Any], what: str) -> Any:
+    """The answer that all processes must give.
+
+    Raises:
+      WrongStepError: they differ.
+    """
+    for rank, answer in enumerate(answers):
+        if repr(answer) != repr(answers[0]):  # NaN is the same as NaN
+            raise WrongStepError(
+                f"replicas drift: {what} is not the same in process 0 and process {rank}"
+            )
+    return answers[0]
+
+
+@dataclass
+class ForeignArm(Arm):
+    """An arm that lives in processes of its own.
+
+    A span takes as long as its slowest child says, and never less than the worker's own clock says
+    without the cost of asking.
+    """
+
+    children: Children = field(kw_only=True)
+    cores: int = field(kw_only=True)
+    """Cores that are its share."""
+    asking_ns: int = 0
+    """What asking costs: the median of empty requests."""
+    _short: deque[bool] = field(default_factory=lambda: deque(maxlen=SPANS))
+    """Whether each of the last spans was shorter than it took by the worker's clock."""
+    _busy: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    """Seconds of all spans, and CPU seconds of the children in them."""
+    _idle: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    """The same between spans."""
+    _last: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        self.children.count()
+        self.asking_ns = int(statistics.median(self._asked(0)[0] for _ in range(ASKED)))
+
+    def _asked(self, steps: int, *, wait_each: bool = False) -> tuple[int, list[dict[str, Any]]]:
+        """Nanoseconds by the worker's clock, and the answers."""
+        began = time.perf_counter_ns()
+        answers = self.children.ask("run", steps=steps, wait_each=wait_each)
+        return time.perf_counter_ns() - began, answers
+
+    def run(self, steps: int, *, wait_each: bool = False) -> int:
+        """Let the children take steps and wait for their devices.
+
+        Returns:
+          Nanoseconds.
+        """
+        self._note(self._idle)
+        took, answers = self._asked(steps, wait_each=wait_each)
+        self._note(self._busy)
+        told = max(int(answer["ns"]) for answer in answers)
+        empty, _ = self._asked(0)
+        self._short.append(took - told > empty + self.asking_ns + LIE_SHARE * took)
+        self.steps += steps
+        loss: Any = Loss(the_same([answer["loss"] for answer in answers], "the loss"))
+        self.losses.append((self.steps, loss))
+        return min(took, max(told, took - self.asking_ns))
+
+    def _note(self, total: list[float]) -> None:
+        """Add the time since the last call, and the CPU time of the children, to a total."""
+        now = (time.monotonic(), self.children.cpu_s())
+        if self._last is not None:
+            total[:] = [sum(pair) for pair in zip(total, now, strict=True)]
+            total[:] = [a - b for a, b in zip(total, self._last, strict=True)]
+        self._last = now
+
+    def children_cpu_s(self) -> float:
+        """CPU seconds that its children have used so far."""
+        return self.children.cpu_s()
+
+    def why_untrusted(self) -> str:
+        """Say what its processes did against the rules of the rounds; empty if nothing."""
+        busy_s, busy_cpu_s = self._busy
+        idle_s, idle_cpu_s = self._idle
+        if sum(self._short) >= MOST:
+            return (
+                "its process reports spans that are shorter than they took by the worker's clock, "
+                f"without the {self.asking_ns / 1e3:.0f} us that asking costs"
+            )
+        if idle_s > MEASURED_S and idle_cpu_s > IDLE_SHARE * idle_s:
+            return (
+                f"its threads used {percent(idle_cpu_s / idle_s)} of a core while other arms were "
+                "timed"
+            )
+        if busy_s > MEASURED_S and busy_cpu_s > (self.cores + SPARE_CORES) * busy_s:
+            return (
+                f"it used {busy_cpu_s / busy_s:.1f} cores, and its share is {self.cores}: one for "
+                "each device"
+            )
+        return ""

@@ -1,0 +1,235 @@
+"""A foreign implementation's file as a module of the contract: its step runs in other processes.
+
+The file is never imported here: it needs a framework, and threads, that the worker does without.
+Its constant FOREIGN, a literal, says that it is foreign and how its processes are started.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypedDict, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+import bench.contract.foreign
+from bench.contract import Batch, Params, Problem, TrainStep
+from bench.contract.logical_axes import path_of
+from bench.records.foreign_rows import ForeignArms
+from bench.records.rows import CellRow, CompileTimes
+from bench.worker.foreign.children import Children
+from bench.worker.foreign.foreign_arm import ForeignArm, the_same
+from bench.worker.prove.failures import UnsupportedError, WrongStepError
+
+
+class Traits(TypedDict, total=False):
+    """What FOREIGN says of a file."""
+
+    packages: list[str]
+    """Packages whose versions the report shows."""
+    per_device: bool
+    """Whether there is a process for each device; else one has all."""
+    float64: bool
+    """False if the framework has none: then nothing is proved in it, only in the timed dtypes."""
+    command: list[str]
+    """How each process is started, in the file's folder; absent for Python files of the helper."""
+
+
+def traits_of(path: Path) -> Traits | None:
+    """Read FOREIGN from a file without importing it; None if the file has none.
+
+    Raises:
+      ValueError: it is not a literal dict of the known keys.
+    """
+    try:
+        text = path.read_bytes()
+        nodes = ast.parse(text).body if b"FOREIGN" in text else []
+    except (OSError, SyntaxError, ValueError):  # importing the file will report that
+        return None
+    for node in nodes:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FOREIGN":
+            found = ast.literal_eval(node.value)
+            if not isinstance(found, dict) or found.keys() - Traits.__annotations__:
+                raise ValueError(
+                    f"FOREIGN is {found!r}; it must be a dict with the keys "
+                    f"{', '.join(Traits.__annotations__)}"
+                )
+            return Traits(**found)
+    return None
+
+
+@cache
+def foreign_module(path: Path) -> ModuleType | None:
+    """Make the module of a foreign file, with `why_unsupported`, `build` and `close`.
+
+    Returns:
+      None if the file is not foreign.
+
+    Raises:
+      ValueError: FOREIGN is no literal of `Traits`.
+    """
+    if (traits := traits_of(path)) is None:
+        return None
+    module: Any = ModuleType(path.stem, ast.get_docstring(ast.parse(path.read_bytes())))
+    proxy = _Proxy(path, traits)
+    module.__file__ = str(path)
+    module.FOREIGN = traits
+    module.why_unsupported = proxy.why_unsupported
+    module.build = proxy.build
+    module.close = proxy.close
+    return cast("ModuleType", module)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForeignStep(TrainStep):
+    """A step whose state lies in other processes; here, it is the number of steps taken."""
+
+    children: Children
+    cores: int
+    spans: list[int]
+    """Nanoseconds of the steps so far that were taken one by one."""
+    versions: dict[str, str]
+    traits: Traits
+    figures: CellRow
+    """What an arm with another jax tells of its programs; empty of other frameworks."""
+    claim: Callable[[], None]
+
+    def arm(self, name: str, state: int, batch: Any) -> ForeignArm:
+        """Make the arm of the rounds, which keeps the processes."""
+        self.claim()
+        return ForeignArm(name, self.step, state, batch, children=self.children, cores=self.cores)
+
+    def compile_times(self) -> CompileTimes:
+        """By how much the first step took longer than others, whatever it did."""
+        extra_s = (self.spans[0] - min(self.spans)) / 1e9
+        return CompileTimes(trace_s=0.0, lower_s=0.0, compile_s=extra_s, cache_hits=0)
+
+    def described(self, arm: ForeignArm) -> ForeignArms:
+        """Describe what differs from the other arms, for the cell's row."""
+        return ForeignArms(
+            versions=self.versions,
+            processes=len(self.children),
+            threads=self.children.threads,
+            float64=self.traits.get("float64", True),
+            asking_ns=arm.asking_ns,
+        )
+
+
+@dataclass
+class _Proxy:
+    path: Path
+    traits: Traits
+    spare: Children | None = None
+    """Processes that hold no arm: a step that is built takes the place of the last one there."""
+
+    def close(self) -> None:
+        """End the processes that hold no arm."""
+        if self.spare is not None:
+            self.spare.close()
+
+    def give_away(self) -> None:
+        """Keep the processes from what is built next, because from now on they hold an arm."""
+        self.spare = None
+
+    def children(self, mesh: Mesh) -> Children:
+        """The processes that hold no arm, as many as this mesh needs."""
+        processes = mesh.size if self.traits.get("per_device") else 1
+        threads = mesh.size // processes
+        if self.spare and (len(self.spare), self.spare.threads) != (processes, threads):
+            self.spare.close()
+        if self.spare is None or self.spare.closed:
+            helper = [sys.executable, bench.contract.foreign.__file__, str(self.path)]
+            command = [*helper, *self.traits.get("packages", [])]
+            self.spare = Children(self.traits.get("command", command), processes, threads)
+        return self.spare
+
+    def why_unsupported(self, problem: Problem, mesh: Mesh) -> str | None:
+        """Ask the first process."""
+        if mesh.is_multi_process:
+            return "its processes are started by one worker, and the mesh belongs to several"
+        if "model" not in problem.outline and "command" not in self.traits:
+            return "the workload has no outline for other frameworks"
+        # Processes for another mesh can tell as well.
+        asked = self.spare if self.spare and not self.spare.closed else self.children(mesh)
+        try:
+            answers = asked.ask("why_unsupported", problem=_described(problem, mesh))
+        except UnsupportedError as error:
+            return str(error)
+        reason: str | None = the_same([answer["reason"] for answer in answers], "the reason")
+        return reason
+
+    def build(self, problem: Problem, mesh: Mesh) -> ForeignStep:
+        """Build the step in the processes that hold no arm."""
+        start = problem.draw()
+        leaves = jax.tree_util.tree_leaves_with_path(start)
+        named = {path_of(path): np.asarray(leaf) for path, leaf in leaves}
+        children = self.children(mesh)
+        answers = children.ask("build", named, problem=_described(problem, mesh))
+        spans: list[int] = []
+
+        def place(batch: Batch) -> int:
+            arrays = {str(number): leaf for number, leaf in enumerate(jax.tree.leaves(batch))}
+            children.ask("place", arrays)
+            return 0
+
+        def step(state: int, _batch: int) -> tuple[int, jax.Array]:
+            answers = children.ask("run", steps=1, wait_each=False)
+            spans.append(max(answer["ns"] for answer in answers))
+            return state + 1, jnp.asarray(the_same([a["loss"] for a in answers], "the loss"))
+
+        return ForeignStep(
+            state=0,
+            place=place,
+            step=step,
+            params=lambda _: _as_tree(start, children.params()),
+            children=children,
+            cores=mesh.size,
+            spans=spans,
+            versions=answers[0]["versions"],
+            traits=self.traits,
+            figures=answers[0].get("figures", {}),
+            claim=self.give_away,
+        )
+
+
+def _described(problem: Problem, mesh: Mesh) -> dict[str, Any]:
+    """What a child is told about a problem, as JSON."""
+    return {
+        **problem.outline,
+        "batch_size": problem.batch_size,
+        "microbatches": problem.microbatches,
+        "mesh": dict(mesh.shape),
+        "platform": mesh.devices.flat[0].platform,
+        "timed": not jax.config.read("jax_disable_most_optimizations"),
+    }
+
+
+def _as_tree(start: Params, processes: list[dict[str, np.ndarray]]) -> Params:
+    """Arrange the parameters of the first process like those at the start.
+
+    Raises:
+      WrongStepError: their names or shapes are others, or processes disagree.
+    """
+    shapes = {path_of(p): leaf.shape for p, leaf in jax.tree_util.tree_leaves_with_path(start)}
+    for rank, own in enumerate(processes):
+        found = {name: array.shape for name, array in own.items()}
+        if differing := sorted({name for name, _ in shapes.items() ^ found.items()}):
+            raise WrongStepError(
+                "the parameters differ from the model's in names or shapes: " + ", ".join(differing)
+            )
+        for name, array in own.items():
+            if array.tobytes() != processes[0][name].tobytes():
+                raise WrongStepError(
+                    f"replicas drift: {name} is not the same in process 0 and process {rank}"
+                )
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: jnp.asarray(processes[0][path_of(path)]), start
+    )

@@ -1,0 +1,123 @@
+"""`python -m bench.worker.foreign.jax_child FILE`: a JAX implementation as a foreign arm.
+
+It answers the protocol of docs/foreign.md, so that the FILE runs with the jax of another Python, or
+apart from the other arms: `FOREIGN = {"command": [PYTHON, "-m", ..., FILE]}`. The workload is not
+outlined but imported, as a worker does.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from bench.contract import Implementation, Problem, Workload
+from bench.contract.foreign import serve
+from bench.contract.logical_axes import path_of
+from bench.records.cells import Block
+from bench.records.step_programs import StepProgram, packed
+from bench.worker.file_loader import load
+from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_problem
+from bench.worker.prove.trajectory import build_step, state_and_loss
+from bench.worker.read.first_call import FirstCall
+from bench.worker.read.program_memory import largest_program
+from bench.worker.read.programs import communication, compilers_cost
+from bench.worker.read.step_program import operations
+
+PACKAGES = ["jax", "jaxlib", "flax", "optax"]
+
+
+class JaxStep:
+    """The contract's step as bench.contract.foreign calls it.
+
+    Args:
+      implementation: of the contract.
+      asked: the problem as a child is told about it, with `params` by path.
+    """
+
+    def __init__(self, implementation: Implementation, asked: Any) -> None:
+        problem = problem_of(asked)
+        params, structure = jax.tree_util.tree_flatten_with_path(problem.draw())
+        start = jax.tree.unflatten(structure, [asked.params[path_of(p)] for p, _ in params])
+        problem, mesh = replace(problem, start=start), mesh_of(asked)
+        self.about = {"figures": figures(implementation, problem, mesh)} if asked.timed else {}
+        built = build_step(implementation, problem, mesh)
+        self.built, self.state, self.loss = built, built.state, None
+        self.batch = jax.tree.structure(problem.batch(0))
+
+    def place(self, arrays: list[np.ndarray]) -> Any:
+        """Place a batch's leaves."""
+        return self.built.place(jax.tree.unflatten(self.batch, arrays))
+
+    def step(self, batch: Any) -> Any:
+        """Take a step without waiting for it."""
+        self.state, self.loss = state_and_loss(self.built.step(self.state, batch))
+        return self.loss
+
+    def wait(self) -> None:
+        """Wait for the loss and the state."""
+        jax.block_until_ready((self.loss, self.state))
+
+    def params(self) -> dict[str, np.ndarray]:
+        """The parameters by path."""
+        params = jax.tree_util.tree_leaves_with_path(self.built.params(self.state))
+        return {path_of(path): np.asarray(leaf) for path, leaf in params}
+
+
+def figures(implementation: Implementation, problem: Problem, mesh: Mesh) -> dict[str, Any]:
+    """Compile a step that nobody else runs, and return what its programs say, for a cell's row."""
+    built = build_step(implementation, problem, mesh)
+    first_call = FirstCall(built.step)
+    jax.block_until_ready(first_call(built.state, built.place(problem.batch(0))))
+    programs = first_call.programs
+    packed_ = packed(operations(programs))
+    return {
+        "compile": first_call.compile,
+        "memory": largest_program(programs),
+        "communication": communication(programs, mesh),
+        "cost": compilers_cost(programs),
+        "program": StepProgram(fingerprint="", dispatch="", host_calls=0, operations=packed_),
+    }
+
+
+def problem_of(asked: Any) -> Problem:
+    """Make the problem again; in float64 for a proof, and under plain SGD if that is asked for."""
+    block = Block.of(asked.cell)
+    exact = asked.compute == "float64"
+    jax.config.update("jax_enable_x64", exact)
+    # As the worker does for programs that nobody times.
+    jax.config.update("jax_disable_most_optimizations", not asked.timed)
+    workload = cast("Workload", load(Path(asked.cell["workload_file"])))
+    problem = make_problem(workload, block, "fp64" if exact else block.options.precision)
+    rule = getattr(asked, "optimizer", {})
+    if rule.get("name") == "sgd" and "clip_norm" not in rule:
+        return replace(problem, optimizer=optax.sgd(rule["learning_rate"]))
+    return problem
+
+
+def mesh_of(asked: Any) -> Any:
+    """The mesh, of this process's devices."""
+    return make_mesh(Block.of(asked.cell).mesh)
+
+
+def adapted(path: Path) -> Any:
+    """The implementation as a module whose step runs by itself."""
+    implementation = cast("Implementation", load(path))
+    return SimpleNamespace(
+        why_unsupported=lambda asked: implementation.why_unsupported(
+            problem_of(asked), mesh_of(asked)
+        ),
+        build=lambda asked: JaxStep(implementation, asked),
+    )
+
+
+if __name__ == "__main__":
+    serve(lambda: adapted(Path(sys.argv[1]).resolve()), PACKAGES)

@@ -1,0 +1,56 @@
+"""Arithmetic of the proof: float64, and programs that compile quickly because nobody times them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bench.worker.read.compilation import remembered_programs
+
+
+@contextmanager
+def cheap_programs(programs: Path) -> Iterator[None]:
+    """Compile cheaply: nothing that runs here is ever timed."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        with remembered_programs(programs):
+            yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", before)
+
+
+@contextmanager
+def exact_arithmetic(programs: Path) -> Iterator[None]:
+    """Compute in float64, and compile cheaply."""
+    with jax.enable_x64(True), cheap_programs(programs):
+        yield
+
+
+def widened(tree: Any) -> Any:
+    """Convert the floats of a tree to float64 on the host; integers stay as they are."""
+
+    def widen(leaf: Any) -> np.ndarray:
+        array = np.asarray(leaf)
+        return array.astype(np.float64) if jnp.issubdtype(array.dtype, jnp.floating) else array
+
+    return jax.tree.map(widen, tree)
+
+
+def rounding(precision: str, platform: str) -> float:
+    """2^-bits, with the bits of the shortest significand on the way from batch to update.
+
+    On GPUs and TPUs, JAX's default for float32 matrix products is TensorFloat-32 (10 bits) and
+    bfloat16 (7 bits), unless `jax_default_matmul_precision` asks for more.
+    """
+    bits = {"fp64": 52, "fp32": 23, "fp16": 10, "bf16": 7}[precision]
+    config: Any = jax.config  # its flags are not in its stubs in every version
+    if precision == "fp32" and config.jax_default_matmul_precision in (None, "default"):
+        bits = {"gpu": 10, "tpu": 7}.get(platform, bits)
+    return float(2.0**-bits)

@@ -1,0 +1,114 @@
+"""Parameters and optimizer state that an implementation's state holds, in the problem's layout."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from bench.contract import Params, Problem, TrainStep
+from bench.worker import process_exchange
+
+
+class Held(NamedTuple):
+    """What a state holds, copied to the host, where no later donation can delete it."""
+
+    params: Params
+    opt_state: Any
+    """As the problem's optimizer gives it; None if it could not be found."""
+
+
+class StateReader:
+    """Reads states of one step.
+
+    The parameters are those that `held` or `params` returns. The optimizer's state is the run of
+    the state's leaves that has the shapes and dtypes of what the optimizer gives for parameters
+    that lie so. Moments are brought into the problem's layout as parameters are: `params` is asked
+    for those of a state that holds the moments in place of its parameters.
+
+    Args:
+      train_step: whose states are read.
+      problem: what it computes.
+      state: one of its states.
+    """
+
+    def __init__(self, train_step: TrainStep, problem: Problem, state: Any) -> None:
+        self._params = train_step.params
+        leaves = jax.tree.leaves(state)
+        places = {id(leaf): number for number, leaf in enumerate(leaves)}
+        held = jax.tree.leaves((getattr(train_step, "held", None) or train_step.params)(state))
+        self._held = sorted({places[id(leaf)] for leaf in held if id(leaf) in places})
+        """Places of the parameters among the state's leaves, in the order of the state."""
+        self._optimizer: tuple[int, Any] | None = None
+        """Place of the first leaf of the optimizer's state, and its tree over the list of held
+        parameters."""
+        if len(self._held) < len(held):  # params are computed
+            return
+        shapes = jax.eval_shape(problem.optimizer.init, [leaves[place] for place in self._held])
+        wanted = [_kind(leaf) for leaf in jax.tree.leaves(shapes)]
+        kinds = [_kind(leaf) for leaf in leaves]
+        for place in range(len(leaves) - len(wanted) + 1):
+            span = range(place, place + len(wanted))
+            found = kinds[place : span.stop]
+            if all(map(_alike, found, wanted)) and not set(self._held) & set(span):
+                self._optimizer = place, jax.tree.structure(shapes)
+                return
+
+    @property
+    def whole(self) -> bool:
+        """Whether the optimizer's state is found."""
+        return self._optimizer is not None
+
+    def read(self, state: Any) -> Held:
+        """Copy parameters and the optimizer's state to the host; a collective if they are divided.
+
+        Raises:
+          Exception: whatever `params` raises.
+        """
+        params = on_host(self._params(state))
+        if self._optimizer is None:
+            return Held(params, None)
+        leaves, tree = jax.tree.flatten(state)
+        place, optimizers = self._optimizer
+        held = jax.tree.unflatten(optimizers, leaves[place : place + optimizers.num_leaves])
+
+        def is_moment(part: Any) -> bool:
+            return isinstance(part, list) and len(part) == len(self._held)
+
+        def in_layout(part: Any) -> Any:
+            if not is_moment(part):
+                return on_host(part).ravel()[0]
+            replaced = list(leaves)
+            for number, leaf in zip(self._held, part, strict=True):
+                replaced[number] = leaf
+            return on_host(self._params(jax.tree.unflatten(tree, replaced)))
+
+        return Held(params, jax.tree.map(in_layout, held, is_leaf=is_moment))
+
+
+Kind = tuple[tuple[int, ...], Any]
+"""Shape and dtype of a leaf."""
+
+
+def _kind(leaf: Any) -> Kind:
+    return tuple(getattr(leaf, "shape", ())), getattr(leaf, "dtype", type(leaf))
+
+
+def _alike(found: Kind, wanted: Kind) -> bool:
+    """Whether a leaf may be the wanted one. A counter may be stacked, one copy a device."""
+    return found == wanted or (found[1] == wanted[1] and not wanted[0] and len(found[0]) == 1)
+
+
+def on_host(tree: Any) -> Any:
+    """Copy arrays to the host."""
+    return jax.tree.map(lambda leaf: np.array(process_exchange.to_host(leaf)), tree)
+
+
+def counters(opt_state: Any) -> list[int]:
+    """Number of updates that an optimizer's state has seen, by each of its counters."""
+    return [
+        int(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(opt_state)
+        if getattr(path[-1], "name", "") == "count" and np.ndim(leaf) == 0
+    ]

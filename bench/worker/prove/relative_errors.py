@@ -1,0 +1,48 @@
+"""Distances of losses and updates, relative to their size."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bench.worker.prove.failures import WrongStepError
+from bench.worker.prove.trajectory import Flat
+
+
+def update_errors(ours: Flat, theirs: Flat, start: Flat, mask: Flat | None) -> dict[str, float]:
+    """Each parameter's update error, relative to the size of the whole update.
+
+    The root mean square, over a parameter's elements, of the difference of the two updates, divided
+    by the root mean square of their update over all parameters. One denominator for all keeps a
+    parameter whose gradient is mathematically zero (a key's bias, which softmax ignores) from being
+    compared with its own rounding.
+
+    Args:
+      ours: parameters after the steps of the implementation.
+      theirs: parameters after the steps of the reference.
+      start: parameters before them.
+      mask: bool per element, whether to compare it; all if None.
+
+    Raises:
+      WrongStepError: the parameters are not the model's, by name or by shape.
+    """
+    shapes = [{path: leaf.shape for path, leaf in flat.items()} for flat in (ours, theirs)]
+    if shapes[0] != shapes[1]:
+        differing = sorted({path for path, _ in shapes[0].items() ^ shapes[1].items()})
+        raise WrongStepError(
+            "the parameters differ from the model's in names or shapes: " + ", ".join(differing)
+        )
+    scale = rms(np.concatenate([(theirs[path] - start[path]).ravel() for path in theirs])) or 1.0
+    return {
+        path: rms((leaf - theirs[path])[mask[path]] if mask else leaf - theirs[path]) / scale
+        for path, leaf in ours.items()
+    }
+
+
+def rms(values: np.ndarray) -> float:
+    """Root mean square; 0 of nothing."""
+    return float(np.sqrt(np.mean(np.square(values)))) if values.size else 0.0
+
+
+def loss_error(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Largest relative difference of two loss series (steps,)."""
+    return float(np.max(np.abs(ours - theirs) / np.maximum(np.abs(theirs), 1e-30)))

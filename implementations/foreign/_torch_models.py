@@ -1,0 +1,218 @@
+"""The workloads' models in PyTorch's own modules, with its optimizers: what torch_*.py share.
+
+Parameters keep the names of the contract, except that a linear layer's `kernel` (in, out) is
+PyTorch's `weight` (out, in).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn import functional as F  # noqa: N812 - the name that everybody knows
+from torch.utils.checkpoint import checkpoint
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def why_unsupported(problem: Any) -> str | None:
+    """Say what none of the files can do; None if there is nothing."""
+    if other := [axis for axis, size in problem.mesh.items() if axis != "data" and size > 1]:
+        return f"it splits the batch alone, and this mesh has {', '.join(other)}"
+    if problem.compute not in DTYPES:
+        return f"{problem.compute} would need a scaled loss"
+    if problem.platform not in ("cpu", "gpu"):
+        return f"it runs on CPUs and GPUs, not on {problem.platform}"
+    return None
+
+
+def device_of(problem: Any) -> torch.device:
+    """The device of this process: a GPU of its own, or its share of the CPU's cores."""
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    if problem.platform == "gpu":
+        return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    return torch.device("cpu")
+
+
+class MLP(nn.Module):
+    """Linear layers with ReLU between them."""
+
+    def __init__(self, widths: list[int]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(wide, out) for wide, out in pairwise(widths))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers[:-1]:
+            x = F.relu(layer(x))
+        return self.layers[-1](x)
+
+
+class Attention(nn.Module):
+    """Causal multi-head attention, (batch, context, width) to the same."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        split = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(*split.unbind(0), is_causal=True)
+        return self.out(y.transpose(1, 2).flatten(-2))
+
+
+class Block(nn.Module):
+    """Attention and then an MLP, each on the normalized residual stream."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm_1(x))
+        return x + self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh"))
+
+
+class GPT2(nn.Module):
+    """GPT-2, from tokens (batch, context) to logits; the output layer shares the embedding."""
+
+    def __init__(self, sizes: dict[str, int], remat: bool) -> None:
+        super().__init__()
+        width = sizes["width"]
+        self.remat = remat
+        self.tokens = nn.Embedding(sizes["vocabulary"], width)
+        self.positions = nn.Embedding(sizes["context"], width)
+        self.blocks = nn.ModuleList(Block(width, sizes["heads"]) for _ in range(sizes["layers"]))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.tokens(tokens) + self.positions.weight[: tokens.shape[-1]]
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.remat else block(x)
+        return F.linear(self.norm(x), self.tokens.weight)
+
+
+def make_model(problem: Any) -> nn.Module:
+    """Build the model with the problem's parameters, in their dtype, on this process's device."""
+    shapes = {name: array.shape for name, array in problem.params.items()}
+    model: nn.Module
+    if problem.model == "linear":
+        model = nn.Linear(*shapes["kernel"])
+    elif problem.model == "mlp":
+        kernels = sorted(name for name in shapes if name.endswith("kernel"))
+        model = MLP([shapes[kernels[0]][0], *(shapes[name][1] for name in kernels)])
+    else:
+        model = GPT2(problem.sizes, problem.remat)
+    dtype = next(iter(problem.params.values())).dtype.name
+    model = model.to(device_of(problem), DTYPES[dtype])
+    with torch.no_grad():
+        for name, tensor in named(model, problem.params):
+            value = torch.from_numpy(problem.params[name])
+            kernel = name.endswith("kernel")
+            tensor.copy_(value.reshape(-1, len(tensor)).T if kernel else value.view_as(tensor))
+    return model
+
+
+def named(model: nn.Module, names: Any) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield each of a model's parameters with its name in the contract."""
+    weights = ("kernel", "product/kernel", "scale", "embedding", "table/embedding")
+    for path, module in model.named_modules():
+        for word, tensor in module.named_parameters(recurse=False):
+            others = weights if word == "weight" else (word,)
+            paths = ["/".join(filter(None, [*path.split("."), other])) for other in others]
+            yield next(name for name in paths if name in names), tensor
+
+
+def params_of(model: nn.Module, names: Any) -> dict[str, np.ndarray]:
+    """The model's parameters by the contract's names, in the shapes that they had at the start."""
+    arrays = {}
+    for name, tensor in named(model, names):
+        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        array = whole.detach().cpu().numpy()
+        arrays[name] = (array.T if name.endswith("kernel") else array).reshape(names[name].shape)
+    return arrays
+
+
+def make_optimizer(problem: Any, model: nn.Module) -> torch.optim.Optimizer:
+    """Build the workload's optimizer, fused: one kernel updates all parameters."""
+    rule = dict(problem.optimizer)
+    kind = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[rule.pop("name")]
+    rule.pop("clip_norm", None)
+    sharded = any(isinstance(tensor, DTensor) for tensor in model.parameters())
+    fused = not (sharded and kind is torch.optim.SGD)  # for which there is no such kernel
+    return kind(model.parameters(), lr=rule.pop("learning_rate"), fused=fused, **rule)
+
+
+def loss_of(problem: Any, model: nn.Module, batch: list[Tensor]) -> Tensor:
+    """Compute the mean loss over a batch, with matrix products in the problem's dtype."""
+    device = batch[0].device.type
+    low = problem.compute == "bfloat16"
+    with torch.autocast(device, torch.bfloat16) if low else contextlib.nullcontext():
+        if problem.loss == "squared error":
+            return F.mse_loss(model(batch[0]).to(batch[1].dtype), batch[1])
+        logits = model(batch[0][:, :-1]).flatten(0, 1)
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        return F.cross_entropy(logits.to(wide), batch[0][:, 1:].flatten())
+
+
+class Step:
+    """A train step on one device or as one of several equal processes.
+
+    Args:
+      problem: what to compute.
+      model: as it is called; it may average gradients over processes in its backward pass.
+      loss: `loss(problem, model, batch)`, perhaps compiled.
+      parts: processes that share the batch, and the place of this one.
+    """
+
+    def __init__(self, problem: Any, model: nn.Module, loss: Any = loss_of,
+                 parts: tuple[int, int] = (1, 0)) -> None:  # fmt: skip
+        self.problem, self.model, self.loss = problem, model, loss
+        self.count, self.rank = parts
+        self.optimizer = make_optimizer(problem, model)
+        self.device = next(model.parameters()).device
+
+    def place(self, arrays: list[np.ndarray]) -> list[list[Tensor]]:
+        """Copy this process's rows of a batch to its device, as microbatches."""
+        parts = [np.split(array, self.count)[self.rank] for array in arrays]
+        count = self.problem.microbatches
+        wide = [torch.from_numpy(part).to(self.device) for part in parts]
+        wide = [part.long() if part.dtype == torch.int32 else part for part in wide]
+        return [[part[number::count].contiguous() for part in wide] for number in range(count)]
+
+    def step(self, microbatches: list[list[Tensor]]) -> Tensor:
+        """Take one step, and return the loss before its update."""
+        self.optimizer.zero_grad(set_to_none=True)
+        total: Any = 0.0
+        for number, batch in enumerate(microbatches, 1):
+            with self.exchanging(number == len(microbatches)):
+                loss = self.loss(self.problem, self.model, batch) / len(microbatches)
+                loss.backward()
+            total = total + loss.detach()
+        if norm := self.problem.optimizer.get("clip_norm"):
+            nn.utils.clip_grad_norm_(self.model.parameters(), norm)
+        self.optimizer.step()
+        return total
+
+    def exchanging(self, last: bool) -> contextlib.AbstractContextManager[Any]:
+        """Exchange gradients with other processes, if there are any, in the last microbatch."""
+        return contextlib.nullcontext()
+
+    def wait(self) -> None:
+        """Wait until the device is done; a CPU's work is done when its call returns."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def params(self) -> dict[str, np.ndarray]:
+        """The parameters on the host."""
+        return params_of(self.model, self.problem.params)

@@ -1,0 +1,33 @@
+"""PyTorch with torch.compile, in a process of its own: the forward and backward pass are compiled.
+
+TorchInductor makes one compiled graph of the model with its loss and another of its gradients, and
+the fused optimizer is one more kernel. Nothing is communicated: one process computes the whole
+batch. On CPU, the devices of a mesh are that many threads.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from implementations.foreign import torch_eager
+from implementations.foreign._torch_models import Step, loss_of, make_model
+
+FOREIGN = {"packages": ["torch"]}
+
+why_unsupported = torch_eager.why_unsupported
+
+
+def build(problem: Any) -> Step:
+    torch.compiler.reset()  # what was compiled for a proof in float64 is of no use
+    # Compiling on this thread leaves no pool of processes behind.
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    if problem.timed:  # its compile time must not be that of a cache
+        fresh = TemporaryDirectory(prefix="lockstep-", ignore_cleanup_errors=True)
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = fresh.name
+        atexit.register(fresh.cleanup)
+    return Step(problem, make_model(problem), torch.compile(loss_of, fullgraph=True))

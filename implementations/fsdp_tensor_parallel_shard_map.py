@@ -1,0 +1,89 @@
+"""FSDP and tensor parallelism by hand: parameters are gathered over one axis, split over another.
+
+This is the mesh on which large models are trained. The layers' widths are sharded over `model`, as
+in tensor_parallel_shard_map, and each parameter and its optimizer state are sharded once more over
+`fsdp` (over `data` if the mesh has no `fsdp`), along the largest dimension that is left. The batch
+is split over `data` and `fsdp`.
+
+Over `fsdp`, each device all-gathers its shard of a layer where the loss uses it (4 bytes per
+element, 1/model of the parameters), and again in the backward pass; gradients come out
+reduce-scattered, for every microbatch. Over `model`, activations are all-reduced twice per block in
+the forward and twice in the backward pass. Over `data`, the gradients of a device's shards are
+all-reduced if the mesh has it beside `fsdp`, and so are those of arrays that do not divide evenly.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import jax
+import optax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from bench.contract import Batch, ModelAxis, Params, Problem, TrainStep
+from bench.contract.logical_axes import TENSOR_PARALLEL, partition_specs, undivided
+from bench.contract.placement import (
+    batch_axes,
+    create_data_parallel_sharding,
+    create_sharded_state,
+    fsdp_specs,
+    gather_for_use,
+    keep_no_gathered,
+    place_batch_on_shards,
+    shapes_of_params,
+    shard_axis,
+    unknown_axes,
+)
+
+
+def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
+    if problem.make_part is None:
+        return "the model's code cannot be that of one device's part"
+    return unknown_axes(mesh, *(batch_axes(mesh) or ("data",)), "model") or undivided(
+        problem, shapes_of_params(problem), TENSOR_PARALLEL, mesh, "mlp", "heads"
+    )
+
+
+def build(problem: Problem, mesh: Mesh) -> TrainStep:
+    loss_fn = problem.loss_function(ModelAxis("model", mesh.shape["model"]))
+    axes, axis = batch_axes(mesh), shard_axis(mesh)
+    shards_of_batch = math.prod(mesh.shape[name] for name in axes)
+    batch_sharding = create_data_parallel_sharding(mesh, axes)
+    layers = partition_specs(problem, shapes_of_params(problem), TENSOR_PARALLEL, mesh)
+    specs = fsdp_specs(problem, mesh, axis, layers)
+    state = create_sharded_state(problem, mesh, specs)
+    state_specs = jax.tree.map(lambda x: x.sharding.spec, state)
+
+    @partial(jax.checkpoint, policy=keep_no_gathered)
+    def share_of_loss(shards: Params, batch: Batch) -> jax.Array:
+        """Return this device's part of the mean loss; gradients of the parts add up."""
+        gathered = jax.tree.map(partial(gather_for_use, axis), shards, specs)
+        return loss_fn(gathered, batch) / shards_of_batch
+
+    def left(spec: P) -> tuple[str, ...]:
+        """Return the axes of the batch over which gradients must still be summed."""
+        return tuple(name for name in axes if name not in spec)
+
+    @partial(jax.jit, donate_argnums=0)
+    @partial(
+        jax.shard_map, mesh=mesh, in_specs=(state_specs, P(axes)), out_specs=(state_specs, P())
+    )
+    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
+        shards, opt_state = state
+        # Over `model`, shard_map tracks what devices share and sums gradients where needed.
+        own = jax.tree.map(lambda x, s: jax.lax.pcast(x, left(s), to="varying"), shards, specs)
+        value_and_grad = problem.over_microbatches(jax.value_and_grad(share_of_loss))
+        loss, grads = value_and_grad(own, batch)
+        grads = jax.tree.map(lambda x, spec: jax.lax.psum(x, left(spec)), grads, specs)
+        updates, opt_state = problem.optimizer.update(grads, opt_state, shards)
+        return (optax.apply_updates(shards, updates), opt_state), jax.lax.psum(loss, axes)
+
+    return TrainStep(
+        state=state,
+        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
+        step=step,
+        params=lambda state: state[0],
+    )

@@ -1,0 +1,120 @@
+"""1F1B pipeline: backward passes begin early, so that few microbatches are in flight.
+
+As in pipeline_gpipe, a device along `pipe` holds a run of blocks and hands microbatches on. But a
+microbatch's backward pass begins in the tick in which it reaches the last stage: from then on, a
+tick is one forward and one backward pass (PipeDream-flush, Narayanan et al. 2021,
+https://arxiv.org/abs/2104.04473). With S stages and M microbatches there are S - 1 ticks of forward
+passes alone, M of both, and S - 1 of backward passes alone: the bubble is that of GPipe,
+(S - 1) / (M + S - 1). Stage s, from 0, has 2 (S - s) - 1 microbatches in flight, whatever M is,
+where GPipe has M, and keeps only their inputs: the backward pass computes activations again.
+
+In each of M + 2 (S - 1) ticks, a ppermute hands activations on and another hands gradients back.
+The batch is split over `data`, and blocks are sharded over `model` as in tensor_parallel_shard_map.
+Gradients are all-reduced over `data`; those outside the blocks over `pipe` as well.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from bench.contract import Batch, Params, Problem, TrainStep, zeros_for
+from bench.contract.pipelines import (
+    chain_on,
+    from_stages,
+    into_microbatches,
+    run_blocks,
+    stage_specs,
+    to_stages,
+    why_no_pipeline,
+)
+from bench.contract.placement import (
+    create_data_parallel_sharding,
+    create_sharded_state,
+    place_batch_on_shards,
+)
+
+
+def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
+    return why_no_pipeline(problem, mesh)
+
+
+def build(problem: Problem, mesh: Mesh) -> TrainStep:
+    stages, count = mesh.shape["pipe"], problem.microbatches
+    slots, scale = 2 * stages - 1, 1 / (count * mesh.shape["data"])
+    chain = chain_on(problem, mesh)
+    batch_sharding = create_data_parallel_sharding(mesh, "data")
+    specs = stage_specs(problem, mesh)
+    state = create_sharded_state(problem, mesh, specs, partial(to_stages, stages=stages))
+    state_specs = jax.tree.map(lambda x: x.sharding.spec, state)
+
+    def loss_and_gradients(params: tuple[Params, Params], batch: Batch) -> tuple[Any, Any]:
+        """Return this stage's part of the mean loss and of its gradients."""
+        stage, parts = jax.lax.axis_index("pipe"), into_microbatches(batch, count)
+
+        def run(params: tuple[Params, Params], x: jax.Array, number: jax.Array) -> Any:
+            """Run this stage; return what it hands on and, on the last stage, the loss."""
+            ends, blocks = params
+            part = jax.tree.map(lambda x: x[number], parts)
+            x = jnp.where(stage == 0, chain.first(ends, part), x)
+            x = run_blocks(chain, jax.tree.map(lambda x: x[0, 0], blocks), x)
+            loss = partial(chain.last, ends, x, part)
+            nothing = zeros_for(jax.eval_shape(loss))
+            return x, jax.lax.cond(stage == stages - 1, loss, lambda: nothing)
+
+        def backward(x: jax.Array, handed_back: jax.Array, number: jax.Array) -> Any:
+            (_, loss), transposed = jax.vjp(partial(run, number=number), params, x)
+            return loss, *transposed((handed_back, jnp.full_like(loss, scale)))
+
+        def tick(carry: Any, now: jax.Array) -> tuple[Any, None]:
+            arrived, handed_back, inputs, total = carry
+            ahead, back = now - stage, now - 2 * (stages - 1) + stage
+            inputs = inputs.at[ahead % slots].set(arrived)
+            busy = (ahead >= 0) & (ahead < count) & (stage < stages - 1)
+            left = jax.lax.cond(busy, lambda: run(params, arrived, ahead)[0], lambda: arrived)
+            of_part = partial(backward, inputs[back % slots], handed_back, back)
+            nothing = jax.tree.map(zeros_for, jax.eval_shape(of_part))
+            busy = (back >= 0) & (back < count)
+            loss, grads, returned = jax.lax.cond(busy, of_part, lambda: nothing)
+            arrived = jax.lax.ppermute(left, "pipe", [(i, i + 1) for i in range(stages - 1)])
+            handed_back = jax.lax.ppermute(
+                returned, "pipe", [(i + 1, i) for i in range(stages - 1)]
+            )
+            total = jax.tree.map(jnp.add, total, (loss * scale, grads))
+            return (arrived, handed_back, inputs, total), None
+
+        shapes = jax.eval_shape(lambda: (run(params, jnp.zeros(()), jnp.arange(count)[0]), params))
+        (nothing, loss), grads = jax.tree.map(zeros_for, shapes)
+        start = nothing, nothing, jnp.stack([nothing] * slots), (loss, grads)
+        carry, _ = jax.lax.scan(tick, start, jnp.arange(count + slots - 1))
+        return carry[-1]
+
+    @partial(jax.jit, donate_argnums=0)
+    @partial(
+        jax.shard_map, mesh=mesh, in_specs=(state_specs, P("data")), out_specs=(state_specs, P())
+    )
+    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
+        params, opt_state = state
+        # Mark parameters as varying over the axes over which their gradients are summed below.
+        own_ends = jax.lax.pcast(params[0], ("data", "pipe"), to="varying")
+        own_blocks = jax.lax.pcast(params[1], "data", to="varying")
+        loss, grads = loss_and_gradients((own_ends, own_blocks), batch)
+        loss, of_ends = jax.lax.psum((loss, grads[0]), ("data", "pipe"))
+        grads = of_ends, jax.lax.psum(grads[1], "data")
+        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), loss
+
+    return TrainStep(
+        state=state,
+        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
+        step=step,
+        params=jax.jit(lambda state: from_stages(*state[0])),
+        held=lambda state: {**state[0][0], "blocks": state[0][1]},
+        bubble=(stages - 1) / (count + stages - 1),
+    )

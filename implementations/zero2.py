@@ -1,0 +1,79 @@
+"""ZeRO-2: optimizer state and gradients are sharded; every microbatch's gradients are scattered.
+
+This is zero1, except that no device ever accumulates whole gradients: a reduce-scatter
+(psum_scatter) after every microbatch gives each device the sum of its share, and it adds up shares
+(Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054). With M microbatches this communicates M
+halves of an all-reduce of the gradients (4 bytes per parameter each) where zero1 communicates one;
+in return, gradients take 1/N of the memory. Each device updates its share of the parameters with
+its share of the optimizer state, and the new parameters are all-gathered once. Arrays without a
+dimension that divides evenly are all-reduced and updated by every device.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import optax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bench.contract import Batch, Params, Problem, TrainStep
+from bench.contract.placement import (
+    create_data_parallel_sharding,
+    create_sharded_state,
+    fsdp_specs,
+    own_shard,
+    place_batch_on_shards,
+    scatter_gradient,
+    unknown_axes,
+)
+
+
+def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
+    return unknown_axes(mesh, "data")
+
+
+def build(problem: Problem, mesh: Mesh) -> TrainStep:
+    loss_fn = problem.loss_function()
+    batch_sharding = create_data_parallel_sharding(mesh, "data")
+    replicated = NamedSharding(mesh, P())
+    specs = fsdp_specs(problem, mesh, "data")
+    params, opt_state = create_sharded_state(problem, mesh, specs)
+    opt_specs = jax.tree.map(lambda x: x.sharding.spec, opt_state)
+    shards = mesh.shape["data"]
+
+    def share_of_loss(params: Params, batch: Batch) -> jax.Array:
+        return loss_fn(params, batch) / shards
+
+    def scattered_gradients(params: Params, batch: Batch) -> tuple[jax.Array, Params]:
+        loss, grads = jax.value_and_grad(share_of_loss)(params, batch)
+        return loss, jax.tree.map(partial(scatter_gradient, "data"), grads, specs)
+
+    @partial(
+        jax.shard_map,
+        mesh=mesh,
+        in_specs=(P(), opt_specs, P("data")),
+        out_specs=(specs, opt_specs, P()),
+    )
+    def update_shards(params: Params, opt_state: Any, batch: Batch) -> tuple[Any, Any, jax.Array]:
+        own_params = jax.lax.pcast(params, "data", to="varying")
+        loss, grads = problem.over_microbatches(scattered_gradients)(own_params, batch)
+        param_shards = jax.tree.map(partial(own_shard, "data"), params, specs)
+        updates, opt_state = problem.optimizer.update(grads, opt_state, param_shards)
+        return optax.apply_updates(param_shards, updates), opt_state, jax.lax.psum(loss, "data")
+
+    @partial(jax.jit, donate_argnums=0)
+    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
+        param_shards, opt_state, loss = update_shards(*state, batch)
+        # The constraint makes the partitioner all-gather the whole parameters.
+        params = jax.lax.with_sharding_constraint(param_shards, replicated)
+        return (params, opt_state), loss
+
+    return TrainStep(
+        state=(jax.jit(lambda x: x, out_shardings=replicated)(params), opt_state),
+        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
+        step=step,
+        params=lambda state: state[0],
+    )

@@ -1,0 +1,209 @@
+"""Whether functions compute the same step: losses and whole states, against a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bench.records.proof_rows import ProofCheck
+from bench.worker.process_exchange import to_host
+from bench.worker.prove.exact_arithmetic import rounding
+from bench.worker.prove.failures import WrongStepError
+from bench.worker.prove.relative_errors import loss_error, rms
+from bench.worker.prove.trajectory import check_waitable, state_and_loss
+
+State = Any
+Step = Callable[[State, Any], tuple[State, jax.Array]]
+Leaves = dict[str, np.ndarray]
+"""Leaves of a state by path, on the host: floats as float64, keys as their words."""
+
+STEPS = 3
+NAME = "functions"
+"""The proof's name, beside those of bench.worker.prove.gate."""
+
+AMPLIFIED = 10.0
+"""A leaf may be off by so many times what one rounding of the starting state changes in it: another
+order of summation rounds in every operation."""
+
+
+def copied(tree: Any) -> Any:
+    """Copy the arrays of a pytree, each with its sharding, so that one step may donate its own."""
+
+    def copy(leaf: Any) -> Any:
+        if isinstance(leaf, jax.Array):
+            return jnp.copy(leaf)
+        return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+    return jax.tree.map(copy, tree)
+
+
+def leaves_of(state: State) -> Leaves:
+    """Copy a state to the host."""
+    found = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        array = leaf
+        if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            array = jax.random.key_data(leaf)
+        values = np.array(to_host(array))
+        inexact = jnp.issubdtype(values.dtype, jnp.floating)
+        found[jax.tree_util.keystr(path)] = values.astype(np.float64) if inexact else values
+    return found
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A few steps from the given state, all on the given batch."""
+
+    losses: np.ndarray
+    """(STEPS,) float64."""
+    start: Leaves
+    last: Leaves
+
+
+def trace(step: Step, state: State, batch: Any) -> tuple[Trace, State]:
+    """Take the steps; the arguments stay as they are. Also returns the state that is left.
+
+    Raises:
+      WrongStepError: a step returns no pair, a loss that is not a scalar jax.Array, something that
+        cannot be waited for, or a loss or state that is not finite.
+    """
+    start, state, losses = leaves_of(state), copied(state), []
+    for _ in range(STEPS):
+        state, loss = state_and_loss(step(state, copied(batch)))
+        check_waitable(state, loss)
+        if loss.shape:
+            raise WrongStepError(f"the loss has shape {loss.shape}; it must be one scalar")
+        losses.append(float(loss))
+    last = leaves_of(state)
+    if not all(np.isfinite(values).all() for values in (np.array(losses), *_floats(last).values())):
+        raise WrongStepError(f"after {STEPS} steps, the loss or the state is not finite")
+    return Trace(np.array(losses), start, last), state
+
+
+class Agreement:
+    """The steps of a reference, and the proof of others against them.
+
+    Args:
+      reference: the step that is right.
+      state: where all start.
+      batch: of every step.
+      precision: `fp64`, `fp32`, `fp16` or `bf16`: what the steps compute in.
+      loss_tolerance: largest relative difference of a loss; the square root of the precision's
+        rounding by default.
+      update_tolerance: largest difference of a leaf's update, relative to its size (both as root
+        mean squares); four times that of losses by default.
+    """
+
+    def __init__(
+        self,
+        reference: Step,
+        state: State,
+        batch: Any,
+        precision: str,
+        loss_tolerance: float | None = None,
+        update_tolerance: float | None = None,
+    ) -> None:
+        eps = rounding(precision, jax.default_backend())
+        self.loss_tolerance = eps**0.5 if loss_tolerance is None else loss_tolerance
+        self.update_tolerance = 4 * eps**0.5 if update_tolerance is None else update_tolerance
+        self.truth = trace(reference, state, batch)[0]
+        rounded = trace(reference, _rounded(state, eps), batch)[0]
+        self.allowed = {
+            path: max(self.update_tolerance, AMPLIFIED * error)
+            for path, error in self._errors(rounded).items()
+        }
+        """By leaf, the largest error of its update."""
+
+    def _errors(self, ours: Trace) -> dict[str, float]:
+        truth = self.truth
+        found = {}
+        for path, right in _floats(truth.last).items():
+            scale = rms(right - truth.start[path]) or rms(right) or 1.0
+            found[path] = rms(ours.last[path] - right) / scale
+        return found
+
+    def check(self, ours: Trace) -> ProofCheck:
+        """Compare the steps of another function with the reference.
+
+        Raises:
+          WrongStepError: a loss or a leaf differs by more than is allowed. Integers and keys have
+            to be equal.
+        """
+        right = self.truth.last
+        shapes = [
+            {path: (leaf.shape, leaf.dtype.kind) for path, leaf in leaves.items()}
+            for leaves in (ours.last, right)
+        ]
+        if differing := sorted({path for path, _ in shapes[0].items() ^ shapes[1].items()}):
+            raise WrongStepError(
+                f"the state differs from the reference's in its leaves or their shapes: "
+                f"{', '.join(differing)}"
+            )
+        off = loss_error(ours.losses, self.truth.losses)
+        if off > self.loss_tolerance:
+            first = loss_error(ours.losses[:1], self.truth.losses[:1]) > self.loss_tolerance
+            raise WrongStepError(
+                f"the loss of {'the first' if first else 'a later'} step differs from the "
+                f"reference's by {off:.2g} of it, and {self.loss_tolerance:.2g} is allowed"
+            )
+        errors = self._errors(ours)
+        exact = [path for path in right.keys() - errors if not _equal(ours.last, right, path)]
+        if exact:
+            raise WrongStepError(
+                f"integers or keys of the state differ from the reference's: {_some(exact)}"
+            )
+        far = [path for path, error in errors.items() if error > self.allowed[path]]
+        if far:
+            worst = max(far, key=lambda path: errors[path] / self.allowed[path])
+            raise WrongStepError(
+                f"the update of {_some(far)} differs from the reference's: by "
+                f"{errors[worst]:.2g} of its size at {worst}, and {self.allowed[worst]:.2g} "
+                "is allowed"
+            )
+        share = max((errors[path] / self.allowed[path] for path in errors), default=0.0)
+        return ProofCheck(
+            name=NAME,
+            loss_error=off,
+            loss_tolerance=self.loss_tolerance,
+            update_error=share * self.update_tolerance,
+            update_tolerance=self.update_tolerance,
+        )
+
+
+def precision_of(state: State) -> str:
+    """The least precise dtype of a state's floats, as Lockstep calls it; `fp32` without any."""
+    names = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+    kinds = [str(leaf.dtype) for leaf in jax.tree.leaves(state) if hasattr(leaf, "dtype")]
+    found = [name for kind, name in names.items() if kind in kinds]
+    return found[-1] if found else "fp32"
+
+
+def _floats(leaves: Leaves) -> Leaves:
+    return {path: leaf for path, leaf in leaves.items() if leaf.dtype.kind == "f"}
+
+
+def _equal(ours: Leaves, theirs: Leaves, path: str) -> bool:
+    return bool(np.array_equal(ours[path], theirs[path]))
+
+
+def _some(paths: list[str]) -> str:
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""  # noqa: PLR2004 - a few
+    return f"{', '.join(sorted(paths)[:3])}{more}"
+
+
+def _rounded(state: State, eps: float) -> State:
+    """Move every float of a state by one rounding, up or down."""
+    chance = np.random.default_rng(0)
+
+    def move(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array) or not jnp.issubdtype(leaf.dtype, jnp.floating):
+            return leaf
+        factors = 1 + eps * chance.choice([-1.0, 1.0], leaf.shape)
+        return (leaf * factors.astype(np.float32)).astype(leaf.dtype)
+
+    return jax.tree.map(move, state)

@@ -1,0 +1,293 @@
+"""Races of functions that somebody has at hand: proved to agree, and timed by the usual rule.
+
+The rounds, the looks and the verdicts are those of `python -m bench run`, in this process: one
+launch, whose rows are stored as a run's are.
+"""
+
+from __future__ import annotations
+
+import random
+import types
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from bench.contract import Implementation, Problem, TrainStep
+from bench.measure.run_folder import describe_run
+from bench.measure.schedule import LaunchLooks, Schedule
+from bench.plan.matrix import Plan
+from bench.plan.options import Options
+from bench.records import store
+from bench.records.arms import TWIN
+from bench.records.cells import Block, StepOptions
+from bench.records.host import cores, load_average, usable_cores
+from bench.records.mesh import AXES, MeshShape
+from bench.records.messages import Catalogue, Event, Job, LookEvent, WorkerSettings
+from bench.records.rows import BlockRow, CellRow, SampleRow
+from bench.worker.answer.available import installed
+from bench.worker.block import add_figures
+from bench.worker.block_rounds import BlockRounds, warm_arm
+from bench.worker.block_session import BlockSession, ProvedArm
+from bench.worker.prove.failures import failure
+from bench.worker.read.first_call import FirstCall
+from lockstep.agreement import Agreement, Step, copied, precision_of, trace
+from lockstep.stored_results import Results
+
+MOST_SECONDS = 10.0
+ROUNDS = 128
+
+
+@dataclass(frozen=True)
+class Given:
+    """A function with its start, in the shape of an implementation's module."""
+
+    step: Step
+    state: Any
+    batch: Any
+
+    def why_unsupported(self, _problem: Problem, _mesh: Mesh) -> None:
+        """Whoever gave it says that it can run."""
+
+    def build(self, _problem: Problem, _mesh: Mesh) -> TrainStep:
+        """Return the step with copies of its own."""
+        return TrainStep(
+            state=copied(self.state),
+            place=lambda _: copied(self.batch),
+            step=self.step,
+            params=lambda state: state,
+        )
+
+
+def compare(
+    steps: Mapping[str, Step],
+    state: Any,
+    batch: Any,
+    *,
+    baseline: str | None = None,
+    reference: str | Step | None = None,
+    precision: str | None = None,
+    loss_tolerance: float | None = None,
+    update_tolerance: float | None = None,
+    margin: float = 0.01,
+    decide_at: float | None = None,
+    rounds: int = ROUNDS,
+    seconds: float = MOST_SECONDS,
+    name: str = "race",
+    seed: int = 0,
+) -> Results:
+    """Prove that functions compute the same step, and race them.
+
+    Every function is run as it is: one that is not jitted runs operation by operation. All start
+    from copies of the state, so that they may donate it, and get the same batch in every step. A
+    function that is wrong or fails gets a status and a reason, and no time.
+
+    Args:
+      steps: `(state, batch) -> (state, loss)` by name, each with the same layout of the state. The
+        loss is a scalar jax.Array. The state may hold arrays of any dtype, and PRNG keys.
+      state: where all start; a pytree, placed as the functions need it.
+      batch: of every step, placed as they need it.
+      baseline: name that ratios are taken against; the first one by default.
+      reference: name of the function that is right, or another function, which is not timed; the
+        baseline by default.
+      precision: what the steps compute in: `fp32`, `bf16`, `fp16` or `fp64`, which sets the
+        tolerances; by default the least precise dtype of the state's floats.
+      loss_tolerance: largest relative difference of a loss from the reference's in the first three
+        steps; the square root of the precision's rounding by default.
+      update_tolerance: largest difference of a leaf of the state from the reference's after them,
+        relative to what they changed in it, both as root mean squares; by default four times the
+        default for losses. A leaf in which one rounding of the start changes more than a tenth of
+        that may differ by ten times as much as the rounding changes. Integers and keys are equal.
+      margin: relative difference of step times that is too small to matter.
+      decide_at: a ratio, such as 1.05. The race ends when it is sure on which side of it every
+        function is, and not when the verdicts are decided.
+      rounds: turns of every function, on average. Functions that are decided leave theirs to the
+        others.
+      seconds: time that these rounds should take.
+      name: of the comparison, in the names of cells.
+      seed: of the order of turns.
+
+    Raises:
+      ValueError: a name is unknown or not usable, or there is nothing to compare.
+      WrongStepError: the reference itself is not finite, or returns no (state, loss).
+      Exception: whatever the reference raises, or a function while it is timed.
+    """
+    baseline = baseline or next(iter(steps), "")
+    reference = reference or baseline
+    _check_names(steps, baseline, reference, name)
+    right = steps[reference] if isinstance(reference, str) else reference
+    precision = precision or precision_of(state)
+    agreement = Agreement(right, state, batch, precision, loss_tolerance, update_tolerance)
+    session, plan = _session(tuple(steps), baseline, state, batch, precision, margin, name, rounds,
+                             seconds, seed)  # fmt: skip
+    schedule = Schedule(plan) if decide_at is None else _AtLimit(plan, decide_at)
+    looks, asked = LaunchLooks(schedule, session.block), cast("list[LookEvent]", session.asked)
+    with TemporaryDirectory(prefix="lockstep-") as programs, _restored_config():
+        session.programs = Path(programs)
+        for arm in session.chance.sample(list(steps), len(steps)):
+            _admit(session, agreement, arm, Given(steps[arm], state, batch))
+        samples: list[SampleRow] = []
+        if session.arms:
+            first_loss = float(agreement.truth.losses[0])
+            more = lambda: looks.going_on(asked[-1])  # noqa: E731 - it is one expression
+            samples = BlockRounds(session, more).run(first_loss)
+    taken, _ = looks.finish(samples, 0)
+    block = cast("BlockRow", {**session.row, "looks": taken, "load_after": load_average()})
+    return _stored(plan, samples, list(session.cells.values()), block, agreement)
+
+
+class _Session(BlockSession):
+    """A session without a supervisor: it keeps the questions that its rounds ask."""
+
+    def __init__(self, job: Job) -> None:
+        self.asked: list[Event] = []
+        super().__init__(job, self._keep, Path())
+
+    def _keep(self, event: Event) -> None:
+        if event["event"] == "look":
+            self.asked[:] = [event]
+
+
+class _AtLimit(Schedule):
+    """A schedule that ends when it is sure on which side of a limit each ratio is."""
+
+    def __init__(self, plan: Plan, limit: float) -> None:
+        super().__init__(plan)
+        self._limit = limit
+
+    def is_enough(self, claim: Any) -> bool:
+        verdict = claim.verdict
+        return bool(verdict.high <= self._limit or verdict.low > self._limit)
+
+    def contenders(self, *_: Any) -> set[str]:
+        return set()
+
+
+def _check_names(
+    steps: Mapping[str, Step], baseline: str, reference: str | Step, name: str
+) -> None:
+    if not steps:
+        raise ValueError("compare: there are no steps")
+    for word in (name, *steps):
+        if not isinstance(word, str) or not word.replace("-", "_").isidentifier() or word == TWIN:
+            raise ValueError(f"compare: {word!r} is no name: use letters, digits, '_' and '-'")
+    for what, given in (("baseline", baseline), ("reference", reference)):
+        if isinstance(given, str) and given not in steps:
+            raise ValueError(f"compare: {what} {given!r} is none of {', '.join(steps)}")
+    if len(steps) == 1 and isinstance(reference, str):
+        raise ValueError("compare: a single step needs another function as its reference")
+
+
+def _session(
+    names: tuple[str, ...], baseline: str, state: Any, batch: Any, precision: str, margin: float,
+    name: str, rounds: int, seconds: float, seed: int,
+) -> tuple[_Session, Plan]:  # fmt: skip
+    """The session of a race, and the plan that its rule reads."""
+    mesh = _mesh_of(state)
+    leading = [np.shape(leaf)[0] for leaf in jax.tree.leaves(batch) if np.ndim(leaf)]
+    axes = tuple((str(axis), size) for axis, size in mesh.shape.items())
+    shape = MeshShape(axes if {axis for axis, _ in axes} <= {*AXES} else (("data", mesh.size),))
+    block = Block(name, "functions", shape, next(iter(leading), 1), StepOptions(precision))
+    worker = WorkerSettings(
+        rounds=rounds, seconds=seconds, inputs=[], phases={},
+        implementation_paths=[], workload_paths=[], base_files={},
+    )  # fmt: skip
+    plan = Plan(
+        preset="compare", blocks=(block,), implementations=names, variants=(), baseline=baseline,
+        scaling="strong", launches=1, worker=worker, margin=margin, budget_s=None, target_ci=None,
+        timeout_s=None, silence_s=0.0,
+    )  # fmt: skip
+    job = Job(
+        **worker, **block.fields, attempt=uuid.uuid4().hex[:12], launch=0,
+        implementations=list(names), baseline=baseline, proved=[], looks=True, ceilings=False,
+        seed=seed, alone=False,
+    )  # fmt: skip
+    session = _Session(job)
+    session.mesh, session.chance = mesh, random.Random(seed)
+    session.row |= {"load_before": load_average(), "cores": [sorted(cores())]}
+    # What a session asks of its problem; nobody knows the FLOPs of a function's model.
+    session.problem = cast("Problem", types.SimpleNamespace(
+        batch=lambda _: batch, model_flops=float("nan"), unit="samples", units_per_step=block.batch,
+    ))  # fmt: skip
+    return session, plan
+
+
+def _mesh_of(state: Any) -> Mesh:
+    """The mesh that the state lies on; of arrays without one, their devices as `data`."""
+    shardings = [leaf.sharding for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array)]
+    for sharding in shardings:
+        if isinstance(sharding, jax.sharding.NamedSharding) and isinstance(sharding.mesh, Mesh):
+            return sharding.mesh
+    devices = {device for sharding in shardings for device in sharding.device_set}
+    ordered = sorted(devices or jax.devices()[:1], key=lambda device: device.id)
+    return Mesh(np.array(ordered), ("data",))
+
+
+def _admit(session: _Session, agreement: Agreement, name: str, given: Given) -> None:
+    """Prove a function and make it an arm, or end its cell with a reason."""
+    first_call = FirstCall(given.step)
+    try:
+        ours, left = trace(first_call, given.state, given.batch)
+        check = agreement.check(ours)
+        made = given.build(session.problem, session.mesh)
+        arm = warm_arm(name, made, left, session.problem)
+    except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+        session.fail(name, *failure(error))
+        return
+    row = session.cell_row(name, "ok", "")
+    row["proof"] = [check]
+    if first_call.programs:  # else it was compiled before
+        row["compile"] = first_call.compile
+        add_figures(row, first_call.programs, arm, session.mesh)
+    implementation = cast("Implementation", given)
+    session.proved[name] = ProvedArm(arm, implementation, first_call.programs, row)
+    session.cells[name] = row
+    session.arms.append(arm)
+
+
+@contextmanager
+def _restored_config() -> Iterator[None]:
+    """Give the user's compilation cache back: the twin is compiled into one of its own."""
+    names = (
+        "jax_compilation_cache_dir",
+        "jax_persistent_cache_min_compile_time_secs",
+        "jax_persistent_cache_enable_xla_caches",
+    )
+    before = {name: jax.config.values[name] for name in names}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+
+
+def _stored(
+    plan: Plan, samples: list[SampleRow], cells: list[CellRow], block: BlockRow, proof: Agreement
+) -> Results:
+    """Make a run of the rows, as if it had been stored."""
+    device = jax.devices()[0]
+    catalogue = Catalogue(
+        platform=device.platform, device_kind=device.device_kind, device_count=jax.device_count(),
+        device_memory_bytes=(device.memory_stats() or {}).get("bytes_limit"),
+        usable_cores=usable_cores(), processes=1,
+        versions=installed(("jax", "jaxlib", "flax", "optax", "numpy")), optional={},
+        implementations=[], workloads=[],
+    )  # fmt: skip
+    manifest = describe_run(plan, Options(), catalogue, [], None)
+    manifest["config"]["functions"] = {
+        "loss_tolerance": proof.loss_tolerance,
+        "update_tolerance": proof.update_tolerance,
+        "loosened": sorted(p for p, most in proof.allowed.items() if most > proof.update_tolerance),
+    }
+    rows = samples, cells, [block]
+    with TemporaryDirectory(prefix="lockstep-") as folder:
+        directory = store.create(Path(folder), manifest)
+        store.add_launch(directory, *rows)
+        return Results(store.load(directory), rows)

@@ -1,0 +1,95 @@
+"""The fixture `race`, with which a test asserts that a step is not slower than another.
+
+pytest finds it where Lockstep is installed; in a checkout, `-p lockstep.pytest_plugin` loads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+
+if TYPE_CHECKING:
+    from lockstep.stored_results import Results
+
+Undecided = Literal["xfail", "fail", "skip"]
+MARKER = "lockstep"
+BY = 0.05
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker."""
+    config.addinivalue_line(
+        "markers",
+        f"{MARKER}(undecided='xfail', **options): what the fixture `race` does where nothing is "
+        "sure (xfail, fail or skip), and options of lockstep.compare, such as seconds=30",
+    )
+
+
+@pytest.fixture
+def race(request: pytest.FixtureRequest) -> Callable[..., Race]:
+    """Return `race(new_step, old_step, state, batch, **options)`; see `Race`.
+
+    The options are those of lockstep.compare. The race is run by the assertion.
+    """
+    marker = request.node.get_closest_marker(MARKER)
+    given = dict(marker.kwargs) if marker else {}
+    undecided = given.pop("undecided", "xfail")
+
+    def start(new_step: Any, old_step: Any, state: Any, batch: Any, **options: Any) -> Race:
+        return Race({"new": new_step, "old": old_step}, state, batch, given | options, undecided)
+
+    return start
+
+
+@dataclass
+class Race:
+    """Two steps, of which the old one is the reference and the baseline."""
+
+    steps: dict[str, Any]
+    state: Any
+    batch: Any
+    options: dict[str, Any]
+    undecided: Undecided
+    results: Results | None = None
+    """What was measured, once something was asserted."""
+
+    def assert_not_slower(self, by: float = BY, undecided: Undecided | None = None) -> None:
+        """Pass if the new step surely takes at most 1 + `by` times as long as the old one.
+
+        It fails if the new step is wrong, or surely takes longer. Rounds go on until either is
+        sure, or until `rounds` are spent. The chance of a wrong outcome is at most 1 %.
+
+        Args:
+          by: relative difference of step times that is allowed, such as 0.05.
+          undecided: what to do where neither is sure, instead of what the marker says: `xfail`,
+            `fail` or `skip`.
+
+        Raises:
+          ValueError: `by` is negative, or `undecided` is none of these words.
+        """
+        __tracebackhide__ = True
+        outcome = undecided or self.undecided
+        act: dict[str, Callable[[str], Any]] = {
+            "xfail": pytest.xfail, "fail": pytest.fail, "skip": pytest.skip,
+        }  # fmt: skip
+        if outcome not in act:
+            raise ValueError(f"undecided={outcome!r}: choose from {', '.join(act)}")
+        if by < 0:
+            raise ValueError(f"by={by:g} is negative")
+        import lockstep  # noqa: PLC0415 (jax, which other tests may not need)
+
+        limit = 1 + by
+        told = {"baseline": "old", "decide_at": limit, **self.options}
+        self.results = lockstep.compare(self.steps, self.state, self.batch, **told)
+        new = self.results.verdicts.set_index("implementation").loc["new"]
+        if new["status"] != "ok":
+            pytest.fail(f"the new step is {new['status']}: {new['reason']}", pytrace=False)
+        low, high = new["verdict_low"], new["verdict_high"]
+        sure = f"surely {low:.3g} to {high:.3g} times the old step's time, {limit:.4g} is allowed"
+        if low > limit:
+            pytest.fail(f"the new step is slower: {sure}\n{self.results}", pytrace=False)
+        if not high <= limit:
+            act[outcome](f"undecided: {sure}; more rounds= and seconds= decide more")

@@ -1,0 +1,207 @@
+"""Runs as frames, whose columns are explained with their units, and as a table in a notebook."""
+
+from __future__ import annotations
+
+import io
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.analyse import cell_table
+from bench.measure.run_folder import find_run, name_faults
+from bench.plan.option_values import BadInput
+from bench.records import numbers, store
+from bench.records.paths import REPORTS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bench.analyse.comparisons import Comparison
+
+COLUMNS = {
+    "cell": "name of the cell: block and implementation",
+    "block": "workload, mesh, global batch and the options of the step; compare within one",
+    "implementation": "name of the implementation or function",
+    "baseline": "what the ratio is taken against",
+    "status": "ok, wrong, implausible, unsupported, oom, timeout or crashed",
+    "reason": "why there is no time; empty if the status is ok",
+    "step_s": "seconds a step, the median over spans that end with one wait for the devices",
+    "step_q1_s": "seconds a step, lower quartile",
+    "step_q3_s": "seconds a step, upper quartile",
+    "latency_s": "seconds a step, the median where every step is waited for",
+    "ratio": "step time over the baseline's in the same rounds; no unit, below 1 is faster",
+    "ratio_low": "lower end of the ratio's 95 % interval; no unit",
+    "ratio_high": "upper end of the ratio's 95 % interval; no unit",
+    "verdict": "faster, slower, same (within the margin) or undecided; None of the baseline",
+    "verdict_low": "lower end of the interval that the verdict rests on; no unit",
+    "verdict_high": "upper end of the interval that the verdict rests on; no unit",
+    "tier": "0 of the block's leaders, 1 of the next, which is surely slower; no unit",
+    "behind_low": "at least so many times the time of the block's fastest; no unit",
+    "behind_high": "at most so many times the time of the block's fastest; no unit",
+    "units_per_s": "samples or tokens (see `unit`) per second, over all devices",
+    "compile_s": "seconds that XLA took for the step's first call",
+    "memory_bytes": "bytes of one device, as the compiler plans them",
+    "wire_bytes": "bytes that a device sends in a step, with ring algorithms",
+    "mfu": "model FLOP/s as a share of the published peak of all devices; NaN where unknown",
+    "rounds": "number of rounds that it was timed in",
+    "launches": "number of processes that it was timed in",
+    "arm": "implementation, or `twin`, the baseline's second copy",
+    "round": "number of the round in its process, from 0",
+    "position": "place in the round's order, from 0",
+    "predecessor": "arm that ran just before",
+    "launch": "number of the process, from 0",
+    "at": "start of the turn in seconds since 1970, UTC",
+    "steps": "steps of the span that ends with one wait",
+    "throughput_ns": "nanoseconds of that span",
+    "latency_steps": "steps of the span in which each is waited for",
+    "latency_ns": "nanoseconds of that span",
+    "wash_out_ns": "nanoseconds of the discarded step before the spans",
+}
+"""Meaning and unit of the columns of the frames. `bench.analyse.cell_table.Tables` explains the
+other columns of `cells`, and `bench.records.rows` those of `samples`."""
+
+_VERDICTS = (
+    *("block", "implementation", "baseline", "status", "reason", "verdict", "ratio", "ratio_low"),
+    *("ratio_high", "verdict_low", "verdict_high", "tier", "behind_low", "behind_high", "step_s"),
+)
+
+
+def load(run: str | Path) -> Results:
+    """Read a stored run by its name in reports/ or by its folder; `last` is the newest.
+
+    Raises:
+      ValueError: there is no such run.
+      StoreError: its manifest is damaged or of another version.
+    """
+    try:
+        return Results(store.load(find_run(str(run))))
+    except BadInput as error:
+        raise ValueError(str(error)) from None
+
+
+class Results:
+    """What was measured; `COLUMNS` explains the columns of the frames.
+
+    Args:
+      run: the run, as stored.
+      rows: arguments of bench.records.store.add_launch; of a run that is not kept anywhere yet.
+    """
+
+    def __init__(self, run: store.Run, rows: tuple[Any, ...] | None = None) -> None:
+        self.run = run
+        self._rows = rows
+
+    @cached_property
+    def tables(self) -> cell_table.Tables:
+        """Everything that a report is made from."""
+        return cell_table.build(self.run)
+
+    @property
+    def cells(self) -> pd.DataFrame:
+        """A row a cell."""
+        return self.tables.cells
+
+    @property
+    def samples(self) -> pd.DataFrame:
+        """A row a turn of an arm in a round."""
+        return self.run.samples
+
+    @property
+    def verdicts(self) -> pd.DataFrame:
+        """A row a cell: its verdict against the baseline, and how far it is behind the fastest.
+
+        The fastest of a block come first, and cells without a time last.
+        """
+        ordered = self.cells.sort_values(["block", "ratio"], kind="stable", ignore_index=True)
+        return ordered[list(_VERDICTS)]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return `verdicts`."""
+        return self.verdicts
+
+    def report(self, name: str | None = None) -> Path:
+        """Store the run in reports/ of this folder, and write its report; returns the page's path.
+
+        A run that is stored there keeps its place.
+
+        Raises:
+          ValueError: the name is taken, or no plain name of a folder.
+        """
+        from bench.present.report_files import build  # noqa: PLC0415 (it loads drawing libraries)
+
+        if self._rows is not None:
+            if name is not None and (faults := name_faults(name)):
+                raise ValueError("; ".join(faults).replace("--run", "report"))
+            place = store.create(REPORTS, {**self.run.manifest, "run": name or ""})
+            store.add_launch(place, *self._rows)
+            self.run, self._rows = store.load(place), None
+        return build(self.run)
+
+    def __repr__(self) -> str:
+        from rich.console import Console  # noqa: PLC0415 (see above)
+
+        from bench.present.terminal import table  # noqa: PLC0415
+
+        text = io.StringIO()
+        console = Console(file=text, width=100, highlight=False, color_system=None)
+        for block in self.tables.comparisons:
+            console.print(_title(block), markup=False, soft_wrap=True)
+            console.print(table(*_HEADINGS, rows=self._lines(block)))
+        return text.getvalue().rstrip()
+
+    def _repr_html_(self) -> str:
+        from markupsafe import escape  # noqa: PLC0415
+
+        parts = []
+        for block in self.tables.comparisons:
+            head = "".join(f"<th>{name.removeprefix('>')}</th>" for name in _HEADINGS)
+            body = "".join(
+                f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>"
+                for row in self._lines(block)
+            )
+            parts.append(f"<p><b>{escape(_title(block))}</b></p><table>{head}{body}</table>")
+        return "".join([*parts, *self._plots()])
+
+    def _plots(self) -> list[str]:
+        """The plots of ratios, as SVG."""
+        from bench.present import print_plots  # noqa: PLC0415
+
+        charts = print_plots.draw(self.tables).charts
+        return [
+            chart.plot.svg[chart.plot.svg.index("<svg") :]
+            for chart in charts
+            if chart.kind == "ratios"
+        ]
+
+    def _lines(self, block: Comparison) -> list[list[str]]:
+        rows = self.verdicts[self.verdicts["block"] == block.name].to_dict("records")
+        return [_row({str(key): value for key, value in row.items()}) for row in rows]
+
+
+_HEADINGS = ("name", ">step", ">ratio", "95 % interval", "verdict")
+
+
+def _title(block: Comparison) -> str:
+    rounds = numbers.count(len(block.rounds.throughput), "round")
+    return f"{block.subject}, {block.place}: {rounds}, verdicts sure to 99 %"
+
+
+def _row(cell: dict[str, Any]) -> list[str]:
+    from bench.present.columns import between, formatted  # noqa: PLC0415
+    from bench.present.sentences import sure  # noqa: PLC0415
+
+    if cell["status"] != "ok":
+        return [cell["implementation"], "", "", "", f"{cell['status']}: {cell['reason']}"]
+    verdict = "baseline"
+    if cell["implementation"] != cell["baseline"]:
+        low, high = cell["verdict_low"], cell["verdict_high"]
+        ends = between(low, high, "ratio")
+        apart = bool(ends) and not low <= 1 <= high
+        verdict = f"{cell['verdict']}: {f'{ends} times' if apart else sure(low, high)}"
+    return [
+        cell["implementation"],
+        formatted(cell["step_s"], "s"),
+        formatted(cell["ratio"], "ratio"),
+        between(cell["ratio_low"], cell["ratio_high"], "ratio"),
+        verdict,
+    ]

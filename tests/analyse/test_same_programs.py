@@ -1,0 +1,118 @@
+"""Arms with equal programs: what is proved, what is told, and what two programs do differently."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.analyse.cell_table import Tables, build
+from bench.analyse.same_programs import LineDifference, differences, relation
+from bench.commands.explain import explain
+from bench.present import caveats, program_sentences
+from bench.records import store
+from bench.records.step_programs import Operation, StepProgram
+from tests import synthetic
+
+PLAN = synthetic.Plan(
+    devices=(2,),
+    ratios={"jit_spmd": 1.0, "nnx_jit": 1.2, "renamed": 1.1, "other": 1.1, "tuned": 1.0},
+    rounds=40,
+    programs={
+        "jit_spmd": ("1" * 16, "a" * 16, 6),
+        "nnx_jit": ("1" * 16, "b" * 16, 4901),
+        "renamed": ("1" * 16, "a" * 16, 6),
+        "other": ("2" * 16, "a" * 16, 6),
+        "tuned": ("", "c" * 16, 1700),
+    },
+)
+PLACE = "mlp-base/data=2/b64/fp32"
+
+
+def tables(reports: Path, plan: synthetic.Plan = PLAN) -> Tables:
+    return build(store.load(synthetic.write(reports, plan)))
+
+
+def test_a_proof_outweighs_times_and_the_contradiction_is_told(tmp_path: Path) -> None:
+    found = tables(tmp_path)
+    verdicts = found.cells.set_index("implementation")["verdict"]
+    assert dict(verdicts.dropna()) == {
+        "nnx_jit": "slower", "renamed": "same", "other": "slower", "tuned": "same",
+    }  # fmt: skip
+    (block,) = found.comparisons
+    assert block.claims["renamed"].ratio.value == pytest.approx(1.1, abs=0.01)
+    (said,) = program_sentences.facts(block)
+    assert said.startswith(
+        "jit_spmd, renamed and nnx_jit run the same program, so only its dispatch"
+    )
+    assert "jit_spmd 6, renamed 6, nnx_jit 4901" in said
+    told = {c.title: c.text for c in caveats.caveats(found, synthetic.manifest(PLAN))}
+    assert f"{PLACE}/renamed would differ" in told["Equal programs, unequal times"]
+
+
+def test_equal_dispatch_is_proved_and_runs_without_programs_are_read(tmp_path: Path) -> None:
+    alike = dict.fromkeys(("jit_spmd", "renamed"), ("1" * 16, "a" * 16, 6))
+    ratios = {"jit_spmd": 1.0, "renamed": 1.0}
+    (block,) = tables(tmp_path, replace(PLAN, ratios=ratios, programs=alike)).comparisons
+    (said,) = program_sentences.facts(block)
+    assert " and " in said.partition(" are proved to be the same: equal programs")[0]
+    assert not program_sentences.caveat([block])
+    found = tables(tmp_path / "older", replace(PLAN, programs={}))
+    assert not program_sentences.facts(found.comparisons[0])
+    assert found.cells["fingerprint"].isna().all()
+
+
+def test_relations() -> None:
+    def program(fingerprint: str, dispatch: str) -> StepProgram:
+        return {
+            "fingerprint": fingerprint, "dispatch": dispatch, "host_calls": 0, "operations": "",
+        }  # fmt: skip
+
+    one = program("1", "a")
+    assert relation(one, program("1", "a")) == "same"
+    assert (
+        relation(one, program("1", "b"))
+        == relation(program("1", ""), program("1", ""))
+        == ("dispatch")
+    )
+    assert relation(one, program("2", "a")) == "different"
+    assert relation(one, program("", "a")) == relation(program("", ""), one) == "unknown"
+
+
+def test_operations_differ_by_source_line_the_largest_first() -> None:
+    add = Operation("update.py:42", "add", "f32[8]{0}", 5, 32)
+    fewer, copy = add._replace(runs=3), Operation("step.py:7", "copy", "f32[8]{0}", 1, 32)
+    large = copy._replace(opcode="dot", result="f32[64]{0}", bytes=256)
+    assert differences([add], [add]) == []
+    assert differences([add, copy], [fewer, large]) == [
+        LineDifference("step.py:7", [copy], [large]),
+        LineDifference("update.py:42", [add._replace(runs=2)], []),
+    ]
+    many = [copy._replace(source=f"step.py:{line}") for line in range(20)]
+    *rows, rest = program_sentences.shown(differences(many, []))
+    assert len(rows) == program_sentences.MOST_LINES
+    assert rest == ("8 other lines", "8 operations", "0 operations")
+
+
+def test_explain_tells_how_programs_relate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    synthetic.write(tmp_path / "reports", PLAN)
+
+    def told(a: str, b: str) -> str:
+        explain(f"{PLACE}/{a}", f"{PLACE}/{b}")
+        return " ".join(capsys.readouterr().out.split())
+
+    assert "are proved to be the same: equal programs, dispatched in the same way" in told(
+        "renamed", "jit_spmd"
+    )
+    assert "so only its dispatch can make a difference" in told("nnx_jit", "jit_spmd")
+    assert "that cannot be proved here" in told("tuned", "jit_spmd")
+    different = told("other", "jit_spmd")
+    assert "run different programs" in different
+    assert "other.py:7" in different
+    assert "jit_spmd.py:7" in different
+    assert "update.py:42" not in different
+    assert "record them with --profile" in different

@@ -1,0 +1,156 @@
+"""A referee, from the outside and with a worker that behaves as told."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from fronts import Done, Front
+
+from bench.analyse import alpha_investing
+
+
+class Referee:
+    def __init__(self, folder: Path) -> None:
+        self.front = Front(folder)
+        for name in ("best", "mine", "other"):
+            (folder / f"{name}.py").write_text(f'"""{name}."""\n')
+
+    def __call__(self, *words: str, **behaviour) -> Done:
+        self.front.told(equal=True, **behaviour)
+        return self.front("referee", *words)
+
+    def judged(self, *words: str, **behaviour) -> tuple[int, dict]:
+        done = self(*words, "--json", **behaviour)
+        assert done.out.count("\n") == 1, done
+        return done.code, json.loads(done.out)
+
+    @property
+    def ledger(self) -> Path:
+        return self.front.folder / "reports" / "referee.jsonl"
+
+
+@pytest.fixture
+def referee(tmp_path: Path) -> Referee:
+    return Referee(tmp_path)
+
+
+def test_what_is_faster_is_kept_and_becomes_an_incumbent(referee: Referee) -> None:
+    code, found = referee.judged("best.py", "mine.py", "other.py", times={"mine": 0.8, "other": 2})
+    assert code == 0
+    mine, other = found["attempts"]
+    assert (mine["decision"], other["decision"]) == ("keep", "discard")
+    assert mine["low"] <= mine["ratio"] <= mine["high"] < 1 < other["low"]
+    assert found["block"] == "mlp-base/data=1/b256/fp32"
+    # All of a batch have the level of its last.
+    assert mine["level"] == other["level"] == alpha_investing.level([], 2)
+    stored = referee.front.stored(mine["run"])
+    (look,) = [row["looks"][-1] for row in stored.block_rows if row["launch"] == 0]
+    assert look["spent"] <= alpha_investing.ALPHA
+    done = referee("mine.py", "other.py", times={"other": 0.5})
+    assert done.code == 0, done
+    assert re.match(r"keep 3 other: 49\s% to 51\s% faster, ratio 0\.50", done.out)
+    record = r"record: 0\.40\d times the first incumbent, best, after 3 attempts, 2 kept"
+    assert re.search(record, done.out)
+    assert done.out.splitlines()[-1] == "attempts: reports/referee.html"
+    page = (referee.ledger.parent / "referee.md").read_text()
+    assert [line.split(" | ")[2] for line in page.splitlines() if "e-" in line] == [
+        "keep", "discard", "keep",
+    ]  # fmt: skip
+    tests = [json.loads(line) for line in referee.ledger.read_text().splitlines()]
+    assert tests[-2]["level"] == alpha_investing.level([True, False])
+
+
+@pytest.mark.slow
+def test_no_difference_is_discarded_and_few_rounds_are_undecided(referee: Referee) -> None:
+    code, found = referee.judged("best.py", "mine.py", "--margin", "20")
+    assert (code, found["attempts"][0]["decision"]) == (1, "discard")
+    assert found["record"] == 1.0
+    few = ("--rounds", "4", "--launches", "1")
+    code, found = referee.judged("best.py", "mine.py", *few)
+    assert (code, found["attempts"][0]["decision"]) == (2, "undecided")
+
+
+def test_a_wrong_step_is_discarded_with_its_diagnosis_and_costs_no_error(referee: Referee) -> None:
+    code, found = referee.judged("best.py", "mine.py", mine="wrong")
+    assert code == 1
+    (mine,) = found["attempts"]
+    assert mine["reason"] == "wrong: gradients 2 times too large"
+    assert not mine["tested"]
+    assert len(referee.front.jobs) == 1, "no launch measures the incumbent alone"
+    _, found = referee.judged("best.py", "other.py")
+    assert found["attempts"][0]["level"] == mine["level"]
+
+
+def test_a_copy_of_the_incumbent_is_not_measured(referee: Referee) -> None:
+    shutil.copy(referee.front.folder / "best.py", referee.front.folder / "copied.py")
+    done = referee("best.py", "copied.py")
+    assert done.code == 1, done
+    assert done.out.startswith("discard 1 copied: identical to the incumbent: the same program")
+    assert not referee.front.jobs
+
+
+@pytest.mark.parametrize(
+    ("words", "behaviour", "error"),
+    [
+        (("none.py", "mine.py"), {}, "there is no file none.py"),
+        (("best.py", "log.txt"), {}, "there is no file log.txt"),
+        (("best.py",), {}, "the following arguments are required: CHALLENGER.py"),
+        (("best.py", "mine.py", "--meshes", "data=1", "data=2"), {}, "a referee judges one block"),
+        (("best.py", "mine.py"), {"best": "wrong"}, "the incumbent fails, wrong: gradients 2"),
+    ],
+)
+def test_bad_input_has_one_line_and_a_code(
+    referee: Referee, words: tuple[str, ...], behaviour: dict, error: str
+) -> None:
+    done = referee(*words, **behaviour)
+    assert done.code == 4, done
+    (line,) = [line for line in done.err.splitlines() if "error" in line]
+    assert error in line
+
+
+def test_another_question_or_incumbent_is_refused(referee: Referee) -> None:
+    assert referee("best.py", "mine.py", times={"mine": 2}).code == 1
+    before = referee.ledger.read_bytes()
+    done = referee("best.py", "mine.py", "--meshes", "data=2")
+    assert done.code == 4, done
+    assert "is about mlp-base/data=1/b256/fp32, not mlp-base/data=2/b256/fp32" in done.err
+    done = referee("mine.py", "other.py")
+    assert done.code == 4, done
+    assert "mine.py is neither the first incumbent" in done.err
+    assert referee.ledger.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_a_ledger_survives_a_kill_and_refuses_damage(referee: Referee) -> None:
+    process = referee.front.told(mine="hang").start("referee", "best.py", "mine.py")
+    referee.front.wait_for_hang(process)
+    process.kill()
+    process.communicate(timeout=60)
+    # The attempt has begun, so it counts; what was being written meanwhile does not.
+    with referee.ledger.open("ab") as file:
+        file.write(b'{"line": 2, "numb')
+    code, found = referee.judged("best.py", "other.py", times={"other": 0.5})
+    assert code == 0
+    assert found["attempts"][0]["number"] == 2
+    assert found["attempts"][0]["level"] == alpha_investing.level([False])
+    assert found["curve"] == [1.0, pytest.approx(0.5, rel=1e-2)]
+    text = referee.ledger.read_text()
+    for damaged in (text.replace("0.5", "0.4", 1), text.partition("\n")[2]):
+        referee.ledger.write_text(damaged)
+        done = referee("best.py", "mine.py")
+        assert done.code == 4, done
+        assert "referee.jsonl, line 1" in done.err or "line " in done.err
+        assert "restore the file, or name another ledger" in done.err
+
+
+def test_an_interruption_leaves_an_attempt_that_found_nothing(referee: Referee) -> None:
+    process = referee.front.told(mine="hang").start("referee", "best.py", "mine.py")
+    referee.front.wait_for_hang(process)
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert [json.loads(line)["line"] for line in referee.ledger.read_text().splitlines()] == [0, 1]

@@ -1,0 +1,87 @@
+"""An upgrade, with a uv and a worker that behave as told; and how a bisection goes."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from fronts import Front
+
+from bench.commands.upgrade import bisect
+from bench.records.paths import ROOT
+
+SMALL = ("--workloads", "mlp", "--meshes", "data=2", "--launches", "1", "--run", "r", "-k", "pmap")
+
+
+@pytest.fixture
+def front(tmp_path) -> Front:
+    uv = tmp_path / "path" / "uv"
+    uv.parent.mkdir()
+    uv.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT}/tests/fakes/uv.py "$@"\n')
+    uv.chmod(0o755)
+    (tmp_path / "run").mkdir()
+    front = Front(tmp_path / "run")
+    front.environment |= {
+        "PATH": f"{uv.parent}:/usr/bin:/bin",
+        "FAKE_UV_LOG": str(tmp_path / "uv.log"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+    return front
+
+
+def test_a_step_is_compared_with_itself_under_another_jax(front: Front) -> None:
+    front.told(equal=True, times={"pmap": 1.5})
+    done = front("upgrade", "--from", "jax==0.11.0", *SMALL)
+    assert done.code == 1, done
+    assert "Regression: slower in 1 of 1 comparison with jax==0.11.0" in done.out
+    (job, *_) = front.jobs
+    assert job["implementations"] == ["pmap", "pmap@base"]
+    summary = (front.folder / "reports/r/regress.md").read_text()
+    assert "the base's in processes of their own" in summary
+    assert ", jax 0.11.0, flax 0.12.8`." in summary
+    assert "    python -m bench upgrade --from jax==0.11.0" in summary
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ((), "name the version to compare with"),
+        (("--from", "main"), "--from: 'main' is no version"),
+        (("--from", "jax==0.4.1"), "no environment has jax==0.4.1"),
+        (("--from", "jax>=0.11", "--bisect"), "has to be one version"),
+    ],
+)
+def test_what_is_no_version_or_cannot_be_had_is_bad_input(
+    front: Front, words: tuple[str, ...], error: str
+) -> None:
+    done = front("upgrade", *words, *SMALL)
+    assert done.code == 4, done
+    assert error in " ".join(done.err.split())
+
+
+BASES = ["jax==1", "jax==2", "jax==3", "jax==4"]
+
+
+@pytest.mark.parametrize(
+    ("slower_than", "told"),
+    [
+        (0, "not slower than with jax==1"),
+        (1, "slower since jax==2: it is slower than with jax==1"),
+        (3, "slower since jax==4: it is slower than with jax==3"),
+        (4, "slower since the version compared: it is slower than with jax==4"),
+    ],
+)
+def test_a_bisection_finds_the_release(slower_than: int, told: str) -> None:
+    asked: list[str] = []
+
+    def gate(base: str) -> int:
+        asked.append(base)
+        return int(BASES.index(base) < slower_than)
+
+    assert bisect(BASES, gate) == (int(slower_than > 0), told)
+    assert len(asked) == len(set(asked)) <= 3
+
+
+def test_a_bisection_ends_where_nothing_is_decided() -> None:
+    code, told = bisect(BASES, lambda base: 2 if base == "jax==3" else 1)
+    assert (code, told) == (2, "the comparison with jax==3 decides nothing: exit code 2")

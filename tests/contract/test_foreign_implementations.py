@@ -1,0 +1,97 @@
+"""PyTorch's steps against the same truth as JAX's, where PyTorch is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+
+import jax
+import pytest
+
+from bench.contract.workloads import gpt2, linear, mlp
+from bench.records.cells import StepOptions
+from bench.records.mesh import MeshShape
+from bench.worker.block_rounds import warm_arm
+from bench.worker.file_loader import implementation_files, load
+from bench.worker.meshes import make_mesh
+from bench.worker.problems import with_options
+from bench.worker.prove.gate import Gate
+
+NAMES = sorted(
+    name for name, path in implementation_files([]).items() if path.parent.name == "foreign"
+)
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="PyTorch is not installed (extra torch)"
+)
+
+CASES = {
+    "linear": (linear, "data=1", StepOptions()),
+    "mlp": (mlp, "data=2", StepOptions(microbatches=2, remat=True, clip_norm=0.1)),
+    "gpt2": (gpt2, "data=2", StepOptions()),
+    "gpt2 bf16": (gpt2, "data=2", StepOptions("bf16", microbatches=2)),
+}
+
+
+def problem_of(case, precision):
+    workload, _, options = CASES[case]
+    problem = workload.problem(workload.SIZES["tiny"](), 8, precision, options.remat)
+    return with_options(problem, options)
+
+
+@pytest.fixture(params=NAMES)
+def module(request):
+    yield (found := load(implementation_files([])[request.param]))
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def gates(tmp_path_factory):
+    made = {}
+
+    def gate(case):
+        if case not in made:
+            _, mesh, options = CASES[case]
+            with jax.enable_x64(True):
+                exact = problem_of(case, "fp64")
+            problem = problem_of(case, options.precision)
+            problem = replace(problem, start=jax.device_get(problem.draw()))
+            shape = MeshShape.parse(mesh)
+            folder = tmp_path_factory.mktemp("programs")
+            proof = Gate(
+                problem, exact, make_mesh(shape), shape.batch_shards, options.precision, folder
+            )
+            made[case] = problem, proof
+        return made[case]
+
+    return gate
+
+
+@needs_torch
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_passes_the_gate(module, gates, case):
+    problem, gate = gates(case)
+    assert module.why_unsupported(problem, gate.mesh) is None
+    gate.prove_exact(module)
+    gate.prove_rounding(module)
+    step = module.build(problem, gate.mesh)
+    _, state = gate.prove_timed(step, lambda: module.build(problem, gate.mesh))
+    arm = warm_arm("torch", step, state, problem)
+    assert step.described(arm)["versions"].keys() == {"python", "torch"}
+    step.children.close()
+
+
+@needs_torch
+@pytest.mark.slow
+def test_what_it_cannot_do_is_unsupported(module):
+    problem = problem_of("mlp", "fp16")
+    assert "scaled" in module.why_unsupported(problem, make_mesh(MeshShape.parse("data=1")))
+    problem, mesh = problem_of("mlp", "fp32"), make_mesh(MeshShape.parse("data=1,model=2"))
+    assert "this mesh has model" in module.why_unsupported(problem, mesh)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed")
+def test_each_is_unsupported_with_a_reason_where_torch_is_not_installed(module):
+    problem = problem_of("linear", "fp32")
+    reason = module.why_unsupported(problem, make_mesh(MeshShape.parse("data=1")))
+    assert reason == "it needs the package torch, which is not installed"

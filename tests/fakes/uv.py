@@ -1,0 +1,40 @@
+"""Stands in for uv: knows two Pythons, of which only the older one can have jax 0.10.
+
+Its calls are appended to FAKE_UV_LOG.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+RELEASES = ["0.10.2", "0.11.0", "0.11.1", "0.12.0"]
+words = sys.argv[1:]
+with Path(os.environ["FAKE_UV_LOG"]).open("a") as log:
+    log.write(" ".join(words) + "\n")
+match words:
+    case ["python", "list", *_]:
+        one = {"implementation": "cpython", "path": "/old/python"}
+        parts = {"major": 3, "minor": 11, "patch": 7}
+        print(
+            json.dumps(
+                [one | {"version_parts": parts}, one | {"path": None, "version_parts": parts}]
+            )
+        )
+    case ["pip", "compile", "-", *_]:
+        wanted = sys.stdin.readline().strip()
+        if between := re.fullmatch(r"jax>(.*),<(.*)", wanted):
+            known = [one for one in RELEASES if between[1] < one < between[2]]
+        else:
+            known = RELEASES if "/old/python" in words else RELEASES[1:]
+            known = [one for one in known if one == wanted.partition("==")[2]]
+        if not known:
+            sys.exit(f"no solution for {wanted}")
+        print(f"flax==0.12.8\njax=={known[-1]}" if not between else f"jax=={known[-1]}")
+    case ["venv", *_, folder]:
+        Path(folder, "bin").mkdir(parents=True)
+    case ["pip", "install", *_] if "FAKE_UV_BREAKS" in os.environ:
+        sys.exit("the disk is full")

@@ -1,0 +1,214 @@
+"""Races of given functions: what is proved, what is refused, and what the results say."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import lockstep
+from bench.records.paths import REPORTS
+from bench.worker.prove.failures import WrongStepError
+from lockstep.agreement import Agreement, copied, leaves_of, trace
+
+OPTIMIZER = optax.adam(1e-2)
+QUICK = {"rounds": 8, "seconds": 0.02}
+
+
+def loss_fn(params, batch, key):
+    x, y = batch
+    hidden = jnp.tanh(x @ params["up"])
+    hidden = hidden * jax.random.bernoulli(key, 0.9, hidden.shape)
+    return jnp.mean((hidden @ params["down"] - y) ** 2)
+
+
+def make(scale=1.0):
+    """A train step with Adam, dropout and a count of steps; `scale` spoils its gradients."""
+
+    def step(state, batch):
+        params, moments, key, count = state
+        key, own = jax.random.split(key)
+        loss, grads = jax.value_and_grad(loss_fn)(params, batch, own)
+        grads = jax.tree.map(lambda grad: grad * scale, grads)
+        updates, moments = OPTIMIZER.update(grads, moments, params)
+        return (optax.apply_updates(params, updates), moments, key, count + 1), loss
+
+    return step
+
+
+@pytest.fixture(scope="module")
+def start():
+    keys = jax.random.split(jax.random.key(0), 4)
+    params = {
+        "up": jax.random.normal(keys[0], (8, 16)),
+        "down": jax.random.normal(keys[1], (16, 2)),
+    }
+    batch = jax.random.normal(keys[2], (32, 8)), jax.random.normal(keys[3], (32, 2))
+    return (params, OPTIMIZER.init(params), jax.random.key(7), jnp.zeros((), jnp.int32)), batch
+
+
+@pytest.fixture(scope="module")
+def raced(start):
+    steps = {
+        "plain": jax.jit(make()),
+        "donating": jax.jit(make(), donate_argnums=0),
+        "scaled": jax.jit(make(scale=0.99)),
+        "failing": lambda _state, _batch: 1 // 0,
+    }
+    return lockstep.compare(steps, *start, **QUICK)
+
+
+def test_equal_functions_are_raced_and_others_have_a_reason(raced):
+    cells = raced.verdicts.set_index("implementation")
+    assert cells["status"].to_dict() == {
+        "plain": "ok", "donating": "ok", "scaled": "wrong", "failing": "crashed",
+    }  # fmt: skip
+    assert cells["step_s"].notna().to_dict() == {
+        "plain": True, "donating": True, "scaled": False, "failing": False,
+    }  # fmt: skip
+    assert cells["ratio"]["plain"] == 1
+    assert 0 < cells["ratio"]["donating"] < np.inf
+    assert set(raced.samples["arm"]) == {"plain", "donating", "twin"}
+    assert "the update of" in cells["reason"]["scaled"]
+    assert "ZeroDivisionError" in cells["reason"]["failing"]
+
+
+def test_the_given_state_and_batch_stay_as_they_are(raced, start):
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(start))
+
+
+def test_results_are_printed_and_shown_in_a_notebook(raced):
+    text, page = repr(raced), raced._repr_html_()
+    for name in ("plain", "donating", "scaled", "failing"):
+        assert name in text
+        assert name in page
+    assert "<svg" in page
+    assert "baseline" in text
+
+
+def test_frames_have_the_columns_that_are_explained(raced):
+    known = {*raced.cells, *raced.samples, *raced.verdicts}
+    assert not set(lockstep.COLUMNS) - known
+    assert set(raced.verdicts) <= set(lockstep.COLUMNS)
+
+
+def test_a_report_says_what_was_proved_and_can_be_loaded(raced, start, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    steps = {"a": jax.jit(make()), "b": jax.jit(make())}
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "cache"))
+    try:
+        found = lockstep.compare(steps, *start, update_tolerance=0.07, name="mine", **QUICK)
+        assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "cache")
+    finally:
+        jax.config.update("jax_compilation_cache_dir", None)
+    before = found.to_frame()
+    page = found.report("given")
+    assert page == REPORTS / "given" / "report.html"
+    text = (REPORTS / "given" / "report.md").read_text(encoding="utf-8")
+    assert "to 0.07" in text
+    assert "Nothing was proved in float64" in text
+    assert "lockstep.compare(...)" in text
+    assert "python -m bench" not in text
+    loaded = lockstep.load("given")
+    assert loaded.to_frame().equals(before)
+    with pytest.raises(ValueError, match="given exists in reports"):
+        raced.report("given")
+    assert json.loads((REPORTS / "given" / "manifest.json").read_text())["run"] == "given"
+    with pytest.raises(ValueError, match="there is no run 'givn'"):
+        lockstep.load("givn")
+
+
+def test_a_reference_need_not_be_raced(start):
+    steps = {"scaled": jax.jit(make(scale=0.5))}
+    found = lockstep.compare(steps, *start, reference=jax.jit(make()), **QUICK)
+    assert list(found.verdicts["status"]) == ["wrong"]
+
+
+def small_step(state, batch):
+    loss = jnp.mean((state["w"] - batch) ** 2)
+    return {"w": 0.9 * state["w"], "key": state["key"], "count": state["count"] + 1}, loss
+
+
+SMALL = {"w": jnp.ones(4), "key": jax.random.key(2), "count": jnp.zeros((), jnp.int32)}
+
+
+@pytest.mark.parametrize(
+    ("twist", "reason"),
+    [
+        (lambda s, x: ({**s, "key": jax.random.fold_in(s["key"], 1)}, x), r"or keys .*\['key'\]"),
+        (lambda s, x: ({**s, "count": s["count"] + 1}, x), r"integers or keys .*\['count'\]"),
+        (lambda s, x: ({**s, "w": s["w"] * 1.001}, x), r"the loss of a later step differs"),
+        (lambda s, x: ({**s, "more": x}, x), r"in its leaves or their shapes: \['more'\]"),
+        (lambda s, x: (s, 2 * x), "the loss of the first step differs"),
+        (lambda s, x: (s, jnp.stack([x, x])), r"the loss has shape \(2,\)"),
+        (lambda s, x: ({**s, "w": s["w"] * jnp.nan}, x), "not finite"),
+        (lambda s, x: (s, float(x)), "not a jax.Array"),
+    ],
+)
+def test_a_wrong_function_is_told_from_a_right_one(twist, reason):
+    batch = jnp.arange(4.0)
+    agreement = Agreement(small_step, SMALL, batch, "fp32")
+    agreement.check(trace(jax.jit(small_step), SMALL, batch)[0])
+    with pytest.raises(WrongStepError, match=reason):
+        agreement.check(trace(lambda s, b: twist(*small_step(s, b)), SMALL, batch)[0])
+
+
+def test_a_leaf_that_rounding_alone_decides_may_differ():
+    """Adam turns a gradient that is zero but for rounding into a whole step of any sign."""
+
+    def step(state, batch):
+        noise = jnp.sign(state["w"] * 3 / 3 - state["w"]) + jnp.sign(state["w"] % 1e-6 - 5e-7)
+        return {"w": state["w"] * batch, "zero": state["zero"] + noise}, state["w"].sum()
+
+    state, batch = {"w": jnp.linspace(1, 2, 99), "zero": jnp.zeros(99)}, jnp.asarray(0.9)
+    agreement = Agreement(step, state, batch, "fp32")
+    assert agreement.allowed["['w']"] == agreement.update_tolerance
+    assert agreement.allowed["['zero']"] > agreement.update_tolerance
+
+
+def test_copies_keep_shardings_and_keys():
+    mesh = jax.make_mesh((8,), ("data",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    tree = {"a": jax.device_put(jnp.arange(8.0), sharding), "key": jax.random.key(1), "n": 3}
+    copy = copied(tree)
+    assert copy["a"].sharding == sharding
+    assert copy["a"] is not tree["a"]
+    assert leaves_of(copy).keys() == leaves_of(tree).keys()
+    assert all((a == b).all() for a, b in zip(*map(leaves_values, (copy, tree)), strict=True))
+
+
+def leaves_values(tree):
+    return leaves_of(tree).values()
+
+
+def test_a_sharded_state_is_raced_on_its_mesh():
+    mesh = jax.make_mesh((2,), ("data",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    state = jax.device_put(jnp.ones(8), sharding)
+
+    def step(state, batch):
+        return state * batch, jnp.mean(state)
+
+    found = lockstep.compare({"a": jax.jit(step), "b": step}, state, jnp.asarray(0.9), **QUICK)
+    assert set(found.verdicts["status"]) == {"ok"}
+    assert "/data=2/" in found.verdicts["block"][0]
+
+
+@pytest.mark.parametrize(
+    ("steps", "more", "message"),
+    [
+        ({}, {}, "there are no steps"),
+        ({"a": make()}, {}, "needs another function"),
+        ({"a": make(), "twin": make()}, {}, "'twin' is no name"),
+        ({"a b": make(), "c": make()}, {}, "'a b' is no name"),
+        ({"a": make(), "b": make()}, {"baseline": "c"}, "baseline 'c' is none of a, b"),
+        ({"a": make(), "b": make()}, {"reference": "c"}, "reference 'c' is none of a, b"),
+    ],
+)
+def test_what_cannot_be_compared_is_named(start, steps, more, message):
+    with pytest.raises(ValueError, match=message):
+        lockstep.compare(steps, *start, **more)

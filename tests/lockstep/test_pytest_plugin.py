@@ -1,0 +1,104 @@
+"""The fixture `race`: its three outcomes follow from what is sure, and nothing else."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import pandas as pd
+import pytest
+
+import lockstep
+from lockstep.pytest_plugin import Race, race
+
+pytest_plugins = ("pytester",)
+
+
+def raced(monkeypatch, low, high, status="ok", **more):
+    """A race whose verdict's interval is known."""
+    seen = {}
+    row = {"implementation": "new", "status": status, "reason": "why not",
+           "verdict_low": low, "verdict_high": high}  # fmt: skip
+
+    def compare(_steps, _state, _batch, **options):
+        seen.update(options)
+        return SimpleNamespace(verdicts=pd.DataFrame([row]))
+
+    monkeypatch.setattr(lockstep, "compare", compare, raising=False)
+    return Race({}, None, None, more, "xfail"), seen
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "outcome"),
+    [
+        (0.9, 1.05, None),
+        (0.9, 1.06, pytest.xfail.Exception),
+        (0.0, float("inf"), pytest.xfail.Exception),
+        (1.04, 1.06, pytest.xfail.Exception),
+        (1.051, 1.2, pytest.fail.Exception),
+    ],
+)
+def test_what_is_sure_decides_the_outcome(monkeypatch, low, high, outcome):
+    one, seen = raced(monkeypatch, low, high, seconds=7)
+    if outcome is None:
+        one.assert_not_slower(by=0.05)
+    else:
+        with pytest.raises(outcome):
+            one.assert_not_slower(by=0.05)
+    assert seen == {"baseline": "old", "decide_at": 1.05, "seconds": 7}
+
+
+def test_a_wrong_step_fails_and_undecided_is_as_asked(monkeypatch):
+    with pytest.raises(pytest.fail.Exception, match="new step is wrong: why not"):
+        raced(monkeypatch, 1, 1, status="wrong")[0].assert_not_slower()
+    for word, outcome in (("fail", pytest.fail.Exception), ("skip", pytest.skip.Exception)):
+        with pytest.raises(outcome, match="undecided"):
+            raced(monkeypatch, 0.5, 2)[0].assert_not_slower(undecided=word)
+    with pytest.raises(ValueError, match="choose from xfail, fail, skip"):
+        raced(monkeypatch, 0.5, 2)[0].assert_not_slower(undecided="pass")
+    with pytest.raises(ValueError, match="negative"):
+        raced(monkeypatch, 0.5, 2)[0].assert_not_slower(by=-1)
+
+
+def test_the_marker_gives_options_and_the_call_overrides_them():
+    marker = SimpleNamespace(kwargs={"undecided": "fail", "seconds": 1, "rounds": 8})
+    request = SimpleNamespace(node=SimpleNamespace(get_closest_marker=lambda _name: marker))
+    make = race.__wrapped__ if hasattr(race, "__wrapped__") else race._get_wrapped_function()
+    one = make(request)(len, abs, 0, 1, rounds=16)
+    assert one.undecided == "fail"
+    assert one.options == {"seconds": 1, "rounds": 16}
+
+
+def test_it_works_in_somebodys_test(pytester):
+    pytester.makepyfile(
+        """
+        import jax, jax.numpy as jnp, pytest
+
+        def step(state, batch):
+            return state * batch, state.sum()
+
+        @pytest.mark.lockstep(rounds=8, seconds=0.02)
+        def test_wrong(race):
+            wrong = jax.jit(lambda s, b: (s, s.sum()))
+            race(wrong, jax.jit(step), jnp.ones(4), jnp.asarray(0.9)).assert_not_slower(by=9)
+        """
+    )
+    result = pytester.runpytest("-p", "lockstep.pytest_plugin", "--strict-markers")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*the new step is wrong: the loss of a later step differs*"])
+
+
+def test_rounds_end_when_it_is_sure_on_which_side_of_the_limit_a_step_is():
+    """An eager step is many times slower; one look is enough for that, and for no equality."""
+
+    def step(state, batch):
+        for _ in range(20):
+            state = jnp.tanh(state * batch)
+        return state, state.sum()
+
+    steps, more = {"old": jax.jit(step), "new": step}, {"seconds": 0.1, "rounds": 48}
+    found = lockstep.compare(steps, jnp.ones(4), jnp.asarray(0.9), decide_at=1.05, **more)
+    new = found.verdicts.set_index("implementation").loc["new"]
+    assert new["verdict_low"] > 1.05
+    assert found.samples["round"].max() < 47

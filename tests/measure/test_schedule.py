@@ -1,0 +1,133 @@
+"""Arms leave the rounds when nothing is open about them, and launches go where something is."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from bench.measure.schedule import EXTENSION, LaunchLooks, Schedule
+from bench.plan.matrix import make_plan
+from bench.plan.options import Options
+from bench.records.arms import TWIN
+from bench.records.messages import LookEvent
+from bench.records.rows import SampleRow
+from tests.fakes.catalogue import catalogue
+
+NAMES = ("python_loop", "jit_spmd", "pmap")
+
+
+def schedule(**options) -> Schedule:
+    typed = {"workloads": ("mlp",), "meshes": ("data=1",), "rounds": "32", "launches": "3"}
+    return Schedule(make_plan(Options(**{**typed, **options}), catalogue()))
+
+
+def rows(launch: int, rounds: int, truth: dict[str, float], noise: float = 0.03) -> list[SampleRow]:
+    rng = np.random.default_rng(launch)
+    return [
+        {
+            "block": "b", "attempt": f"a{launch}", "launch": launch, "arm": arm, "round": number,
+            "position": place, "predecessor": "", "at": 0.0, "steps": 10, "latency_steps": 3,
+            "throughput_ns": int(1e8 * ratio * math.exp(noise * rng.standard_normal())),
+            "latency_ns": 10**7, "wash_out_ns": 10**7, "host": None,
+        }
+        for number in range(rounds)
+        for place, (arm, ratio) in enumerate(truth.items())
+    ]  # fmt: skip
+
+
+def look(samples: list[SampleRow], progress: float) -> LookEvent:
+    return LookEvent(event="look", rows=samples, progress=progress)
+
+
+TRUTH = {"python_loop": 1.0, TWIN: 1.0, "jit_spmd": 1.5, "pmap": 1.005}
+
+
+def test_what_is_decided_leaves_and_the_others_keep_whom_they_are_compared_with() -> None:
+    made = schedule()
+    looks = LaunchLooks(made, made.plan.blocks[0])
+    assert looks.going_on(look(rows(0, 16, TRUTH), 0.5)) == ["python_loop", TWIN, "pmap"]
+    taken, claims = looks.finish(rows(0, 16, TRUTH), 0)
+    assert taken[0]["settled"] == ["jit_spmd"]
+    assert claims["jit_spmd"].verdict.word == "slower"
+    assert claims["pmap"].verdict.word == "undecided"
+
+
+def test_those_that_may_be_the_fastest_stay_until_they_are_alike() -> None:
+    """They are all decided against the baseline, and which one to take is still open."""
+    truth = {"python_loop": 1.0, TWIN: 1.0, "jit_spmd": 0.7, "pmap": 0.705}
+    made = schedule(margin="2")
+    looks = LaunchLooks(made, made.plan.blocks[0])
+    assert looks.going_on(look(rows(0, 16, truth), 0.5)) == list(truth)
+    made = schedule(margin="20")
+    looks = LaunchLooks(made, made.plan.blocks[0])
+    assert looks.going_on(look(rows(0, 16, truth), 0.5)) == []
+
+
+def test_all_is_over_when_nothing_is_open() -> None:
+    made = schedule()
+    looks = LaunchLooks(made, made.plan.blocks[0])
+    assert looks.going_on(look(rows(0, 16, {**TRUTH, "pmap": 1.3}), 0.5)) == []
+
+
+@pytest.mark.parametrize(("pmap", "goes_on"), [(1.02, True), (1.005, False)])
+def test_planned_turns_are_exceeded_only_where_that_probably_decides(
+    pmap: float, goes_on: bool
+) -> None:
+    made = schedule(margin="2")
+    looks = LaunchLooks(made, made.plan.blocks[0])
+    samples = rows(0, 32, {**TRUTH, "pmap": pmap})
+    assert bool(looks.going_on(look(samples, 1.0))) == goes_on
+    assert not LaunchLooks(made, made.plan.blocks[0]).going_on(look(samples, 1 + EXTENSION))
+
+
+def test_turns_beyond_the_plan_may_spend_error_too() -> None:
+    made = schedule(launches="1", margin="2")
+    looks = LaunchLooks(made, made.plan.blocks[0])
+    truth = {**TRUTH, "pmap": 1.016}
+    assert looks.going_on(look(rows(0, 32, truth), 1.0))
+    assert looks.going_on(look(rows(0, 40, truth), 1.25)) == []
+    taken, claims = looks.finish(rows(0, 40, truth), 0)
+    assert [one["rounds"] for one in taken] == [32, 40]
+    assert taken[1]["alpha"] > 0
+    assert claims["pmap"].verdict.low > 0
+
+
+def test_two_launches_settle_an_arm_and_the_third_goes_without_it() -> None:
+    made = schedule()
+    (block,) = made.plan.blocks
+    for number in (0, 1):
+        assert made.missing_launches(block, NAMES) == 3 - number
+        looks = LaunchLooks(made, block)
+        looks.finish(rows(number, 16, TRUTH), number)
+        made.blocks[block.name].cells += [
+            {"implementation": name, "status": "ok", "launch": number} for name in NAMES
+        ]
+    assert made.blocks[block.name].settled == {"jit_spmd"}
+    assert list(made.launches({block: NAMES})) == [(block, ["python_loop", "pmap"])]
+    settled = LaunchLooks(made, block)
+    settled.finish(rows(2, 32, {**TRUTH, "pmap": 1.2}), 2)
+    made.blocks[block.name].launches.discard(2)
+    assert made.blocks[block.name].settled == {"jit_spmd", "pmap"}
+    assert list(made.launches({block: NAMES})) == [], "the baseline alone is not worth one"
+
+
+def test_variants_have_all_their_launches() -> None:
+    made = schedule(variant=("v=XLA_FLAGS=--first",))
+    block = made.plan.blocks[0]
+    for number in (0, 1):
+        LaunchLooks(made, block).finish(rows(number, 16, {**TRUTH, "pmap": 1.3}), number)
+        made.blocks[block.name].cells += [
+            {"implementation": name, "status": "ok", "launch": number} for name in NAMES
+        ]
+    assert made.missing_launches(block, NAMES) == 1
+
+
+def test_a_worker_that_died_after_a_look_measures_all_again() -> None:
+    made = schedule()
+    looks = LaunchLooks(made, made.plan.blocks[0])
+    looks.going_on(look(rows(0, 16, TRUTH), 0.5))
+    again = rows(1, 16, TRUTH)
+    assert looks.going_on(look(again, 0.5)) == list(TRUTH)
+    assert looks.going_on(look(again, 1.0)) == []

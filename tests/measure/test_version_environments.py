@@ -1,0 +1,94 @@
+"""Environments with another jax, made by a uv that behaves as told."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.measure.base_versions import VersionBases, is_requirement
+from bench.measure.version_environments import Environment, make_environment, releases_between
+from bench.plan.base_revisions import Origin
+from bench.plan.git_revisions import Repository
+from bench.plan.option_values import BadInput
+from bench.records.paths import ROOT
+from bench.worker.foreign.foreign_module import traits_of
+
+FAKE = ROOT / "tests" / "fakes" / "uv.py"
+
+
+@pytest.fixture
+def calls(tmp_path, monkeypatch):
+    """A uv on the path, and what it was asked."""
+    uv, log = tmp_path / "path" / "uv", tmp_path / "log"
+    uv.parent.mkdir()
+    uv.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{uv.parent}:/usr/bin:/bin")
+    monkeypatch.setenv("FAKE_UV_LOG", str(log))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return lambda: log.read_text().splitlines()
+
+
+def test_an_environment_is_made_once(calls, tmp_path):
+    made = make_environment("jax==0.11.0")
+    assert made.versions == {
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "jax": "0.11.0",
+        "flax": "0.12.8",
+    }
+    assert made.python.is_relative_to(tmp_path / "cache")
+    assert sum(call.startswith("venv") for call in calls()) == 1
+    assert make_environment("jax==0.11.0") == made
+    assert sum(call.startswith("venv") for call in calls()) == 1
+
+
+@pytest.mark.skipif(sys.version_info[:2] == (3, 11), reason="it has what the older one has")
+def test_another_installed_python_is_found_where_this_one_has_no_solution(calls):
+    made = make_environment("jax==0.10.2")
+    assert made.versions["python"] == "3.11"
+    assert any(call.startswith("venv") and "/old/python" in call for call in calls())
+
+
+def test_a_version_that_cannot_be_had_is_a_reason(calls, monkeypatch):
+    with pytest.raises(
+        BadInput, match=r"no environment has jax==0\.4\.1: with Python .*no solution"
+    ):
+        make_environment("jax==0.4.1")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(BadInput, match="which uv makes: `pip install uv`"):
+        make_environment("jax==0.11.0")
+
+
+def test_an_interrupted_environment_is_made_again(calls, monkeypatch):
+    monkeypatch.setenv("FAKE_UV_BREAKS", "1")
+    with pytest.raises(BadInput, match="the disk is full"):
+        make_environment("jax==0.11.0")
+    monkeypatch.delenv("FAKE_UV_BREAKS")
+    assert make_environment("jax==0.11.0").python.parent.is_dir()
+
+
+def test_releases_between_two_are_listed(calls):
+    assert releases_between("jax", "0.10.2", "0.12.0") == ["0.11.0", "0.11.1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("jax==0.10.2", True), ("jax[cuda13]>=0.11", True), ("main", False), ("HEAD~1", False)],
+)
+def test_a_requirement_is_no_revision(text, expected):
+    assert is_requirement(text) == expected
+
+
+def test_a_base_is_a_foreign_file_for_the_other_python():
+    path = ROOT / "implementations" / "pmap.py"
+    origins = {"pmap": Origin(path, Repository(path.parent, "", "", dirty=False))}
+    environment = Environment(Path("/env/bin/python"), {"jax": "0.10.2"})
+    bases = VersionBases("jax==0.10.2", 0, origins, (), (), environment=environment)
+    with bases.checked_out() as files:
+        traits = traits_of(Path(files["pmap@base"]["path"]))
+        words = ["/env/bin/python", "-m", "bench.worker.foreign.jax_child", str(path)]
+        assert traits == {"packages": ["jax"], "command": words}
+    assert not Path(files["pmap@base"]["path"]).exists()
+    assert bases.record()["versions"] == {"jax": "0.10.2"}

@@ -1,0 +1,51 @@
+"""The default margin follows from the noise of this machine and from the plan's rounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.plan.margins import ASSUMED, MARGINS, resolved_margin
+from bench.plan.matrix import Plan, make_plan
+from bench.plan.options import Options
+from bench.records.numbers import percent
+from tests import synthetic
+from tests.fakes.catalogue import catalogue
+
+
+def plan(**options: str) -> Plan:
+    return make_plan(Options(**options), catalogue(cores=4))
+
+
+def test_without_a_run_noise_is_assumed(tmp_path: Path) -> None:
+    margin, reason = resolved_margin(plan(), catalogue(cores=4), tmp_path)
+    assert margin in MARGINS
+    assert f"varies by {percent(ASSUMED['cpu'])} between rounds (an assumption" in reason
+    on_gpu, _ = resolved_margin(plan(), catalogue("gpu", 1), tmp_path)
+    assert on_gpu < margin
+
+
+@pytest.mark.parametrize(("noise", "expected"), [(0.001, 0.01), (0.02, 0.02), (0.5, 0.2)])
+def test_a_run_on_this_machine_shows_it(tmp_path: Path, noise: float, expected: float) -> None:
+    synthetic.write(tmp_path, synthetic.Plan(noise=noise, rounds=32, devices=(1, 2)), "known")
+    margin, reason = resolved_margin(plan(), catalogue(cores=4), tmp_path)
+    assert margin == expected
+    assert reason.endswith("(measured in known)")
+    assert reason.startswith(f"{percent(margin)} is what quick can resolve here")
+
+
+def test_runs_of_other_machines_and_workloads_and_damaged_ones_show_nothing(tmp_path: Path) -> None:
+    synthetic.write(tmp_path, synthetic.Plan(usable_cores=64, devices=(1,)), "other")
+    synthetic.write(tmp_path, synthetic.Plan(workloads=("gpt2-nano",), devices=(1,)), "unlike")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged/manifest.json").write_text("{}")
+    assert "an assumption" in resolved_margin(plan(), catalogue(cores=4), tmp_path)[1]
+
+
+def test_more_rounds_resolve_more(tmp_path: Path) -> None:
+    few, many = (
+        resolved_margin(plan(rounds=rounds), catalogue(cores=4), tmp_path)[0]
+        for rounds in ("16", "4096")
+    )
+    assert many < few

@@ -1,0 +1,51 @@
+"""What is said where comparisons are undecided."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from bench.analyse.disturbances import Conditions
+from bench.analyse.verdicts import Claim, Verdict
+from bench.present.next_steps import lines
+
+
+def told(word="undecided", low=0.99, high=1.02, to_decide=3.0, foreign=0.0, seconds=100.0):
+    claim = Claim(None, Verdict(word, low, high), to_decide)
+    conditions = Conditions(steal=0.0, foreign=foreign, mhz=None)
+    block = SimpleNamespace(name="b", claims={"arm": claim}, conditions=conditions)
+    rows = [{"block": "b", "seconds": {"measure": seconds}}, {"block": "c", "seconds": {"x": 9e9}}]
+    run = SimpleNamespace(directory=Path("reports/r"), block_rows=rows)
+    return list(lines(SimpleNamespace(comparisons=[block]), run))
+
+
+def test_nothing_is_said_where_all_is_decided():
+    assert told(word="same") == []
+    assert told(word="slower") == []
+
+
+def test_the_bound_the_reason_and_the_command_are_named():
+    sure, _, more, offer, margin = told()
+    assert sure.startswith("1 comparison is undecided, surely within 2")
+    assert "small for so few rounds" in sure
+    # Three times the 100 seconds so far are needed, of which one time is done.
+    assert more.endswith("run --resume r --budget 200")
+    assert "2 %" in offer
+    assert margin.endswith("run --resume r --margin 2")
+    assert "took up to 30" in told(foreign=0.3)[0]
+    assert "small" in told(foreign=0.04)[0]
+
+
+@pytest.mark.parametrize("to_decide", [math.inf, 1.1])
+def test_a_launch_more_is_the_least(to_decide):
+    assert told(to_decide=to_decide)[2].endswith("--budget 100")
+
+
+def test_without_a_bound_no_margin_is_offered_and_endless_rounds_are_not():
+    sure, _, _more = told(low=0.0, high=math.inf)
+    assert "no bound" in sure
+    assert "would hardly decide" in told(to_decide=1e4)[1]
+    assert told(to_decide=1e4)[2].endswith("--budget 60")

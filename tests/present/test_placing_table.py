@@ -1,0 +1,214 @@
+"""The first screen: each of its numbers is recomputed here from the stored rows."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import synthetic
+
+from bench.analyse import cell_table
+from bench.analyse.process_spread import PROCESS
+from bench.analyse.signed_rank import shift, walsh_averages
+from bench.present import page, placing_table, sentences, share_picture
+from bench.records import numbers, store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RATIOS = {"jit_spmd": 1.0, "fast": 0.8, "near": 0.803, "slow": 1.5, "alone": 1.1}
+PLAN = synthetic.Plan(
+    devices=(1, 2, 4),
+    ratios=RATIOS,
+    alone=frozenset({"alone"}),
+    endings={
+        ("slow", 4): ("wrong", "gradients 4 times too large"),
+        ("near", 4): ("unsupported", ""),
+    },
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> store.Run:
+    return store.load(synthetic.write(tmp_path_factory.mktemp("reports"), PLAN))
+
+
+@pytest.fixture(scope="module")
+def found(run: store.Run) -> cell_table.Tables:
+    return cell_table.build(run)
+
+
+def seconds(run: store.Run, block: str) -> pd.DataFrame:
+    """Seconds a step of each round (rows) and arm (columns), as stored."""
+    own = run.samples[run.samples["block"] == block].assign(
+        s=lambda rows: rows["throughput_ns"] / rows["steps"] / 1e9
+    )
+    return own.pivot_table(values="s", index=["attempt", "round"], columns="arm")
+
+
+def estimate(times: pd.DataFrame, arm: str, other: str) -> float:
+    """The Hodges-Lehmann estimate of time(arm) / time(other)."""
+    logs = np.log((times[arm] / times[other]).dropna().to_numpy())
+    return math.exp(np.median(walsh_averages(logs)))
+
+
+def upper(times: pd.DataFrame, arm: str, other: str, alpha: float) -> float:
+    """The upper end of the interval of time(arm) / time(other) of one launch."""
+    from scipy import stats  # noqa: PLC0415 - of this test alone
+
+    middle, _, high = map(
+        float, shift(np.log((times[arm] / times[other]).dropna().to_numpy()), alpha)
+    )
+    process = stats.t.ppf(1 - alpha / 2, PROCESS.freedom) * PROCESS.sd
+    return math.exp(middle + math.hypot(high - middle, process))
+
+
+def test_every_number_of_the_matrix_follows_from_the_samples(
+    run: store.Run, found: cell_table.Tables
+) -> None:
+    matrix = placing_table.make(found)
+    assert matrix is not None
+    assert [name for name, _ in matrix.subjects] == ["mlp-base, fp32, batch 64"]
+    behind: dict[str, list[float]] = {}
+    for place, block in enumerate(found.comparisons):
+        times = seconds(run, block.name)
+        ranked = [arm for arm in block.arms if arm != "alone"]
+        ratios = {arm: estimate(times, arm, "jit_spmd") for arm in ranked if arm != "jit_spmd"}
+        ratios["jit_spmd"] = 1.0
+        best = min(ratios, key=lambda arm: ratios[arm])
+        assert matrix.situations[place].main == str(block.block.mesh)
+        for line in matrix.lines:
+            field, name = line.fields[place], line.name
+            if name not in ratios:
+                continue
+            assert field is not None
+            step = numbers.si(times[name].median(), "s")
+            assert field.sure.endswith(f", {step} a step")
+            longer = ratios[name] / ratios[best]
+            behind.setdefault(name, []).append(longer)
+            if name == best:
+                assert (field.text, field.look) == ("fastest", "shade0 fastest")
+                assert matrix.situations[place].note == step or len(block.standings.leaders) > 1
+            else:
+                assert field.text == placing_table.behind(longer)
+    for line in matrix.lines:
+        own = behind.get(line.name)
+        assert line.worst == (placing_table.behind(max(own)) if own else "\N{EN DASH}")
+        assert line.mean == (
+            placing_table.behind(math.prod(own) ** (1 / len(own))) if own else "\N{EN DASH}"
+        )
+    worst = [max(behind.get(line.name, [math.inf])) for line in matrix.lines]
+    assert all(one <= other for one, other in pairwise(worst))
+
+
+def test_what_has_no_place_says_why(found: cell_table.Tables) -> None:
+    matrix = placing_table.make(found)
+    assert matrix is not None
+    lines = {line.name: line for line in matrix.lines}
+    assert lines["near"].fields[2] is None
+    assert lines["near"].count == "2 of 3"
+    wrong = lines["slow"].fields[2]
+    assert wrong is not None
+    assert (wrong.text, wrong.look) == ("wrong", "failed")
+    assert wrong.sure == "gradients 4 times too large"
+    apart = lines["alone"].fields[0]
+    assert apart is not None
+    assert apart.look == "apart"
+    assert apart.sure.startswith("measured apart")
+    assert lines["alone"].worst == numbers.MISSING
+
+
+def test_the_bound_of_the_answer_follows_from_the_samples(
+    run: store.Run, found: cell_table.Tables
+) -> None:
+    every = sentences.summaries(found)
+    (first, *_) = sentences.advice(every)
+    said = re.match(
+        r"Use (\w+)(?: with ([\w=, ]+))?; nothing else is more than ([\d.]+)\s% ", first
+    )
+    assert said, first
+    name, where, bound = said.groups()
+    highest = 1.0
+    for each in every:
+        block = each.comparison
+        if where is not None and each.among(every) not in where:
+            continue
+        times, arms = seconds(run, block.name), [arm for arm in block.arms if arm != "alone"]
+        alpha = block.alpha / (len(arms) - 1)
+        leaders = [
+            arm
+            for arm in arms
+            if all(upper(times, other, arm, alpha) >= 1 for other in arms if other != arm)
+        ]
+        assert set(leaders) == set(block.standings.leaders)
+        others = [arm for arm in leaders if arm != name]
+        highest = max(highest, *(upper(times, name, other, alpha) for other in others), 1.0)
+    assert float(bound) == pytest.approx(100 * (highest - 1), rel=0.1)
+    assert float(bound) >= 100 * (highest - 1) - 1e-9, "rounded up"
+
+
+def test_counts_of_the_first_screen(run: store.Run, found: cell_table.Tables) -> None:
+    made = page.make(found, run.manifest)
+    assert made.counts == "5 implementations in 3 situations (workload and mesh)"
+    assert made.question == "Which train step is fastest on 4 CPU cores?"
+    assert made.failures == [(1, "wrong")]
+
+
+def test_the_picture_has_the_answer_and_the_matrix(found: cell_table.Tables) -> None:
+    picture = share_picture.draw(found, "Which is fastest?", "a machine")
+    assert picture is not None
+    matrix = placing_table.make(found)
+    assert matrix is not None
+    texts = re.findall(r">([^<]+)</t", picture.svg)
+    shown = [field.text for line in matrix.lines for field in line.fields if field]
+    assert not Counter(shown) - Counter(texts)
+    assert {line.worst for line in matrix.lines} <= set(texts)
+    assert "Which is fastest?" in texts
+    said = " ".join(texts)
+    assert all(text in said for text in sentences.advice(sentences.summaries(found)))
+
+
+def test_a_cause_from_traces_is_said(tmp_path: Path) -> None:
+    plan = synthetic.Plan(devices=(1, 2), ratios={"jit_spmd": 1.0, "slow": 1.5}, traced=True)
+    built = cell_table.build(store.load(synthetic.write(tmp_path, plan)))
+    (said,) = sentences.advice(sentences.summaries(built))
+    assert re.search(
+        r"; avoid slow: at least 4\d\s% behind with data=\d, mainly for elementwise operations in "
+        r"the update that transpose\.$",
+        said,
+    )
+
+
+def test_little_measured_is_said_with_what_would_help(tmp_path: Path) -> None:
+    plan: dict[str, Any] = {"devices": (1, 2), "ratios": {"jit_spmd": 1.0, "other": 1.0}}
+    directory = synthetic.write(tmp_path, synthetic.Plan(**plan, rounds=10, noise=0.5))
+    every = sentences.summaries(cell_table.build(store.load(directory)))
+    (said,) = sentences.advice(every)
+    assert re.fullmatch(
+        r"(jit_spmd|other) did well, but too little was measured to choose: another may be "
+        r"[\d.]+(\s% faster| times as fast), and more rounds \(--rounds\) or launches "
+        r"\(--launches\) would narrow this\.",
+        said,
+    )
+    assert "lead: only differences over " in every[0].text()
+
+
+def test_of_many_situations_some_are_shown(tmp_path: Path) -> None:
+    plan = synthetic.Plan(devices=tuple(range(1, 16)), rounds=8, ratios={"jit_spmd": 1.0, "a": 1.2})
+    matrix = placing_table.make(cell_table.build(store.load(synthetic.write(tmp_path, plan))))
+    assert matrix is not None
+    assert len(matrix.situations) == placing_table.COLUMNS
+    assert matrix.note.endswith("The table shows 12 of 15 situations.")
+
+
+def test_nothing_compared_has_no_matrix(tmp_path: Path) -> None:
+    plan = synthetic.Plan(devices=(1,), ratios={"jit_spmd": 1.0})
+    built = cell_table.build(store.load(synthetic.write(tmp_path, plan)))
+    assert placing_table.make(built) is None
+    assert share_picture.draw(built, "", "") is None

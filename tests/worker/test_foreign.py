@@ -1,0 +1,320 @@
+"""Arms in processes of their own: NumPy children that are right, or wrong in one way."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import replace
+from itertools import count
+
+import jax
+import numpy as np
+import psutil
+import pytest
+
+from bench.contract.foreign import read_arrays, write_arrays
+from bench.contract.workloads import linear, vae
+from bench.records.cells import Block, StepOptions
+from bench.records.mesh import MeshShape
+from bench.records.paths import ROOT
+from bench.records.step_programs import unpacked
+from bench.trials.faults.observed_run import _FOREIGN
+from bench.worker.block_rounds import warm_arm
+from bench.worker.file_loader import load
+from bench.worker.foreign import children, foreign_arm
+from bench.worker.foreign.children import Children
+from bench.worker.foreign.foreign_module import foreign_module, traits_of
+from bench.worker.meshes import make_mesh
+from bench.worker.problems import load_workload, make_problem, with_options
+from bench.worker.prove import completion
+from bench.worker.prove.completion import check_completion
+from bench.worker.prove.failures import ChildError, UnsupportedError, WrongStepError
+from bench.worker.prove.gate import AS_TIMED, OWN, SGD, TIMED_SGD, Gate
+from bench.worker.time.clock import Arm
+
+ONE = make_mesh(MeshShape.parse("data=1"))
+
+
+def problem_of(precision):
+    problem = linear.problem(linear.SIZES["tiny"](), 8, precision)
+    return replace(problem, start=jax.device_get(problem.draw()))
+
+
+@pytest.fixture(scope="module")
+def gate(tmp_path_factory):
+    with jax.enable_x64(True):
+        exact = problem_of("fp64")
+    return Gate(problem_of("fp32"), exact, ONE, 1, "fp32", tmp_path_factory.mktemp("programs"))
+
+
+@pytest.fixture
+def planted(tmp_path):
+    """The module of a planted foreign file, whose processes end with the test."""
+    modules = []
+
+    def plant(name, change=("", ""), more=""):
+        path = tmp_path / f"{name}.py"
+        path.write_text(_FOREIGN.format(name=name).replace(*change) + more)
+        modules.append(load(path))
+        return modules[-1]
+
+    yield plant
+    for module in modules:
+        module.close()
+
+
+@pytest.fixture
+def arm(planted):
+    """A planted arm as the rounds have it, but not warm."""
+    arms = []
+
+    def make(name, **kwargs):
+        problem = problem_of("fp32")
+        step = planted(name, **kwargs).build(problem, ONE)
+        arms.append(step.arm(name, step.state, step.place(problem.batch(0))))
+        return arms[-1]
+
+    yield make
+    for one in arms:
+        one.children.close()
+
+
+def test_a_foreign_step_is_proved_and_timed_like_any_other(gate, planted, tmp_path, monkeypatch):
+    (tmp_path / "shared").mkdir()
+    monkeypatch.setattr(children, "SHARED_MEMORY", tmp_path / "shared")
+    module, problem = planted("foreign_good"), problem_of("fp32")
+    assert module.why_unsupported(problem, ONE) is None
+    assert gate.prove_rounding(module)["name"] == TIMED_SGD
+    assert [check["name"] for check in gate.prove_exact(module)] == [SGD, OWN]
+    step = module.build(problem, ONE)
+    check, state = gate.prove_timed(step, lambda: module.build(problem, ONE))
+    assert check["name"] == AS_TIMED
+    assert check["loss_error"] < 1e-5
+    arm = warm_arm("foreign_good", step, state, problem)
+    before = arm.steps
+    assert arm.run(5) > 0
+    assert arm.steps == before + 5
+    losses = [float(loss) for _, loss in arm.losses]
+    assert losses == sorted(losses, reverse=True), "it trains"
+    assert not arm.why_untrusted()
+    assert step.described(arm)["processes"] == 1
+    assert list(tmp_path.glob("shared/*")) == [], "no file outlives its request"
+    step.children.close()
+
+
+def test_what_is_built_beside_an_arm_has_processes_and_a_state_of_its_own(planted):
+    module, problem = planted("foreign_good"), problem_of("fp32")
+    one = module.build(problem, ONE)
+    one.arm("one", one.state, one.place(problem.batch(0)))
+    two = module.build(problem, ONE)
+    one.step(one.state, 0)
+    start = jax.device_get(problem.draw())
+    jax.tree.map(np.testing.assert_array_equal, start, jax.device_get(two.params(two.state)))
+    assert np.any(one.params(one.state)["kernel"] != start["kernel"])
+    one.children.close()
+    two.children.close()
+
+
+def test_the_worker_never_imports_a_foreign_file(planted):
+    module = planted("foreign_good", more="\nimport no_such_package_either\n")
+    assert module.FOREIGN == {}
+    reason = module.why_unsupported(problem_of("fp32"), ONE)
+    assert reason == "it needs the package no_such_package_either, which is not installed"
+
+
+def test_a_workload_without_an_outline_is_unsupported(planted):
+    problem = vae.problem(vae.SIZES["tiny"](), 8, "fp32")
+    assert "no outline" in planted("foreign_good").why_unsupported(problem, ONE)
+
+
+def test_an_outline_has_the_smaller_of_two_clippings():
+    problem = linear.problem(linear.SIZES["tiny"](), 8, "fp32")
+    for norm in (0.5, 2.0):
+        problem = with_options(problem, StepOptions(clip_norm=norm))
+        assert problem.outline["optimizer"]["clip_norm"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("foreign_end", ChildError, "its process ended with exit code 7 when asked for 'run'"),
+        ("foreign_print", ChildError, "writes 'printed.*' to the channel"),
+        ("foreign_import", UnsupportedError, "needs the package no_such_package"),
+        ("foreign_shapes", WrongStepError, "differ from the model's in names or shapes: kernel"),
+    ],
+)
+def test_a_child_that_goes_wrong_is_a_reason(gate, planted, name, error, message):
+    with pytest.raises(error, match=message):
+        gate.prove_exact(planted(name))
+
+
+@pytest.mark.parametrize(
+    ("raised", "error", "message"),
+    [
+        ("SystemExit('enough')", ChildError, "raised SystemExit: enough"),
+        ("MemoryError('8 TiB')", MemoryError, "8 TiB"),
+    ],
+)
+def test_what_a_child_raises_is_its_reason(planted, raised, error, message):
+    module = planted("foreign_good", more=f"\ndef build(problem):\n    raise {raised}\n")
+    with pytest.raises(error, match=message):
+        module.build(problem_of("fp32"), ONE)
+
+
+def test_a_lie_about_time_gains_nothing_and_is_found(arm):
+    liar = arm("foreign_lie")
+    spans = [liar.run(2) for _ in range(foreign_arm.SPANS)]
+    assert min(spans) >= 10e6 - liar.asking_ns, "two steps of five milliseconds"
+    assert "shorter than they took by the worker's clock" in liar.why_untrusted()
+
+
+def test_threads_that_work_on_between_turns_are_found(arm, monkeypatch):
+    spinning, tenths = arm("foreign_good"), count()
+    monkeypatch.setattr(spinning.children, "cpu_s", lambda: next(tenths) / 10)
+    monkeypatch.setattr(completion, "SETTLE_S", 0.0)
+    with pytest.raises(WrongStepError, match="its threads still used"):
+        check_completion(spinning)
+    monkeypatch.setattr(foreign_arm, "MEASURED_S", 0.0)
+    assert "while other arms were timed" in spinning.why_untrusted()
+
+
+def test_more_cores_than_its_share_are_found(arm, monkeypatch):
+    greedy = arm("foreign_good")
+    seconds = count(0, 10)
+    monkeypatch.setattr(greedy.children, "cpu_s", lambda: next(seconds))
+    monkeypatch.setattr(foreign_arm, "IDLE_SHARE", 1e9)
+    monkeypatch.setattr(foreign_arm, "MEASURED_S", 0.0)
+    for _ in range(3):
+        greedy.run(2)
+    assert "cores, and its share is 1" in greedy.why_untrusted()
+
+
+def test_what_a_child_starts_ends_with_it(arm):
+    leaving = arm("foreign_good", more=(
+        "\nimport subprocess\nsubprocess.Popen(['sleep', '3600'])\n"
+    ))  # fmt: skip
+    leaving.children.count()
+    (left,) = psutil.Process(leaving.children._processes[0].pid).children()
+    leaving.children.close()
+    assert psutil.wait_procs([left], timeout=10)[1] == []
+
+
+def test_processes_for_each_device_must_agree(planted):
+    mesh = make_mesh(MeshShape.parse("data=2"))
+    per_device = ("FOREIGN = {}", "FOREIGN = {'per_device': True}")
+    problem = problem_of("fp32")
+    agreeing = planted("foreign_good", change=per_device).build(problem, mesh)
+    agreeing.place(problem.batch(0))
+    _, loss = agreeing.step(agreeing.state, 0)
+    assert float(loss) > 0
+    assert agreeing.children.threads == 1
+    assert len(agreeing.children) == 2
+    agreeing.children.close()
+    more = "\nright = build\ndef build(problem):\n    import os\n    step = right(problem)\n"
+    more += "    step.rate *= 1 + int(os.environ['RANK'])\n    return step\n"
+    drifting = planted("foreign_drift", change=per_device, more=more).build(problem, mesh)
+    drifting.place(problem.batch(0))
+    drifting.step(drifting.state, 0)
+    with pytest.raises(WrongStepError, match="kernel is not the same in process 0 and process 1"):
+        drifting.params(drifting.state)
+    drifting.children.close()
+
+
+def test_any_program_may_answer(tmp_path):
+    """The protocol needs no helper: a program of another language reads lines and writes lines."""
+    program = 'import sys\nfor line in sys.stdin: print(\'{"reason": "only on Mars"}\', flush=True)'
+    path = tmp_path / "rover.py"
+    path.write_text(f"FOREIGN = {{'command': [{sys.executable!r}, '-c', {program!r}]}}\n")
+    module = foreign_module(path)
+    assert module.why_unsupported(problem_of("fp32"), ONE) == "only on Mars"
+    module.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workload", ["linear", "vae"])
+def test_a_jax_step_in_a_process_of_its_own_is_the_same_step(tmp_path, workload):
+    """The base of arms of another jax: here it is this one, in float64 and as it is timed."""
+    command = [sys.executable, "-m", "bench.worker.foreign.jax_child"]
+    command.append(str(ROOT / "implementations/jit_spmd.py"))
+    (tmp_path / "isolated.py").write_text(f"FOREIGN = {{'command': {command}}}\n")
+    module, block = load(tmp_path / "isolated.py"), Block(
+        workload, "tiny", MeshShape.parse("data=2"), 8, StepOptions(clip_norm=0.5)
+    )  # fmt: skip
+    mesh, source = make_mesh(block.mesh), load_workload(block, [])
+    with jax.enable_x64(True):
+        exact = make_problem(source, block, "fp64")
+    problem = make_problem(source, block, "fp32")
+    problem = replace(problem, start=jax.device_get(problem.draw()))
+    gate = Gate(problem, exact, mesh, 2, "fp32", tmp_path)
+    assert module.why_unsupported(problem, mesh) is None
+    gate.prove_exact(module)
+    gate.prove_rounding(module)
+    step = module.build(problem, mesh)
+    _, state = gate.prove_timed(step, lambda: module.build(problem, mesh))
+    arm = warm_arm("isolated", step, state, problem)
+    assert arm.run(3) > 0
+    assert not arm.why_untrusted()
+    assert step.versions["jax"] == jax.__version__
+    # What it says of its programs is what the worker would say.
+    assert step.figures["memory"]["total_bytes"] > 0
+    assert step.figures["communication"][0]["kind"] == "all-reduce"
+    assert unpacked(step.figures["program"]["operations"])
+    step.children.close()
+
+
+def test_the_manuals_example_passes_the_gate(gate, tmp_path):
+    text = (ROOT / "docs/foreign.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "least_squares.py").write_text(example)
+    module = load(tmp_path / "least_squares.py")
+    gate.prove_exact(module)
+    assert gate.prove_rounding(module)["update_error"] < 1e-5
+    module.close()
+
+
+def test_processes_are_as_many_as_the_mesh_needs(planted):
+    module = planted("foreign_good", change=("FOREIGN = {}", "FOREIGN = {'per_device': True}"))
+    problem = problem_of("fp32")
+    for size in (1, 2):
+        step = module.build(problem, make_mesh(MeshShape.parse(f"data={size}")))
+        assert len(step.children) == size
+
+
+def test_a_dead_process_ends_the_wait_for_the_others():
+    command = [sys.executable, "-c", "import os, time; os.environ['RANK'] == '1' or time.sleep(60)"]
+    with pytest.raises(ChildError, match="process 1 of 2 ended with exit code 0"):
+        Children(command, 2, 1).ask("why_unsupported")
+
+
+@pytest.mark.parametrize("text", ["FOREIGN = {'pakages': []}", "FOREIGN = 'torch'"])
+def test_faulty_traits_are_named(tmp_path, text):
+    path = tmp_path / "faulty.py"
+    path.write_text(text)
+    with pytest.raises(
+        ValueError, match="must be a dict with the keys packages, per_device, float64"
+    ):
+        load(path)
+
+
+def test_files_without_traits_are_not_foreign(tmp_path):
+    for text in ("", "NOT_FOREIGN = 1", "FOREIGN ="):
+        (tmp_path / "own.py").write_text(text)
+        assert traits_of(tmp_path / "own.py") is None
+    assert Arm("own", None, None, None).children_cpu_s() == 0
+
+
+def test_arrays_are_written_as_safetensors(tmp_path):
+    arrays = {"a/b": np.arange(6.0).reshape(2, 3).T, "c": np.int32(7), "d": np.zeros(0, "f")}
+    write_arrays(tmp_path / "x", arrays)
+    read = read_arrays(tmp_path / "x")
+    jax.tree.map(np.testing.assert_array_equal, arrays, read)
+    assert read["a/b"].flags.writeable
+    # The format: the header's length in 8 bytes, JSON, and the data that it places.
+    data = (tmp_path / "x").read_bytes()
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    assert header["c"] == {"dtype": "I32", "shape": [], "data_offsets": [48, 52]}
+
+
+def test_infinite_losses_are_alike():
+    assert np.isnan(foreign_arm.the_same([float("nan")] * 2, "the loss"))

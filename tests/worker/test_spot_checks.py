@@ -1,0 +1,336 @@
+"""Steps that go wrong once they are timed are found in the rounds, and right ones are not."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bench.contract.workloads import mlp
+from bench.records.mesh import MeshShape
+from bench.worker.meshes import make_mesh
+from bench.worker.prove.gate import Gate
+from bench.worker.prove.held_state import StateReader, counters
+from bench.worker.prove.span_diagnosis import subsets
+from bench.worker.prove.spot_checks import MOST, SHARE, SpotChecks
+from bench.worker.read.compilation import CompilationLog
+from bench.worker.time.clock import Arm, measure
+from implementations import jit_spmd, nnx_jit_cached, pmap, python_loop, zero1
+
+AFTER = 8
+"""Calls of a step that are right; all of them before the rounds."""
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return make_mesh(MeshShape.parse("data=2"))
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return mlp.problem(mlp.SIZES["tiny"](), 8, "fp32")
+
+
+@pytest.fixture(scope="module")
+def gate(mesh, problem, tmp_path_factory):
+    with jax.enable_x64(True):
+        exact = mlp.problem(mlp.SIZES["tiny"](), 8, "fp64")
+    return Gate(problem, exact, mesh, 2, "fp32", tmp_path_factory.mktemp("programs"))
+
+
+def checked(gate, built, problem, rounds=3):
+    """The reason against a step after some rounds, and its largest errors."""
+    arm = Arm("planted", built.step, built.state, built.place(problem.batch(0)))
+    arm.train_step = built
+    arm.run(AFTER + 2)
+    checks = SpotChecks(gate, rounds, 1.0)
+    checks.begin([arm], lambda _: None)
+
+    def after_round(turns):
+        checks.verify(lambda _: None)
+        return [] if turns[-1]["round"] + 1 == rounds else None
+
+    with CompilationLog() as log:
+        measure([arm], 2, 0, log, after_round, extra_span=checks.extra_span)
+    checks.finish([], lambda _: None)
+    return checks.reasons.get("planted", ""), checks.checks.get("planted")
+
+
+def changed(change):
+    """jit_spmd with `change(call, right step, copy, problem, mesh)` called in place of its step."""
+
+    def build(problem, mesh):
+        right = jit_spmd.build(problem, mesh)
+        calls = itertools.count()
+        copy = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))
+        step = change(right.step, copy, problem, mesh)
+        return replace(right, step=lambda state, batch: step(next(calls), state, batch))
+
+    return build
+
+
+def of_half(problem):
+    """A problem that looks at the first half of its batch."""
+
+    def loss(model: Any, batch: Any) -> jax.Array:
+        half = jax.tree.map(lambda x: x[: x.shape[0] // 2], batch)
+        result: jax.Array = problem.loss(model, half)
+        return result
+
+    return replace(problem, loss=loss)
+
+
+def frozen(right, copy, problem, mesh, *, every=1):
+    def step(call, state, batch):
+        if call < AFTER or call % every:
+            return right(state, batch)
+        kept = copy(state)
+        return kept, right(state, batch)[1]
+
+    return step
+
+
+def counted_but_frozen(right, copy, problem, mesh):
+    def step(call, state, batch):
+        kept = copy(state[0])
+        (params, opt_state), loss = right(state, batch)
+        return (params if call < AFTER else kept, opt_state), loss
+
+    return step
+
+
+def one_layer(right, copy, problem, mesh):
+    def step(call, state, batch):
+        kept = copy(state[0])
+        (params, opt_state), loss = right(state, batch)
+        if call >= AFTER:
+            bias, old = jax.tree.leaves(params)[0], jax.tree.leaves(kept)[0]
+            params = jax.tree.map(lambda x: old if x is bias else x, params)
+        return (params, opt_state), loss
+
+    return step
+
+
+def anew(right, copy, problem, mesh):
+    init = jax.jit(problem.optimizer.init, out_shardings=NamedSharding(mesh, P()))
+
+    def step(call, state, batch):
+        if call % 5 == 4:
+            state = state[0], init(state[0])
+        return right(state, batch)
+
+    return step
+
+
+def half(right, copy, problem, mesh):
+    less = jit_spmd.build(of_half(problem), mesh).step
+    return lambda call, state, batch: (right if call < AFTER else less)(state, batch)
+
+
+def half_when_timed(right, copy, problem, mesh):
+    less = jit_spmd.build(of_half(problem), mesh).step
+
+    def step(call, state, batch):
+        frame, names = sys._getframe(), set()
+        while frame is not None:
+            names.add(frame.f_code.co_name)
+            frame = frame.f_back
+        return (less if "measure" in names else right)(state, batch)
+
+    return step
+
+
+def cached_loss(right, copy, problem, mesh):
+    kept: list[jax.Array] = []
+
+    def step(call, state, batch):
+        state, loss = right(state, batch)
+        if call < AFTER:
+            kept[:] = [loss]
+        return state, kept[0]
+
+    return step
+
+
+def longer(right, copy, problem, mesh):
+    def step(call, state, batch):
+        old = copy(state[0])
+        (params, opt_state), loss = right(state, batch)
+        if call >= AFTER:
+            params = jax.tree.map(lambda a, b: a + 1.25 * (b - a), old, params)
+        return (params, opt_state), loss
+
+    return step
+
+
+def delayed(right, copy, problem, mesh):
+    loss_fn = problem.loss_function()
+    held: list[Any] = []
+
+    @partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
+    def late(state, old, batch):
+        grads = jax.grad(loss_fn)(old, batch)
+        updates, opt_state = problem.optimizer.update(grads, state[1], state[0])
+        return (optax.apply_updates(state[0], updates), opt_state), loss_fn(state[0], batch)
+
+    def step(call, state, batch):
+        old = held[0] if call >= AFTER else state[0]
+        held[:] = [copy(state[0])]
+        return late(state, old, batch) if call >= AFTER else right(state, batch)
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("change", "diagnosis"),
+    [
+        (frozen, "the optimizer counts 0 updates"),
+        (partial(frozen, every=2), "the optimizer counts [1-9] update"),
+        (anew, "the optimizer counts .* or its state was made anew"),
+        (counted_but_frozen, "the parameters do not change"),
+        (one_layer, r"\['.*'\] does not change"),
+        (half, "the update is that of 1 of 2 parts of the batch; the loss is that of 1 of 2"),
+        (half_when_timed, "the update is that of 1 of 2 parts of the batch"),
+        (cached_loss, "it is not computed anew"),
+        (longer, "the update is about 1.2 times what it should be"),
+        (delayed, "the gradients are those of the step before"),
+    ],
+)
+def test_a_step_that_goes_wrong_later_is_named(gate, mesh, problem, change, diagnosis):
+    why, _ = checked(gate, changed(change)(problem, mesh), problem)
+    assert re.search(diagnosis, why), why
+    assert re.match(r"steps \d+ to \d+, (in round \d|after the last round): ", why)
+
+
+def test_replicas_that_drift_later_are_named(gate, mesh, problem):
+    def local(state, batch, alone):
+        params, opt_state = state
+        loss, own = jax.value_and_grad(problem.loss_function())(params, batch)
+        grads = jax.tree.map(lambda g: jnp.where(alone, g, jax.lax.pmean(g, "data")), own)
+        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), jax.lax.pmean(loss, "data")
+
+    specs = P(), P("data"), P()
+    run = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=False))
+    calls = itertools.count()
+    right = jit_spmd.build(problem, mesh)
+    built = replace(
+        right, step=lambda state, batch: run(state, batch, jnp.bool_(next(calls) >= AFTER))
+    )
+    assert "replicas drift" in checked(gate, built, problem)[0]
+
+
+@pytest.mark.parametrize("implementation", [jit_spmd, nnx_jit_cached, pmap, python_loop, zero1])
+def test_right_steps_pass(gate, mesh, problem, implementation):
+    why, check = checked(gate, implementation.build(problem, mesh), problem)
+    assert why == ""
+    assert (check is None) == (implementation is pmap)  # whose optimizer state is not found
+    assert check is None or check["update_error"] < check["update_tolerance"] / 10
+
+
+def with_key(right, problem, mesh):
+    key = jax.device_put(jax.random.key(0), NamedSharding(mesh, P()))
+
+    def step(state, batch):
+        inner, loss = right.step(state[1], batch)
+        return (jax.random.split(state[0])[0], inner), loss
+
+    return replace(
+        right, state=(key, right.state), step=step, params=lambda state: right.params(state[1])
+    )
+
+
+def with_numbers(right, problem, mesh):
+    def step(state, batch):
+        inner, loss = right.step(state["inner"], batch)
+        return {**state, "calls": state["calls"] + 1, "inner": inner}, loss
+
+    start = {"calls": 0, "rate": 0.5, "none": None, "flag": np.bool_(True), "inner": right.state}
+    return replace(right, state=start, step=step, params=lambda state: right.params(state["inner"]))
+
+
+def with_a_log(right, problem, mesh):
+    history: list[jax.Array] = []
+
+    def step(state, batch):
+        state, loss = right.step(state, batch)
+        history.append(loss)
+        if len(history) % 3 == 0:
+            print("loss", float(history[-2]))
+        return state, loss
+
+    return replace(right, step=step)
+
+
+def with_an_average(right, problem, mesh):
+    def step(state, batch):
+        inner, loss = right.step(state[0], batch)
+        average = jax.tree.map(lambda a, p: 0.9 * a + 0.1 * p, state[1], inner[0])
+        return (inner, average), loss
+
+    start = right.state, jax.tree.map(jnp.copy, right.state[0])
+    return replace(right, state=start, step=step, params=lambda state: right.params(state[0]))
+
+
+def in_one_vector(right, problem, mesh):
+    flat, unravel = jax.flatten_util.ravel_pytree(problem.draw())
+    loss_fn = problem.loss_function()
+
+    @partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
+    def step(state, batch):
+        loss, grads = jax.value_and_grad(lambda v, b: loss_fn(unravel(v), b))(state[0], batch)
+        updates, opt_state = problem.optimizer.update(grads, state[1], state[0])
+        return (optax.apply_updates(state[0], updates), opt_state), loss
+
+    return replace(
+        right,
+        state=(flat, problem.optimizer.init(flat)),
+        step=step,
+        params=jax.jit(lambda state: unravel(state[0])),
+    )
+
+
+@pytest.mark.parametrize(
+    "unusual", [with_key, with_numbers, with_a_log, with_an_average, in_one_vector]
+)
+def test_right_but_unusual_steps_pass(gate, mesh, problem, unusual):
+    built = unusual(jit_spmd.build(problem, mesh), problem, mesh)
+    assert checked(gate, built, problem)[0] == ""
+
+
+def test_the_optimizers_state_is_found_wherever_it_lies(mesh, problem):
+    for implementation in (jit_spmd, nnx_jit_cached, zero1):
+        built = implementation.build(problem, mesh)
+        state, _ = built.step(built.state, built.place(problem.batch(0)))
+        held = StateReader(built, problem, state).read(state)
+        assert counters(held.opt_state) == [1]
+        wanted = jax.tree.structure(problem.optimizer.init(problem.draw()))
+        assert jax.tree.structure(held.opt_state) == wanted
+
+
+@pytest.mark.parametrize(("cost_s", "between"), [(1e-3, MOST - 2), (SHARE / 3, 1), (1.0, 0)])
+def test_checks_between_the_first_and_the_last_follow_from_their_cost(gate, cost_s, between):
+    checks = SpotChecks(gate, 32, 1.0)
+    watched = type("Watched", (), {"due": []})()
+    checks._watched["one"] = watched
+    checks._plan(watched, cost_s)
+    assert len(watched.due) == between
+    assert all(0 < number < 32 for number in watched.due)
+
+
+def test_parts_that_a_step_may_have_left_out():
+    assert subsets(1) == []
+    assert subsets(2) == [[0], [1]]
+    assert subsets(3) == [[0], [1], [2], [0, 1], [1, 2]]

@@ -1,0 +1,53 @@
+"""What can be said of a plan's cells before anything is measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.records.messages import SupportRequest
+from bench.worker.answer.supported import answer
+
+BLOCK = {"workload": "mlp", "size": "tiny", "batch": 8, "options": "fp32"}
+FILE = """
+def why_unsupported(problem, mesh):
+    {body}
+
+def build(problem, mesh):
+    raise AssertionError("only why_unsupported is called")
+"""
+
+
+def asked(tmp_path: Path, *meshes: str, **bodies: str):
+    for name, body in bodies.items():
+        (tmp_path / f"{name}.py").write_text(FILE.format(body=body))
+    return answer(
+        SupportRequest(
+            blocks=[{**BLOCK, "mesh": mesh} for mesh in meshes],
+            implementations=[*bodies, "jit_spmd", "tensor_parallel_spmd"],
+            implementation_paths=[str(tmp_path / f"{name}.py") for name in bodies],
+            workload_paths=[],
+        )
+    )
+
+
+def test_reasons_are_known_by_block(tmp_path):
+    bodies = {"never": "return 'not today'", "broken": "raise ValueError(problem)"}
+    found = asked(tmp_path, "data=2", "data=2,model=2", "data=64", **bodies)
+    assert not found["faults"]
+    data, model = found["unsupported"].values()
+    assert data["never"] == model["never"] == "not today"
+    assert "broken" not in data, "its worker will say where it raises"
+    assert not data["jit_spmd"]
+    assert "model" in data["tensor_parallel_spmd"]
+    assert model["jit_spmd"]
+    assert not model["tensor_parallel_spmd"]
+
+
+@pytest.mark.parametrize("value", ["False", "5", "''", "True"])
+def test_an_answer_that_is_no_reason_is_a_fault_once(tmp_path, value):
+    found = asked(tmp_path, "data=1", "data=2", odd=f"return {value}")
+    (fault,) = found["faults"]
+    assert "odd.py" in fault
+    assert f"why_unsupported returns {value}" in fault
