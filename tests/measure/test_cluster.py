@@ -289,8 +289,9 @@ def test_a_connection_that_breaks_ends_a_worker_there_and_is_a_reason_here(
         line.shutdown(socket.SHUT_RDWR)
     assert followed.result() == follower.LEFT_ALONE
     assert not [pid for pid in pids.read_text().split() if running(pid)]
+    first = launch.result()  # launches run one after the other, as in a run
     later = run_block(BLOCK, ["A"], settings(found))
-    for [attempt], when in ((launch.result(), "was lost"), (later, "was lost before")):
+    for [attempt], when in ((first, "was lost"), (later, "was lost before")):
         [row] = attempt.cells
         assert row["status"] == "crashed"
         assert row["reason"].startswith("process 1 of 2")

@@ -21,11 +21,12 @@ CACHE_HIT = "/jax/compilation_cache/cache_hits"
 
 @contextmanager
 def remembered_programs(folder: Path) -> Iterator[None]:
-    """Use a folder as the persistent compilation cache within this context, and none outside it.
+    """Use a folder as the persistent compilation cache in this context; contexts may be nested.
 
     Each arm has a folder of its own. Otherwise, of two arms that lower to the same program, only
     the first would be charged for compiling it.
     """
+    before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     # XLA's own caches would be in this folder, and jax 0.10 counts their path as part of a program.
@@ -34,7 +35,7 @@ def remembered_programs(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        jax.config.update("jax_compilation_cache_dir", None)
+        jax.config.update("jax_compilation_cache_dir", before)
         reset_cache()
 
 
