@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from bench.__main__ import app
 from bench.records.paths import ROOT
 
 PAGES = sorted(
     [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")]
-    + list((ROOT / "docs").rglob("*.md"))
+    + [ROOT / "implementations/README.md", *(ROOT / "docs").rglob("*.md")]
 )
 LIMITS = {
     "README.md": 1100,
@@ -51,15 +51,9 @@ def commands() -> list[tuple[str, str]]:
 
 @cache
 def help_of(command: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "bench", command, "--help"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PATH": "", "COLUMNS": "200", "NO_COLOR": "1"},
-    )
-    return done.stdout
+    done = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"})
+    assert done.exit_code == 0
+    return done.output
 
 
 @pytest.mark.parametrize("page", LIMITS)
@@ -93,3 +87,10 @@ def test_commands_name_sessions_and_options_that_exist() -> None:
             assert option in listed, f"{page}: {session} has no {option}"
         checked += 1
     assert checked > 20
+
+
+def test_the_table_of_implementations_has_every_file() -> None:
+    folder = ROOT / "implementations"
+    told = re.findall(r"\]\(([\w/]+)\.py\)", (folder / "README.md").read_text(encoding="utf-8"))
+    files = (path.relative_to(folder).with_suffix("") for path in folder.rglob("*.py"))
+    assert sorted(told) == sorted(f.as_posix() for f in files if not f.name.startswith("_"))
