@@ -5,14 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
-import numpy as np
-
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import Held
 from bench.worker.prove.replica_drift import Drift
 from bench.worker.prove.timed_reference import Stepped
-from bench.worker.prove.trajectory import Flat
 from bench.worker.time.clock import Arm
 
 
@@ -44,16 +40,3 @@ def reference_steps(gate: Gate, kept: Kept, **how: Any) -> Stepped:
         opt_state = optimizer.init(params)
     batches = kept.steps * [gate.timed_batches[0]]
     return gate.reference.run(optimizer, batches, (params, opt_state), **how)
-
-
-def flat(params: Any) -> Flat:
-    """Parameters by path, in float64."""
-    return {
-        jax.tree_util.keystr(path): np.asarray(leaf, np.float64)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-    }
-
-
-def vector(ours: Flat, start: Flat | None = None) -> np.ndarray:
-    """Parameters, or their change, in one vector."""
-    return np.concatenate([(ours[p] - (start[p] if start else 0.0)).ravel() for p in ours])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bench.worker.prove.failures import WrongStepError
-from bench.worker.prove.trajectory import Flat
+from bench.worker.prove.trajectory import Flat, vector
 
 
 def update_errors(ours: Flat, theirs: Flat, start: Flat, mask: Flat | None) -> dict[str, float]:
@@ -31,7 +31,7 @@ def update_errors(ours: Flat, theirs: Flat, start: Flat, mask: Flat | None) -> d
         raise WrongStepError(
             "the parameters differ from the model's in names or shapes: " + ", ".join(differing)
         )
-    scale = rms(np.concatenate([(theirs[path] - start[path]).ravel() for path in theirs])) or 1.0
+    scale = rms(vector(theirs, start)) or 1.0
     return {
         path: rms((leaf - theirs[path])[mask[path]] if mask else leaf - theirs[path]) / scale
         for path, leaf in ours.items()

@@ -11,8 +11,9 @@ from bench.records.numbers import count
 from bench.worker.prove.diagnosis import close
 from bench.worker.prove.gate import FEW, Gate
 from bench.worker.prove.held_state import StateReader
-from bench.worker.prove.kept_spans import Kept, flat, reference_steps, vector
-from bench.worker.prove.timed_reference import Stepped, updated
+from bench.worker.prove.kept_spans import Kept, reference_steps
+from bench.worker.prove.timed_reference import Stepped
+from bench.worker.prove.trajectory import flat, updated, vector
 
 NEAR = 1e-2
 """Relative distance below which a mistake reproduces what was seen."""

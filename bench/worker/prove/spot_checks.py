@@ -27,12 +27,12 @@ from bench.worker.prove.completion import check_completion, is_late, settle
 from bench.worker.prove.failures import WrongStepError, failure
 from bench.worker.prove.gate import AS_TIMED, ROUNDINGS, Gate, describe
 from bench.worker.prove.held_state import StateReader, counters
-from bench.worker.prove.kept_spans import Kept, Moment, flat, reference_steps, vector
+from bench.worker.prove.kept_spans import Kept, Moment, reference_steps
 from bench.worker.prove.relative_errors import rms, update_errors
 from bench.worker.prove.replica_drift import find_drift
 from bench.worker.prove.span_diagnosis import named_loss, named_update
 from bench.worker.prove.timed_reference import Stepped
-from bench.worker.prove.trajectory import Flat, by_path
+from bench.worker.prove.trajectory import Flat, by_path, flat, vector
 from bench.worker.time.clock import Arm, ExtraSpan
 
 SHARE = 0.05

@@ -8,8 +8,7 @@ away, and a step in fewer digits is much farther.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ import numpy as np
 import optax
 
 from bench.contract import Batch, Params, Problem
-from bench.worker.prove.trajectory import Trajectory, flatten
+from bench.worker.prove.trajectory import Trajectory, flatten, updated
 from bench.worker.read.compilation import remembered_programs
 
 
@@ -103,21 +102,3 @@ class TimedReference:
         done = self.run(optimizer, batches, apart=apart)
         first, last = flatten(done.params[0]), flatten(done.params[-1])
         return Trajectory(done.losses, flatten(self.start), first, last)
-
-
-def updated(
-    optimizer: optax.GradientTransformation, params: Params, opt_state: Any, grads: Params
-) -> tuple[Params, Any]:
-    """Apply one update; the parameters and the optimizer's state after it."""
-    found: tuple[Params, Any] = _update_of(optimizer)(params, opt_state, grads)
-    return found
-
-
-@cache
-def _update_of(optimizer: optax.GradientTransformation) -> Callable[[Params, Any, Params], Any]:
-    @jax.jit
-    def update(params: Params, opt_state: Any, grads: Params) -> tuple[Params, Any]:
-        updates, opt_state = optimizer.update(grads, opt_state, params)
-        return optax.apply_updates(params, updates), opt_state
-
-    return update

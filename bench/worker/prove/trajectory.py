@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass
+from functools import cache
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -157,11 +158,26 @@ def by_path(params: Params) -> dict[str, jax.Array]:
 
 
 def flatten(params: Params) -> Flat:
-    """Copy parameters to the host, where no later donation can delete them."""
+    """Copy parameters from the devices, so that no later donation can delete them.
+
+    Raises:
+      WrongStepError: one of them is not a jax.Array.
+    """
+    by_path(params)
+    return flat(params)
+
+
+def flat(params: Any) -> Flat:
+    """Parameters on the devices or on the host, by path, in float64."""
     return {
-        path: np.array(process_exchange.to_host(leaf), np.float64)
-        for path, leaf in by_path(params).items()
+        jax.tree_util.keystr(path): np.array(process_exchange.to_host(leaf), np.float64)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     }
+
+
+def vector(ours: Flat, start: Flat | None = None) -> np.ndarray:
+    """Parameters, or their change, in one vector."""
+    return np.concatenate([(ours[p] - (start[p] if start else 0.0)).ravel() for p in ours])
 
 
 def whole_batch_steps(
@@ -172,17 +188,29 @@ def whole_batch_steps(
 ) -> Trajectory:
     """Take the reference's steps: each on the whole batch, on one device."""
     params, opt_state = start, optimizer.init(start)
+    losses: list[float] = []
+    snapshots = [flatten(params)]
+    for batch in batches:
+        loss, grads = loss_and_gradients(params, batch)
+        params, opt_state = updated(optimizer, params, opt_state, grads)
+        losses.append(float(loss))
+        snapshots.append(flatten(params))
+    return Trajectory(np.array(losses), snapshots[0], snapshots[1], snapshots[-1])
 
+
+def updated(
+    optimizer: optax.GradientTransformation, params: Params, opt_state: Any, grads: Params
+) -> tuple[Params, Any]:
+    """Apply one update; the parameters and the optimizer's state after it."""
+    found: tuple[Params, Any] = _update_of(optimizer)(params, opt_state, grads)
+    return found
+
+
+@cache
+def _update_of(optimizer: optax.GradientTransformation) -> Callable[[Params, Any, Params], Any]:
     @jax.jit
     def update(params: Params, opt_state: Any, grads: Params) -> tuple[Params, Any]:
         updates, opt_state = optimizer.update(grads, opt_state, params)
         return optax.apply_updates(params, updates), opt_state
 
-    losses: list[float] = []
-    snapshots = [flatten(params)]
-    for batch in batches:
-        loss, grads = loss_and_gradients(params, batch)
-        params, opt_state = update(params, opt_state, grads)
-        losses.append(float(loss))
-        snapshots.append(flatten(params))
-    return Trajectory(np.array(losses), snapshots[0], snapshots[1], snapshots[-1])
+    return update
