@@ -80,7 +80,7 @@ def build(ledger: Ledger) -> Path:
         for one, best in zip(ledger.attempts, curve, strict=True)
     ])  # fmt: skip
     told = f"{ledger.question['block']}: {summary(ledger)}."
-    plot = _plot(ledger.path.stem, ledger.attempts, curve)
+    plot = _plot(ledger, curve)
     plot.write(ledger.path.parent)
     return write_pages(
         ledger.path.parent, "referee", file=ledger.path.stem,
@@ -102,21 +102,14 @@ _COLUMNS = (
 )
 
 
-def _plot(slug: str, attempts: Sequence[Attempt], curve: Sequence[float]) -> Plot:
+def _plot(ledger: Ledger, curve: Sequence[float]) -> Plot:
     """Draw the record as a line, and what was kept as points."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 (takes a second to load)
+    from bench.present.plots.vega_plot import WIDTH, draw  # noqa: PLC0415 (takes long to load)
 
-    from bench.present.charts import PALETTE  # noqa: PLC0415
-    from bench.present.plots import style  # noqa: PLC0415
-
-    with style.styled(slug):
-        figure = Figure(figsize=(7.2, 2.6), layout="constrained")
-        axes = figure.subplots()
-        axes.step([0, *(one["number"] for one in attempts)], [1.0, *curve], where="post",
-                  color=PALETTE[0])  # fmt: skip
-        kept = [(one["number"], best) for one, best in zip(attempts, curve, strict=True)
-                if one.get("decision") == "keep"]  # fmt: skip
-        axes.plot(*zip(*kept, strict=True) if kept else ([], []), "o", color=PALETTE[0])
-        axes.set_xlabel("Attempt")
-        axes.set_ylabel("Record, over the first")
-        return style.render(figure, slug, "The record over all attempts")
+    rows = [{"number": 0, "record": 1.0, "kept": False}]
+    rows += [
+        {"number": one["number"], "record": best, "kept": one.get("decision") == "keep"}
+        for one, best in zip(ledger.attempts, curve, strict=True)
+    ]
+    title, block = "The record over all attempts", ledger.question["block"]
+    return draw(ledger.path.stem, "record", {"rows": rows, "width": WIDTH - 80}, title, block)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from bench.analyse.comparisons import Comparison
     from bench.present.cell_columns import Row
     from bench.present.columns import Table
-    from bench.present.placing_table import PlacingTable
     from bench.present.predicted_curves import Projected
     from bench.present.print_plots import Figures, PrintedChart
     from bench.records.rows import Manifest
@@ -55,70 +54,13 @@ REASON = 120
 """Characters of a reason in the summary."""
 
 
-@dataclass(frozen=True)
-class Failure:
-    """Cells that were wrong, or failed, for one reason."""
-
-    status: str
-    reason: str
-    cells: str
-    """Their implementations, and how many there are."""
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What fits into a comment."""
-
-    run: str
-    answers: dict[str, list[str]]
-    """By workload with its options."""
-    counts: str
-    """Verdicts, and how cells ended."""
-    matrix: PlacingTable | None
-    failures: list[Failure]
-    unnamed: int
-    """How many reasons are left out."""
-    ran_on: str
-    caveats: str
-    """Their titles; empty if there are none."""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A workload at one size, with one set of options."""
-
-    name: str
-    charts: list[PrintedChart]
-    undrawn: str
-    """Which charts are not drawn; empty if all are."""
-    sections: list[Markup]
-    """Tables, in Markdown."""
-    left_out: str
-    """Which tables are left out; empty if none is."""
-
-
-@dataclass(frozen=True)
-class Content:
-    """Everything on the page."""
-
-    summary: Summary
-    subjects: list[Subject]
-    caveats: list[Caveat]
-    endings: Table | None
-    environment: list[tuple[str, str]]
-    command: str
-    guide: list[tuple[str, Markup]]
-    projected: Projected | None
-    """None if the run has no projection."""
-
-
 def content(
     found: Tables,
     manifest: Manifest,
     drawn: Figures,
     projected: Projected | None = None,
-) -> Content:
-    """Everything the page shows.
+) -> dict[str, Any]:
+    """Everything that the template shows, by the names it uses.
 
     Args:
       found: the run's tables.
@@ -128,19 +70,19 @@ def content(
     """
     noted = caveats(found, manifest)
     endings = run_tables.endings(found.cells)
-    return Content(
-        summary=_summary(found, manifest, noted, endings),
-        subjects=_subjects(found, manifest, drawn),
-        caveats=noted,
-        endings=endings,
-        environment=run_environment.environment(manifest, energy_sentences.sentence(found)),
-        command=command_lines.of_run(manifest),
-        guide=reading_guide(traces=bool(found.traces), losses=bool(found.losses)),
-        projected=projected,
-    )
+    return {
+        "summary": _summary(found, manifest, noted, endings),
+        "subjects": _subjects(found, manifest, drawn),
+        "caveats": noted,
+        "endings": endings,
+        "environment": run_environment.environment(manifest, energy_sentences.sentence(found)),
+        "command": command_lines.of_run(manifest),
+        "guide": reading_guide(traces=bool(found.traces), losses=bool(found.losses)),
+        "projected": projected,
+    }
 
 
-def render(page: Content) -> str:
+def render(page: Mapping[str, Any]) -> str:
     """The whole page; plots are links into plots/."""
     text = environment(markdown=True).get_template("report.md.j2").render(page=page)
     return re.sub(r"\n{3,}", "\n\n", text)
@@ -151,35 +93,38 @@ def _summary(
     manifest: Manifest,
     noted: Sequence[Caveat],
     endings: Table | None,
-) -> Summary:
+) -> dict[str, Any]:
+    """What fits into a comment."""
     every = sentences.summaries(found)
     counts = [sentences.decisions(found.cells), sentences.tally(found.cells)]
     failed = [row for row in endings.rows if STATUSES[row["status"]].failure] if endings else []
     named = [
         row for _, same in groupby(failed, lambda row: row["status"]) for row in [*same][:NAMED]
     ]
-    return Summary(
-        run=manifest["run"],
-        answers=sentences.answers(every),
-        counts=" ".join(filter(None, counts)),
-        matrix=placing_table.make(found),
-        failures=[_failure(row) for row in named],
-        unnamed=len(failed) - len(named),
-        ran_on=run_environment.provenance(manifest),
-        caveats=", ".join(caveat.title.lower() for caveat in noted),
-    )
+    return {
+        "run": manifest["run"],
+        "answers": sentences.answers(every),
+        "counts": " ".join(filter(None, counts)),
+        "matrix": placing_table.make(found),
+        "failures": [_failure(row) for row in named],
+        "unnamed": len(failed) - len(named),
+        "ran_on": run_environment.provenance(manifest),
+        "caveats": ", ".join(caveat.title.lower() for caveat in noted),
+    }
 
 
-def _failure(row: Mapping[str, Any]) -> Failure:
+def _failure(row: Mapping[str, Any]) -> dict[str, str]:
+    """Cells that were wrong, or failed, for one reason."""
     reason = " ".join(row["reason"].split())
     if len(reason) > REASON:
         reason = f"{reason[: REASON - 1]}\N{HORIZONTAL ELLIPSIS}"
     cells = numbers.count(len(row["cells"]), "cell")
     names = sentences.some(row["implementations"])
-    return Failure(STATUSES[row["status"]].label, reason, f"{names}, {cells}")
+    label = STATUSES[row["status"]].label
+    return {"status": label, "reason": reason, "cells": f"{names}, {cells}"}
 
 
-def _subjects(found: Tables, manifest: Manifest, drawn: Figures) -> list[Subject]:
+def _subjects(found: Tables, manifest: Manifest, drawn: Figures) -> list[dict[str, Any]]:
     """Tables of whole subjects come before those of single blocks, which share the room left."""
     cells = cell_columns.rows(found, manifest)
     blocks = {
@@ -207,10 +152,13 @@ def _subjects(found: Tables, manifest: Manifest, drawn: Figures) -> list[Subject
             if block.ranked
         ]
         shown = list(take(timed, BYTES, room - share))
-        left_out = _left_out(len(timed) - len(shown), len(general[name]) - len(kept[name]))
-        sections = [*kept[name], *shown]
-        undrawn = drawn.left_out.get(name, "")
-        subjects.append(Subject(name, drawn.subjects[name], undrawn, sections, left_out))
+        subjects.append({
+            "name": name,
+            "charts": drawn.subjects[name],
+            "undrawn": drawn.left_out.get(name, ""),
+            "sections": [*kept[name], *shown],
+            "left_out": _left_out(len(timed) - len(shown), len(general[name]) - len(kept[name])),
+        })  # fmt: skip
     return subjects
 
 

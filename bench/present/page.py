@@ -6,7 +6,6 @@ import base64
 import hashlib
 import re
 from collections import Counter
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from bench.present import (
     sentences,
     vega,
 )
-from bench.present.caveats import Caveat, caveats
+from bench.present.caveats import caveats
 from bench.present.charts import CHARTS
 from bench.present.rendering import environment, reading_guide, stylesheet
 from bench.records import numbers
@@ -30,10 +29,7 @@ from bench.records.statuses import STATUSES
 
 if TYPE_CHECKING:
     from bench.analyse.cell_table import Tables
-    from bench.present.columns import Table
-    from bench.present.placing_table import PlacingTable
     from bench.present.predicted_curves import Projected
-    from bench.present.sentences import Summary
     from bench.records.rows import Manifest
 
 WEB = Path(__file__).with_name("web")
@@ -50,47 +46,6 @@ FIRST = 8
 """Blocks of a subject that are shown at first; the others are a click away."""
 
 
-@dataclass(frozen=True)
-class Page:
-    """What the template shows."""
-
-    run: str
-    question: str
-    counts: str
-    tally: str
-    started: str
-    subjects: list[tuple[str, list[Markup], list[Summary]]]
-    """Workloads and options, each with its answer and the summaries of its blocks."""
-    matrix: PlacingTable | None
-    failures: list[tuple[int, str]]
-    caveats: list[Caveat]
-    machine: str
-    environment: list[tuple[str, str]]
-    endings: Table | None
-    tables: list[dict[str, Any]]
-    """Tables of `page_data.build` that have a section of their own."""
-    timed: bool
-    guide: list[tuple[str, Markup]]
-    projected: Projected | None
-    """None if the run has no projection."""
-    first: int
-    licence: str
-    style: Markup
-    data: Markup
-    library: Markup
-    code: Markup
-
-    @property
-    def policy(self) -> str:
-        """Content-Security-Policy: nothing is fetched, and only the page's own scripts run."""
-        scripts = " ".join(map(_source, (self.library, self.code)))
-        images = "img-src data:; " if self.projected else ""
-        return (
-            f"default-src 'none'; script-src {scripts}; style-src {_source(self.style)}; {images}"
-            "base-uri 'none'; form-action 'none'"
-        )
-
-
 def html(found: Tables, manifest: Manifest, projected: Projected | None = None) -> str:
     """The page of a run.
 
@@ -100,11 +55,13 @@ def html(found: Tables, manifest: Manifest, projected: Projected | None = None) 
       projected: the run's projection, if it has one.
     """
     template = environment(WEB, markdown=False).get_template("page.html.j2")
-    return template.render(page=make(found, manifest, projected), charts=CHARTS)
+    return template.render(page=content(found, manifest, projected), charts=CHARTS)
 
 
-def make(found: Tables, manifest: Manifest, projected: Projected | None = None) -> Page:
-    """Put the page together; arguments as of `html`."""
+def content(
+    found: Tables, manifest: Manifest, projected: Projected | None = None
+) -> dict[str, Any]:
+    """Everything that the template shows, by the names it uses; arguments as of `html`."""
     cells = found.cells
     ended = Counter(cells["status"]) if len(cells) else Counter[str]()
     data = page_data.build(found, manifest)
@@ -113,36 +70,49 @@ def make(found: Tables, manifest: Manifest, projected: Projected | None = None) 
         for name, own in groupby(sentences.summaries(found), lambda each: each.subject)
     ]
     # Everything in here is ours, or escaped for where it stands.
-    return Page(
-        run=manifest["run"],
-        question=run_environment.question(manifest),
-        counts=_counts(found),
-        tally=sentences.tally(cells),
-        started=run_environment.started(manifest),
-        subjects=[
+    style = Markup(stylesheet() + _read("page.css"))  # noqa: S704
+    library = Markup(_inert(vega.library()))  # noqa: S704
+    code = Markup("\n".join(map(_read, SCRIPTS)))  # noqa: S704
+    return {
+        "run": manifest["run"],
+        "question": run_environment.question(manifest),
+        "counts": _counts(found),
+        "tally": sentences.tally(cells),
+        "started": run_environment.started(manifest),
+        "subjects": [
             (name, [_marked(text, data["implementations"]) for text in sentences.advice(own)], own)
             for name, own in subjects
         ],
-        matrix=placing_table.make(found),
-        failures=[
+        "matrix": placing_table.make(found),
+        "failures": [
             (ended[name], status.label)
             for name, status in STATUSES.items()
             if ended[name] and status.failure
         ],
-        caveats=caveats(found, manifest),
-        machine=run_environment.machine(manifest),
-        environment=run_environment.environment(manifest, energy_sentences.sentence(found)),
-        endings=run_tables.endings(cells),
-        tables=[table for table in data["tables"] if table["name"] != "causes"],
-        timed=not found.timeline.empty,
-        guide=reading_guide(traces=bool(found.traces), losses=bool(found.losses)),
-        projected=projected,
-        first=FIRST,
-        licence=vega.LICENCE,
-        style=Markup(stylesheet() + _read("page.css")),  # noqa: S704
-        data=Markup(page_data.encode(data)),  # noqa: S704
-        library=Markup(_inert(vega.library())),  # noqa: S704
-        code=Markup("\n".join(map(_read, SCRIPTS))),  # noqa: S704
+        "caveats": caveats(found, manifest),
+        "machine": run_environment.machine(manifest),
+        "environment": run_environment.environment(manifest, energy_sentences.sentence(found)),
+        "endings": run_tables.endings(cells),
+        "tables": [table for table in data["tables"] if table["name"] != "causes"],
+        "timed": not found.timeline.empty,
+        "guide": reading_guide(traces=bool(found.traces), losses=bool(found.losses)),
+        "projected": projected,
+        "first": FIRST,
+        "licence": vega.LICENCE,
+        "policy": _policy(style, library, code, images=projected is not None),
+        "style": style,
+        "data": Markup(page_data.encode(data)),  # noqa: S704
+        "library": library,
+        "code": code,
+    }
+
+
+def _policy(style: str, *scripts: str, images: bool) -> str:
+    """Content-Security-Policy: nothing is fetched, and only the page's own scripts run."""
+    return (
+        f"default-src 'none'; script-src {' '.join(map(_source, scripts))}; "
+        f"style-src {_source(style)}; {'img-src data:; ' if images else ''}"
+        "base-uri 'none'; form-action 'none'"
     )
 
 

@@ -540,7 +540,7 @@ def test_commands_without_tables_need_not_wait_for_them(mixed: tuple[Front, Done
     """Not even where stored runs tell how long blocks take."""
     front = Front(mixed[0].folder)
     front.environment["PYTHONPROFILEIMPORTTIME"] = "1"
-    tables = {"numpy", "pandas", "pyarrow", "scipy", "matplotlib"}
+    tables = {"numpy", "pandas", "pyarrow", "scipy", "vl_convert"}
     for words, module, slow in (
         (["--help"], "commands.run", {*tables, "pytest", "pydantic"}),
         (["run", *SMALL, "--dry-run"], "measure.engine", tables),

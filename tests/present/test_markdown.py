@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SMALL = synthetic.Plan(devices=(2,))
 
 
-def rendered(summary: markdown.Summary) -> str:
+def rendered(summary: dict[str, Any]) -> str:
     text = environment(markdown=True).get_template("summary.md.j2").render(s=summary)
     return re.sub(r"\n{3,}", "\n\n", text)
 
@@ -47,7 +47,7 @@ def undrawn(found: Tables) -> Figures:
     return Figures({block.subject: [] for block in found.comparisons}, {})
 
 
-def content(tmp_path: Path, **changes: Any) -> markdown.Content:
+def content(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     """The page of such a run, without plots."""
     found, run = build(tmp_path, **changes)
     return markdown.content(found, run.manifest, undrawn(found))
@@ -100,13 +100,13 @@ def test_the_summary_says_what_went_wrong(page: str) -> None:
 
 
 def test_the_only_fastest_is_bold(tmp_path: Path) -> None:
-    found = content(tmp_path, ratios={"jit_spmd": 1.0, "fast": 0.8}).summary
+    found = content(tmp_path, ratios={"jit_spmd": 1.0, "fast": 0.8})["summary"]
     assert "| fast | **fastest** | +0 % |" in rendered(found)
 
 
 def test_of_many_equals_some_are_named(tmp_path: Path) -> None:
     ratios = {"jit_spmd": 1.0} | {f"other{number}": 1.0 for number in range(8)}
-    ((said,),) = content(tmp_path, ratios=ratios, noise=0.05).summary.answers.values()
+    ((said,),) = content(tmp_path, ratios=ratios, noise=0.05)["summary"]["answers"].values()
     assert re.match(r"\w+, \w+, \w+ and 6 more lead: ", said)
 
 
@@ -116,7 +116,7 @@ def test_what_is_not_decided_has_a_bound(tmp_path: Path) -> None:
     text = markdown.render(found)
     assert re.search(r"(close and jit_spmd|jit_spmd and close) lead: equal within \d+\s%", text)
     assert re.fullmatch(
-        r"Against the baselines: 1 within \d+\s%\. 2 cells: 2 ok\.", found.summary.counts
+        r"Against the baselines: 1 within \d+\s%\. 2 cells: 2 ok\.", found["summary"]["counts"]
     )
     assert re.search(r"\| close \| undecided \(within \d+\s%\) \|", text)
 
@@ -130,38 +130,39 @@ def test_the_summary_of_a_standard_run_fits_a_comment(tmp_path: Path) -> None:
         tmp_path, workloads=("linear-base", "mlp-base", "gpt2-nano"), devices=(1, 2, 4, 8, 16, 32),
         batches=("strong", "weak"), endings=endings, rounds=6, noise=0.1,
         ratios={"jit_spmd": 1.0} | dict.fromkeys(names, 1.0),
-    ).summary  # fmt: skip
-    assert summary.matrix is not None
-    assert summary.matrix.note.endswith("The table shows 12 of 33 situations.")
-    assert summary.unnamed == 1
+    )["summary"]  # fmt: skip
+    assert summary["matrix"] is not None
+    assert summary["matrix"].note.endswith("The table shows 12 of 33 situations.")
+    assert summary["unnamed"] == 1
     assert 6_000 < len(rendered(summary)) < 10_000
 
 
 def test_the_summary_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markdown, "NAMED", 1)
     many = {(name, 2): ("crashed", f"signal {n}") for n, name in enumerate(synthetic.RATIOS) if n}
-    summary = content(tmp_path, devices=(1, 2, 4, 8), endings=many, rounds=6).summary
-    assert [one.status for one in summary.failures] == ["crashed"]
-    assert summary.unnamed == 5
+    summary = content(tmp_path, devices=(1, 2, 4, 8), endings=many, rounds=6)["summary"]
+    assert [one["status"] for one in summary["failures"]] == ["crashed"]
+    assert summary["unnamed"] == 5
     assert "5 more reasons are in the report." in rendered(summary)
 
 
 def test_tables_have_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = {"devices": (1, 2, 4, 8), "workloads": ("linear-base", "mlp-base"), "rounds": 6}
     whole = content(tmp_path, **plan)
-    assert all(not subject.left_out for subject in whole.subjects)
+    assert all(not subject["left_out"] for subject in whole["subjects"])
     monkeypatch.setattr(markdown, "BYTES", 16_000)
     monkeypatch.setattr(markdown, "SECTION", 3_000)
     found = content(tmp_path / "again", **plan)
-    assert sum(len(t.encode()) for subject in found.subjects for t in subject.sections) <= 16_000
-    for subject in found.subjects:
+    sizes = [len(text.encode()) for one in found["subjects"] for text in one["sections"]]
+    assert sum(sizes) <= 16_000
+    for subject in found["subjects"]:
         assert re.fullmatch(
             r"Left out here, but in cells.csv, to keep this page short: "
             r"(1 table of all blocks and )?"
             r"[1-3] blocks?\.",
-            subject.left_out,
+            subject["left_out"],
         ), "each has had its share"
-    assert found.subjects[1].left_out in markdown.render(found)
+    assert found["subjects"][1]["left_out"] in markdown.render(found)
 
 
 def test_every_table_is_rectangular(page: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from typing import Any
 
 import pytest
 import synthetic
@@ -39,8 +40,8 @@ def found(run) -> cell_table.Tables:
 
 
 @pytest.fixture(scope="module")
-def made(found, run) -> page.Page:
-    return page.make(found, run.manifest)
+def made(found, run) -> dict[str, Any]:
+    return page.content(found, run.manifest)
 
 
 @pytest.fixture(scope="module")
@@ -117,23 +118,23 @@ def test_of_a_page_of_ordinary_size(text) -> None:
 
 def test_the_first_screen_has_the_answer(found, made, text) -> None:
     first = text.partition('<section id="explore">')[0]
-    for _, answers, _ in made.subjects:
+    for _, answers, _ in made["subjects"]:
         assert answers
         for answer in answers:
             assert answer.startswith("Use <b>shard_map_p")
             assert answer in first
-    assert made.question in first
+    assert made["question"] in first
     assert "Against the baselines" not in first
     assert '<td class="shade0 fastest"><a href="#cell?subject=gpt2-nano%2C+fp32&amp;cell=' in first
-    assert made.failures == [(4, "wrong"), (4, "out of memory")]
+    assert made["failures"] == [(4, "wrong"), (4, "out of memory")]
     assert '<a href="#endings"><b>4</b> wrong</a>' in first
-    for caveat in made.caveats:
+    for caveat in made["caveats"]:
         assert caveat.title in first
     assert "python 3.13.1, jax 0.10.2" in first
 
 
 def test_the_fastest_of_each_block_is_there(found, made) -> None:
-    (first, _, gpt2), (second, _, _) = made.subjects
+    (first, _, gpt2), (second, _, _) = made["subjects"]
     assert (first, second) == ("gpt2-nano, fp32", "linear-base, fp32")
     assert len(gpt2) == 7
     for row, block in zip(gpt2, found.comparisons, strict=False):
@@ -152,8 +153,8 @@ def test_same_rows_same_page(found, run, text) -> None:
 def test_nothing_measured(tmp_path) -> None:
     run = store.load(store.create(tmp_path, synthetic.manifest(PLAN)))
     empty = cell_table.build(run)
-    made = page.make(empty, run.manifest)
-    assert made.tally == "No cell has ended yet."
+    made = page.content(empty, run.manifest)
+    assert made["tally"] == "No cell has ended yet."
     html = page.html(empty, run.manifest)
     assert html.startswith("<!doctype html>")
     assert "Nothing has been measured yet." in html

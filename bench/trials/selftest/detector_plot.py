@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
-
-from bench.present.charts import PALETTE
 from bench.present.plots.plot_output import Plot
-from bench.present.plots.style import INK, MUTED, render, styled
+from bench.present.plots.vega_plot import draw as draw_chart
+from bench.present.plots.vega_plot import panel_sizes
 from bench.trials.selftest.detector_figures import LOCKSTEP
 from bench.trials.selftest.equal_arms import WORKING
 from bench.trials.selftest.shares import Rate, Shares
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-SLUG = "detectors"
+EQUAL = "Equal: called different"
 
 
 def draw(found: Sequence[Shares], size: str) -> Plot | None:
@@ -34,40 +28,28 @@ def draw(found: Sequence[Shares], size: str) -> Plot | None:
     }
     if not by_tool:
         return None
-    tools = sorted(by_tool, key=lambda tool: (tool == LOCKSTEP, -by_tool[tool].alarms.value))
     planted = dict.fromkeys(name for each in by_tool.values() for name in each.found)
-    panels: dict[str, list[Rate | None]] = {
-        "Equal, called different\n(lower is better)": [by_tool[tool].alarms for tool in tools],
-        **{f"{name}: found\n(higher is better)": [by_tool[tool].found.get(name) for tool in tools]
-           for name in planted},
-    }  # fmt: skip
-    height = 1.1 + 0.32 * len(tools)
-    with styled(SLUG, {"axes.spines.left": False}):
-        figure = Figure(figsize=(10, height))
-        row = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        figure.subplots_adjust(
-            left=0.15, right=0.98, top=1 - 0.5 / height, bottom=0.35 / height, wspace=0.12
+    rows = [
+        _row(tool, panel, rate)
+        for tool, each in by_tool.items()
+        for panel, rate in (
+            (EQUAL, each.alarms),
+            *((f"{name}: found", each.found.get(name)) for name in planted),
         )
-        for axes, (title, rates) in zip(row, panels.items(), strict=True):
-            _draw_panel(axes, rates)
-            axes.set_title(title, fontsize=9)
-            axes.set_yticks(range(len(tools)), tools)
-        return render(figure, SLUG, "How often each tool is right")
+    ]
+    panels = list(dict.fromkeys(row["panel"] for row in rows))
+    values = {
+        "rows": rows,
+        "panels": panels,
+        "order": sorted(by_tool, key=lambda tool: (tool != LOCKSTEP, by_tool[tool].alarms.value)),
+        **panel_sizes(len(panels), 4, labels=110),
+    }
+    better = f"{size}; of equal programs, lower is better, and of slower ones, higher"
+    return draw_chart("detectors", "detectors", values, "How often each tool is right", better)
 
 
-def _draw_panel(axes: Axes, rates: Sequence[Rate | None]) -> None:
-    axes.grid(visible=False, axis="y")
-    axes.set_xlim(-0.04, 1.04)
-    axes.set_ylim(-0.6, len(rates) - 0.4)
-    axes.tick_params(axis="y", length=0, labelcolor=INK)
-    axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
-    for line, share in enumerate(rates):
-        if share is None or not share.of:
-            axes.text(
-                0.5, line, "not measured", color=MUTED, fontsize=7.5, va="center", ha="center"
-            )
-            continue
-        own = line == len(rates) - 1
-        colour = PALETTE[0] if own else MUTED
-        axes.plot(share.interval, [line, line], color=colour, linewidth=1.6)
-        axes.plot(share.value, line, color=colour, marker="o", markersize=5.5)
+def _row(tool: str, panel: str, rate: Rate | None) -> dict[str, Any]:
+    known = rate is not None and rate.of > 0
+    low, high = rate.interval if rate and known else (None, None)
+    shares = {"value": rate.value if rate and known else None, "low": low, "high": high}
+    return {"name": tool, "panel": panel, "own": tool == LOCKSTEP, **shares}
