@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
 from bench.analyse.verdicts import ALPHA
 from bench.records.rows import Look
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 RESERVE = 0.2
 """Share of ALPHA that is reserved for launches beyond the planned ones."""

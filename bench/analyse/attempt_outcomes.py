@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from bench.analyse import cell_table
-from bench.analyse.same_programs import relation, settled
-from bench.analyse.verdicts import compare
+from bench.analyse.same_programs import Relation, relation, settled
+from bench.analyse.verdicts import Claim, compare
 from bench.records.attempts import Attempt, Decision, Question
-
-if TYPE_CHECKING:
-    from bench.analyse.same_programs import Relation
-    from bench.analyse.verdicts import Claim
-    from bench.records.statuses import VerdictWord
-    from bench.records.store import Run
+from bench.records.statuses import VerdictWord
+from bench.records.store import Run
 
 _DECISIONS: dict[VerdictWord, Decision] = {
     "faster": "keep", "same": "discard", "slower": "discard", "undecided": "undecided",

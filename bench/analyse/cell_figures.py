@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from bench.analyse import energy_per_step, peaks
+from bench.analyse.comparisons import Comparison
+from bench.analyse.sample_rounds import Spread
+from bench.records.rows import Manifest
 from bench.records.statuses import decisive
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from bench.analyse.comparisons import Comparison
-    from bench.analyse.sample_rounds import Spread
-    from bench.records.rows import Manifest
 
 _IDENTITY = (
     *("cell", "block", "workload", "size", "mesh", "devices", "processes", "batch", "precision"),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pandas as pd
 
@@ -23,14 +24,10 @@ from bench.analyse.sample_rounds import Rounds, spreads
 from bench.analyse.verdicts import margin_of
 from bench.records import largest_batches
 from bench.records.arms import INPUT_WAYS, TWIN, input_arm
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from bench.records.largest_batches import MaxBatchRow
-    from bench.records.rows import Checkpoint, EnergyMeter, LossRow
-    from bench.records.store import Damage, Run
-    from bench.records.trace_rows import TraceRow
+from bench.records.largest_batches import MaxBatchRow
+from bench.records.rows import Checkpoint, EnergyMeter, LossRow
+from bench.records.store import Damage, Run
+from bench.records.trace_rows import TraceRow
 
 BLOCK_ORDER = ["workload", "size", "options", "devices", "mesh", "batch"]
 """Columns that blocks are sorted by."""

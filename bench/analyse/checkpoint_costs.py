@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from bench.analyse.comparisons import Comparison
-    from bench.records.rows import Checkpoint
+from bench.analyse.comparisons import Comparison
+from bench.records.rows import Checkpoint
 
 
 def find(blocks: Sequence[Comparison], stored: Mapping[str, Checkpoint]) -> list[dict[str, Any]]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
 from bench.analyse import input_cost, stragglers
 from bench.analyse.disturbances import HOST, Conditions, Effect, conditions, drifts, order_effects
+from bench.analyse.input_cost import Waits
+from bench.analyse.process_spread import ProcessSpread
 from bench.analyse.ratio_intervals import Ratio, ratios
 from bench.analyse.same_programs import settled
 from bench.analyse.sample_rounds import Rounds, Turns
@@ -18,17 +23,7 @@ from bench.analyse.standings import Standings, rank
 from bench.analyse.verdicts import Claim, claim, pairs
 from bench.records.arms import TWIN, implementation_of, input_opponents
 from bench.records.cells import Block
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import pandas as pd
-    from numpy.typing import NDArray
-
-    from bench.analyse.input_cost import Waits
-    from bench.analyse.process_spread import ProcessSpread
-    from bench.records.cells import Block
-    from bench.records.rows import Ceilings, Look
+from bench.records.rows import Ceilings, Look
 
 
 @dataclass(frozen=True)

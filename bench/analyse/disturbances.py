@@ -5,23 +5,18 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 from scipy.special import chdtrc, ndtr
 
+from bench.analyse.sample_rounds import Rounds
 from bench.analyse.stacked_series import nan_quantiles, stacked
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import pandas as pd
-    from numpy.typing import NDArray
-
-    from bench.analyse.sample_rounds import Rounds
 
 SURE = 0.001
 """Probability below which an effect is taken to be real: there are many to look at."""

@@ -11,14 +11,11 @@ neighbours is taken to be the block's.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 FIGURES = (
     "joules_per_step", "joules_error", "joules_per_unit", "units_per_joule", "watts",

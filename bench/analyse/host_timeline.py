@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import pandas as pd
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def timeline(samples: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:

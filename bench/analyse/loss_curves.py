@@ -7,22 +7,17 @@ reported separately, and the reference itself in other arithmetic serves as a ya
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
+from bench.analyse.cell_table import Tables
+from bench.analyse.comparisons import Comparison
 from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
-
-    from bench.analyse.cell_table import Tables
-    from bench.analyse.comparisons import Comparison
-    from bench.records.rows import LossRow
+from bench.records.rows import LossRow
 
 EARLY = 40
 """Steps in which right curves agree to rounding: two orders of summation in float32 were seen to

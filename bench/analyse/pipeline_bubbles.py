@@ -11,12 +11,9 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import apart
-
-if TYPE_CHECKING:
-    from bench.analyse.comparisons import Comparison
 
 
 def measure(comparisons: Sequence[Comparison]) -> dict[tuple[str, str], dict[str, float]]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from bench.analyse.cell_table import Tables
-    from bench.analyse.comparisons import Comparison
+from bench.analyse.cell_table import Tables
+from bench.analyse.comparisons import Comparison
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import pandas as pd
 
 from bench.records.cells import Block
 from bench.records.rows import Ceilings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    import pandas as pd
 
 
 def ceilings(blocks: pd.DataFrame) -> dict[str, Ceilings]:

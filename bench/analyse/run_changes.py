@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import pandas as pd
 
@@ -18,9 +18,7 @@ from bench.analyse.ratio_intervals import Ratio, quotient, ratios, unpaired
 from bench.analyse.run_settings import Difference, contents, differences
 from bench.analyse.verdicts import ALPHA, Verdict, decide, margin_of
 from bench.records.rows import Manifest
-
-if TYPE_CHECKING:
-    from bench.records.store import Damage, Run
+from bench.records.store import Damage, Run
 
 NOTABLE = 0.01
 """Relative change of compile time or memory that is worth showing."""

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
+
+import pandas as pd
 
 from bench.records import numbers
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import pandas as pd
-
-    from bench.records.rows import Manifest
-    from bench.records.store import Run
+from bench.records.rows import Manifest
+from bench.records.store import Run
 
 Kind = Literal["machine", "versions", "environment", "code", "sources", "options"]
 

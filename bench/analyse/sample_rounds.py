@@ -5,20 +5,17 @@ Arms take turns within a round, so whatever slows the host slows all of them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from bench.analyse.signed_rank import shift
 from bench.analyse.stacked_series import nan_quantiles
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
 
 Figure = Literal["throughput", "latency"]
 

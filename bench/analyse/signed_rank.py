@@ -15,13 +15,10 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _ALPHA = 0.05
 """Error of the interval whose width is taken for a standard error."""

@@ -17,20 +17,15 @@ verdicts against the baseline.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.analyse.process_spread import PROCESS, ProcessSpread
 from bench.analyse.ratio_intervals import ratios
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from bench.analyse.sample_rounds import Rounds
+from bench.analyse.sample_rounds import Rounds
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
 from bench.analyse.causes import attribution
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from numpy.typing import NDArray
-
-    from bench.records.cells import Block
-    from bench.records.trace_rows import TraceRow
+from bench.records.cells import Block
+from bench.records.trace_rows import TraceRow
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from bench.analyse.ratio_intervals import apart
+from bench.analyse.comparisons import Comparison
+from bench.analyse.ratio_intervals import Ratio, apart
 from bench.analyse.verdicts import ALPHA, Verdict, decide
-
-if TYPE_CHECKING:
-    from bench.analyse.comparisons import Comparison
-    from bench.analyse.ratio_intervals import Ratio
 
 
 @dataclass(frozen=True)

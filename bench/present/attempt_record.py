@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bench.analyse.attempt_outcomes import Fared, record
 from bench.present import program_sentences, sentences
 from bench.present.columns import Column, Table
+from bench.present.plots.plot_output import Plot
 from bench.present.rendering import write_pages
 from bench.records import numbers
-
-if TYPE_CHECKING:
-    from bench.present.plots.plot_output import Plot
-    from bench.records.attempts import Attempt, Ledger
-    from bench.records.step_programs import StepProgram
+from bench.records.attempts import Attempt, Ledger
+from bench.records.step_programs import StepProgram
 
 _BARS = "▁▂▃▄▅▆▇█"
 _BAR_COLUMNS = 60

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
 from bench.analyse import peaks
+from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import floor_width
 from bench.present import cell_columns, program_sentences
+from bench.present.cell_columns import Row
 from bench.present.columns import Table, missing
 from bench.records import numbers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from bench.analyse.comparisons import Comparison
-    from bench.present.cell_columns import Row
-    from bench.records.rows import Manifest
+from bench.records.rows import Manifest
 
 
 def comparison(block: Comparison, cells: Mapping[str, Row], manifest: Manifest) -> Table:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
+import pandas as pd
+from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
@@ -18,19 +20,12 @@ from bench.present import (
     run_tables,
     sentences,
 )
+from bench.present.sentences import Summary
 from bench.present.terminal import table
 from bench.records import numbers
 from bench.records.printable import shortened
 from bench.records.statuses import STATUSES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import pandas as pd
-    from rich.console import Console, RenderableType
-
-    from bench.present.sentences import Summary
-    from bench.records.store import Run
+from bench.records.store import Run
 
 FEW_BLOCKS = 4
 """Blocks of a run up to which each has a line of its own below the answer."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from markupsafe import Markup
 
 from bench.analyse import checkpoint_costs, input_cost, loss_curves, variant_ratios
 from bench.analyse.causes import traced_differences
+from bench.analyse.cell_table import Tables
+from bench.analyse.comparisons import Comparison
 from bench.present import (
     block_tables,
     cell_columns,
@@ -26,20 +29,14 @@ from bench.present import (
     trace_tables,
 )
 from bench.present.caveats import Caveat, caveats
+from bench.present.cell_columns import Row
+from bench.present.columns import Table
+from bench.present.predicted_curves import Projected
+from bench.present.print_plots import Figures, PrintedChart
 from bench.present.rendering import environment, reading_guide
 from bench.records import numbers
+from bench.records.rows import Manifest
 from bench.records.statuses import STATUSES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from bench.analyse.cell_table import Tables
-    from bench.analyse.comparisons import Comparison
-    from bench.present.cell_columns import Row
-    from bench.present.columns import Table
-    from bench.present.predicted_curves import Projected
-    from bench.present.print_plots import Figures, PrintedChart
-    from bench.records.rows import Manifest
 
 BYTES = 450_000
 """The most that tables may take. GitHub shows no file over 512 KB."""

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from bench.analyse.cell_table import Tables
+from bench.analyse.comparisons import Comparison
+from bench.analyse.verdicts import Claim
 from bench.present.sentences import bound_of, within
 from bench.records import numbers
 from bench.records.paths import PROGRAM
-
-if TYPE_CHECKING:
-    from bench.analyse.cell_table import Tables
-    from bench.analyse.comparisons import Comparison
-    from bench.analyse.verdicts import Claim
-    from bench.records.store import Run
+from bench.records.store import Run
 
 BUSY = 0.05
 """Share of the cores' time that others took, from which on they are named as the reason."""

@@ -8,10 +8,11 @@ import re
 from collections import Counter
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from markupsafe import Markup, escape
 
+from bench.analyse.cell_table import Tables
 from bench.present import (
     energy_sentences,
     page_data,
@@ -23,14 +24,11 @@ from bench.present import (
 )
 from bench.present.caveats import caveats
 from bench.present.charts import CHARTS
+from bench.present.predicted_curves import Projected
 from bench.present.rendering import environment, reading_guide, stylesheet
 from bench.records import numbers
+from bench.records.rows import Manifest
 from bench.records.statuses import STATUSES
-
-if TYPE_CHECKING:
-    from bench.analyse.cell_table import Tables
-    from bench.present.predicted_curves import Projected
-    from bench.records.rows import Manifest
 
 WEB = Path(__file__).with_name("web")
 

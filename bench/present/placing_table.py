@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from bench.analyse import placings
+from bench.analyse.cell_table import Tables
+from bench.analyse.comparisons import Comparison
+from bench.analyse.placings import Placing, Row
 from bench.present import sentences
 from bench.present.columns import Figure, missing
 from bench.present.plots.plot_plan import some
 from bench.records import numbers
 from bench.records.statuses import STATUSES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from bench.analyse.cell_table import Tables
-    from bench.analyse.comparisons import Comparison
-    from bench.analyse.placings import Placing, Row
 
 COLUMNS = 12
 """Situations that are shown; worst and mean are over all of them."""

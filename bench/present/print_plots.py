@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import zip_longest
-from typing import TYPE_CHECKING
 
 from bench.analyse import scaling_curves
 from bench.analyse.cell_table import Tables
@@ -18,10 +17,8 @@ from bench.analyse.scaling_curves import Scaling
 from bench.present import sentences
 from bench.present.charts import CHARTS
 from bench.present.columns import Table
+from bench.present.plots.plot_output import Plot
 from bench.present.plots.plot_plan import Plan, Subject
-
-if TYPE_CHECKING:
-    from bench.present.plots.plot_output import Plot
 
 PANELS = 36
 """Most panels of all plots of a report: one takes about 80 ms to draw as SVG and PNG."""

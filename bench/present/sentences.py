@@ -5,25 +5,21 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from bench.analyse.causes.traced_differences import pair_of
+from bench.analyse.cell_table import Tables
+from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import floor_width
 from bench.present.cause_sentences import reason
 from bench.present.columns import Figure
 from bench.records import numbers
 from bench.records.statuses import STATUSES, VERDICT_STYLES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    import pandas as pd
-
-    from bench.analyse.cell_table import Tables
-    from bench.analyse.comparisons import Comparison
-    from bench.records.trace_rows import TraceRow
+from bench.records.trace_rows import TraceRow
 
 NAMED = 3
 """Implementations that a sentence names; of more, it says how many."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bench.analyse.cell_table import Tables
 from bench.present import placing_table, sentences
+from bench.present.plots.plot_output import Plot
 from bench.present.plots.vega_plot import blend, colours, compose, spec_of
-
-if TYPE_CHECKING:
-    from bench.analyse.cell_table import Tables
-    from bench.present.plots.plot_output import Plot
 
 SLUG = "share"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import (
@@ -19,8 +18,7 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from bench.present import columns
+from bench.present import columns
 
 _LINES = 10
 """Lines that a counter prints where nothing can be drawn over."""

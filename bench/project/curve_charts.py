@@ -10,18 +10,16 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from bench.present import charts
+from bench.present.plots.plot_output import Plot
 from bench.present.plots.vega_plot import SECONDS, WIDTH, compose, log_ticks, spec_of
 from bench.project.calibration import Trial
 from bench.project.mesh_growth import Curve, step_elsewhere
 from bench.project.projection import Point, Projection
 from bench.records import files
 from bench.records.cells import StepOptions
-
-if TYPE_CHECKING:
-    from bench.present.plots.plot_output import Plot
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from bench.analyse.causes.attribution import Attribution, attribute, means
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from bench.analyse.comparisons import Comparison
-    from bench.records.trace_rows import TraceRow
+from bench.analyse.comparisons import Comparison
+from bench.records.trace_rows import TraceRow
 
 _COMPUTING = ("matmul", "elementwise", "layout", "unknown")
 """Categories of operations that compute."""

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
+import pandas as pd
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    import pandas as pd
-
-    from bench.analyse.comparisons import Comparison
-    from bench.analyse.scaling_curves import Scaling
-    from bench.present.columns import Table
-    from bench.present.plots.plot_output import Plot
-    from bench.records.trace_rows import TraceRow
+from bench.analyse.comparisons import Comparison
+from bench.analyse.scaling_curves import Scaling
+from bench.present.columns import Table
+from bench.present.plots.plot_output import Plot
+from bench.records.trace_rows import TraceRow
 
 LINES = 120
 """Most lines of a plot over its panels: more could not be read on a page."""
