@@ -6,11 +6,23 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from rich.console import Console
-from rich.text import Text
 
 from bench.present import terminal
+from bench.present.cell_columns import IMPLEMENTATION
+from bench.present.columns import Column, Figure, Table
 from bench.records import numbers
 from bench.records.largest_batches import MaxBatchRow
+
+COLUMNS = (
+    IMPLEMENTATION,
+    Column("mesh", "Mesh"),
+    Column("batch", "Largest", format="count",
+           value=lambda row: Figure(str(row["batch"] or row["status"]))),
+    Column("predicted_bytes", "Predicted", format="bytes"),
+    Column("peak_bytes", "Measured", format="bytes"),
+    Column("next_batch", "Too large", format="count"),
+)  # fmt: skip
+"""Those of bench.present.run_tables.largest that fit a terminal."""
 
 
 def line(row: MaxBatchRow) -> str:
@@ -30,20 +42,7 @@ def show(console: Console, rows: Sequence[MaxBatchRow]) -> None:
     """Print a table of 80 columns for each workload, its options, and limit."""
     for (subject, limit, source), own in groupby(rows, key=_subject):
         title = f"{subject}: {numbers.bytes_(limit)} per device, {source}"
-        console.print(Text("\n", "bold").append(terminal.plain(title)))
-        headings = "implementation", "mesh", ">largest", ">predicted", ">measured", ">too large"
-        cells = (
-            (
-                row["implementation"],
-                row["mesh"],
-                str(row["batch"] or row["status"]),
-                numbers.bytes_(row["predicted_bytes"]),
-                numbers.bytes_(row["peak_bytes"]),
-                str(row["next_batch"] or numbers.MISSING),
-            )
-            for row in own
-        )
-        console.print(terminal.table(*headings, rows=cells))
+        terminal.show(console, Table(title, COLUMNS, list(own)))
 
 
 def _subject(row: MaxBatchRow) -> tuple[str, float, str]:

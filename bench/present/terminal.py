@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 
 from rich.console import Console
 from rich.progress import (
@@ -69,23 +70,44 @@ def _column(heading: str | Column) -> Column:
     return Column(heading, overflow="fold")
 
 
-def show(console: Console, content: columns.Table) -> None:
-    """Print a table with its facts and remarks; a name that repeats is left out."""
+def show(
+    console: Console,
+    content: columns.Table,
+    *,
+    notes: bool = False,
+    styles: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Print a table with its facts and remarks; a name that repeats is left out.
+
+    Args:
+      console: where to print.
+      content: the table.
+      notes: whether figures have what qualifies them, in brackets behind them; they stay on a line.
+      styles: styles of figures, by their first word.
+    """
     headings = (
-        Column(each.main, justify="left" if left else "right", overflow="fold", min_width=6)
+        Column(
+            each.main, justify="left" if left else "right", overflow="fold", min_width=6,
+            no_wrap=notes and not left,
+        )
         for each, left in zip(content.headings, content.left, strict=True)
-    )
+    )  # fmt: skip
     shown = table(*headings, gap=1)
     last = ""
     for line in content.body:
         name = f"{line.name}, {line.note}" if line.note else line.name
-        figures = (plain(figure.main) for figure in line.figures)
-        shown.add_row(plain("" if name == last else name), *figures)
+        cells = [plain("" if name == last else name)]
+        for figure in line.figures:
+            noted = f"{figure.main} ({figure.note})" if notes and figure.note else figure.main
+            text = plain(noted)
+            text.stylize(styles.get(noted.partition(" ")[0], ""))
+            cells.append(text)
+        shown.add_row(*cells)
         last = name
     console.print(Text(f"\n{content.title}", style="bold"))
     console.print(shown)
-    for text in (*content.facts, *content.remarks):
-        console.print(plain(text), style="dim")
+    for sentence in (*content.facts, *content.remarks):
+        console.print(plain(sentence), style="dim")
 
 
 @contextmanager

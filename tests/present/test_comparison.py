@@ -295,7 +295,7 @@ def test_compile_time_and_memory_are_shown_where_they_changed(tmp_path: Path) ->
         assert (change.compile, change.memory) == (pytest.approx(expected[0]), expected[1])
     shown = printed(found)
     (line,) = [line for line in shown.splitlines() if line.startswith("nnx_jit  ")][:1]
-    assert line.split()[-2:] == ["2.00", "1.50"]
+    assert line.split()[-2:] == ["2.000", "1.500"]
     assert max(map(len, shown.splitlines())) <= 80
     assert "3.30 MiB to 4.96 MiB" in page(found).replace("\N{NARROW NO-BREAK SPACE}", " ")
 
@@ -452,7 +452,8 @@ def test_the_terminal_has_80_columns_and_ends_with_the_tally(reports: Path) -> N
     row = next(line for line in lines if line.startswith("shard_map_psum "))
     change = against(found)["linear-base/data=1/b64/fp32/shard_map_psum"]
     assert change.against_baseline is not None
-    assert f"{change.step.value:.2f} ({change.step.low:.2f}-{change.step.high:.2f})" in row
+    ends = f"{change.step.low:.3f}\N{EN DASH}{change.step.high:.3f}"
+    assert f"{change.step.value:.3f} ({ends})" in row
     assert f"{change.against_baseline.value:.3f} (" in row
     assert comparison_sentences.tally(found) in " ".join(lines)
 

@@ -44,6 +44,18 @@ CHANGES = (
 )  # fmt: skip
 """Columns of a table of `Change`. Most runs change neither compile times nor memory."""
 
+SHORT = (
+    Column("implementation", "Implementation"),
+    Column("step", "Step time", format="ratio", value=lambda c: _ratio(c.step)),
+    Column("against_baseline", "To baseline", format="ratio",
+           value=lambda c: _ratio(c.against_baseline)),
+    Column("verdict", "Verdict",
+           value=lambda c: c.verdict.word + " *" * (c.source == "step time")),
+    Column("compile", "Compile", format="ratio", optional=True),
+    Column("memory", "Memory", format="ratio", optional=True),
+)  # fmt: skip
+"""Those that fit a terminal, all of them B over A; verdicts on step times have a star."""
+
 
 class Group(NamedTuple):
     """Cells that one thing is said about."""

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import replace
 
-from rich.console import Console, JustifyMethod, RenderableType
-from rich.table import Column
+from rich.console import Console
 from rich.text import Text
 
-from bench.analyse.ratio_intervals import Ratio
-from bench.analyse.run_changes import Change, Compared
+from bench.analyse.run_changes import Compared
+from bench.present import terminal
 from bench.present.comparison import comparison_sentences, comparison_tables
 from bench.present.run_environment import started
-from bench.present.terminal import plain, table
+from bench.present.terminal import plain
 from bench.records import numbers
 from bench.records.statuses import CHANGE_STYLES
 
-WIDTH = 80
-"""Columns of the terminal that are used."""
-
 SHOWN = 8
 """Blocks, or reasons, that a list shows; the page has them all."""
-
-_JUSTIFY: dict[str, JustifyMethod] = {"verdict": "left"}
 
 
 def show(console: Console, compared: Compared) -> None:
@@ -34,8 +29,14 @@ def show(console: Console, compared: Compared) -> None:
         for each in compared.differences:
             console.print(plain(f"  {each.name}: {each.a} -> {each.b}"))
         console.print(plain(comparison_sentences.APART), style="dim")
-        for part in _tables(compared):
-            console.print(part)
+        console.print(Text("\nB over A (95 %)", style="bold"))
+        for block in comparison_tables.blocks(compared):
+            brief = replace(block, columns=comparison_tables.SHORT, facts=())
+            terminal.show(console, brief, notes=True, styles=CHANGE_STYLES)
+        if any(change.source == "step time" for change in compared.changes):
+            console.print(Text("* on step times, which are not paired", style="dim"))
+        if any(change.compile for change in compared.changes):
+            console.print(Text("Compile: one first call in each run, so no verdict", style="dim"))
     for group in comparison_tables.endings(compared):
         console.print(Text("\nended differently", style="yellow"))
         _list(console, (f"A {group.a}", f"B {group.b}"))
@@ -56,62 +57,3 @@ def _list(console: Console, lines: Iterable[str]) -> None:
         console.print(plain(f"  {line}"))
     if more:
         console.print(f"  and {len(more)} more")
-
-
-def _tables(compared: Compared) -> Iterator[RenderableType]:
-    """Yield the changes block by block, with aligned columns."""
-    widths = {"step time": 16, "to baseline": 19, "verdict": 11}
-    widths |= {"compile": 7} if any(change.compile for change in compared.changes) else {}
-    widths |= {"memory": 6} if any(change.memory for change in compared.changes) else {}
-    names = Column("", width=WIDTH - sum(widths.values()) - len(widths), overflow="fold")
-    yield Text("\nB over A (95 %)", style="bold")
-    header = True
-    for one, _ in compared.blocks:
-        changes = [change for change in compared.changes if change.block == one.name]
-        if not changes:
-            continue
-        title = plain(one.name)
-        title.stylize("bold")
-        yield title
-        columns = [
-            Column(name, width=width, overflow="fold", justify=_JUSTIFY.get(name, "right"))
-            for name, width in widths.items()
-        ]
-        shown = table(names, *columns, gap=1, header=header)
-        for change in changes:
-            shown.add_row(plain(change.implementation), *(_cell(change, name) for name in widths))
-        yield shown
-        header = False
-    if any(change.source == "step time" for change in compared.changes):
-        yield Text("* on step times, which are not paired", style="dim")
-    if "compile" in widths:
-        yield Text("compile: one first call in each run, so no verdict", style="dim")
-
-
-def _cell(change: Change, column: str) -> Text:
-    match column:
-        case "verdict":
-            word = change.verdict.word
-            mark = " *" if change.source == "step time" else ""
-            return Text(f"{word}{mark}", style=CHANGE_STYLES[word])
-        case "step time":
-            return Text(_ratio(change.step, 2))
-        case "to baseline":
-            against = change.against_baseline
-            return Text("-" if against is None else _ratio(against, 3))
-        case _:
-            ratio = change.compile if column == "compile" else change.memory
-            return Text("" if ratio is None else _number(ratio, 2))
-
-
-def _ratio(ratio: Ratio, decimals: int) -> str:
-    """`1.08 (0.91-1.29)`."""
-    value, *ends = (
-        "" if number is None else _number(number, decimals)
-        for number in (ratio.value, ratio.low, ratio.high)
-    )
-    return f"{value} ({'-'.join(ends)})" if all(ends) else value
-
-
-def _number(value: float, decimals: int) -> str:
-    return f"{value:.{decimals}f}" if value < 10 else numbers.significant(value)  # noqa: PLR2004
