@@ -83,7 +83,7 @@ class _Monitor:
     def note(self, text: str) -> None:
         typer.echo(text, err=True)
 
-    def begin(self, block: Block, launch: int, arms: int) -> None:
+    def begin(self, block: Block, launch: int, arms: Sequence[str]) -> None:
         self.note(f"{block.name}: launch {launch + 1}, {arms} arms")
 
     def phase(self, block: Block, event: Any) -> None:

@@ -50,8 +50,8 @@ class Monitor(Protocol):
     def note(self, text: str) -> None:
         """Show a remark to the user."""
 
-    def begin(self, block: Block, launch: int, arms: int) -> None:
-        """Show that a launch of a block with this many arms begins."""
+    def begin(self, block: Block, launch: int, arms: Sequence[str]) -> None:
+        """Show that a launch of a block with these arms begins."""
 
     def phase(self, block: Block, event: PhaseEvent) -> None:
         """Show that the worker has begun a phase."""
@@ -200,7 +200,7 @@ class Engine:
         self._pass_on_notes(monitor)
         state, looks = self.schedule.blocks[block.name], LaunchLooks(self.schedule, block)
         number = state.next_launch
-        monitor.begin(block, number, len(arms))
+        monitor.begin(block, number, arms)
         began = time.monotonic()
         # A launcher's processes may have other files.
         own = arms if not number and self.catalogue["processes"] == 1 else ()

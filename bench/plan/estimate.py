@@ -1,8 +1,9 @@
 """Estimates of the time that blocks take, from stored runs or else from a rough model.
 
-The model adds the start of a worker, a constant per arm for proof and compilation, and the
-requested measuring time. Its constants come from a two-core CPU host and serve to tell minutes from
-hours. While a run measures, `Remaining` scales the estimates by the time that launches really took.
+The model adds the start of a worker, a time per arm for proof and compilation, and the requested
+measuring time. An earlier run of the workload tells the time per arm. Other constants come from a
+two-core CPU host and serve to tell minutes from hours. While a run measures, `Remaining` scales the
+estimates by the time that launches really took.
 """
 
 from __future__ import annotations
@@ -30,17 +31,20 @@ OTHER_ARM_S = 5.0
 TRACE_S = 2.0
 """Tracing one arm."""
 
-_APART = ("measure", "train")
-"""Phases whose time the options determine."""
+TWINS = 1
+"""Arms of a launch beside the implementations: the baseline's twin."""
+
+_PER_ARM = ("gate", "compile")
+"""Phases whose time grows with the number of arms, and is the same whatever the options are."""
 
 CHECKPOINT_S = 3.0
 """Saving and restoring the state of one arm repeatedly in one mode."""
 
 _NEWEST_RUNS = 5
 
-History = dict[tuple[str, int, bool], float]
-"""Seconds of a launch outside of measuring, by workload-size, number of implementations and whether
-it was the first."""
+History = dict[tuple[str, bool], tuple[float, int]]
+"""Seconds of launches outside of measuring, without the workers' start, and the number of arms that
+they are for, by workload-size and whether the launches were first ones."""
 
 
 def read_history(reports: Path, platform: str) -> History:
@@ -57,28 +61,38 @@ def read_history(reports: Path, platform: str) -> History:
 
 
 def _overheads(run: store.Run) -> History:
-    attempts = {(row["cell"], row["launch"]): row["attempt"] for row in run.cell_rows}
-    counts = Counter(attempts.values())
+    arms = Counter(row["attempt"] for row in run.cell_rows if row["status"] != "unsupported")
     history: History = {}
     for row in run.block_rows:
         if row["seconds"]:
-            key = f"{row['workload']}-{row['size']}", counts[row["attempt"]], row["launch"] == 0
-            apart = (seconds for phase, seconds in row["seconds"].items() if phase not in _APART)
-            history[key] = sum(apart)
+            key = f"{row['workload']}-{row['size']}", row["launch"] == 0
+            apart = sum(row["seconds"].get(phase, 0.0) for phase in _PER_ARM)
+            seconds, count = history.get(key, (0.0, 0))
+            history[key] = seconds + apart, count + arms[row["attempt"]] + TWINS
     return history
 
 
 def block_seconds(block: Block, arms: int, plan: Plan, history: History, launch: int = 0) -> float:
-    """Estimate the seconds of one launch of a block with `arms` implementations, at most."""
+    """Estimate the seconds of one launch of a block, at most.
+
+    Args:
+      block: to measure.
+      arms: number of implementations that can run it.
+      plan: of the run.
+      history: overheads of earlier runs.
+      launch: number of the launch, from 0.
+    """
     name = f"{block.workload}-{block.size}"
-    known = history.get((name, arms, launch == 0))
-    if known is not None:
-        return known + plan.worker["seconds"]
-    arm = ARM_S.get(name, OTHER_ARM_S) + (TRACE_S if "trace" in plan.worker["phases"] else 0.0)
-    arm += CHECKPOINT_S * len(plan.modes)
-    # The additional arm is the twin. Arms with input are compiled, but not proved again.
-    proving = (arms * (1 + CACHED * len(plan.worker["inputs"])) + 1) * arm
-    return WORKER_START_S + proving * (CACHED if launch else 1.0) + plan.worker["seconds"]
+    if (name, launch == 0) in history:
+        seconds, count = history[name, launch == 0]
+        arm = seconds / count
+    else:
+        arm = ARM_S.get(name, OTHER_ARM_S) * (CACHED if launch else 1.0)
+    # Arms with input are compiled, but not proved again.
+    proving = (arms * (1 + CACHED * len(plan.worker["inputs"])) + TWINS) * arm
+    more = (TRACE_S if "trace" in plan.worker["phases"] else 0.0) + CHECKPOINT_S * len(plan.modes)
+    later = 0.0 if launch else arms * more  # only the first launch has phases after its rounds
+    return WORKER_START_S + proving + later + plan.worker["seconds"]
 
 
 class Remaining:

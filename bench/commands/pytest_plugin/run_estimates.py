@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
@@ -21,23 +21,25 @@ class RunEstimates:
         self._engine = engine
         self._history = read_history(REPORTS, engine.catalogue["platform"])
 
-    def launch_seconds(self, block: Block, arms: int, launch: int) -> float:
-        """Estimate one launch of a block with this many arms, at least some of them supported."""
-        return block_seconds(block, arms, self._engine.plan, self._history, launch)
+    def launch_seconds(self, block: Block, arms: Sequence[str], launch: int) -> float:
+        """Estimate one launch of a block with these arms; those that cannot run it take no time."""
+        running = len(self.running(block, arms))
+        return block_seconds(block, running, self._engine.plan, self._history, launch)
+
+    def running(self, block: Block, arms: Sequence[str]) -> list[str]:
+        """Return the arms that can run the block, as far as is known."""
+        reasons = self._engine.unsupported.get(block.name, {})
+        return [arm for arm in arms if not reasons.get(arm)]
 
     def nothing_runs(self, block: Block, arms: Sequence[str]) -> bool:
         """Tell whether it is known that none of these arms can run the block."""
-        return all(map(self._engine.unsupported.get(block.name, {}).get, arms))
-
-    def why_none(self, block: Block, arms: Sequence[str]) -> str:
-        """Say why nothing of a block will be measured."""
-        return "unsupported" if self.nothing_runs(block, arms) else "stored already"
+        return not self.running(block, arms)
 
     def missing(self, selected: Mapping[Block, Sequence[str]]) -> dict[Block, list[float]]:
         """Estimate the launches of every block that are not stored yet."""
         return {
             block: [
-                self.launch_seconds(block, len(arms), launch)
+                self.launch_seconds(block, arms, launch)
                 for launch in range(self._engine.schedule.missing_launches(block, arms))
                 if not self.nothing_runs(block, arms)
             ]
@@ -49,8 +51,7 @@ def print_plan(
     console: Console,
     plan: Plan,
     selected: Mapping[Block, Sequence[str]],
-    missing: Mapping[Block, Sequence[float]],
-    why_none: Callable[[Block, Sequence[str]], str],
+    estimates: RunEstimates,
 ) -> None:
     """Print what would be measured and how long it would take.
 
@@ -58,19 +59,20 @@ def print_plan(
       console: to print to.
       plan: of the run.
       selected: arms of each block.
-      missing: estimated seconds of each block's launches that are not stored yet.
-      why_none: why nothing of a block will be measured.
+      estimates: of the run.
     """
-    alike = len({tuple(arms) for arms in selected.values()}) == 1
+    missing = estimates.missing(selected)
+    running = {block: estimates.running(block, arms) for block, arms in selected.items()}
+    alike = len({tuple(arms) for arms in running.values()}) == 1
     lines: list[tuple[str, str]] = []
-    for block, arms in selected.items():
+    for block, arms in running.items():
+        nothing = "stored already" if arms else "unsupported"
         seconds = sum(missing[block])
-        note = f"about {clock(seconds)}" if seconds else why_none(block, arms)
-        lines.append((f"{block.name}  {note}", ""))
-        if not alike:
+        lines.append((f"{block.name}  {f'about {clock(seconds)}' if seconds else nothing}", ""))
+        if arms and not alike:
             lines.append((f"  {', '.join(arms)}", "dim"))
-    if alike:
-        lines.append((f"each with: {', '.join(next(iter(selected.values())))}", ""))
+    if alike and any(running.values()):
+        lines.append((f"each with: {', '.join(next(iter(running.values())))}", ""))
     if plan.worker["inputs"]:
         lines.append((f"and each with input {', '.join(plan.worker['inputs'])}", ""))
     if plan.modes:
@@ -85,10 +87,12 @@ def print_plan(
     if "train" in plan.worker["phases"]:
         steps = count(plan.worker["phases"]["train"]["steps"], "step")
         training = f"; training every cell for {steps} comes on top"
-    cells = sum(map(len, selected.values()))
+    cells = sum(map(len, running.values()))
+    unsupported = sum(map(len, selected.values())) - cells
+    cells_are = f"{cells}{f' and {unsupported} unsupported' * (unsupported > 0)}"
     summary = (
-        f"blocks: {len(selected)}, cells: {cells}, {launches} up to {plan.worker['rounds']} "
-        f"rounds, baseline {plan.baseline}: {time}{training}"
+        f"blocks: {len(selected)}, cells: {cells_are}, {launches} up to "
+        f"{plan.worker['rounds']} rounds, baseline {plan.baseline}: {time}{training}"
     )
     for line, style in (*lines, (summary, "")):
         console.print(line, style=style, soft_wrap=True)

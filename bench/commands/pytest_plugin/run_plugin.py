@@ -156,9 +156,7 @@ class Front:
         """With --dry-run, print what would run instead of running it."""
         if self._measures or self.config.option.collectonly:
             return None
-        missing = self._estimates.missing(self._selected)
-        why_none = self._estimates.why_none
-        print_plan(self.console, self.engine.plan, self._selected, missing, why_none)
+        print_plan(self.console, self.engine.plan, self._selected, self._estimates)
         return True
 
     # Measuring.
@@ -238,7 +236,7 @@ class Front:
         """Print a remark above the progress."""
         self.console.print(Text(text, style="yellow"), soft_wrap=True)
 
-    def begin(self, block: Block, launch: int, arms: int) -> None:
+    def begin(self, block: Block, launch: int, arms: Sequence[str]) -> None:
         """Show which launch begins."""
         seconds = self._estimates.launch_seconds(block, arms, launch)
         self._progress.begin(block, launch, seconds)

@@ -1,0 +1,42 @@
+"""What a dry run shows: the cells that can run, and the time that they will take."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+
+from rich.console import Console
+
+from bench.commands.pytest_plugin import run_estimates
+from bench.records.cells import Block, StepOptions
+from bench.records.mesh import MeshShape
+
+
+def test_unsupported_cells_are_counted_and_take_no_time(monkeypatch, tmp_path):
+    monkeypatch.setattr(run_estimates, "REPORTS", tmp_path)
+    some, none = (
+        Block("mlp", "base", MeshShape.parse(mesh), 8, StepOptions.parse("fp32"))
+        for mesh in ("data=2", "pipe=2")
+    )
+    why = {some.name: {"a": "", "b": "no", "c": ""}, none.name: dict.fromkeys("abc", "no")}
+    worker = {"inputs": [], "phases": {}, "seconds": 10.0, "rounds": 48}
+    plan = SimpleNamespace(
+        worker=worker, modes=(), margin_reason="", launches=1, budget_s=None, baseline="a"
+    )
+    engine = SimpleNamespace(
+        plan=plan,
+        catalogue={"platform": "cpu"},
+        unsupported=why,
+        schedule=SimpleNamespace(missing_launches=lambda *_: 1),
+    )
+    estimates = run_estimates.RunEstimates(engine)
+    console = Console(file=io.StringIO(), width=100)
+    run_estimates.print_plan(console, plan, {some: [*"abc"], none: [*"abc"]}, estimates)
+    lines = console.file.getvalue().splitlines()
+    # Two implementations, the twin, 2 s each for proof and compilation, and the worker's start.
+    assert lines == [
+        f"{some.name}  about 21 s",
+        "  a, c",
+        f"{none.name}  unsupported",
+        "blocks: 2, cells: 2 and 4 unsupported, 1 launch of up to 48 rounds, baseline a: about 21 s",
+    ]
