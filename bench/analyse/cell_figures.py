@@ -87,6 +87,7 @@ def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dic
             default=math.nan,
         ),
         "settings": _listed(first.get("jax_config")),
+        "kernels": _listed(first.get("kernels")),
         "replica_drift": max((check.get("replica_drift") or 0.0 for check in proof), default=0.0),
         **{
             name: first[name] if isinstance(first[name], dict) else None

@@ -52,6 +52,7 @@ class Tables:
       all; `communication_s` that these alone take at the measured rate, 0 where none are sent.
     - `proof_error`: the proof's largest error as a share of what was allowed.
     - `settings`: what the implementation's file set for the whole process, and was put back.
+    - `kernels`: of libraries, that its programs call.
     - `replica_drift`: the largest difference between replicas, relative to a loss or update.
     - `bubble`: share of the step that a pipeline's schedule leaves idle. `idle`, `idle_low`,
       `idle_high`: share that was measured not to be spent on microbatches.

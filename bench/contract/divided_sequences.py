@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, Params, Problem, TrainStep
+from bench.contract.fused_attention import Attention, kernels
 from bench.contract.placement import (
     create_data_parallel_sharding,
     place_batch_on_shards,
@@ -26,9 +27,6 @@ from bench.contract.placement import (
     unknown_axes,
 )
 
-Attention = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
-"""Causal attention: from queries, keys and values (batch, tokens, heads, head width) to the same
-shape."""
 OwnPart = Callable[[Any], Any]
 """From an array (batch, length, ...) to this device's part (batch, tokens, ...)."""
 
@@ -44,9 +42,22 @@ def causal_attention(
 ) -> jax.Array:
     """Compute causal attention of queries that begin at position `first` of the keys.
 
-    jax.nn.dot_product_attention always computes its softmax in float32, whose rounding would enter
-    a proof in float64. Here the softmax is float32 or better.
+    One program has a branch for each platform that has a fused kernel for these arrays, and
+    lowering keeps one branch. Elsewhere, and in the proof's float64, whose digits the kernels'
+    softmax in float32 would lose, the scores are computed as arrays.
     """
+    fused = kernels(query) if query.shape == key.shape else {}
+    if not fused:
+        return _attention_by_scores(query, key, value, first)
+    # Without the checkpoint, all branches would have the scores among what backward passes need.
+    plain = jax.checkpoint(_attention_by_scores)
+    found: jax.Array = jax.lax.platform_dependent(query, key, value, **fused, default=plain)
+    return found
+
+
+def _attention_by_scores(
+    query: jax.Array, key: jax.Array, value: jax.Array, first: jax.Array | int = 0
+) -> jax.Array:
     visible = first + jnp.arange(query.shape[1])[:, None] >= jnp.arange(key.shape[1])
     scores = jnp.where(visible, scores_of(query, key), -jnp.inf)
     weights = jax.nn.softmax(scores).astype(value.dtype)

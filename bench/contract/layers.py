@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import nnx
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
@@ -16,6 +17,10 @@ from bench.contract.logical_axes import constrain
 
 LECUN_NORMAL = nnx.initializers.lecun_normal()
 """The default initializer of nnx.Linear."""
+
+ROWS_MULTIPLE = 128
+"""As nanoGPT and llm.c pad GPT-2's 50,257 tokens to 50,304 rows: tensor cores multiply them faster,
+and a mesh axis of up to 128 devices divides them."""
 
 
 class RowLinear(nnx.Module):
@@ -68,7 +73,8 @@ class Vocabulary(nnx.Module):
     """Token embedding and output layer that share one table, whose rows may be sharded.
 
     Args:
-      size: number of tokens. Rows that the axis does not divide evenly are replicated.
+      size: number of tokens. The table has more rows, `padded_rows(size)`, which are no tokens'. It
+        is replicated if the axis does not divide them evenly.
       width: of a token's embedding.
     """
 
@@ -82,10 +88,11 @@ class Vocabulary(nnx.Module):
         axis: ModelAxis,
         embedding_init: nnx.Initializer,
     ) -> None:
-        self.model_axis = axis.if_divides(size)
+        self.rows = padded_rows(size)
+        self.model_axis = axis.if_divides(self.rows)
         self.size = size
         self.table = nnx.Embed(
-            self.model_axis.part(size),
+            self.model_axis.part(self.rows),
             width,
             embedding_init=embedding_init,
             **dtypes.of_layer(rngs),
@@ -95,27 +102,61 @@ class Vocabulary(nnx.Module):
         """Return embeddings (..., width) of tokens (...); one all-reduce adds the shards."""
         if self.model_axis is WHOLE:
             return lookup(self.table, tokens)
-        row, own = self._own(tokens)
-        return self.model_axis.total(jnp.where(own[..., None], self.table(row), 0))
+        rows = self.model_axis.part(self.rows)
+        row = tokens - self.model_axis.first(self.rows)
+        own = (row >= 0) & (row < rows)
+        found = self.table(jnp.clip(row, 0, rows - 1))
+        return self.model_axis.total(jnp.where(own[..., None], found, 0))
 
     def cross_entropy(self, x: jax.Array, labels: jax.Array) -> jax.Array:
         """Return the cross-entropy (...) of labels (...) for activations (..., width).
 
-        Each device computes its shard of the logits in float32 or better; three all-reduces of one
-        number per label combine the softmax.
+        The logits are kept once, in the dtype of the activations; each pass over them widens them
+        to float32 or better as it reads them. Each device computes those of its shard, and three
+        all-reduces of one number per label combine the softmax.
         """
-        logits = self.table.attend(x)
-        logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-        if self.model_axis is WHOLE:
-            return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        total = self.model_axis.total
-        logits -= self.model_axis.largest(logits.max(-1))[..., None]
-        row, own = self._own(labels)
-        of_label = jnp.take_along_axis(logits, row[..., None], axis=-1)[..., 0]
-        return jnp.log(total(jnp.exp(logits).sum(-1))) - total(jnp.where(own, of_label, 0))
+        return _cross_entropy(self.model_axis, self.size, self.table.attend(x), labels)
 
-    def _own(self, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return row numbers in this device's shard of the table, and which tokens lie in it."""
-        rows = self.model_axis.part(self.size)
-        row = tokens - self.model_axis.first(self.size)
-        return jnp.clip(row, 0, rows - 1), (row >= 0) & (row < rows)
+
+def padded_rows(size: int) -> int:
+    """Return the rows of a table for so many tokens: the next multiple of ROWS_MULTIPLE."""
+    return -(-size // ROWS_MULTIPLE) * ROWS_MULTIPLE
+
+
+def _widened(
+    axis: ModelAxis, size: int, logits: jax.Array, labels: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return logits without those of padded rows, and which are their labels', both (..., rows)."""
+    rows = axis.first(padded_rows(size)) + jnp.arange(logits.shape[-1])
+    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    if size != padded_rows(size):
+        wide = jnp.where(rows < size, wide, -jnp.inf)
+    return wide, labels[..., None] == rows
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _cross_entropy(axis: ModelAxis, size: int, logits: jax.Array, labels: jax.Array) -> jax.Array:
+    return _cross_entropy_forward(axis, size, logits, labels)[0]
+
+
+def _cross_entropy_forward(
+    axis: ModelAxis, size: int, logits: jax.Array, labels: jax.Array
+) -> tuple[jax.Array, Any]:
+    wide, own = _widened(axis, size, logits, labels)
+    largest = axis.largest(wide.max(-1))
+    log_total = largest + jnp.log(axis.total(jnp.exp(wide - largest[..., None]).sum(-1)))
+    # A sum over a comparison rather than a lookup, whose transpose would scatter into a wide array.
+    of_label = axis.total(jnp.where(own, wide, 0).sum(-1))
+    return log_total - of_label, (logits, labels, log_total)
+
+
+def _cross_entropy_backward(
+    axis: ModelAxis, size: int, saved: Any, cotangent: jax.Array
+) -> tuple[jax.Array, None]:
+    logits, labels, log_total = saved
+    wide, own = _widened(axis, size, logits, labels)
+    of_logits = (jnp.exp(wide - log_total[..., None]) - own) * cotangent[..., None]
+    return of_logits.astype(logits.dtype), None
+
+
+_cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)

@@ -60,9 +60,8 @@ def axis_names(problem: Problem, params: Params) -> Params:
 def partition_specs(problem: Problem, params: Params, rules: Rules, mesh: Mesh) -> Params:
     """Return each parameter's PartitionSpec by the rules, in a tree like the parameters.
 
-    A dimension that its mesh axis does not divide evenly, such as GPT-2's vocabulary of 50,257, is
-    replicated; so are names without a rule, or with one for an axis that the mesh lacks. `params`
-    are arrays or shapes.
+    A dimension that its mesh axis does not divide evenly is replicated; so are names without a
+    rule, or with one for an axis that the mesh lacks. `params` are arrays or shapes.
     """
     axis_of = {name: axis for name, axis in rules if axis in mesh.shape}
 

@@ -24,6 +24,9 @@ from bench.records.store import Damage
 NAMED = 8
 """Damaged parts of files that are named."""
 
+FUSED_ATTENTION = r"[^ ,]*fmha[^ ,]*|tpu_custom_call"
+"""Names of custom calls that attend: cuDNN's on CUDA, and a kernel of Pallas on TPU."""
+
 BUSY_SHARE = 0.05
 """Share of the cores' time above which others on the host are worth mentioning."""
 
@@ -206,6 +209,7 @@ def _of_cells(cells: pd.DataFrame) -> dict[str, str]:
             f"{listing(sorted(set(setting['settings'])))} for the whole process. This was put back "
             "before their steps were proved and timed."
         )
+    said["Fused attention"] = _fused_attention(cells)
     if len(rounded := cells[cells["replica_drift"] > 0]):
         said["Replicas differ by rounding"] = (
             f"The replicas of {listing(list(rounded['cell']))} differ by rounding, by at most "
@@ -217,6 +221,20 @@ def _of_cells(cells: pd.DataFrame) -> dict[str, str]:
             f"{numbers.count(refused, 'cell')} would exceed the device's peak and shows no time."
         )
     return said
+
+
+def _fused_attention(cells: pd.DataFrame) -> str:
+    """Which attention was proved against which; empty if no program calls a kernel for it."""
+    called = zip(cells["cell"], cells["kernels"].str.findall(FUSED_ATTENTION), strict=True)
+    found = {cell: kernels for cell, kernels in called if kernels}
+    if not found:
+        return ""
+    kernels = sorted({kernel for of_cell in found.values() for kernel in of_cell})
+    return (
+        f"The timed programs of {listing(list(found))} call {listing(kernels)}. Their proof in "
+        "float64 is that of attention by plain matrix products; in the timed dtypes, steps with "
+        "these kernels were compared with it to within rounding."
+    )
 
 
 def _of_phases(content: Tables, manifest: Manifest) -> dict[str, str]:

@@ -267,6 +267,8 @@ class CellRow(BlockFields):
     """FLOPs of matrix products and convolutions in the step's jaxpr, over all devices, or None."""
     product_flops: NotRequired[float]
     """As `traced_flops`, but of the compiled programs, where devices may repeat some of them."""
+    kernels: NotRequired[list[str]]
+    """Kernels of libraries that the compiled programs call, by the names of their custom calls."""
     program: NotRequired[StepProgram]
     unit: NotRequired[str]
     """The unit that the workload counts: `samples` or `tokens`."""

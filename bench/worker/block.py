@@ -39,7 +39,12 @@ from bench.worker.prove.trajectory import build_step
 from bench.worker.read.compilation import remembered_programs
 from bench.worker.read.first_call import FirstCall
 from bench.worker.read.program_memory import high_water, largest_program
-from bench.worker.read.programs import communication, compilers_cost, product_flops
+from bench.worker.read.programs import (
+    communication,
+    compilers_cost,
+    library_kernels,
+    product_flops,
+)
 from bench.worker.read.step_program import names_options, read_program
 from bench.worker.read.traced_flops import flops_if_traceable
 from bench.worker.time.ceilings import measure_ceilings
@@ -213,6 +218,7 @@ def add_figures(row: CellRow, programs: Sequence[Any], arm: Arm, mesh: Mesh) -> 
     row["communication"] = read_communication(programs, mesh)
     row["cost"] = compilers_cost(programs)
     row["product_flops"] = product_flops(programs)
+    row["kernels"] = library_kernels(programs)
 
 
 def read_communication(programs: Sequence[Any], mesh: Mesh) -> list[Communication] | None:

@@ -84,13 +84,17 @@ class Block(nn.Module):
 
 
 class GPT2(nn.Module):
-    """GPT-2, from tokens (batch, context) to logits; the output layer shares the embedding."""
+    """GPT-2, from tokens (batch, context) to logits; the output layer shares the embedding.
 
-    def __init__(self, sizes: dict[str, int], remat: bool) -> None:
+    The table has `rows`, of which those beyond the vocabulary are padding without logits.
+    """
+
+    def __init__(self, sizes: dict[str, int], rows: int, remat: bool) -> None:
         super().__init__()
         width = sizes["width"]
         self.remat = remat
-        self.tokens = nn.Embedding(sizes["vocabulary"], width)
+        self.vocabulary = sizes["vocabulary"]
+        self.tokens = nn.Embedding(rows, width)
         self.positions = nn.Embedding(sizes["context"], width)
         self.blocks = nn.ModuleList(Block(width, sizes["heads"]) for _ in range(sizes["layers"]))
         self.norm = nn.LayerNorm(width)
@@ -99,7 +103,7 @@ class GPT2(nn.Module):
         x = self.tokens(tokens) + self.positions.weight[: tokens.shape[-1]]
         for block in self.blocks:
             x = checkpoint(block, x, use_reentrant=False) if self.remat else block(x)
-        return F.linear(self.norm(x), self.tokens.weight)
+        return F.linear(self.norm(x), self.tokens.weight)[..., : self.vocabulary]
 
 
 def make_model(problem: Any) -> nn.Module:
@@ -112,7 +116,7 @@ def make_model(problem: Any) -> nn.Module:
         kernels = sorted(name for name in shapes if name.endswith("kernel"))
         model = MLP([shapes[kernels[0]][0], *(shapes[name][1] for name in kernels)])
     else:
-        model = GPT2(problem.sizes, problem.remat)
+        model = GPT2(problem.sizes, shapes["tokens/table/embedding"][0], problem.remat)
     dtype = next(iter(problem.params.values())).dtype.name
     model = model.to(device_of(problem), DTYPES[dtype])
     with torch.no_grad():

@@ -43,9 +43,9 @@ def test_columns_and_rows_of_gpt2_are_megatrons():
 
 def test_what_does_not_divide_or_has_no_axis_stays_whole():
     config = replace(gpt2.SIZES["tiny"](), vocabulary=257)
-    assert specs_of(gpt2.problem(config, 8, "fp32"), "model=2")["tokens/table/embedding"] == P(
-        None, None
-    )
+    specs = specs_of(gpt2.problem(config, 8, "fp32"), "model=8")
+    assert specs["blocks/0/attention/qkv/kernel"] == P(None, None, None, None), "two heads"
+    assert specs["tokens/table/embedding"] == P("model", None), "384 rows"
     specs = specs_of(gpt2.problem(gpt2.SIZES["tiny"](), 8, "fp32"), "data=4")
     assert set(map(len, specs.values())) == {1, 2, 3, 4}
     assert all(axis is None for spec in specs.values() for axis in spec)

@@ -25,7 +25,7 @@ def parameters(config, make_model):
 @pytest.mark.parametrize(
     ("workload", "size", "expected"),
     [
-        (gpt2, "124m", 124_439_808),
+        (gpt2, "124m", 124_439_808 + (50_304 - 50_257) * 768),
         (mlp, "base", 256 * 1024 + 1024 + 1024 * 1024 + 1024 + 1024 * 256 + 256),
         (linear, "base", 64 * 8 + 8),
     ],

@@ -401,6 +401,26 @@ def test_steps_in_other_frameworks_are_marked(tmp_path: Path) -> None:
     assert set(shown.values()) == {None}
 
 
+def test_a_report_says_which_attention_was_proved_against_which(tmp_path: Path) -> None:
+    def mark(row) -> None:
+        row["kernels"] = ["__cublas$gemm"]
+        if row["implementation"] == "jit_spmd":
+            row["kernels"] += ["__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"]
+
+    directory = synthetic.write(tmp_path, SMALL)
+    run = store.load(directory)
+    assert "Fused attention" not in {
+        caveat.title for caveat in caveats.caveats(cell_table.build(run), run.manifest)
+    }
+    synthetic.rewrite(directory, "cells", mark)
+    run = store.load(directory)
+    said = {c.title: c.text for c in caveats.caveats(cell_table.build(run), run.manifest)}
+    assert said["Fused attention"].startswith(
+        "The timed programs of mlp-base/data=2/b64/fp32/jit_spmd call __cudnn$fmhaSoftmax and "
+        "__cudnn$fmhaSoftmaxBackward. Their proof in float64 is that of attention by plain"
+    )
+
+
 def test_what_was_set_aside_is_a_caveat(tmp_path: Path) -> None:
     directory = synthetic.write(tmp_path, dataclasses.replace(SMALL, launches=12))
     for path in synthetic.launch_files(directory):

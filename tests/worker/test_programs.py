@@ -17,6 +17,7 @@ from bench.worker.read.programs import (
     axes_of,
     communication,
     compilers_cost,
+    library_kernels,
     live_programs,
     new_programs,
     product_flops,
@@ -123,6 +124,17 @@ def test_products_are_counted_as_often_as_they_run_and_where_they_do():
     assert product_flops(compiled(steps, x, jax.device_put(w, NamedSharding(mesh, P())))) == (
         4 * 5 * product
     )
+
+
+def test_kernels_of_libraries_are_the_targets_of_custom_calls():
+    @jax.jit
+    def called(x):
+        return jnp.linalg.cholesky(x @ x.T + jnp.eye(8))
+
+    found = library_kernels(compiled(called, jnp.ones((8, 8))))
+    assert found
+    assert all("potrf" in name for name in found)
+    assert library_kernels(compiled(jnp.tanh, jnp.ones(8))) == []
 
 
 def test_a_convolution_is_counted_by_its_kernel():

@@ -2,10 +2,11 @@
 
 The block is the published one: LayerNorm, causal multi-head attention, and an MLP of four times the
 width with tanh GELU, each added to the residual stream. The output layer shares the token
-embedding. At size `124m` the model has the published 124,439,808 parameters. There is no dropout.
+embedding. At size `124m` the model has the published 124,439,808 parameters, and 47 further rows of
+the embedding that belong to no token (bench.contract.layers). There is no dropout.
 
 The text is `pydoc_data.topics`, which ships with Python, so nothing is downloaded. Each byte is a
-token; `124m` keeps GPT-2's vocabulary of 50,257 rows for its cost and uses the first 256.
+token; `124m` keeps GPT-2's vocabulary of 50,257 tokens for its cost and uses the first 256.
 """
 
 from __future__ import annotations

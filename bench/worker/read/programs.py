@@ -17,6 +17,8 @@ from bench.records.rows import Communication, CompilersCost
 from bench.worker.read import hlo
 from bench.worker.read.collectives import Collective, collectives
 
+_CALL_TARGET = re.compile(r'\bcustom_call_target="([^"]+)"')
+
 
 def live_programs() -> list[Any]:
     """Return the executables that are alive in this process."""
@@ -118,6 +120,21 @@ def compilers_cost(programs: Sequence[Any]) -> CompilersCost | None:
         flops += devices * max(0.0, cost.get("flops", 0.0))
         moved += devices * max(0.0, cost.get("bytes accessed", 0.0))
     return CompilersCost(flops=flops, accessed_bytes=moved) if programs else None
+
+
+def library_kernels(programs: Sequence[Any]) -> list[str]:
+    """Return the kernels of libraries that compiled programs call, such as `__cudnn$fmhaSoftmax`.
+
+    They are the targets of custom calls, each once and in alphabetical order.
+    """
+    found = {
+        target
+        for program in programs
+        for module in program.hlo_modules()
+        for instruction, _ in hlo.instructions(module)
+        for target in _CALL_TARGET.findall(instruction.to_string())
+    }
+    return sorted(found)
 
 
 def product_flops(programs: Sequence[Any]) -> float:
