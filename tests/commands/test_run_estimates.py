@@ -38,6 +38,8 @@ def test_unsupported_cells_are_counted_and_take_no_time(monkeypatch, tmp_path):
         f"{some.name}  about 21 s",
         "  a, c",
         f"{none.name}  unsupported",
-        "blocks: 2, cells: 2 and 4 unsupported, 1 launch of up to 48 rounds, "
-        "baseline a: about 21 s",
+        (
+            "blocks: 2, cells: 2 and 4 unsupported, 1 launch of up to 48 rounds, "
+            "baseline a: about 21 s"
+        ),
     ]
