@@ -214,7 +214,7 @@ class Engine:
                 arms,
                 self._settings(directory, programs),
                 lambda event: monitor.phase(block, event),
-                Launch(number, proved, looks.going_on),
+                Launch(number, proved, looks.going_on, state.ceilings),
             )
         finally:
             if "checkpoint" in self.plan.worker["phases"]:
@@ -230,6 +230,7 @@ class Engine:
         taken, verdicts = looks.finish(samples, number)
         blocks: list[BlockRow] = [attempt.block for attempt in attempts]
         blocks[0] = {**blocks[0], "looks": taken}
+        state.ceilings = blocks[0]["ceilings"] or state.ceilings
         rows = [
             self._with_sources(block, kept_cells.completed(row, known))
             for attempt in attempts

@@ -17,7 +17,7 @@ from bench.plan.matrix import Plan
 from bench.records.arms import TWIN, implementation_of, input_opponents
 from bench.records.cells import Block, Cell
 from bench.records.messages import LookEvent
-from bench.records.rows import Look, SampleRow
+from bench.records.rows import Ceilings, Look, SampleRow
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,6 +49,8 @@ class BlockState:
     """Cell rows of all launches."""
     seconds: float = 0.0
     """Wall time of the last launch."""
+    ceilings: Ceilings | None = None
+    """The last that were measured."""
     series: list[Series] = field(default_factory=list)
     """Log ratios of each compared arm over at least two launches, an array a process."""
 
@@ -112,6 +114,7 @@ class Schedule:
         for row in rows_of(run.blocks):
             state = self.blocks[row["block"]]
             state.looks += row["looks"]
+            state.ceilings = row["ceilings"] or state.ceilings
             state.launches.add(row["launch"])
             state.seconds = sum(row["seconds"].values())
             self._stored_s += state.seconds

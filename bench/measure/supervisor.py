@@ -16,13 +16,15 @@ from functools import partial
 from typing import Any, cast
 
 from bench.measure.hosts import Hosts, Order
+from bench.measure.plausible_times import implausible
 from bench.measure.processes.group import Group
 from bench.measure.worker_report import WorkerReport
 from bench.plan.presets import SILENCE_S
+from bench.records.arms import TWIN, implementation_of
 from bench.records.cells import Block, Cell
 from bench.records.host import load_average
 from bench.records.messages import Job, LookEvent, PhaseEvent, WorkerSettings
-from bench.records.rows import BlockRow, CellRow, LossRow, SampleRow, block_fields
+from bench.records.rows import BlockRow, Ceilings, CellRow, LossRow, SampleRow, block_fields
 from bench.records.statuses import Status
 from bench.records.trace_rows import TraceRow
 from bench.records.variants import Variant
@@ -64,6 +66,8 @@ class Launch:
         sorted({row["arm"] for row in event["rows"]}) if event["progress"] < 1 else []
     )
     """Chooses at every look the arms that need more rounds."""
+    ceilings: Ceilings | None = None
+    """Those that an earlier launch of the block has measured."""
 
 
 @dataclass(frozen=True)
@@ -202,6 +206,22 @@ class _Worker:
             else:
                 continue
             self.report.cells[name] = self.cell_row(name, "crashed", reason)
+        self._refuse_times()
+
+    def _refuse_times(self) -> None:
+        """Take the times that cannot be, and those of the twin of such a baseline."""
+        report = self.report
+        right = {name: row for name, row in report.cells.items() if row["status"] == "ok"}
+        if report.block is None or not right:
+            return
+        ceilings = report.block["ceilings"] or self.run.launch.ceilings
+        refused = implausible(report.block, right, report.samples, ceilings, report.rounds_s)
+        for name, reason in refused.items():
+            report.cells[name] = self.cell_row(name, "implausible", reason)
+        gone = {*refused, *([TWIN] if report.block["baseline"] in refused else [])}
+        report.samples = [r for r in report.samples if implementation_of(r["arm"]) not in gone]
+        if TWIN in gone:
+            report.block["baseline"] = next((name for name in right if name not in gone), "")
 
     def cell_row(self, name: str, status: Status | None = None, reason: str = "") -> CellRow:
         """Make a cell's row; its status defaults to that of the worker itself."""

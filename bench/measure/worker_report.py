@@ -48,10 +48,13 @@ class WorkerReport:
     traces: list[TraceRow] = field(default_factory=list)
     losses: list[LossRow] = field(default_factory=list)
     block: BlockRow | None = None
+    rounds_s: float = 0.0
+    """Time from the announcement of the rounds to their samples, on this process's clock."""
     status: Status = "ok"
     """`ok` if the worker finished; otherwise the status of the cell to blame."""
     reason: str = ""
     _started: float = field(default_factory=time.monotonic)
+    _phase_began: float = field(default_factory=time.monotonic)
     _timed_out: bool = False
     _failures: dict[str, dict[int, CellRow]] = field(default_factory=dict)
     """Rows of failed cells, by implementation and the rank of the reporting process."""
@@ -70,11 +73,13 @@ class WorkerReport:
             return
         match event:
             case {"event": "phase", "phase": phase, "arm": arm}:
+                if phase != self.phase:
+                    self._phase_began = time.monotonic()
                 self.phase, self.arm = phase, arm
             case {"event": "cell", "row": row}:
                 self.cells[row["implementation"]] = row
             case {"event": "samples", "rows": rows}:
-                self.samples = rows
+                self.samples, self.rounds_s = rows, time.monotonic() - self._phase_began
             case {"event": "trace", "row": row}:
                 self.traces.append(row)
             case {"event": "losses", "row": row}:

@@ -207,7 +207,7 @@ def _of_cells(cells: pd.DataFrame) -> dict[str, str]:
         said["Settings of the process"] = (
             f"The files of {listing(list(setting['cell']))} set "
             f"{listing(sorted(set(setting['settings'])))} for the whole process. This was put back "
-            "before their steps were proved and timed."
+            "before anything else was proved or timed."
         )
     said["Fused attention"] = _fused_attention(cells)
     if len(rounded := cells[cells["replica_drift"] > 0]):
@@ -218,7 +218,7 @@ def _of_cells(cells: pd.DataFrame) -> dict[str, str]:
         )
     if refused := int((cells["status"] == "implausible").sum()):
         said["Implausible times"] = (
-            f"{numbers.count(refused, 'cell')} would exceed the device's peak and shows no time."
+            f"{numbers.count(refused, 'cell')} has times that cannot be, and shows none."
         )
     return said
 

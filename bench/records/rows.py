@@ -253,7 +253,7 @@ class CellRow(BlockFields):
     spot_check: NotRequired[ProofCheck]
     """The largest errors of the steps that were checked in the rounds."""
     jax_config: NotRequired[list[str]]
-    """Settings of jax that implementations had changed by then; absent if there are none."""
+    """Settings of the process that its file has changed, which were put back; absent if none."""
     memory: NotRequired[MemoryBytes | None]
     """None where the backend gives no figures."""
     high_water_bytes: NotRequired[int | None]
@@ -358,6 +358,8 @@ class BlockRow(BlockFields):
     """None in later launches, and where measuring them failed."""
     energy: NotRequired[EnergyMeter]
     """Absent where nothing was timed."""
+    optimizer_bytes: NotRequired[int]
+    """Bytes of the optimizer's state, each array counted once."""
     cores: NotRequired[list[list[int]]]
     """Numbers of the cores that each process of the worker may run on, by rank."""
     nproc: NotRequired[str]

@@ -38,8 +38,8 @@ STATUSES: dict[str, StatusDisplay] = {
 }
 """In the order in which they are listed, failures before what is unsupported.
 
-Only an `ok` cell has a time; every other one has a reason. A cell is stored as `ok` and becomes
-`implausible` when it is read, if its time would mean more than the device's peak."""
+Only an `ok` cell has a time; every other one has a reason. A cell that is stored as
+`ok` becomes `implausible` when it is read, if its time would mean more than the device's peak."""
 
 FAILURES = tuple(status for status, display in STATUSES.items() if display.failure)
 
@@ -66,10 +66,10 @@ CHANGE_STYLES = {
 def decisive(statuses: Sequence[str]) -> int:
     """Return the index of the launch that speaks for a cell, given the statuses of its launches.
 
-    One proof of wrongness outweighs any number of times; otherwise the first launch that is ok
-    counts, and among failures the first.
+    One proof of wrongness, or one time that cannot be, outweighs any number of times; otherwise the
+    first launch that is ok counts, and among failures the first.
     """
-    for status in ("wrong", "ok"):
+    for status in ("wrong", "implausible", "ok"):
         if status in statuses:
             return list(statuses).index(status)
     return 0

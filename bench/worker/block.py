@@ -24,6 +24,7 @@ from bench.worker.block_session import BlockSession, ProvedArm
 from bench.worker.file_loader import load
 from bench.worker.foreign.foreign_arm import ForeignArm
 from bench.worker.foreign.foreign_module import ForeignStep
+from bench.worker.held_functions import HeldFunctions
 from bench.worker.meshes import make_mesh
 from bench.worker.phases.after_rounds import PHASES
 from bench.worker.problems import load_workload, make_problem
@@ -31,6 +32,7 @@ from bench.worker.process_settings import ProcessSettings
 from bench.worker.prove.failures import (
     EndedError,
     UnsupportedError,
+    WrongStepError,
     in_all_processes,
     why_unsupported,
 )
@@ -65,6 +67,7 @@ def run_job(
     session = BlockSession(job, emit, programs)
     session.announce("start")
     session.mesh = make_mesh(session.block.mesh)
+    session.functions = HeldFunctions()
     session.row["cores"] = process_exchange.gather(sorted(cores()))
     if "NPROC" in os.environ:
         session.row["nproc"] = os.environ["NPROC"]
@@ -74,6 +77,10 @@ def run_job(
     # Drawn once, and handed to every implementation: drawing takes longer than copying.
     with remembered_programs(programs / GATE):
         session.problem = replace(problem, start=jax.device_get(problem.draw()))
+    moments = jax.eval_shape(problem.optimizer.init, session.problem.start)
+    session.row["optimizer_bytes"] = sum(
+        leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(moments)
+    )
     session.end_lap("start")
     if job["ceilings"]:
         # Before anything else lies on the devices.
@@ -157,12 +164,17 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> ProvedAr
     """
     job, problem, mesh = session.job, session.problem, session.mesh
     phase: Phase = "gate"
-    changed: set[str] = set()
     session.announce(phase, name, number, len(job["implementations"]))
+
+    def put_back() -> None:
+        session.put_back(name)
+        if name in session.reasons:
+            raise WrongStepError(session.reasons[name])
+
     try:
         with session.modules_of(name):
             implementation = cast("Implementation", load(session.implementation_file(name)))
-            changed |= session.settings.put_back()
+            put_back()
             if reason := why_unsupported(implementation, problem, mesh):
                 raise UnsupportedError(reason)
             known = name in job["proved"]
@@ -175,21 +187,19 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> ProvedAr
             phase = "compile"
             session.announce(phase, name, number, len(job["implementations"]))
             train_step = build_step(implementation, problem, mesh)
-            changed |= session.settings.put_back()
+            put_back()
             first_call = FirstCall(train_step.step)
             with remembered_programs(session.programs / name):
                 timed_check, state = gate.prove_timed(
                     replace(train_step, step=first_call),
                     lambda: build_step(implementation, problem, mesh),
                 )
-            changed |= session.settings.put_back()
+            put_back()
             arm = warm_arm(name, train_step, state, problem)
-            changed |= session.settings.put_back()
+            put_back()
         row = session.cell_row(name, "ok", "")
         row["proof"] = [*checks, timed_check]
         row["compile"] = first_call.compile
-        if changed:
-            row["jax_config"] = sorted(changed)
         if isinstance(train_step, ForeignStep):
             row["compile"] = train_step.compile_times()
             row["foreign"] = train_step.described(cast("ForeignArm", arm))
@@ -207,8 +217,8 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> ProvedAr
         row["bubble"] = float(train_step.bubble)
         return ProvedArm(arm, implementation, first_call.programs, row)
     finally:
-        session.settings.put_back()
         session.end_lap(phase)
+        put_back()
 
 
 def add_figures(row: CellRow, programs: Sequence[Any], arm: Arm, mesh: Mesh) -> None:

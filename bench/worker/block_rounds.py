@@ -108,6 +108,7 @@ class BlockRounds:
                 )  # fmt: skip
             self.checks.finish(session.arms, self.begin_turn)
         except BaseException as error:
+            session.put_back(self.turn)
             # The rounds of the other arms lack a turn: a fresh worker takes them again.
             if self.turn:
                 session.fail(self.turn, *failure(error))
@@ -117,6 +118,9 @@ class BlockRounds:
         session.row["seconds"]["measure"] -= self.checks.spent_s
         for name in self.checks.checks.keys() & session.cells.keys():
             session.cells[name]["spot_check"] = self.checks.checks[name]
+        for name in session.changed.keys() & session.cells.keys():
+            if changed := session.changed[name]:
+                session.cells[name]["jax_config"] = sorted(changed)
         withdrawn = self.withdraw(compiled, first_loss)
         return sample_rows(
             job,
@@ -172,6 +176,7 @@ class BlockRounds:
 
     def begin_turn(self, arm: str) -> None:
         """Note whose turn begins, for the supervisor, which may ask why the worker has ended."""
+        self.session.put_back(self.turn, whole=not arm)
         self.turn = self.session.row["baseline"] if arm == TWIN else implementation_of(arm)
         self.turns.write(self.turn)
 
@@ -209,7 +214,7 @@ class BlockRounds:
           first_loss: the right loss before the first update.
         """
         session, baseline = self.session, self.session.row["baseline"]
-        reasons = diverged(session.arms, first_loss) | self.checks.reasons
+        reasons = diverged(session.arms, first_loss) | self.checks.reasons | session.reasons
         reasons |= {arm.name: why for arm in session.arms if (why := arm.why_untrusted())}
         if TWIN in reasons:
             reasons.setdefault(baseline, reasons[TWIN])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from bench.records.rows import BlockRow, CellRow, block_fields
 from bench.records.statuses import Status
 from bench.worker.base_modules import BaseModules
 from bench.worker.file_loader import implementation_files
+from bench.worker.held_functions import HeldFunctions
 from bench.worker.process_settings import ProcessSettings
 from bench.worker.time.clock import Arm
 
@@ -51,6 +53,8 @@ class BlockSession:
     mesh: Mesh
     """Set, like the problem, once the worker has found its devices and the workload's file."""
     problem: Problem
+    functions: HeldFunctions
+    """Those before any user's file is loaded."""
     settings: ProcessSettings
     """Those before any implementation is loaded."""
 
@@ -81,6 +85,10 @@ class BlockSession:
         self.chance = random.Random(job["seed"])
         self._checkouts: dict[str, BaseModules] = {}
         """Checkouts of other revisions that arms come from, by their folder."""
+        self.changed: defaultdict[str, set[str]] = defaultdict(set)
+        """Settings of the process that each implementation's file has changed."""
+        self.reasons: dict[str, str] = {}
+        """Why implementations are wrong that have replaced functions of the process."""
         self._lap_began = time.monotonic()
         self._reported = 0.0
 
@@ -142,6 +150,24 @@ class BlockSession:
         if name in base_files:
             return Path(base_files[name]["path"])
         return implementation_files(self.job["implementation_paths"])[name]
+
+    def put_back(self, name: str, *, whole: bool = True) -> None:
+        """Undo what an implementation's file has changed for the whole process, and note it.
+
+        Args:
+          name: whose file has run since the last call.
+          whole: whether to look at all; else at what can be looked at between two turns.
+        """
+        settings = self.settings
+        self.changed[name] |= settings.put_back() if whole else settings.put_back_quickly()
+        replaced = self.functions.put_back(codes=whole)
+        for what, file in replaced.items():
+            files = {str(self.implementation_file(n)): n for n in self.job["implementations"]}
+            if owner := files.get(file, name):
+                self.reasons[owner] = (
+                    f"{self.implementation_file(owner).name} replaces {what} for the whole "
+                    "process, with the clock and all other arms; it was put back"
+                )
 
     def modules_of(self, name: str) -> AbstractContextManager[object]:
         """Let an implementation of another revision import that revision's modules in here."""

@@ -134,7 +134,7 @@ def test_a_slower_head_is_a_regression(gate: Gate) -> None:
     assert lines[2] == "1 slower, 1 faster"
     (row,) = [line for line in lines if line.startswith(f"| `{CELL}/mine`")]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[1:3] == ["1.00", "1.50"]
+    assert cells[1:3] == ["0.00100", "0.00150"]
     assert re.fullmatch(r"1\.500 \(1\.\d+.1\.\d+\)", cells[3])
     assert re.fullmatch(r"\*\*slower\*\*: 4\d\s% to 5\d\s%", cells[4])
     assert any(line.startswith(f"| `{CELL}/other`") for line in lines), "so is an improvement"

@@ -146,15 +146,15 @@ def samples(rounds: int) -> list[dict]:
             "round": number,
             "position": position,
             "predecessor": "",
-            "at": 1.7e9 + number,
+            "at": 1.7e9 + 100 * number + 10 * position,
             "steps": 10,
             "latency_steps": 10,
-            "latency_ns": 12_000_000 * (position + 1),
-            "throughput_ns": 10_000_000
+            "latency_ns": 12_000 * (position + 1),
+            "throughput_ns": 10_000
             * (1 if "equal" in BEHAVIOUR else position + 1)
             * BEHAVIOUR.get("times", {}).get(arm, 1)
-            + 1000 * number,
-            "wash_out_ns": 1_000_000,
+            + number,
+            "wash_out_ns": 1_000,
             "host": None,
         }
         for number in range(rounds)
@@ -171,7 +171,9 @@ for look in (*(n for n in (16, 32, 64) if n < rounds), rounds) if asks else ():
     if not json.loads(sys.stdin.readline()):
         rounds = look
         break
-say(event="samples", rows=samples(rounds))
+taken = samples(rounds)
+time.sleep(sum(row[span] for row in taken for span in row if span.endswith("_ns")) / 1e9)
+say(event="samples", rows=taken)
 say(
     event="block",
     row={

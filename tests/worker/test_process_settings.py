@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
+import sys
 
 import jax
 
@@ -22,4 +25,27 @@ def test_jaxs_settings_and_the_environment_are_put_back(monkeypatch):
     assert jax.config.values["jax_debug_nans"] == before
     assert os.environ["LOCKSTEP_KEPT"] == "1"
     assert "LOCKSTEP_ADDED" not in os.environ
+    assert settings.put_back() == set()
+
+
+def replacement(*_):
+    """A callback that does nothing."""
+
+
+PYTHONS = {
+    "gc.callbacks": lambda: gc.callbacks.append(replacement),
+    "gc.set_threshold": lambda: gc.set_threshold(1),
+    "signal.setitimer": lambda: signal.setitimer(signal.ITIMER_REAL, 1000.0),
+    "sys.setprofile": lambda: sys.setprofile(replacement),
+    "sys.setswitchinterval": lambda: sys.setswitchinterval(1.0),
+}
+
+
+def test_pythons_own_settings_are_put_back():
+    settings = ProcessSettings()
+    for change in PYTHONS.values():
+        change()
+    assert settings.put_back_quickly() == set(PYTHONS)
+    assert replacement not in gc.callbacks
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert settings.put_back() == set()

@@ -28,7 +28,7 @@ JOB = {
     "options": "fp32",
     "implementations": [
         *("jit_spmd", "noisy", "wrong", "broken", "elsewhere", "greedy", "hasty", "lavish"),
-        *("restless", "leaves", "interrupts"),
+        *("restless", "leaves", "interrupts", "clockmaker", "poisoner", "latecomer"),
     ],
     "baseline": "jit_spmd",
     "proved": [],
@@ -54,6 +54,28 @@ OUTSIDE = {
 }
 OUTSIDE["leaves"] = RIGHT + "def build(problem, mesh):\n    raise SystemExit('enough')\n"
 OUTSIDE["interrupts"] = RIGHT + "def why_unsupported(problem, mesh):\n    raise KeyboardInterrupt\n"
+OUTSIDE["clockmaker"] = RIGHT + "import time\ntime.perf_counter = lambda: 0.0\n"
+OUTSIDE["poisoner"] = (
+    RIGHT
+    + "import json\ndef build(problem, mesh):\n"
+    + "    json.JSONEncoder.iterencode = json.JSONEncoder.encode = lambda *_: '{'\n"
+    + "    raise RuntimeError('poisoned')\n"
+)
+OUTSIDE["latecomer"] = """
+import dataclasses, gc, jax, traceback
+from bench.worker.prove import spot_checks
+from implementations import jit_spmd
+from implementations.jit_spmd import why_unsupported
+def build(problem, mesh):
+    right = jit_spmd.build(problem, mesh)
+    def step(state, batch):
+        if any(frame.name == "take_turn" for frame in traceback.extract_stack()):
+            spot_checks.reference_steps = None
+            gc.enable()
+            jax.config.update("jax_debug_nans", True)
+        return right.step(state, batch)
+    return dataclasses.replace(right, step=step)
+"""
 OUTSIDE["hasty"] = """
 import dataclasses, hashlib, threading, time
 from implementations import jit_spmd
@@ -178,6 +200,14 @@ def test_every_cell_ends_once_with_its_reason(events):
         assert "returns before its work is done" in ends[late][1]
     assert ends["restless"][0] == "wrong"
     assert re.search(r"compiled [1-9]\d* programs while it was timed", ends["restless"][1])
+    for name, what in (
+        ("clockmaker", "time.perf_counter"),
+        ("poisoner", "json.encoder.JSONEncoder"),
+    ):
+        assert ends[name][0] == "wrong"
+        assert f"{name}.py replaces {what}" in ends[name][1]
+    assert ends["latecomer"][0] == "wrong"
+    assert "latecomer.py replaces bench.worker.prove.spot_checks" in ends["latecomer"][1]
     assert len(ends) + len(("jit_spmd", "noisy")) == len(rows(events, "cell")), "told twice"
 
 

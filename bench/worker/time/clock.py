@@ -15,11 +15,12 @@ import jax
 from bench.contract import TrainStep
 from bench.records.rows import Energy, HostSlot, InputWait, Turn
 from bench.worker import process_exchange
+from bench.worker.prove.failures import WrongStepError
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.time.host_slots import HostWatch
 from bench.worker.time.turn_order import Orders
 
-_now = time.perf_counter_ns
+_now, _leaves, _wait = time.perf_counter_ns, jax.tree.leaves, jax.block_until_ready
 """Held from before any step is loaded, so that a step cannot replace the clock it is judged by."""
 
 WARM_UP_STEPS = 3
@@ -60,11 +61,13 @@ class Arm:
         state, loss = self.launch(steps, wait_each=wait_each)
         loss.block_until_ready()
         end = _now()
-        arrays: list[Any] = [leaf for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array)]
+        arrays: list[Any] = [leaf for leaf in _leaves(state) if isinstance(leaf, jax.Array)]
         # Arrays of PRNG keys cannot say whether they are ready, but can be waited for.
         if not all(hasattr(array, "is_ready") and array.is_ready() for array in arrays):
-            jax.block_until_ready(arrays)
+            _wait(arrays)
             end = _now()
+        if self.losses and type(loss) is not type(self.losses[0][1]):
+            raise WrongStepError(f"the loss becomes a {type(loss).__name__} while it is timed")
         self.state = state
         self.steps += steps
         self.losses.append((self.steps, loss))
@@ -285,6 +288,7 @@ def measure(
             for position, name in enumerate(order):
                 arm = by_name[name]
                 turn_of(name)
+                gc.disable()  # a step may have enabled it
                 at = time.time()
                 (wash_out, throughput, latency), programs, energy, slot = take_turn(
                     arm, [(1, False), (steps, False), (waited_steps, True)],
@@ -298,7 +302,7 @@ def measure(
                     round=number,
                     position=position,
                     predecessor=predecessor,
-                    at=round(at, 3),
+                    at=round(at, 6),
                     steps=steps,
                     throughput_ns=throughput,
                     latency_steps=waited_steps,

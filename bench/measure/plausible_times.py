@@ -1,0 +1,119 @@
+"""Times that cannot be: below what the machine allows, or at odds with when the turns took place.
+
+A file shares its process with the clock. What it may do to the clock's figures shows in figures
+that it did not think of: when each turn began, how long the supervisor waited for all of them, and
+what the machine was measured to do before the file was loaded.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from statistics import median
+
+from bench.records import numbers
+from bench.records.arms import TWIN
+from bench.records.rows import BlockRow, Ceilings, CellRow, SampleRow
+
+SAFETY = 8
+"""A step may be this many times as fast as the ceilings allow. These are measured within a second,
+in which a busy host may have been several times slower, and formulas of FLOPs may count products
+that a right step leaves out, as those above the diagonal of causal attention."""
+UNCACHED = 1 << 30
+"""Bytes of optimizer state on a device that no cache holds. From there on, memory bounds a step."""
+
+FEWEST = 8
+"""Turns from which on an arm's gaps are compared with those of others."""
+GAP_SHARE = 0.25
+"""Share of its turn by which an arm's gap may exceed that of other arms."""
+GAP_S = 5e-3
+"""The same in seconds: turns may be very short, and a busy host takes milliseconds."""
+
+Rows = Sequence[SampleRow]
+
+
+def implausible(
+    block: BlockRow,
+    cells: Mapping[str, CellRow],
+    samples: Rows,
+    ceilings: Ceilings | None,
+    rounds_s: float,
+) -> dict[str, str]:
+    """Say why times of a launch cannot be, by implementation.
+
+    Args:
+      block: its row.
+      cells: rows of its implementations that are ok, by their names.
+      samples: of all arms.
+      ceilings: of the block's devices, if they are known.
+      rounds_s: time that passed for the supervisor while the samples were taken.
+    """
+    spans_s = sum(map(_spans_s, samples))
+    if block["processes"] == 1 and spans_s > rounds_s:
+        reason = (
+            f"the launch's spans add up to {numbers.si(spans_s, 's')}, and only "
+            f"{numbers.si(rounds_s, 's')} passed outside of its process"
+        )
+        return dict.fromkeys(cells, reason)
+    found = _at_odds(samples, cells)
+    if ceilings is not None:
+        found |= _too_fast(block, cells, samples, ceilings)
+    if TWIN in found:
+        found.setdefault(block["baseline"], found[TWIN])
+    return {name: reason for name, reason in found.items() if name in cells}
+
+
+def _spans_s(row: SampleRow) -> float:
+    return (row["throughput_ns"] + row["latency_ns"] + row["wash_out_ns"]) / 1e9
+
+
+def _at_odds(samples: Rows, cells: Mapping[str, CellRow]) -> dict[str, str]:
+    """Compare each arm's turns, from their beginnings to those of the next, with their spans."""
+    turns, gaps = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+    for row, following in pairwise(samples):
+        arm = row["arm"]
+        plain = arm == TWIN or (arm in cells and "foreign" not in cells[arm])
+        if plain and row["round"] == following["round"]:
+            turns[arm].append(following["at"] - row["at"])
+            gaps[arm].append(turns[arm][-1] - _spans_s(row))
+    typical = {arm: median(each) for arm, each in gaps.items() if len(each) >= FEWEST}
+    found = {}
+    for arm, gap_s in typical.items():
+        others = [other for name, other in typical.items() if name != arm]
+        turn_s = median(turns[arm])
+        allowed_s = max(GAP_S, GAP_SHARE * turn_s)
+        if gap_s < -allowed_s or (others and gap_s - median(others) > allowed_s):
+            than = "longer" if gap_s < 0 else "shorter"
+            found[arm] = (
+                f"its spans are {than} than its turns: of {numbers.si(turn_s, 's')}, they account "
+                f"for {numbers.si(turn_s - gap_s, 's')}"
+            )
+    return found
+
+
+def _too_fast(
+    block: BlockRow, cells: Mapping[str, CellRow], samples: Rows, ceilings: Ceilings
+) -> dict[str, str]:
+    """Find the arms whose steps would do far more than the machine was measured to do."""
+    steps_s = defaultdict[str, list[float]](list)
+    for row in samples:
+        steps_s[row["arm"]].append(row["throughput_ns"] / row["steps"] / 1e9)
+    # What the workload says of itself may be too much: no more than some compiled step does counts.
+    done = max((row.get("product_flops") or 0.0 for row in cells.values()), default=0.0)
+    moved = 2.0 * block.get("optimizer_bytes", 0) / block["devices"]
+    found = {}
+    for name, cell in cells.items():
+        said = cell.get("model_flops") or 0.0
+        flops = min(said, done or said) / block["devices"]
+        bounds = [(flops / ceilings["matmul_flops"], f"{numbers.si(flops, 'FLOP')} in products")]
+        if moved > 2 * UNCACHED:
+            what = f"{numbers.si(moved, 'B')} of optimizer state, read and written"
+            bounds.append((moved / ceilings["memory_bytes"], what))
+        least_s, what = max(bounds)
+        if steps_s[name] and (step_s := median(steps_s[name])) < least_s / SAFETY:
+            found[name] = (
+                f"its steps would take {numbers.si(step_s, 's')}: for {what} on each device, this "
+                f"machine was measured to need {numbers.si(least_s, 's')}"
+            )
+    return found

@@ -1,0 +1,115 @@
+"""Functions of the process that a user's file may replace: the clock's, jax's, the harness's.
+
+They are held by reference before any such file is loaded, and put back, so that no file changes
+what is measured of itself, or what the others run.
+"""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import json
+import pkgutil
+import random
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import bench.contract
+
+_SHARED = (builtins, gc, json, json.decoder, json.encoder, random, secrets, sys, time, np, jax,
+           jax.monitoring, jax.tree, jax.tree_util)  # fmt: skip
+_OTHERS = {
+    *("__import__", "breakpoint", "input", "open", "print"),
+    *("breakpointhook", "displayhook", "excepthook", "unraisablehook"),
+}
+"""Functions that the harness does not call and that right programs replace, as loggers do."""
+
+
+class HeldFunctions:
+    """The functions as they are now: of shared modules, and of all modules of bench.
+
+    Their code is held as well, because a function's code can be replaced in place.
+    """
+
+    def __init__(self) -> None:
+        for module in pkgutil.iter_modules(bench.contract.__path__, "bench.contract."):
+            import_module(module.name)  # else a file could be the first to import it
+        self._held = [(owner, held) for owner in _owners() if (held := _functions(owner))]
+        bare = [_bare(value) for _, held in self._held for value in held.values()]
+        functions = {id(f): f for f in bare if isinstance(f, FunctionType)}
+        self._codes = [(f, f.__code__, f.__defaults__) for f in functions.values()]
+
+    def put_back(self, *, codes: bool = True) -> dict[str, str]:
+        """Undo what has changed since.
+
+        Args:
+          codes: whether to look at the functions' code too, which takes milliseconds.
+
+        Returns:
+          The file in which each replacement is defined, empty where that is unknown, by the name of
+          what it replaced: `time.perf_counter`.
+        """
+        replaced = {}
+        for owner, held in self._held:
+            now = vars(owner)
+            if held.items() <= now.items():
+                continue
+            for name, value in held.items():
+                if (name, value) in now.items():
+                    continue
+                place = f"{owner.__module__}." if isinstance(owner, type) else ""
+                replaced[f"{place}{owner.__name__}.{name}"] = _file_of(now.get(name))
+                setattr(owner, name, value)
+        for function, code, defaults in self._codes if codes else ():
+            if function.__code__ is not code or function.__defaults__ is not defaults:
+                name = f"{function.__module__}.{function.__qualname__}"
+                replaced[name] = _file_of(function)
+                function.__code__, function.__defaults__ = code, defaults
+        return replaced
+
+
+def _owners() -> Iterator[ModuleType | type]:
+    """Modules and classes whose functions are held."""
+    yield from _SHARED
+    yield from (json.JSONDecoder, json.JSONEncoder, type(jnp.zeros(())))
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "bench" or (name == "__main__" and module.__spec__):
+            yield module
+            for value in vars(module).values():
+                if isinstance(value, type) and value.__module__ == name:
+                    yield value
+
+
+def _functions(owner: ModuleType | type) -> dict[str, Any]:
+    """What can be called in a module, and its constants; the methods of a class."""
+    kinds = (FunctionType, classmethod, staticmethod, property)
+    constants = (bool, int, float, str, tuple)
+    return {
+        name: value
+        for name, value in vars(owner).items()
+        if name not in _OTHERS
+        and (
+            (callable(value) or isinstance(value, kinds))
+            if isinstance(owner, type) or owner in _SHARED
+            else (callable(value) or isinstance(value, constants)) and not name.startswith("__")
+        )
+    }
+
+
+def _bare(value: Any) -> Any:
+    """The function behind a method of a class."""
+    return getattr(value, "__func__", getattr(value, "fget", value))
+
+
+def _file_of(value: Any) -> str:
+    code = getattr(_bare(value), "__code__", None)
+    return code.co_filename if isinstance(code, CodeType) else ""

@@ -1,0 +1,100 @@
+"""Times that cannot be are refused by figures that a file in the worker does not reach."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.measure.plausible_times import GAP_S, SAFETY, UNCACHED, implausible
+from bench.records.arms import TWIN
+
+BLOCK = {"processes": 1, "devices": 2, "baseline": "a"}
+CEILINGS = {
+    "matmul_flops": 1e9,
+    "memory_bytes": 1e9,
+    "all_reduce_bytes": None,
+    "all_reduce_s": None,
+}
+SPAN_S = 0.1
+GAP = 0.002
+
+
+def taken(rounds=16, arms=("a", "b", "c", TWIN), factors=(), gaps=()):
+    """Rows of turns: `factors` scale what an arm's clock says of its spans, `gaps` come on top."""
+    rows, at = [], 1.7e9
+    for number in range(rounds):
+        for position in range(len(arms)):
+            arm = arms[(number + position) % len(arms)]
+            told = int(SPAN_S * 1e9 * dict(factors).get(arm, 1.0))
+            rows.append({
+                "arm": arm, "round": number, "at": at, "steps": 10,
+                "throughput_ns": told, "latency_ns": told // 4, "wash_out_ns": told // 10,
+            })  # fmt: skip
+            at += 1.35 * SPAN_S + GAP + dict(gaps).get(arm, 0.0)
+    return rows
+
+
+def refused(rows, *, ceilings=CEILINGS, rounds_s=1e6, block=BLOCK, **cells):
+    rows_of = {name: cells.get(name, {}) for name in ("a", "b", "c")}
+    return implausible(block, rows_of, rows, ceilings, rounds_s)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        ({}, {}),
+        ({"gaps": {"b": GAP_S}}, {}),  # a slow harness, or a busy host
+        ({"factors": {"b": 0.85}}, {}),  # as far as busy hosts go
+        ({"factors": {"b": 0.1}}, {"b": "shorter than its turns"}),
+        ({"factors": {"b": 1e-4}}, {"b": "shorter than its turns"}),
+        ({"factors": {"b": 3.0}}, {"b": "longer than its turns"}),
+        ({"factors": {TWIN: 0.1}}, {"a": "shorter than its turns"}),
+        ({"factors": {"b": 0.1}, "rounds": 4}, {}),  # too few to tell
+    ],
+)
+def test_spans_fit_their_turns(made, words):
+    found = refused(taken(**made))
+    assert found.keys() == words.keys()
+    assert all(words[name] in found[name] for name in words)
+
+
+def test_spans_of_other_processes_are_not_compared_with_turns():
+    assert refused(taken(factors={"b": 0.1}), b={"foreign": {}}) == {}
+
+
+def test_all_spans_fit_what_passed_outside():
+    rows = taken()
+    spans_s = len(rows) * 1.35 * SPAN_S
+    assert refused(rows, rounds_s=1.01 * spans_s) == {}
+    found = refused(rows, rounds_s=0.99 * spans_s)
+    assert set(found) == {"a", "b", "c"}
+    assert "passed outside of its process" in found["a"]
+
+
+STEP_S = SPAN_S / 10
+MOST = SAFETY * STEP_S * 1e9 * BLOCK["devices"]
+"""FLOPs of the whole step that are just within what is allowed."""
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"model_flops": 0.99 * MOST}, ""),
+        ({"model_flops": 1.01 * MOST}, "FLOP in products on each device"),
+        ({"model_flops": 1.01 * MOST, "product_flops": 1.0}, ""),  # the formula says too much
+        ({}, ""),
+    ],
+)
+def test_no_step_is_far_faster_than_the_machine(row, words):
+    found = refused(taken(), b=row)
+    assert (set(found) == {"b"}) if words else not found
+    assert words in found.get("b", "")
+    assert refused(taken(), b=row, ceilings=None) == {}
+
+
+def test_optimizer_state_that_no_cache_holds_has_to_be_moved():
+    size = int(1.01 * SAFETY * STEP_S * 1e9 * BLOCK["devices"] / 2)
+    assert refused(taken(), block=BLOCK | {"optimizer_bytes": size}) == {}, "a cache holds it"
+    slow = CEILINGS | {"memory_bytes": UNCACHED / 10 * STEP_S}
+    found = refused(taken(), block=BLOCK | {"optimizer_bytes": 3 * UNCACHED}, ceilings=slow)
+    assert set(found) == {"a", "b", "c"}
+    assert "read and written" in found["a"]

@@ -1,0 +1,73 @@
+"""What a file replaces for the whole process is found, whoever calls it, and put back."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bench.worker.held_functions import HeldFunctions
+from bench.worker.prove import spot_checks
+from bench.worker.time import clock
+
+
+def replacement(*_, **__):
+    return None
+
+
+ARRAY = type(jnp.zeros(()))
+
+CASES = {
+    "time.perf_counter": (time, "perf_counter", replacement),
+    "time.sleep": (time, "sleep", time.monotonic),
+    "builtins.max": (builtins, "max", replacement),
+    "json.dumps": (json, "dumps", replacement),
+    "json.encoder.JSONEncoder.iterencode": (json.JSONEncoder, "iterencode", replacement),
+    "jax.device_put": (jax, "device_put", replacement),
+    "jax.block_until_ready": (jax, "block_until_ready", replacement),
+    f"{ARRAY.__module__}.{ARRAY.__qualname__}.is_ready": (ARRAY, "is_ready", replacement),
+    "numpy.max": (np, "max", replacement),
+    "bench.worker.time.clock.measure": (clock, "measure", replacement),
+    "bench.worker.time.clock.Arm.run": (clock.Arm, "run", replacement),
+    "bench.worker.prove.spot_checks.MOST": (spot_checks, "MOST", 0),
+}
+
+
+@pytest.fixture(scope="module")
+def functions():
+    return HeldFunctions()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_replaced_function_is_named_and_put_back(functions, name, monkeypatch):
+    owner, attribute, other = CASES[name]
+    right = vars(owner)[attribute]
+    monkeypatch.setattr(owner, attribute, other)
+    found = functions.put_back(codes=False)
+    assert list(found) == [name]
+    assert found[name] == (__file__ if other is replacement else "")
+    assert vars(owner)[attribute] is right
+    assert functions.put_back() == {}
+
+
+def test_code_that_is_replaced_in_place_is_put_back(functions, monkeypatch):
+    monkeypatch.setattr(clock.latency_steps, "__code__", replacement.__code__)
+    assert functions.put_back() == {"bench.worker.time.clock.latency_steps": __file__}
+    assert clock.latency_steps(8) == 2
+
+
+def test_deleted_functions_are_put_back(functions, monkeypatch):
+    monkeypatch.delattr(time, "monotonic")
+    assert functions.put_back() == {"time.monotonic": ""}
+    assert time.monotonic() > 0
+
+
+def test_what_right_programs_replace_is_no_fault(functions, monkeypatch):
+    monkeypatch.setattr("builtins.print", replacement)
+    monkeypatch.setattr("sys.excepthook", replacement)
+    assert functions.put_back() == {}
