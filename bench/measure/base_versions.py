@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
+from bench.measure.processes.temporary_folders import temporary_folder
 from bench.measure.version_environments import Environment, make_environment
 from bench.plan.base_revisions import Bases, Origin
 from bench.plan.content_keys import digest
@@ -36,7 +36,8 @@ class VersionBases(Bases):
     @contextlib.contextmanager
     def checked_out(self) -> Iterator[dict[str, BaseFile]]:
         """Write a foreign file for each implementation while the context is open."""
-        with TemporaryDirectory(prefix="lockstep-version-") as folder:
+        with temporary_folder() as made:
+            folder = str(made)
             files = {}
             for name, origin in self.origins.items():
                 command = [str(self.environment.python), "-m", CHILD, str(origin.path)]

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 from bench.analyse.verdicts import Claim, margin_of
 from bench.measure import kept_cells
 from bench.measure.cell_results import Result, cell_results
 from bench.measure.hosts import Hosts
+from bench.measure.processes.temporary_folders import temporary_folder
 from bench.measure.run_folder import (
     create_run,
     lock_run,
@@ -140,14 +140,14 @@ class Engine:
         self._pass_on_notes(monitor)
         # This takes a second to load, so load it while no worker waits for an answer.
         import_module("bench.analyse.ratio_intervals")
-        with TemporaryDirectory(prefix="lockstep-") as programs, self._checked_out(selected):
+        with temporary_folder() as programs, self._checked_out(selected):
             for block, arms in selected.items():
                 for name in arms:  # sources are read before anything is measured
                     self._contents.sources(Cell(block, name))
             for block, arms in self.schedule.launches(selected):
                 if monitor.stop():
                     break
-                self._launch(block, arms, Path(programs, file_name(block.name)), monitor)
+                self._launch(block, arms, programs / file_name(block.name), monitor)
         user_cache.prune()
 
     @contextmanager

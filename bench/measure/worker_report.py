@@ -125,6 +125,7 @@ class WorkerReport:
             self.status, self.reason = self._failed_alone["status"], end.late
         elif end.late:
             held = "".join(f"; process {rank} was stopped" for rank in end.stopped)
+            held += f"; {end.shortage}" if end.shortage else ""
             cut = end.late.startswith(FORGED)
             self.status, self.reason = "crashed" if cut else "timeout", end.late + during + held
         else:

@@ -41,6 +41,7 @@ from bench.present import (
 from bench.present.cell_columns import Row
 from bench.present.columns import Table, packed, shortened
 from bench.present.plots.plot_plan import sample
+from bench.records import printable
 from bench.records.arms import implementation_of
 from bench.records.rows import Manifest
 from bench.records.statuses import STATUSES
@@ -130,7 +131,7 @@ def _figures(rows: Sequence[Row], of_block: Mapping[str, int], arms: Mapping[str
         "arm": [arms[cell["implementation"]] for cell in rows],
         "paired": [cell["paired"] for cell in rows],
         "unit": packed(cell["unit"] or "" for cell in rows),
-        "reason": packed(cell["reason"] for cell in rows),
+        "reason": packed(printable.shortened(cell["reason"]) for cell in rows),
         **{name: shortened(cell[name] for cell in rows) for name in FIGURES},
     }
 

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import psutil
 
 from bench.measure.processes.guarded import TAIL_LINES, Guarded, Hear
+from bench.measure.processes.memory_pressure import describe_shortage
 from bench.measure.processes.oom_kills import killed_by_kernel, read_counters
 from bench.records.current_arm import Turns
 
@@ -72,6 +73,8 @@ class End:
     """The deadline that passed; empty if none did."""
     stopped: tuple[int, ...] = ()
     """Ranks of the processes that a signal such as SIGSTOP had stopped by then."""
+    shortage: str = ""
+    """Of this host's memory by then; empty if there was none."""
 
 
 class Group(contextlib.ExitStack):
@@ -177,9 +180,10 @@ class Group(contextlib.ExitStack):
         return End(code, rank) if code or rank == 0 else None
 
     def _cut(self, rank: int, late: str) -> End:
+        shortage = describe_shortage()
         stopped = tuple(r for r, process in enumerate(self.processes) if process.stopped())
         self.close()
-        return End(self.processes[rank].code(_LEAVE_S) or 0, rank, late, stopped)
+        return End(self.processes[rank].code(_LEAVE_S) or 0, rank, late, stopped, shortage)
 
     def _read_lines(self) -> Iterator[tuple[int, str | None]]:
         """Yield ranks and lines as they arrive, and an empty line after each interval without."""

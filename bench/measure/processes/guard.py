@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,9 @@ MARK = "LOCKSTEP_WORKER"
 
 GONE_S = 5.0
 """Time to wait for killed processes; one that is blocked in a device driver does not die."""
+
+FOLDERS: set[str] = set()
+"""Temporary folders of this process, which its guards remove if it is killed."""
 
 _DISMISSED = "dismissed"
 
@@ -61,7 +65,7 @@ class Guard:
         self._mark = uuid.uuid4().hex
         self._groups: list[int] = []
         self._process = subprocess.Popen(  # noqa: S603 (our own command)
-            [sys.executable, "-IS", __file__, self._mark],
+            [sys.executable, "-IS", __file__, self._mark, *FOLDERS],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
@@ -106,6 +110,8 @@ def main() -> None:
     lines = sys.stdin.read().split()
     if _DISMISSED not in lines:
         end_all(sys.argv[1], map(int, lines))
+        for folder in sys.argv[2:]:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,61 @@
+"""Temporary folders of a run, which do not outlive it even where it is killed.
+
+A folder's name tells its owner: the host and its namespace of processes, the process and when that
+began. Whoever makes the next one removes those whose owners are gone, and so does the guard of the
+workers that used it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from bench.measure.processes.guard import FOLDERS
+from bench.records.host import host_id
+
+SAME_S = 2
+"""Two readings of when a process began differ by less."""
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Make a folder that is removed at the end, and remove those that killed runs have left."""
+    remove_left()
+    began = int(psutil.Process().create_time())
+    with tempfile.TemporaryDirectory(prefix=f"lockstep-{_place()}-{os.getpid()}-{began}-") as name:
+        FOLDERS.add(name)
+        try:
+            yield Path(name)
+        finally:
+            FOLDERS.discard(name)
+
+
+def remove_left() -> None:
+    """Remove the folders of processes of this host that are gone."""
+    for folder in Path(tempfile.gettempdir()).glob(f"lockstep-{_place()}-*-*-*"):
+        process, began, *_ = folder.name.removeprefix(f"lockstep-{_place()}-").split("-")
+        if process.isdigit() and began.isdigit() and not _runs(int(process), int(began)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _runs(process: int, began: int) -> bool:
+    try:
+        return abs(psutil.Process(process).create_time() - began) <= SAME_S
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:  # it is somebody else's
+        return True
+
+
+def _place() -> str:
+    """Tell this host and its processes from others that may share its temporary files."""
+    space = Path("/proc/self/ns/pid")
+    name = os.readlink(space) if space.exists() else ""  # noqa: PTH115 - it leads to no file
+    return f"{zlib.crc32(f'{host_id()} {name}'.encode()):08x}"
