@@ -68,6 +68,7 @@ COMMANDS = {
     "project": "Predict a run's steps on other hardware (posargs: its name, --hardware, --chips).",
     "plan": "Rank mesh shapes by predicted step time (posargs: a workload, --hardware, --chips).",
     "inspect": "Show where a cell's arrays lie, and bytes per device (posargs: the cell's name).",
+    "doctor": "Say what is here, what can be measured, and what to install or set (--json).",
     "explain": "Explain why one traced cell is slower than another (posargs: the cells' names).",
     "maxbatch": "Find the largest batch that fits for the cells of a run (posargs: its name, ...).",
     "tensorboard": "Show the traces that `bench -- --profile` recorded (posargs: --port, --keep).",

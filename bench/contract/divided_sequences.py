@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh
+from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, Params, Problem, TrainStep
@@ -49,9 +49,12 @@ def causal_attention(
     fused = kernels(query) if query.shape == key.shape else {}
     if not fused:
         return _attention_by_scores(query, key, value, first)
-    # Without the checkpoint, all branches would have the scores among what backward passes need.
-    plain = jax.checkpoint(_attention_by_scores)
-    found: jax.Array = jax.lax.platform_dependent(query, key, value, **fused, default=plain)
+    attention = partial(jax.lax.platform_dependent, **fused, default=_attention_by_scores_twice)
+    if AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types:
+        spec = jax.typeof(query).sharding.spec  # cuDNN's gradients have no sharding in their types
+        # Nothing is communicated, and splash attention does not say what varies over an axis.
+        attention = jax.shard_map(attention, in_specs=(spec,) * 3, out_specs=spec, check_vma=False)
+    found: jax.Array = attention(query, key, value)
     return found
 
 
@@ -62,6 +65,22 @@ def _attention_by_scores(
     scores = jnp.where(visible, scores_of(query, key), -jnp.inf)
     weights = jax.nn.softmax(scores).astype(value.dtype)
     return jnp.einsum("bhqk,bkhd->bqhd", weights, value)
+
+
+@jax.custom_vjp
+def _attention_by_scores_twice(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    """Compute the scores again in the backward pass.
+
+    What a branch of a conditional keeps for its backward pass, all branches return, as zeros if
+    need be. jax.checkpoint would not do: the policy of another one around it takes precedence.
+    """
+    return _attention_by_scores(query, key, value)
+
+
+_attention_by_scores_twice.defvjp(
+    lambda *arrays: (_attention_by_scores(*arrays), arrays),
+    lambda arrays, cotangent: jax.vjp(_attention_by_scores, *arrays)[1](cotangent),
+)
 
 
 @dataclass(frozen=True)

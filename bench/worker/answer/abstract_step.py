@@ -35,8 +35,8 @@ class AbstractStep:
 
     jaxpr: Any
     """The function, a closed jaxpr."""
-    compile: Callable[[], Any]
-    """Compiles it (to a jax.stages.Compiled)."""
+    lower: Callable[..., Any]
+    """Lowers it (to a jax.stages.Lowered); `lower(("cuda",))` for another platform than this."""
     state_bytes: int
     """Bytes of the state on one device."""
     bubble: float
@@ -84,7 +84,7 @@ def abstract_step(
         program = found.pop("program")
         arguments = [shardings.described(argument) for argument in program.in_tracers]
     jaxpr, options = program.params["jaxpr"], _jit_options(program.params)
-    return AbstractStep(jaxpr, partial(_compiled, jaxpr, options, arguments), **found)
+    return AbstractStep(jaxpr, partial(_lowered, jaxpr, options, arguments), **found)
 
 
 def stand_in(batch: Any, rows: int) -> Any:
@@ -185,7 +185,7 @@ def _decided(equation: Any, arguments: list[jax.ShapeDtypeStruct]) -> list[Shard
     else:
         bind = partial(equation.primitive.bind, **equation.params)
         jaxpr, options = jax.make_jaxpr(bind)(*arguments), {}
-    compiled = _compiled(jaxpr, options, arguments)
+    compiled = _lowered(jaxpr, options, arguments).compile()
     shardings = jax.tree.leaves(compiled.output_shardings)
     used = jax.tree.leaves(compiled.input_shardings)
     return shardings if used else [None] * len(shardings)
@@ -206,7 +206,12 @@ def _jit_options(params: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _compiled(jaxpr: Any, options: dict[str, Any], arguments: list[jax.ShapeDtypeStruct]) -> Any:
+def _lowered(
+    jaxpr: Any,
+    options: dict[str, Any],
+    arguments: list[jax.ShapeDtypeStruct],
+    platforms: tuple[str, ...] | None = None,
+) -> Any:
     shardings = [argument.sharding for argument in arguments]
     # Arrays whose axes are explicit are traced under their mesh.
     explicit = [
@@ -216,7 +221,7 @@ def _compiled(jaxpr: Any, options: dict[str, Any], arguments: list[jax.ShapeDtyp
     ]
     function = jax.jit(core.jaxpr_as_fun(jaxpr), **options)
     with jax.sharding.use_abstract_mesh(explicit[0]) if explicit else nullcontext():
-        return function.lower(*arguments).compile()
+        return function.trace(*arguments).lower(lowering_platforms=platforms)
 
 
 def _set_abstract_mesh(mesh: Mesh) -> AbstractContextManager[Any]:

@@ -124,7 +124,7 @@ def compile_step(
       Exception: see `abstract_step`.
     """
     step = abstract_step(implementation, problem, mesh, batch)
-    program = step.compile().runtime_executable()
+    program = step.lower().compile().runtime_executable()
     return Reading([program], flops_of(step.jaxpr), step.state_bytes, step.bubble)
 
 

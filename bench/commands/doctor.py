@@ -1,0 +1,26 @@
+"""`python -m bench doctor`: what is here, what can be measured, and what to install or set."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+
+def doctor(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print all that was found as JSON instead.")
+    ] = False,
+) -> None:
+    """Show devices, drivers, clocks, limits and users of this machine, and what they allow."""
+    from rich.console import Console
+
+    from bench.measure.machine_check import examine
+    from bench.present.machine_screen import show
+
+    machine = examine()
+    if as_json:
+        typer.echo(json.dumps(machine, indent=2))
+    else:
+        show(Console(highlight=False), machine)

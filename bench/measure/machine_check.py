@@ -1,0 +1,192 @@
+"""What is here, what Lockstep can therefore measure, and what to install or set."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, cast
+
+import psutil
+
+from bench.analyse import peaks
+from bench.measure.environment import child_environment, recorded_variables
+from bench.measure.gpu_boards import read_boards
+from bench.measure.processes.ask import ChildError, ask
+from bench.records.host import CPUS, describe_host
+from bench.records.machine_rows import Board, JaxDevices, Limits, Machine
+from bench.records.numbers import count
+from bench.records.optional_packages import PACKAGES
+
+COMMAND = (sys.executable, "-m", "bench.worker.answer.machine_devices")
+TIMEOUT_S = 300.0
+"""Long enough to initialize an accelerator for the first time."""
+
+SHOWN = (
+    *("jax", "jaxlib", "flax", "optax", "nvidia-ml-py", "libtpu"),
+    *(f"{name}-cu{major}" for major in (12, 13) for name in ("nvidia-nccl", "nvidia-cudnn")),
+    *("jax-cuda12-plugin", "jax-cuda13-plugin"),
+)
+"""Packages whose versions matter on an accelerator; NVIDIA's newer ones have no suffix."""
+
+LOWERED = 0.98
+"""A board's power limit below this share of its default was lowered by somebody."""
+
+USUAL_MEMORY = 0.05
+"""Share of a board's memory above which somebody else holds some of it."""
+
+
+def examine(nvml: Any = None, root: Path = Path("/")) -> Machine:
+    """Examine this machine.
+
+    Args:
+      nvml: the module `pynvml`, or one like it; imported if not given.
+      root: of the system's files.
+
+    Raises:
+      ChildError: jax cannot list its devices.
+    """
+    gpus = read_boards(nvml)
+    machine = Machine(
+        host=describe_host(),
+        limits=read_limits(root),
+        devices=read_devices(),
+        gpus=gpus,
+        versions=_installed((*SHOWN, "nvidia-nccl", "nvidia-cudnn", *PACKAGES.values())),
+        variables=recorded_variables(),
+        measures={},
+        advice=[],
+    )
+    machine["measures"] = measures(machine)
+    machine["advice"] = list(advice(machine))
+    return machine
+
+
+def read_devices() -> JaxDevices:
+    """Ask a child process, so that this one holds no memory of a device."""
+    environment = child_environment() | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    answer = ask(COMMAND, "", environment, TIMEOUT_S)
+    if answer.code:
+        raise ChildError(f"jax finds no device: it {answer.ending}.\n{answer.quoted_lines()}")
+    return cast("JaxDevices", json.loads(answer.out))
+
+
+def read_limits(root: Path) -> Limits:
+    """Read what the system gives to this process: version 2 of control groups, and drivers."""
+
+    def text(path: str) -> str:
+        with suppress(OSError):
+            return (root / path).read_text(encoding="utf-8").strip()
+        return ""
+
+    group = "sys/fs/cgroup"
+    own = text("proc/self/cgroup").rpartition("::")[2].strip("/")
+    cpu, memory = (
+        text(f"{group}/{own}/{name}") or text(f"{group}/{name}")
+        for name in ("cpu.max", "memory.max")
+    )
+    quota, _, period = cpu.partition(" ")
+    profiling = text("proc/driver/nvidia/params").partition("RmProfilingAdminOnly:")[2].split()
+    return Limits(
+        governor=text(f"{CPUS.relative_to('/')}/cpu0/cpufreq/scaling_governor"),
+        group_cores=int(quota) / int(period) if quota.isdigit() else None,
+        group_bytes=int(memory) if memory.isdigit() else None,
+        available_bytes=psutil.virtual_memory().available,
+        profiling_for_all=profiling[0] == "0" if profiling else None,
+    )
+
+
+def measures(machine: Machine) -> dict[str, str]:
+    """Say of each kind of figure why there is none or what limits it; empty if all is well."""
+    devices, versions = machine["devices"], machine["versions"]
+    on_cpu, kind = devices["platform"] == "cpu", devices["kinds"][0]
+    peak = "" if peaks.peak(kind, "bf16") else f"no peak is published for {kind}"
+    several = "" if len(devices["kinds"]) > 1 else "there is one device"
+    virtual = "virtual devices show dispatch and communication, not how a step scales"
+    attention = "" if devices["attention"] else "attention stores its scores"
+    memory = "" if devices["memory_bytes"] else "the compiler's plan and the process's memory only"
+    return {
+        "Times and verdicts": "",
+        "Scaling over devices": virtual if on_cpu else several,
+        "MFU and roofline": "on CPU, nobody publishes a peak" if on_cpu else peak,
+        "Traces": devices["no_trace"],
+        "Energy": devices["no_energy"],
+        "Memory of a device": memory,
+        "Fused attention": attention,
+        **{
+            f"--{option}": "" if package in versions else f"needs the package {package}"
+            for option, package in PACKAGES.items()
+        },
+    }
+
+
+def advice(machine: Machine) -> Iterator[str]:
+    """Say what to install or to set, the most important first."""
+    gpus, devices, limits = machine["gpus"], machine["devices"], machine["limits"]
+    if devices["platform"] == "cpu" and gpus["boards"]:
+        yield (
+            "jax uses the CPU although there are GPUs: install jax for them "
+            "(LOCKSTEP_EXTRAS=cuda), and check JAX_PLATFORMS"
+        )
+    if devices["platform"] == "gpu" and not gpus["boards"]:
+        yield f"nothing is known of the GPUs ({gpus['reason']}): LOCKSTEP_EXTRAS=cuda,energy"
+    for number, board in enumerate(gpus["boards"]):
+        for fault in _of_board(board):
+            yield f"GPU {number}: {fault}"
+    if devices["platform"] == "gpu" and not devices["attention"]:
+        yield "jax finds no cuDNN, without which attention is several times slower: install it"
+    if limits["profiling_for_all"] is False and devices["no_trace"]:
+        yield (
+            "only root may profile: load the driver with NVreg_RestrictProfilingToAdminUsers=0, "
+            "or leave --profile out"
+        )
+    yield from _of_cores(machine)
+
+
+def _of_board(board: Board) -> Iterator[str]:
+    if board["processes"] or (
+        board["used_bytes"]
+        and board["memory_bytes"]
+        and board["used_bytes"] > USUAL_MEMORY * board["memory_bytes"]
+    ):
+        others = count(board["processes"] or 0, "process", "processes")
+        yield f"somebody else uses it ({others}); times beside other programs are worth little"
+    if board["throttled"]:
+        yield f"its clock is held down now by {' and '.join(board['throttled'])}"
+    if board["uncorrected"]:
+        yield f"{count(board['uncorrected'], 'memory error')} could not be corrected: reset it"
+    if board["divided"]:
+        yield "it is divided (MIG): published peaks and the energy counter are of a whole board"
+    limit, default = board["limit_w"], board["default_limit_w"]
+    if limit and default and limit < LOWERED * default:
+        yield f"its power limit is {limit:.0f} W of {default:.0f} W; `nvidia-smi -pl` raises it"
+    if board["persistent"] is False:
+        yield "persistence mode is off, so that clocks fall between runs; `nvidia-smi -pm 1`"
+
+
+def _of_cores(machine: Machine) -> Iterator[str]:
+    host, limits = machine["host"], machine["limits"]
+    cores, load = host["usable_cores"], host["load"]
+    if load > cores / 2:
+        yield f"the load is {load:.2g} on {count(cores, 'usable core')}: wait, or expect noise"
+    if limits["group_cores"] and limits["group_cores"] < cores:
+        yield (
+            f"the control group may use {limits['group_cores']:.3g} of {count(cores, 'core')}, and "
+            "is stopped when it has used them: pin the run to that many cores (taskset)"
+        )
+    if limits["governor"] not in ("", "performance"):
+        yield (
+            f"the CPU's governor is {limits['governor']}, which changes clocks with the load; "
+            "`cpupower frequency-set -g performance`"
+        )
+
+
+def _installed(packages: Iterable[str]) -> dict[str, str]:
+    found = {}
+    for name in packages:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found

@@ -1,0 +1,72 @@
+"""What `doctor` found, on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.text import Text
+
+from bench.present import terminal
+from bench.records.machine_rows import Board, Machine
+from bench.records.numbers import MISSING, bytes_, count
+
+
+def show(console: Console, machine: Machine) -> None:
+    """Print what is here, what can be measured, and what to install or set."""
+    console.print(Text("Here", style="bold"))
+    console.print(terminal.table("", "", rows=_here(machine), header=False))
+    rows = [(f"GPU {n}", _board(board)) for n, board in enumerate(machine["gpus"]["boards"])]
+    if rows:
+        console.print(terminal.table("", "", rows=rows, header=False))
+    console.print(Text("\nLockstep can measure", style="bold"))
+    marks = [(name, why or "yes") for name, why in machine["measures"].items()]
+    console.print(terminal.table("", "", rows=marks, header=False))
+    console.print(Text("\nTo install or set", style="bold"))
+    for sentence in machine["advice"] or ["nothing"]:
+        console.print(terminal.plain(f"- {sentence}"))
+
+
+def _here(machine: Machine) -> Iterator[tuple[str, str]]:
+    host, limits, devices = machine["host"], machine["limits"], machine["devices"]
+    kinds = sorted({*devices["kinds"]})
+    named = ", ".join(f"{devices['kinds'].count(kind)} x {kind}" for kind in kinds)
+    memory = f", {bytes_(devices['memory_bytes'])} each" if devices["memory_bytes"] else ""
+    yield "devices", f"{named}{memory} ({devices['backend']})"
+    yield "packages", ", ".join(f"{name} {one}" for name, one in machine["versions"].items())
+    gpus = machine["gpus"]
+    if gpus["boards"]:
+        yield "driver", f"{gpus['driver']}, for CUDA up to {gpus['cuda']}"
+    else:
+        yield "NVML", gpus["reason"]
+    quota = limits["group_cores"]
+    granted = "" if quota is None else f", {quota:.3g} granted"
+    governor = f", governor {limits['governor']}" if limits["governor"] else ""
+    cores = count(host["usable_cores"], "usable core")
+    yield "processor", f"{host['cpu']}, {cores}{granted}{governor}, load {host['load']:.2g}"
+    most = "" if limits["group_bytes"] is None else f", {bytes_(limits['group_bytes'])} granted"
+    free = bytes_(limits["available_bytes"])
+    yield "memory", f"{bytes_(host['memory_bytes'])}, {free} available{most}"
+    if machine["variables"]:
+        yield "variables", ", ".join(f"{k}={v}" for k, v in machine["variables"].items())
+
+
+def _board(board: Board) -> str:
+    """Describe a board in a line: its clock, power, heat, memory, errors, links and users."""
+
+    def known(value: float | None, unit: str) -> str:
+        return MISSING if value is None else f"{value:.0f}{unit}"
+
+    joined = f"{board['links']} NVLinks" if board["links"] else f"PCIe {board['pcie'] or MISSING}"
+    ecc = {None: "ECC unknown", True: "ECC on", False: "ECC off"}[board["ecc"]]
+    users = "users unknown" if board["processes"] is None else f"{board['processes']} users"
+    return "; ".join(
+        (
+            board["name"],
+            f"{known(board['clock_mhz'], '')} of {known(board['most_mhz'], ' MHz')}",
+            f"{known(board['power_w'], '')} of {known(board['limit_w'], ' W')}",
+            known(board["temperature_c"], " °C"),
+            f"{bytes_(board['used_bytes'])} of {bytes_(board['memory_bytes'])} used",
+            *(ecc, joined, users),
+        )
+    )

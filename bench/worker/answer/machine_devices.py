@@ -1,0 +1,85 @@
+"""Prints as JSON what a process with jax sees of its devices, for `doctor`."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any, TextIO
+
+import jax
+import jax.numpy as jnp
+
+from bench.contract import fused_attention
+from bench.records.machine_rows import JaxDevices
+from bench.worker import event_stream
+from bench.worker.prove.failures import name_and_text
+from bench.worker.time import energy_counters
+
+SIZE = 512
+"""Rows of the matrices that are multiplied while the profiler looks."""
+
+KERNELS = {"gpu": "cuDNN", "tpu": "splash attention"}
+
+
+def describe_devices() -> JaxDevices:
+    """Describe the devices, and try out what may not be permitted."""
+    device = jax.devices()[0]
+    planes, no_trace = traced_planes(device.platform)
+    counted, no_energy = counted_kinds()
+    query: Any = jax.ShapeDtypeStruct((1, 1024, 1, 64), jnp.bfloat16)
+    name = {"gpu": "cuda"}.get(device.platform, device.platform)
+    kernel = KERNELS[device.platform] if name in fused_attention.kernels(query) else ""
+    return JaxDevices(
+        platform=device.platform,
+        kinds=[one.device_kind for one in jax.devices()],
+        memory_bytes=(device.memory_stats() or {}).get("bytes_limit"),
+        backend=" ".join(str(device.client.platform_version).split()),
+        counted=counted,
+        no_energy=no_energy,
+        planes=planes,
+        no_trace=no_trace,
+        attention=kernel if device.platform in KERNELS else "",
+    )
+
+
+def counted_kinds() -> tuple[list[str], str]:
+    """Return the kinds of boards or packages whose energy can be read, and why none can."""
+    try:
+        return [one.kind for one in energy_counters.counters(jax.local_devices())], ""
+    except energy_counters.UnknownError as error:
+        return [], str(error)
+    except Exception as error:  # noqa: BLE001 - a driver may raise anything
+        return [], name_and_text(error)
+
+
+def traced_planes(platform: str) -> tuple[list[str], str]:
+    """Trace a product of matrices; return the planes that show it, and why there are none."""
+    product = jax.jit(jnp.dot)
+    x = jnp.ones((SIZE, SIZE))
+    product(x, x).block_until_ready()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            with jax.profiler.trace(folder):
+                product(x, x).block_until_ready()
+            (path,) = Path(folder).rglob("*.xplane.pb")
+            data: Any = jax.profiler.ProfileData.from_file(str(path))
+            wanted = "/host:CPU" if platform == "cpu" else "/device:"
+            planes = [
+                plane.name
+                for plane in data.planes
+                if plane.name.startswith(wanted)
+                and any(True for line in plane.lines for _ in line.events)
+            ]
+    except Exception as error:  # noqa: BLE001 - a driver may raise anything
+        return [], name_and_text(error)
+    return planes, "" if planes else "the profiler showed no operation of a device"
+
+
+def main(stdout: TextIO) -> None:
+    """Answer."""
+    print(json.dumps(describe_devices()), file=stdout)
+
+
+if __name__ == "__main__":
+    event_stream.run(main)

@@ -1,0 +1,181 @@
+"""Steps of gpt2-124m in bf16, lowered for accelerators that are not here.
+
+Lowering shows what a program asks for: kernels, donation, dtypes of matrix products, and the
+collectives that an implementation writes itself. It does not show what a compiler for that platform
+makes of it, for which there must be a device: fusions, memory, and the collectives that XLA's
+partitioner inserts for the implementations of AUTOMATIC.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import jax
+import pytest
+
+from bench.contract import fused_attention
+from bench.contract.placement import shapes_of_params
+from bench.contract.workloads import gpt2
+from bench.records.mesh import MeshShape
+from bench.worker.answer.abstract_step import NotAbstractError, abstract_step, stand_in
+from bench.worker.file_loader import implementation_files, load
+from bench.worker.meshes import make_mesh
+
+FILES = implementation_files([])
+BATCH = 32
+
+AUTOMATIC = {
+    *("jit_spmd", "nnx_jit", "nnx_jit_cached", "explicit_sharding", "fsdp_spmd"),
+    *("tensor_parallel_spmd", "tensor_parallel_spmd_activations", "fsdp_tensor_parallel_spmd"),
+}
+"""XLA's partitioner inserts their collectives, after lowering."""
+
+FSDP = "all_gather reduce_scatter all_reduce"
+PIPELINE = "collective_permute reduce_scatter all_gather all_reduce"
+WRITTEN = {
+    **dict.fromkeys(("pmap", "shard_map_pmean", "shard_map_psum"), "all_reduce"),
+    **dict.fromkeys(("shard_map_bucketed", "shard_map_in_backward"), "all_reduce"),
+    "tensor_parallel_shard_map": "all_reduce",
+    **dict.fromkeys(("zero1", "zero2"), "reduce_scatter all_reduce"),
+    **dict.fromkeys(("fsdp_shard_map", "fsdp_tensor_parallel_shard_map"), FSDP),
+    "hierarchical_shard_map": FSDP,
+    "context_ring": "collective_permute all_reduce",
+    "context_gathered": FSDP,
+    "context_ulysses": "all_to_all all_reduce",
+    "pipeline_1f1b": "collective_permute all_reduce",
+    **dict.fromkeys(("pipeline_gpipe", "pipeline_interleaved"), PIPELINE),
+}
+"""Collectives of the others on eight devices."""
+
+MESHES = {
+    **dict.fromkeys(("fsdp_shard_map", "fsdp_spmd"), "data=2,fsdp=4"),
+    "hierarchical_shard_map": "data=2,fsdp=4",
+    **dict.fromkeys(
+        ("tensor_parallel_spmd", "tensor_parallel_spmd_activations", "tensor_parallel_shard_map"),
+        "data=2,model=4",
+    ),
+    **dict.fromkeys(
+        ("fsdp_tensor_parallel_spmd", "fsdp_tensor_parallel_shard_map"), "data=2,fsdp=2,model=2"
+    ),
+    **dict.fromkeys(("context_ring", "context_gathered", "context_ulysses"), "data=2,context=4"),
+    **dict.fromkeys(("pipeline_gpipe", "pipeline_1f1b", "pipeline_interleaved"), "data=4,pipe=2"),
+}
+"""Of eight devices, where they are not `data=8`."""
+
+BY_SCORES = {"context_ring", "context_gathered"}
+"""Attend to parts of a sequence without a kernel."""
+
+IN_LOOPS = {"pipeline_gpipe", "pipeline_1f1b", "pipeline_interleaved"}
+"""Have their blocks in loops, which are in the text once."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A step and where it is lowered for."""
+
+    name: str
+    mesh: str
+    platform: str
+    layers: int = 12
+
+    def __str__(self) -> str:
+        return f"{self.name}-{self.mesh}-{self.platform}-{self.layers}"
+
+
+QUICK = [
+    Case("jit_spmd", "data=1", "cuda", 2),
+    Case("jit_spmd", "data=1", "tpu", 2),
+    Case("jit_spmd", "data=8", "cuda", 2),
+    Case("fsdp_shard_map", "data=2,fsdp=4", "cuda", 2),
+    Case("explicit_sharding", "data=8", "cuda", 2),
+]
+SLOW = [
+    Case(name, mesh, platform)
+    for name in sorted(AUTOMATIC | WRITTEN.keys())
+    for mesh in ("data=1", MESHES.get(name, "data=8"))
+    for platform in ("cuda", "tpu")
+    if "data=1" not in mesh or name not in MESHES
+]
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    """As on a machine with cuDNN and libtpu, neither of which lowering calls."""
+    monkeypatch.setattr(
+        "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version", lambda: 91_000
+    )
+    monkeypatch.setattr(fused_attention, "find_spec", lambda _: object())
+    fused_attention.cudnn_is_here.cache_clear()
+    yield monkeypatch
+    fused_attention.cudnn_is_here.cache_clear()
+
+
+def lowered(case, monkeypatch):
+    mesh = make_mesh(MeshShape.parse(case.mesh))
+    monkeypatch.setattr(jax, "device_count", lambda: mesh.size)
+    config = replace(gpt2.SIZES["124m"](), layers=case.layers)
+    problem = replace(
+        gpt2.problem(config, BATCH, "bf16"), microbatches=4 if case.name in IN_LOOPS else 1
+    )
+    implementation = load(FILES[case.name])
+    assert implementation.why_unsupported(problem, mesh) is None
+    batch = stand_in(gpt2.problem(config, 1, "bf16").batch(0), BATCH)
+    return problem, abstract_step(implementation, problem, mesh, batch).lower((case.platform,))
+
+
+def counts(pattern, text):
+    return Counter(re.findall(pattern, text))
+
+
+@pytest.mark.parametrize(
+    "case", [*QUICK, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)], ids=str
+)
+def test_lowers_for_an_accelerator(case, kernels):
+    problem, program = lowered(case, kernels)
+    text = program.as_text()
+    alone = MeshShape.parse(case.mesh).size == 1
+    calls = counts(r"stablehlo\.custom_call @([\w$]+)", text)
+    if case.name in BY_SCORES or (case.platform == "tpu" and not alone):
+        assert not calls.keys() & {"tpu_custom_call", "CustomSPMDPartitioning"}
+    elif case.platform == "tpu":
+        assert calls["tpu_custom_call"] == 3, "forward, and backward for queries and for keys"
+    elif not alone and case.name in AUTOMATIC - {"explicit_sharding"}:
+        # The partitioner asks jax to divide the kernel over batch and heads.
+        assert calls["CustomSPMDPartitioning"] == 2 * case.layers
+    elif case.name in IN_LOOPS:
+        assert calls["__cudnn$fmhaSoftmaxBackward"] == 1
+    else:
+        assert calls["__cudnn$fmhaSoftmax"] == case.layers
+        assert calls["__cudnn$fmhaSoftmaxBackward"] == case.layers
+    fused = calls.keys() & {"__cudnn$fmhaSoftmax", "tpu_custom_call", "CustomSPMDPartitioning"}
+    if fused and case.name not in IN_LOOPS:
+        assert "x1024x1024x" not in text, "scores of all pairs of tokens"
+
+    dtypes = counts(r"dot_general.*\(tensor<[\dx]*x(\w+)>, tensor<[\dx]*x(\w+)>\)", text)
+    if case.name != "context_ring":  # adds up softmaxes of parts in float32
+        wide = {pair for pair in dtypes if pair != ("bf16", "bf16")}
+        assert not wide or (case.platform == "tpu" and dtypes[("f32", "f32")] == 1), "the kernel's"
+
+    donated = text.count("tf.aliasing_output") + text.count("jax.buffer_donor")
+    parameters = len(jax.tree.leaves(shapes_of_params(problem)))
+    if case.name in IN_LOOPS:  # blocks are stacked
+        parameters -= 12 * (case.layers - 1)
+    assert donated >= 3 * parameters, "parameters and the moments of Adam"
+
+    if not alone:
+        kinds = {"all_reduce", "all_gather", "reduce_scatter", "collective_permute", "all_to_all"}
+        found = {kind for kind in kinds if f"stablehlo.{kind}" in text}
+        assert found == set(WRITTEN.get(case.name, "").split())
+
+
+def test_a_loop_over_devices_says_that_it_cannot_be_lowered(kernels):
+    with pytest.raises(NotAbstractError, match="not one compiled function"):
+        lowered(Case("python_loop", "data=8", "cuda", 1), kernels)
+
+
+def test_every_implementation_is_lowered_or_says_why_not():
+    other = {"python_loop", "equinox_jit", "linen_jit"}  # as above; and without gpt2
+    other |= {name for name in FILES if name.startswith(("expert_", "torch_"))}  # nor these
+    assert {*FILES} == AUTOMATIC | WRITTEN.keys() | other

@@ -1,0 +1,206 @@
+"""`doctor` on planted machines: what it reads, what that allows, and what it advises."""
+
+from __future__ import annotations
+
+import io
+import json
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from bench.__main__ import app
+from bench.measure import machine_check
+from bench.measure.gpu_boards import read_boards
+from bench.measure.processes.ask import Answer, ChildError
+from bench.present import machine_screen
+
+GIB = 1 << 30
+
+
+class NVMLError(Exception):
+    """As pynvml's."""
+
+
+def unsupported(*_):
+    raise NVMLError("Not Supported")
+
+
+def nvml(boards=1, **changed):
+    """An NVML of H100 boards that nobody uses; `changed` replaces its functions."""
+    values = {
+        "System": {"DriverVersion": "580.65", "CudaDriverVersion": 13000},
+        "Device": {
+            "Count": boards,
+            "HandleByIndex": lambda number: number,
+            "Name": "NVIDIA H100 80GB HBM3",
+            "MemoryInfo": SimpleNamespace(total=80 * GIB, used=GIB),
+            "ClockInfo": 345,
+            "MaxClockInfo": 1980,
+            "Temperature": 31,
+            "PowerUsage": 70_500,
+            "EnforcedPowerLimit": 700_000,
+            "PowerManagementDefaultLimit": 700_000,
+            "CurrentClocksThrottleReasons": 0x1,  # idle, which is no fault
+            "EccMode": (1, 1),
+            "TotalEccErrors": 0,
+            "PersistenceMode": 1,
+            "MigMode": unsupported,
+            "NvLinkState": 1,
+            "CurrPcieLinkGeneration": 5,
+            "CurrPcieLinkWidth": 16,
+            "ComputeRunningProcesses": [],
+        },
+    }
+    functions = {
+        f"nvml{what}Get{name}": value if callable(value) else lambda *_, value=value: value
+        for what, named in values.items()
+        for name, value in {**named, **(changed if what == "Device" else {})}.items()
+    }
+    return SimpleNamespace(
+        NVMLError=NVMLError, nvmlInit=lambda: None, NVML_CLOCK_SM=1, NVML_TEMPERATURE_GPU=0,
+        nvmlClocksThrottleReasonSwPowerCap=0x4, nvmlClocksThrottleReasonHwPowerBrakeSlowdown=0x80,
+        nvmlClocksThrottleReasonSwThermalSlowdown=0x20,
+        nvmlClocksThrottleReasonHwThermalSlowdown=0x40, **functions,
+    )  # fmt: skip
+
+
+GPU = {
+    "platform": "gpu", "kinds": ["NVIDIA H100 80GB HBM3"] * 2, "memory_bytes": 76 * GIB,
+    "backend": "PJRT C API cuda 13000", "counted": ["NVIDIA H100 80GB HBM3"] * 2, "no_energy": "",
+    "planes": ["/device:GPU:0"], "no_trace": "", "attention": "cuDNN",
+}  # fmt: skip
+CPU = {
+    "platform": "cpu", "kinds": ["cpu"], "memory_bytes": None, "backend": "cpu", "counted": [],
+    "no_energy": "none here", "planes": ["/host:CPU"], "no_trace": "", "attention": "",
+}  # fmt: skip
+
+
+@pytest.fixture
+def examine(monkeypatch, tmp_path):
+    """Examine a planted machine: its devices, its NVML, its files, and changes of its host."""
+
+    def run(devices, library=None, files=None, **host):
+        usual = {"os": "Linux", "cpu": "a CPU", "usable_cores": 8, "load": 0.1}
+        usual |= {"memory_bytes": 64 * GIB, **host}
+        monkeypatch.setattr(machine_check, "describe_host", lambda: usual)
+        monkeypatch.setattr(machine_check, "read_devices", lambda: devices)
+        for name, text in (files or {}).items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        absent = SimpleNamespace(NVMLError=NVMLError, nvmlInit=unsupported)
+        return machine_check.examine(library or absent, tmp_path)
+
+    return run
+
+
+def test_a_board_is_read(examine):
+    machine = examine(GPU, nvml(2))
+    assert machine["advice"] == []
+    assert machine["gpus"]["driver"] == "580.65"
+    assert machine["gpus"]["cuda"] == "13.0"
+    board = machine["gpus"]["boards"][1]
+    assert (board["power_w"], board["limit_w"], board["links"]) == (70.5, 700.0, 18)
+    assert (board["ecc"], board["divided"], board["throttled"]) == (True, None, [])
+    reserved = {name for name, why in machine["measures"].items() if why}
+    assert reserved <= {"--input", "--checkpoint"}, "all is well"
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({"ComputeRunningProcesses": [1, 2]}, "somebody else uses it (2 processes)"),
+        ({"MemoryInfo": SimpleNamespace(total=80 * GIB, used=20 * GIB)}, "somebody else uses it"),
+        ({"CurrentClocksThrottleReasons": 0x44}, "its clock is held down now by power and heat"),
+        ({"TotalEccErrors": 2}, "2 memory errors could not be corrected"),
+        ({"MigMode": (1, 1)}, "it is divided (MIG)"),
+        ({"EnforcedPowerLimit": 500_000}, "its power limit is 500 W of 700 W"),
+        ({"PersistenceMode": 0}, "persistence mode is off"),
+    ],
+)
+def test_a_boards_fault_has_advice(examine, changed, fault):
+    (advice,) = examine(GPU, nvml(**changed))["advice"]
+    assert advice.startswith(f"GPU 0: {fault}")
+
+
+def test_what_a_board_does_not_tell_is_unknown():
+    names = ("MemoryInfo", "EccMode", "NvLinkState", "PowerUsage", "ComputeRunningProcesses")
+    (board,) = read_boards(nvml(**dict.fromkeys(names, unsupported)))["boards"]
+    assert [board[key] for key in ("memory_bytes", "ecc", "power_w", "processes")] == [None] * 4
+    assert (board["links"], board["pcie"], board["uncorrected"]) == (0, "5 x16", None)
+
+
+@pytest.mark.parametrize(
+    ("devices", "library", "files", "host", "advice"),
+    [
+        (CPU, nvml(), {}, {}, "jax uses the CPU although there are GPUs"),
+        (GPU, None, {}, {}, "nothing is known of the GPUs (NVML: Not Supported)"),
+        (GPU | {"attention": ""}, nvml(), {}, {}, "jax finds no cuDNN"),
+        (
+            GPU | {"no_trace": "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"},
+            nvml(),
+            {"proc/driver/nvidia/params": "ResmanDebugLevel: 1\nRmProfilingAdminOnly: 1\n"},
+            {},
+            "only root may profile",
+        ),
+        (CPU, None, {}, {"load": 5.0}, "the load is 5 on 8 usable cores"),
+        (
+            CPU,
+            None,
+            {"proc/self/cgroup": "0::/box\n", "sys/fs/cgroup/box/cpu.max": "250000 100000\n"},
+            {},
+            "the control group may use 2.5 of 8 cores",
+        ),
+        (
+            CPU,
+            None,
+            {"sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n"},
+            {},
+            "the CPU's governor is powersave",
+        ),
+    ],
+)
+def test_a_machines_fault_has_advice(examine, devices, library, files, host, advice):
+    (found,) = examine(devices, library, files, **host)["advice"]
+    assert found.startswith(advice)
+
+
+def test_limits_of_the_group_are_read_or_unknown(tmp_path):
+    empty = machine_check.read_limits(tmp_path)
+    assert (empty["group_cores"], empty["group_bytes"], empty["governor"]) == (None, None, "")
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    (group / "cpu.max").write_text("max 100000\n")
+    (group / "memory.max").write_text(f"{4 * GIB}\n")
+    found = machine_check.read_limits(tmp_path)
+    assert (found["group_cores"], found["group_bytes"]) == (None, 4 * GIB)
+
+
+def test_it_fits_a_screen(examine):
+    machine = examine(GPU, nvml(2, PersistenceMode=0))
+    out = io.StringIO()
+    machine_screen.show(Console(file=out, width=100), machine)
+    text = out.getvalue()
+    assert len(text.splitlines()) <= 40
+    assert "2 x NVIDIA H100 80GB HBM3, 76.0" in text
+    assert "345 of 1980 MHz; 70 of 700 W; 31 °C" in text
+    assert "18 NVLinks; 0 users" in text
+    assert "- GPU 1: persistence mode is off" in text
+
+
+def test_a_machine_whose_jax_fails_says_so(monkeypatch):
+    answer = Answer("", ["RuntimeError: Unable to initialize backend"], 1)
+    monkeypatch.setattr(machine_check, "ask", lambda *_: answer)
+    with pytest.raises(ChildError, match="Unable to initialize backend"):
+        machine_check.read_devices()
+
+
+def test_the_command_prints_what_is_here():
+    done = CliRunner().invoke(app, ["doctor", "--json"])
+    assert done.exit_code == 0, done.output
+    machine = json.loads(done.output)
+    assert machine["devices"]["platform"] == "cpu"
+    assert machine["devices"]["planes"] == ["/host:CPU"], "the profiler was tried"
+    assert machine["versions"]["jax"]
