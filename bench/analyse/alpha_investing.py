@@ -16,8 +16,6 @@ Tests of one batch share samples. Each has the level of the last of them, which 
 that the batch has found (Zrnic, Ramdas and Jordan, Journal of Machine Learning Research 22 (2021)).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from bench.analyse.verdicts import ALPHA

@@ -1,7 +1,5 @@
 """How much error each look at a block may spend, so that all its looks together spend ALPHA."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How the challengers of a run fared against its incumbent, and the record over all attempts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The columns of a cell: what was stored about it, its times, and its place among the others."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

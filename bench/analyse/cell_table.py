@@ -1,7 +1,5 @@
 """A run's stored rows as one table, a row a cell, and as comparisons, one a block."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

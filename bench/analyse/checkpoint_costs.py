@@ -1,7 +1,5 @@
 """Costs of saving and restoring a cell's state: seconds, bytes and bandwidth."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median

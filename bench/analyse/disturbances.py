@@ -1,7 +1,5 @@
 """Whether measuring disturbs what it measures: trends within launches, and effects of the order."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import defaultdict

@@ -8,8 +8,6 @@ is booked to the next turn. Every other arm is a neighbour about equally often, 
 neighbours is taken to be the block's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

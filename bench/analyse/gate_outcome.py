@@ -1,7 +1,5 @@
 """The outcome of a gate: every cell against the same cell at an earlier revision."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args

@@ -1,7 +1,5 @@
 """The rounds of a run in order of time: the baseline's speed, and what the host did meanwhile."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pandas as pd

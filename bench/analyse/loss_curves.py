@@ -5,8 +5,6 @@ amplifies rounding, so late differences say little. Those of the first EARLY ste
 reported separately, and the reference itself in other arithmetic serves as a yardstick for all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

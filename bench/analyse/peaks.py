@@ -1,7 +1,5 @@
 """Published peak FLOP/s of devices, and the share of it that a step used."""
 
-from __future__ import annotations
-
 import functools
 import math
 import tomllib

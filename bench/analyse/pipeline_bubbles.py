@@ -5,8 +5,6 @@ bubble) and for what is done once a step (reducing gradients, the update). Two c
 the number of microbatches alone, and not in a microbatch's size, give a; b is the rest.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Sequence

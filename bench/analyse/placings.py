@@ -1,7 +1,5 @@
 """How far every implementation is behind the fastest, in every situation of a run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A roofline (Williams, Waterman and Patterson, Communications of the ACM 52 (2009
 device's FLOP/s by its matrix products and by its memory times the FLOPs done for each byte of it.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

@@ -3,8 +3,6 @@
 A ratio is B over A: below 1, B is faster.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

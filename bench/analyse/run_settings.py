@@ -1,7 +1,5 @@
 """Settings of two runs, and everything in them that differs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Scaling curves: the cells that make up each, and the efficiency along it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

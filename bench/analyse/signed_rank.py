@@ -11,8 +11,6 @@ same program, each could as well have had the other's turn. Neighbouring rounds 
 as they like.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

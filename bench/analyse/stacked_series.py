@@ -1,7 +1,5 @@
 """Many series treated at once, as rows of arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

@@ -14,8 +14,6 @@ All these statements about a block therefore share one error, which is another t
 verdicts against the baseline.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Stragglers: which of several processes is slow, and by how much."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

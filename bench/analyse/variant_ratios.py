@@ -4,8 +4,6 @@ They are processes of their own, and so are not measured side by side. But launc
 take turns in random order, so their means may be compared: `ratio_intervals.apart`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 

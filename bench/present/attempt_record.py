@@ -1,7 +1,5 @@
 """A referee's ledger in words, and as a curve of the record over all attempts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The table of a block, and what holds for the whole block."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from bench.analyse import peaks

@@ -1,7 +1,5 @@
 """Why a step takes longer than another, in a sentence made from an attribution."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass

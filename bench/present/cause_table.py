@@ -1,7 +1,5 @@
 """The causes of differences as tables: in CSV and Parquet, and on the page."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Caveats: what the stored rows say against trusting the numbers too far."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter

@@ -1,7 +1,5 @@
 """The columns of a cell: one description for all tables, in the report and on its page."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ specs.json describes each in Vega-Lite. plots/<kind>.py gives it the values of a
 web/charts/<kind>.js those of the page's, which gets `for_page` as JSON.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What checkpoints cost: a table, and a sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The closing lines of a run on the terminal: the answer, and what failed."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby

@@ -6,8 +6,6 @@ values with the names of their formats, which bench/present/web/format.js knows 
 sort, filter and search any table without knowing which it is.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Command lines that made a run, or that measure one of its blocks again."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from typing import Any

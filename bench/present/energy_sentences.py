@@ -1,7 +1,5 @@
 """A sentence on what counted the energy of a run, or why it is unknown."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Why two cells of a run differ, as a sentence and a table on the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Names, reasons and the revision come from the author of the change. In Markdown 
 code, in which GitHub links, mentions and renders nothing.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections import Counter

@@ -1,7 +1,5 @@
 """What input costs: a table, and a sentence for each way of input."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Largest batches on the terminal: a line each as they are found, and tables."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import groupby
 

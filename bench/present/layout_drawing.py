@@ -1,7 +1,5 @@
 """Where a cell's arrays lie, drawn on the terminal: mesh, parameters, shards, bytes per device."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import cast
 

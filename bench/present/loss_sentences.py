@@ -1,7 +1,5 @@
 """Sentences on loss curves: how far they are from the reference, and which end early."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from bench.analyse.loss_curves import EARLY, Curve, Training

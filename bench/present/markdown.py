@@ -1,7 +1,5 @@
 """A run in GitHub's Markdown: a summary that can be pasted elsewhere, then plots, then tables."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

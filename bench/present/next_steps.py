@@ -1,7 +1,5 @@
 """What to do where comparisons are undecided: why they are, and the command that goes on."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The report as one HTML file: its first screen is text, the rest is drawn from its own data."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -6,8 +6,6 @@ significant digits; samples, which are only drawn, have five; samples.csv has al
 bench/present/web/data.js is the one reader.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """The matrix of a report: implementations by situations, and how far each is behind the fastest."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

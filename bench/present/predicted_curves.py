@@ -1,7 +1,5 @@
 """The predicted curves in a run's folder, for the run's report."""
 
-from __future__ import annotations
-
 import html
 import re
 from dataclasses import dataclass

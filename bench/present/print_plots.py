@@ -1,7 +1,5 @@
 """Which printed plots a report has, and their captions: as many as take a few seconds to draw."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """What arms with equal programs have in common, and what two programs do differently, in words."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The display of a running measurement: live on a terminal, one line per launch elsewhere."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping

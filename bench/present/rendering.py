@@ -1,7 +1,5 @@
 """Filling in page templates: one style, and every value escaped for the page's language."""
 
-from __future__ import annotations
-
 import base64
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """The files of a report: pages, plots and tables, all made from stored rows alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

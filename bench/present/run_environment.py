@@ -1,7 +1,5 @@
 """The environment of a run, as names and values, and in one line."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

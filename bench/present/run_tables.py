@@ -1,7 +1,5 @@
 """Tables of a run beside its cells: variants, processes, largest batches, losses and endings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

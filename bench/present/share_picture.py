@@ -1,7 +1,5 @@
 """A picture of a report's first screen, for slides and for the gallery."""
 
-from __future__ import annotations
-
 import textwrap
 from typing import Any
 

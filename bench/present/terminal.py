@@ -1,7 +1,5 @@
 """Terminal output: tables, counters, and stored text without control characters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType

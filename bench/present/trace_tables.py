@@ -1,7 +1,5 @@
 """Tables of where traced steps spend their time, and sentences on why one takes longer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote

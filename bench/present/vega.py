@@ -1,7 +1,5 @@
 """The charting library that is part of every page: Vega-Lite, as bundled by vl-convert."""
 
-from __future__ import annotations
-
 import functools
 import importlib.metadata
 

@@ -4,8 +4,6 @@ Operations of two programs are matched by what they compute, never by their name
 and phase, the source line they come from, and the sizes of their results, whatever the layout.
 """
 
-from __future__ import annotations
-
 import re
 import statistics
 from collections import defaultdict

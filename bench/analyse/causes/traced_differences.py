@@ -1,7 +1,5 @@
 """Where traced steps spend their time, and how they differ from the baseline's."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A comparison of two runs as an HTML page, a Markdown page and a CSV file."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Any

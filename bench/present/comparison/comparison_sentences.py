@@ -1,7 +1,5 @@
 """A comparison of two runs in sentences: what differs, what changed, and what to mind."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from bench.analyse.ratio_intervals import UNPAIRED_SD

@@ -1,7 +1,5 @@
 """Tables of a comparison of two runs."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """A comparison of two runs on a terminal of 80 columns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Entries of the gallery, read from the published folders."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

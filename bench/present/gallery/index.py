@@ -1,7 +1,5 @@
 """The index of published runs: Markdown that GitHub shows, and a page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import quote

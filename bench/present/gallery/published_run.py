@@ -1,7 +1,5 @@
 """The folder of a published run: named, reduced to what readers need, and checked."""
 
-from __future__ import annotations
-
 import getpass
 import itertools
 import platform

@@ -1,7 +1,5 @@
 """Where the time of traced steps goes, as stacked bars."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from bench.analyse.causes.traced_differences import parts

@@ -1,7 +1,5 @@
 """Ratios to the baseline over meshes and batches."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 

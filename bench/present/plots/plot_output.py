@@ -1,7 +1,5 @@
 """A drawn figure, as it is written into a report."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a kind of plot is given, and what it offers to draw."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

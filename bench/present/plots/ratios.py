@@ -1,7 +1,5 @@
 """Ratios to the baseline with their intervals."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any

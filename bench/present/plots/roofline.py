@@ -1,7 +1,5 @@
 """Compiled steps below the measured roofs of the devices."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 import pandas as pd

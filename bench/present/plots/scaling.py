@@ -1,7 +1,5 @@
 """Step time and parallel efficiency against devices."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Printed charts: the specifications of the page, with the colours of paper and a legend."""
 
-from __future__ import annotations
-
 import functools
 import json
 import math
