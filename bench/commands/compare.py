@@ -1,7 +1,5 @@
 """`python -m bench compare RUN_A RUN_B`: compare two stored runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Exit codes of the commands, and the errors that end a command with a message."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

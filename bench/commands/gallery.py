@@ -1,7 +1,5 @@
 """`python -m bench gallery`: the index of published runs."""
 
-from __future__ import annotations
-
 import typer
 
 from bench.commands.exits import refuse, refusing

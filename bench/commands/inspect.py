@@ -1,7 +1,5 @@
 """`python -m bench inspect CELL`: where a cell's arrays lie."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

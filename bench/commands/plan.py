@@ -1,7 +1,5 @@
 """`python -m bench plan WORKLOAD-SIZE`: which mesh shape would be fastest on other hardware."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`python -m bench project RUN`: predictions for hardware that is not here."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

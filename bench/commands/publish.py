@@ -1,7 +1,5 @@
 """`python -m bench publish RUN`: make a folder of a run that can be committed."""
 
-from __future__ import annotations
-
 import typer
 
 from bench.commands.exits import refusing

@@ -1,7 +1,5 @@
 """`python -m bench regress BASE_REV`: gate a change to implementations."""
 
-from __future__ import annotations
-
 import typer
 
 from bench.commands import run

@@ -1,7 +1,5 @@
 """`python -m bench report RUN`: build a run's report again."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

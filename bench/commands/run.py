@@ -1,7 +1,5 @@
 """`python -m bench run`: prove and time implementations. Each cell is a pytest item."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`python -m bench tensorboard`: show recorded traces, and delete old ones."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`python -m bench upgrade --from jax==0.10.2`: did another version make the steps slower?"""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Sequence

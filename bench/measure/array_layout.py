@@ -1,7 +1,5 @@
 """The sharding of a cell's arrays, read by a child process that builds the cell."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

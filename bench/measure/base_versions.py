@@ -1,7 +1,5 @@
 """The implementations that a gate compares with themselves under another version of jax."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The catalogue of what can run here, read by a child process that imports jax and all files."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys

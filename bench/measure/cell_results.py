@@ -1,7 +1,5 @@
 """Results of a run's cells over all their launches."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How much ratios differ between processes on this machine, as its stored runs show."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from bench.plan.margins import runs_here

@@ -1,7 +1,5 @@
 """The engine of a run, which measures the selected blocks and stores every launch."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence

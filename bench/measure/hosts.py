@@ -1,7 +1,5 @@
 """The hosts of a run, and the start of worker processes on them."""
 
-from __future__ import annotations
-
 import json
 from typing import TypedDict
 

@@ -5,8 +5,6 @@ compiled programs; one more entry for each block has the programs of the gate. P
 between entries and the run's own compilation cache, which no other run changes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """The folder of a run: finding, creating and locking it, and checks before a run is resumed."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Setup of a run: from options to an engine, with all checks before it starts."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which cells of a plan are unsupported, asked of a child process before anything is measured."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ An environment has the project's dependencies beside what was asked for. Its fol
 everything that was resolved, so that another day's resolution makes another one.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os

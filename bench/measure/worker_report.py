@@ -1,7 +1,5 @@
 """The report of a launch's worker: its events, how it ended, and which cell is to blame."""
 
-from __future__ import annotations
-
 import re
 import signal
 import time

@@ -1,7 +1,5 @@
 """The implementations that a gate compares with an earlier revision of themselves."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -7,8 +7,6 @@ installed packages' files, names (a renamed file keeps its key) or the harness, 
 the manifest.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json

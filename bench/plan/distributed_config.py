@@ -4,8 +4,6 @@ A process has a *rank* among all processes and a *local rank* among those of its
 node by node: with N processes per node, rank r is local rank r % N of node r // N.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -6,8 +6,6 @@ two-core CPU host and serve to tell minutes from hours. While a run measures, `R
 estimates by the time that launches really took.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections import Counter

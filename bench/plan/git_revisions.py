@@ -1,7 +1,5 @@
 """Git commands of the gate: resolving revisions, listing files, temporary worktrees."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The help pages of the commands that take the options of a run."""
 
-from __future__ import annotations
-
 import argparse
 
 from bench.plan.options import add_options

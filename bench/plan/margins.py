@@ -1,7 +1,5 @@
 """The margin of a run that names none: what its preset can resolve on this machine."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -1,7 +1,5 @@
 """The plan of a run: the blocks and implementations that its options select from a catalogue."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Reading the values of options: each reader raises ValueError, which becomes one fault of many."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """`-k EXPRESSION` over names of cells."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Callable

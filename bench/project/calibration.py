@@ -13,8 +13,6 @@ t-distributed errors, with as many degrees of freedom as groups were left out, l
 their root mean square. Two groups or fewer give no interval; the spread is then unknown.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Sequence

@@ -17,8 +17,6 @@ Sources, which the docstrings cite by name:
   "GPUs" (12)
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal, get_args

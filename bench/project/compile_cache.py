@@ -4,8 +4,6 @@ The key of an entry hashes everything that it depends on: the cell's contents, t
 compile and read its program, and the environment variables that change what is compiled.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from typing import cast

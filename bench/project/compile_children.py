@@ -4,8 +4,6 @@ Compiling for virtual devices takes one core and less than a gigabyte of memory,
 run at a time as there are cores and memory for. See bench/worker/answer/compile_only.py.
 """
 
-from __future__ import annotations
-
 import json
 import operator
 import sys

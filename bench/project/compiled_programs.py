@@ -7,8 +7,6 @@ which affects counts and accessed bytes more than FLOPs and payloads. For meshes
 this machine has, the devices' own compiler can be used.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable, Sequence

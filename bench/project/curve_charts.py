@@ -4,8 +4,6 @@ Measured steps are solid lines with filled marks. Predictions are dashed lines w
 inside their shaded interval, and the legend names them as predicted.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Sequence

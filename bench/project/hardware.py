@@ -10,8 +10,6 @@ All chips of a *domain* reach one another at the same speed (NVLink through NVSw
 *torus* are linked to their neighbours (a TPU slice). The *network* links domains or slices.
 """
 
-from __future__ import annotations
-
 import functools
 import tomllib
 from collections.abc import Sequence

@@ -8,8 +8,6 @@ the outermost mesh axes span as many slices as divide them, a layout that jax's
 create_hybrid_device_mesh can produce.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

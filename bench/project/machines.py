@@ -1,7 +1,5 @@
 """Capabilities of the devices of a mesh, from a hardware sheet or from measured ceilings."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ One mesh axis grows and the others stay. Under weak scaling, the global batch gr
 and the batch of a shard stays; under strong scaling, the global batch stays.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Literal, Self

@@ -1,7 +1,5 @@
 """Mesh shapes and implementations of one workload, ranked by predicted step time."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """A plan as a page, a Markdown file and a table on the terminal."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

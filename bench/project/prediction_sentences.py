@@ -1,7 +1,5 @@
 """Predictions and what they rest on, in sentences."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Predictions in tables, for pages and the terminal."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import defaultdict

@@ -19,8 +19,6 @@ program whose figures are off by more than TOLERANCE, or whose collectives diffe
 extrapolated; its meshes are then compiled one by one, as far as possible.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence

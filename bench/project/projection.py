@@ -4,8 +4,6 @@ The run contributes its cells' times, its measured ceilings, and the figures of 
 same steps on other meshes come from `bench.project.mesh_growth`: compiled, or by formula.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

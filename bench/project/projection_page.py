@@ -1,7 +1,5 @@
 """A projection as a page, a Markdown file and tables on the terminal."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A request for predictions, and how it is read from the command line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ All of them train large language models, with large matrix products. The assumpt
 reach a similar share of a chip is not tested.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import tomllib

@@ -4,8 +4,6 @@ They ask when communication takes longer than compute, at the published peak and
 hidden that can be: https://jax-ml.github.io/scaling-book/, parts 5 ("Training") and 12 ("GPUs").
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -21,8 +21,6 @@ step takes at least the longest of these times and at most their sum), and part 
 Parallelize a Transformer for Training" (which collectives are on the critical path).
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Mapping

@@ -6,8 +6,6 @@ Training"). Those of attention are from PaLM (Chowdhery et al. 2022, appendix B)
 x sequence FLOPs per token, forward and backward, regardless of the causal mask.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt

@@ -5,8 +5,6 @@ the arm that trains on one resident batch. The cost of input is therefore a rati
 its step time over that of the implementation's own arm.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 TWIN = "twin"

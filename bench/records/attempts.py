@@ -6,8 +6,6 @@ attempt that was killed has no second line, and counts as one that found nothing
 interruption has left of a last line is dropped; a ledger that is damaged otherwise is refused.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """The kinds of collectives, as HLO names them, and what each sends."""
 
-from __future__ import annotations
-
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
 

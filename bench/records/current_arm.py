@@ -5,8 +5,6 @@ An event per turn would disturb the measurement; a write to this file takes abou
 and the supervisor reads it only after the worker has ended.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Atomic replacement, checksums and locks of files, and the error of a full disk."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """What a run stores of arms in processes of their own."""
 
-from __future__ import annotations
-
 from typing import NotRequired, TypedDict
 
 

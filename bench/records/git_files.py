@@ -1,7 +1,5 @@
 """What git knows of a folder."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

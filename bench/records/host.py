@@ -1,7 +1,5 @@
 """Descriptions of the host and the code for a manifest, without host names, users or paths."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

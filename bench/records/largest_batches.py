@@ -1,7 +1,5 @@
 """Rows of `max_batch.jsonl` in a run's folder: the largest batches that fit."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

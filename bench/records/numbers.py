@@ -1,7 +1,5 @@
 """Formatting of numbers: three significant digits, SI prefixes, no-break spaces."""
 
-from __future__ import annotations
-
 import math
 
 MISSING = "\N{EN DASH}"

@@ -1,7 +1,5 @@
 """Packages that single options need, and that need not be there otherwise."""
 
-from __future__ import annotations
-
 from bench.records.messages import Catalogue
 from bench.records.paths import CHECKOUT
 

@@ -1,7 +1,5 @@
 """Places of the code and of its output folders, and how its commands are typed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,7 +1,5 @@
 """Sanitizing of untrusted text before it is stored or shown."""
 
-from __future__ import annotations
-
 import re
 
 LINE = 400

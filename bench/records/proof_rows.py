@@ -1,7 +1,5 @@
 """What a proof found, as cells store it."""
 
-from __future__ import annotations
-
 from typing import NotRequired, TypedDict
 
 

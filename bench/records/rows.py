@@ -4,8 +4,6 @@ bench.records.store says which file holds them. Times carry their unit in their 
 integers (means of them floats), `_s` floats, `_bytes` integers.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.records.cells import Block

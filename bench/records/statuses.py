@@ -1,7 +1,5 @@
 """How a cell can end and what a verdict can say: each word with its label, colour and order."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

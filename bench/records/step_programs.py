@@ -1,7 +1,5 @@
 """The compiled programs of a step, as a cell's row stores them: what tells them apart."""
 
-from __future__ import annotations
-
 import base64
 import json
 import zlib

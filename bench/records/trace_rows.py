@@ -1,7 +1,5 @@
 """The rows that a traced run stores: the parts of its steps and its operations."""
 
-from __future__ import annotations
-
 from typing import Literal, TypedDict
 
 from bench.records.rows import BlockFields

@@ -1,7 +1,5 @@
 """The files of a stored self-test, and the stored results of injected faults."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, TypedDict, cast

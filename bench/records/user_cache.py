@@ -4,8 +4,6 @@ An entry that is missing, damaged or cannot be read is a miss, and an entry that
 is not kept; neither is an error. Whoever reads an entry counts as its use.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

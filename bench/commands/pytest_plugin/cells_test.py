@@ -5,8 +5,6 @@ samples of its cell to pytest-benchmark, whose timer run_plugin.py has replaced 
 the stored samples.
 """
 
-from __future__ import annotations
-
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 

@@ -1,7 +1,5 @@
 """What ends a run before or while it measures, and how that is said."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from difflib import get_close_matches
 

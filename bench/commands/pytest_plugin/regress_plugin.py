@@ -3,8 +3,6 @@
 `python -m bench regress` loads this plugin beside run_plugin.py, which does everything else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from typing import Any
 

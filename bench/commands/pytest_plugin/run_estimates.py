@@ -1,7 +1,5 @@
 """How long the selected launches will take, and what a dry run shows of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console

@@ -1,7 +1,5 @@
 """The membership of this process in a distributed run: its rank, and where rank 0 listens."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A child process that answers one question."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import time

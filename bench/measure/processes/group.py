@@ -1,7 +1,5 @@
 """The worker processes of a launch, which start and end together."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -7,8 +7,6 @@ until its stdin is closed, which happens however the parent dies. It runs this f
 which imports only the standard library, so that it starts quickly and needs little memory.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A process with pipes, which ends with everything that it started."""
 
-from __future__ import annotations
-
 import contextlib
 import queue
 import subprocess

@@ -5,8 +5,6 @@ whole system in /proc/vmstat (since 4.13), and for a control group in memory.eve
 memory.oom_control (version 1). The counters rise before the signal is sent.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -6,8 +6,6 @@ guesses come from one side only, or exceed a batch that is known to be too large
 former, or at once for the latter, the search bisects.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Results of earlier calls that are still valid, so they need not be searched again."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """The proof that a cell fits: a process of its own runs some steps of it."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import cast

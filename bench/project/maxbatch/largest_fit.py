@@ -1,7 +1,5 @@
 """The largest batch of each of a run's cells: found by compiling, proven by running."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The outcome of a fault, compared with what it must be."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The outcomes of injected faults as a table on the terminal, in Markdown and on a page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten

@@ -1,7 +1,5 @@
 """Injects faults into runs, several at once, and stores the outcomes."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal

@@ -5,8 +5,6 @@ good ones, as bench.trials.faults.planted says, or with a function of its own in
 bench.trials.faults.run_scenarios.
 """
 
-from __future__ import annotations
-
 import signal
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """File systems that can be filled without harming the machine's own."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ A run is given a small file that calls `plant`, which `observed_run` writes. No 
 found by name, because none belongs to the suite's own implementations.
 """
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import json

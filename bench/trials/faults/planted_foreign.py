@@ -4,8 +4,6 @@ A run is given a small file that calls `plant`, as with bench.trials.faults.plan
 in a process that has no jax.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import threading

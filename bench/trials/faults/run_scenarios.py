@@ -1,7 +1,5 @@
 """Trials of faults: planted files, and runs that are killed, out of space or damaged on disk."""
 
-from __future__ import annotations
-
 import os
 import re
 import resource

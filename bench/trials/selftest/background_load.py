@@ -5,8 +5,6 @@ the processes of another user. A burner ends when its standard input does, so th
 process that started it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import select

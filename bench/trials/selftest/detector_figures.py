@@ -1,7 +1,5 @@
 """From the stored rows and samples of a self-test to its figures, each with an interval."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median

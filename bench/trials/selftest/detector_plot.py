@@ -1,7 +1,5 @@
 """The plot of a self-test: how often each tool is right about programs that differ, or do not."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ known truth from one measurement. They overlap, so intervals of shares that take
 independent are too narrow.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

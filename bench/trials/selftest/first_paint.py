@@ -1,7 +1,5 @@
 """Time until a page shows anything: first contentful paint in headless Chromium."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

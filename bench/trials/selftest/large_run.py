@@ -1,7 +1,5 @@
 """A large run with synthetic times, to measure the cost of its report."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@
 one row a line: trials with their samples, and the cost of the clock.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """The question that other tools are asked, which is whether two programs are equally fast."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

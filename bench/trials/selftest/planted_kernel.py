@@ -3,8 +3,6 @@
 A slowdown is planted by a larger n and nothing else: both programs run the same machine code.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

@@ -5,8 +5,6 @@ matrix products, which the next step has to wait for. The loop's length is an op
 equal arms, and a slowdown is planted by a larger number and nothing else.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median

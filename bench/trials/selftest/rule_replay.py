@@ -1,7 +1,5 @@
 """Lockstep's own rule on the samples of one block: what it would have said, and when."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace

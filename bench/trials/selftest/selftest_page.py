@@ -1,7 +1,5 @@
 """The figures of a self-test as a page, as Markdown and as one JSON file."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from datetime import datetime

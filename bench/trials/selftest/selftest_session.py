@@ -4,8 +4,6 @@ Rows are appended to `reports/<run>/trials.jsonl`, and `selftest_page` evaluates
 Lockstep itself run in worker processes.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

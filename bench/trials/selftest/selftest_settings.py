@@ -1,7 +1,5 @@
 """The settings of a self-test."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from bench.records.arms import TWIN

@@ -1,7 +1,5 @@
 """The rows and the manifest that a self-test stores."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from pathlib import Path

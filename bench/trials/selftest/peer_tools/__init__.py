@@ -1,7 +1,5 @@
 """Other tools that judge whether two programs are equally fast: one file a tool."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from typing import cast

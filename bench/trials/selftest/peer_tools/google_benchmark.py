@@ -4,8 +4,6 @@ It prints p values of wall time and of CPU time. The former is used, because the
 by it, and because a JAX step is not the work of one thread.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re

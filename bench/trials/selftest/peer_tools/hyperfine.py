@@ -1,7 +1,5 @@
 """hyperfine: times whole processes, and its scripts/welch_ttest.py tests the means, at 5 %."""
 
-from __future__ import annotations
-
 import json
 import math
 import shlex

@@ -4,8 +4,6 @@ Three processes are started for each program. The number and duration of values 
 defaults as far as the measuring time allows.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

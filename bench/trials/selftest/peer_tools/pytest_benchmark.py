@@ -4,8 +4,6 @@ This is a threshold and not a test, and it works in one direction: without a reg
 programs count as the same.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import subprocess

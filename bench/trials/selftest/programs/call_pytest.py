@@ -1,7 +1,5 @@
 """A program as a test for pytest-benchmark, configured by an environment variable."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any
