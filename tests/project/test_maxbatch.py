@@ -490,7 +490,7 @@ def test_what_is_found_is_stored_at_once_and_a_second_call_goes_on(stored):
     assert [a, loop] == kept
     assert (b["implementation"], b["batch"]) == ("b", 400)
     shown = ended.stdout.splitlines()
-    assert [text.split()[0] for text in shown if "data=2  " in text] == ["a", "b", "loop"]
+    assert [text.split()[0] for text in shown if " data=2 " in text] == ["a", "b", "loop"]
 
 
 def test_what_has_changed_is_searched_again(stored, monkeypatch):
