@@ -1,12 +1,10 @@
 """A block's arms compared with one another: claims, disturbances, and what they rest on."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -113,7 +111,7 @@ class TimedSamples:
     """Indices of each block's samples, by its name."""
 
     @classmethod
-    def of(cls, frame: pd.DataFrame) -> TimedSamples:
+    def of(cls, frame: pd.DataFrame) -> Self:
         """Convert the columns of a frame of samples."""
         host = {name: frame[name].to_numpy(float) for name in HOST}
         return cls(frame, Turns.of(frame), host, frame.groupby("block").indices)

@@ -3,12 +3,10 @@
 Arms take turns within a round, so whatever slows the host slows all of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -49,7 +47,7 @@ class Turns:
     """Seconds of the step before the spans; NaN unless each of them has one step as well."""
 
     @classmethod
-    def of(cls, samples: pd.DataFrame) -> Turns:
+    def of(cls, samples: pd.DataFrame) -> Self:
         """Convert a frame with the columns of bench.records.rows.SampleRow."""
         arm, names = pd.factorize(samples["arm"])
 
@@ -72,10 +70,10 @@ class Turns:
             wash_out=np.where((steps == 1) & (waited_steps <= 1), wash_out, np.nan),
         )
 
-    def at(self, places: NDArray[np.intp]) -> Turns:
+    def at(self, places: NDArray[np.intp]) -> Self:
         """Select the samples at these indices."""
         columns = (getattr(self, own.name)[places] for own in fields(self) if own.name != "names")
-        return Turns(self.names, *columns)
+        return type(self)(self.names, *columns)
 
 
 @dataclass(frozen=True)
@@ -99,12 +97,12 @@ class Rounds:
     round, which follows the harness's own work."""
 
     @classmethod
-    def of(cls, samples: pd.DataFrame) -> Rounds:
+    def of(cls, samples: pd.DataFrame) -> Self:
         """Arrange one block's samples: a frame with the columns of bench.records.rows.SampleRow."""
         return cls.arranged(Turns.of(samples))
 
     @classmethod
-    def arranged(cls, turns: Turns) -> Rounds:
+    def arranged(cls, turns: Turns) -> Self:
         """Arrange the turns of one block."""
         codes, first, column = np.unique(turns.arm, return_index=True, return_inverse=True)
         order = np.argsort(first)  # of appearance

@@ -4,12 +4,10 @@ Values stay as the text that was typed, which a resumed run reads again. bench.p
 them, so that all faults of a command line are reported in one message.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, Self
 
 from bench.plan.option_values import choice, positive, share, whole
 from bench.plan.presets import PRESETS
@@ -256,7 +254,7 @@ class Options:
         }
 
     @classmethod
-    def from_json(cls, stored: dict[str, Any]) -> Options:
+    def from_json(cls, stored: dict[str, Any]) -> Self:
         """Read what `to_json` wrote."""
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value

@@ -203,14 +203,14 @@ def _of_cells(cells: pd.DataFrame) -> dict[str, str]:
         )
     if len(setting := cells[cells["settings"] != ""]):
         said["Settings of the process"] = (
-            f"The files of {listing(list(setting['cell']))} set "
+            f"The files of {listing(setting['cell'])} set "
             f"{listing(sorted(set(setting['settings'])))} for the whole process. This was put back "
             "before anything else was proved or timed."
         )
     said["Fused attention"] = _fused_attention(cells)
     if len(rounded := cells[cells["replica_drift"] > 0]):
         said["Replicas differ by rounding"] = (
-            f"The replicas of {listing(list(rounded['cell']))} differ by rounding, by at most "
+            f"The replicas of {listing(rounded['cell'])} differ by rounding, by at most "
             f"{rounded['replica_drift'].max():.0e} of a step's loss or update: no more than right "
             "steps differ from one another."
         )

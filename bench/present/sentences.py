@@ -1,13 +1,12 @@
 """The answer in words: what leads, within which bound, and how far the others are surely behind."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Self
 
 import pandas as pd
 
@@ -55,7 +54,7 @@ class Summary:
         """The mesh and the batch."""
         return self.comparison.place
 
-    def among(self, own: Sequence[Summary]) -> str:
+    def among(self, own: Sequence[Self]) -> str:
         """The mesh, without axes of length 1 beside others; with the batch, where it differs."""
         block = self.comparison.block
         differ = len({each.comparison.block.batch for each in own}) > 1
@@ -303,7 +302,7 @@ def tally(cells: pd.DataFrame) -> str:
     return f"{numbers.count(len(cells), 'cell')}: {', '.join(parts)}."
 
 
-def listing(words: Sequence[str] | pd.Series[str]) -> str:
+def listing(words: Iterable[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     *head, last = list(words)
     return f"{', '.join(head)} and {last}" if head else last

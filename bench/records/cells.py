@@ -4,12 +4,10 @@ A *cell* is one implementation in one *block*; a block is one workload at one si
 one global batch and one set of options. Implementations are compared within a block only.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, Self, TypedDict
 
 from bench.records.mesh import MeshShape
 
@@ -38,7 +36,7 @@ class StepOptions:
     """Number of processes that share the mesh, each with the same number of devices."""
 
     @classmethod
-    def parse(cls, text: str) -> StepOptions:
+    def parse(cls, text: str) -> Self:
         """Parse the output of `str`: `bf16,microbatches=4,remat,clip=1,variant=NAME,processes=2`.
 
         Raises:
@@ -102,7 +100,7 @@ class Block:
     options: StepOptions
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Block:
+    def of(cls, row: Mapping[str, Any]) -> Self:
         """Read the block of a row, job or request; other fields are ignored."""
         return cls(
             row["workload"],
@@ -147,7 +145,7 @@ class Cell:
     implementation: str
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Cell:
+    def of(cls, row: Mapping[str, Any]) -> Self:
         """Read the cell of a row or request."""
         return cls(Block.of(row), row["implementation"])
 

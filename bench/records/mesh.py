@@ -1,9 +1,8 @@
 """The written form of a device mesh, `data=4,model=2`."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
+from typing import Self
 
 from bench.records.spelling import closest
 
@@ -21,7 +20,7 @@ class MeshShape:
     axes: tuple[tuple[str, int], ...]
 
     @classmethod
-    def parse(cls, text: str) -> MeshShape:
+    def parse(cls, text: str) -> Self:
         """Read `data=4,model=2`.
 
         Raises:

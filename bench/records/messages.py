@@ -7,8 +7,6 @@ list of the arms that need more rounds. Output of implementations goes to stderr
 before it imports it, and ends with one Catalogue.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.records.cells import BlockText, Cell
@@ -178,16 +176,6 @@ class CompileRequest(CellRequest):
     """Whether the results stand for other devices than those it is compiled for."""
 
 
-def cell_request(cell: Cell, catalogue: Catalogue) -> CellRequest:
-    """Make the request for a cell of a catalogue."""
-    return CellRequest(
-        **cell.block.fields,
-        implementation=cell.implementation,
-        implementation_paths=catalogue.get("implementation_paths", []),
-        workload_paths=catalogue.get("workload_paths", []),
-    )
-
-
 class ArrayPart(TypedDict):
     """One shard of an array and the devices that hold it."""
 
@@ -342,3 +330,13 @@ class Catalogue(TypedDict):
     """Absolute paths of implementation files outside implementations/; none if absent."""
     workload_paths: NotRequired[list[str]]
     """Absolute paths of workload files outside bench/contract/workloads/; none if absent."""
+
+
+def cell_request(cell: Cell, catalogue: Catalogue) -> CellRequest:
+    """Make the request for a cell of a catalogue."""
+    return CellRequest(
+        **cell.block.fields,
+        implementation=cell.implementation,
+        implementation_paths=catalogue.get("implementation_paths", []),
+        workload_paths=catalogue.get("workload_paths", []),
+    )

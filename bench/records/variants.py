@@ -4,11 +4,10 @@ XLA, NCCL and libtpu read the environment once per process, so a variant's cells
 worker with others.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 ADDED_TO = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 """Variables that list flags: a variant's are appended to those already set, and the last wins."""
@@ -28,7 +27,7 @@ class Variant:
     variables: Mapping[str, str]
 
     @classmethod
-    def parse(cls, text: str) -> Variant:
+    def parse(cls, text: str) -> Self:
         """Read `NAME=VARIABLE=VALUE [VARIABLE=VALUE ...]`.
 
         A value may hold several flags: it ends before the next word that has the form `VARIABLE=`.

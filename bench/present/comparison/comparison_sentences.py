@@ -108,7 +108,7 @@ def _of_code(compared: Compared) -> dict[str, str]:
         alike = sorted(names - compared.contents.keys())
         rest = f" Those of {listing(alike)} are the same." if alike else ""
         said["Other contents"] = (
-            f"The files of {listing(list(compared.contents))} are not the same in A and B.{rest}"
+            f"The files of {listing(compared.contents)} are not the same in A and B.{rest}"
         )
     kinds = {difference.kind for difference in compared.differences}
     named = {"machine": "machine", "versions": "versions", "environment": "environment variables"}
