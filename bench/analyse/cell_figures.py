@@ -56,8 +56,7 @@ def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dic
     first = rows[decisive([row["status"] for row in rows])]
     failed = sum(row["status"] != "ok" for row in rows) if first["status"] == "ok" else 0
     water_marks = [_number(row["high_water_bytes"]) for row in rows]
-    communication = first["communication"] if isinstance(first["communication"], list) else None
-    proof = first["proof"] if isinstance(first["proof"], list) else []
+    communication, proof = _of(list, first["communication"]), _of(list, first["proof"]) or []
     cores = manifest["host"].get("usable_cores") or 0
     return {
         **{name: first[name] for name in _IDENTITY},
@@ -87,24 +86,20 @@ def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dic
         "settings": _listed(first.get("jax_config")),
         "kernels": _listed(first.get("kernels")),
         "replica_drift": max((check.get("replica_drift") or 0.0 for check in proof), default=0.0),
-        **{
-            name: first[name] if isinstance(first[name], dict) else None
-            for name in ("inputs", "foreign")
-        },
-        **{
-            name: first[name] if isinstance(first[name], str) else None
-            for name in ("profile", "proved_in", "compiled_in")
-        },
-        **{
-            name: text if isinstance(text := first[f"program_{name}"], str) else None
-            for name in ("fingerprint", "dispatch")
-        },
+        **{name: _of(dict, first[name]) for name in ("inputs", "foreign")},
+        **{name: _of(str, first[name]) for name in ("profile", "proved_in", "compiled_in")},
+        **{name: _of(str, first[f"program_{name}"]) for name in ("fingerprint", "dispatch")},
         "rounds": 0,
         "baseline": "",
         "paired": True,
         "verdict": None,
         **dict.fromkeys(_FIGURES, math.nan),
     }
+
+
+def _of(kind: type, value: Any) -> Any:
+    """A value of this type; None for what a frame has where there is none."""
+    return value if isinstance(value, kind) else None
 
 
 def _number(value: float | None) -> float:

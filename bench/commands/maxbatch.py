@@ -11,6 +11,7 @@ import typer
 from bench.commands.exits import refuse, refusing
 from bench.commands.shared_options import (
     ImplementationFiles,
+    Keyword,
     RunName,
     WorkloadFiles,
     warn_of_damage,
@@ -35,10 +36,7 @@ _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
 
 def maxbatch(
     run: RunName,
-    expression: Annotated[
-        str,
-        typer.Option("-k", metavar="EXPRESSION", help="Search only these cells; see `run --help`."),
-    ] = "",
+    expression: Keyword = "",
     memory: Annotated[
         str | None,
         typer.Option(

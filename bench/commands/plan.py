@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bench.commands.project import COMPILING, precision_faults, predicting
-from bench.commands.shared_options import ImplementationFiles, WorkloadFiles
+from bench.commands.shared_options import ImplementationFiles, Keyword, WorkloadFiles
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.plan.option_values import BadInput, collected
 from bench.plan.presets import default_batch
@@ -40,12 +40,7 @@ def plan(
     remat: Annotated[
         bool, typer.Option("--remat", help="Recompute activations in the backward pass.")
     ] = False,
-    keyword: Annotated[
-        str,
-        typer.Option(
-            "-k", metavar="EXPRESSION", help="Rank only these implementations; see `run --help`."
-        ),
-    ] = "",
+    keyword: Keyword = "",
     implementation_path: ImplementationFiles = None,
     workload_path: WorkloadFiles = None,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from bench.commands.exits import refuse, refusing
-from bench.commands.shared_options import ImplementationFiles, WorkloadFiles, load_run
+from bench.commands.shared_options import ImplementationFiles, Keyword, WorkloadFiles, load_run
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.measure.run_folder import find_run
 from bench.plan.option_values import BadInput, collected
@@ -42,12 +42,7 @@ def project(
     precision: Annotated[
         str | None, typer.Option(help="Precision of the steps (default: that of the run).")
     ] = None,
-    keyword: Annotated[
-        str,
-        typer.Option(
-            "-k", metavar="EXPRESSION", help="Predict only these cells; see `run --help`."
-        ),
-    ] = "",
+    keyword: Keyword = "",
     check_published: Annotated[
         bool,
         typer.Option("--check-published", help="Only compare predictions with published results."),

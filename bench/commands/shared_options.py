@@ -21,6 +21,9 @@ RunName = Annotated[
         show_default=False,
     ),
 ]
+Keyword = Annotated[
+    str, typer.Option("-k", metavar="EXPRESSION", help="Only what this selects; see `run --help`.")
+]
 ImplementationFiles = Annotated[
     list[str] | None,
     typer.Option(

@@ -6,7 +6,7 @@ from pathlib import Path
 from bench.analyse.attempt_outcomes import Fared, record
 from bench.present import program_sentences, sentences
 from bench.present.columns import Column, Table
-from bench.present.plots.plot_output import Plot
+from bench.present.plots.vega_plot import WIDTH, Plot, draw
 from bench.present.rendering import write_pages
 from bench.records import numbers
 from bench.records.attempts import Attempt, Ledger
@@ -99,8 +99,6 @@ _COLUMNS = (
 
 def _plot(ledger: Ledger, curve: Sequence[float]) -> Plot:
     """Draw the record as a line, and what was kept as points."""
-    from bench.present.plots.vega_plot import WIDTH, draw  # noqa: PLC0415 (takes long to load)
-
     rows = [{"number": 0, "record": 1.0, "kept": False}]
     rows += [
         {"number": one["number"], "record": best, "kept": one.get("decision") == "keep"}

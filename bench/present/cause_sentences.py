@@ -81,14 +81,20 @@ def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
         item for item in themes if share and _sum(item[1]) / found.whole <= -2 * _WORTH_NAMING
     ][:1]
     if not along:
-        untraced, traced = signed_percent(found.untraced - 1), signed_percent(found.gap)
+        untraced, traced = (
+            numbers.signed_percent(found.untraced - 1),
+            numbers.signed_percent(found.gap),
+        )
         text = f"({untraced} just before tracing, {traced} in the trace)"
         return Reason(f"{start}, but the traces do not show why {text}.")
     text = f"{start}. The main causes: {'; '.join(_phrase(a, b, *item) for item in along)}."
     if against:
         text += f" This is partly offset by {_phrase(a, b, *against[0])}."
     explained = numbers.percent(round(share, 3))
-    untraced, named = signed_percent(found.untraced - 1), signed_percent(found.named)
+    untraced, named = (
+        numbers.signed_percent(found.untraced - 1),
+        numbers.signed_percent(found.named),
+    )
     text += (
         f" Together with all smaller causes, this explains {explained} of the difference "
         f"({untraced} just before tracing, {named} in named causes)."
@@ -108,11 +114,6 @@ def called(key: Key) -> str:
 def signed(seconds: float) -> str:
     """Write a difference of times with its sign."""
     return numbers.signed(seconds, numbers.si(seconds, "s"))
-
-
-def signed_percent(share: float) -> str:
-    """Write a relative difference with its sign."""
-    return numbers.signed(share, numbers.percent(share))
 
 
 def _themes(causes: Iterable[Cause]) -> dict[Theme, list[Cause]]:

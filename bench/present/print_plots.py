@@ -15,8 +15,8 @@ from bench.analyse.scaling_curves import Scaling
 from bench.present import sentences
 from bench.present.charts import CHARTS
 from bench.present.columns import Table
-from bench.present.plots.plot_output import Plot
 from bench.present.plots.plot_plan import Plan, Subject
+from bench.present.plots.vega_plot import Plot
 
 PANELS = 36
 """Most panels of all plots of a report: one takes about 80 ms to draw as SVG and PNG."""

@@ -5,8 +5,7 @@ from typing import Any
 
 from bench.analyse.cell_table import Tables
 from bench.present import placing_table, sentences
-from bench.present.plots.plot_output import Plot
-from bench.present.plots.vega_plot import blend, colours, compose, spec_of
+from bench.present.plots.vega_plot import Plot, blend, colours, compose, spec_of
 
 SLUG = "share"
 

@@ -7,7 +7,7 @@ from urllib.parse import quote
 from bench.analyse.causes.attribution import means, oversubscription, stragglers
 from bench.analyse.causes.traced_differences import Difference, pair_of, parts
 from bench.analyse.comparisons import Comparison
-from bench.present.cause_sentences import Reason, reason, signed_percent
+from bench.present.cause_sentences import Reason, reason
 from bench.present.charts import PARTS
 from bench.present.columns import Column, Table, missing
 from bench.records import numbers
@@ -112,8 +112,8 @@ def _reason(one: Difference) -> Reason:
         return reason(name, baseline, one.attribution, timed)
     return Reason(
         f"{name} is {cell['verdict']} than {baseline}, but not with a wait after every step, as in "
-        f"traces ({signed_percent(timed - 1)} there): the difference arises where steps follow "
-        "without a pause."
+        f"traces ({numbers.signed_percent(timed - 1)} there): the difference arises where steps "
+        "follow without a pause."
     )
 
 

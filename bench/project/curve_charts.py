@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bench.present import charts
-from bench.present.plots.plot_output import Plot
-from bench.present.plots.vega_plot import SECONDS, WIDTH, compose, log_ticks, spec_of
+from bench.present.plots.vega_plot import SECONDS, WIDTH, Plot, compose, log_ticks, spec_of
 from bench.project.calibration import Trial
 from bench.project.mesh_growth import Curve, step_elsewhere
 from bench.project.projection import Point, Projection

@@ -48,7 +48,7 @@ def error(calibrated: Calibrated) -> str:
     return (
         "Each mesh was left out and predicted from the others: half of these predictions are "
         f"within {half} of the measured step times, and their errors range from "
-        f"{signed(min(errors))} to {signed(max(errors))}. "
+        f"{numbers.signed_percent(min(errors))} to {numbers.signed_percent(max(errors))}. "
     ) + (
         f"The 95 % interval of a prediction is unknown: it takes three meshes, not {groups}."
         if spread is None
@@ -59,11 +59,6 @@ def error(calibrated: Calibrated) -> str:
 def factor(spread: float) -> str:
     """`a factor of 1.50 either way`, from a spread in logs."""
     return f"a factor of {math.exp(spread):.2f} either way"
-
-
-def signed(share: float) -> str:
-    """`+12.3 %`."""
-    return numbers.signed(share, numbers.percent(share))
 
 
 def hardware(sheet: Hardware) -> str:

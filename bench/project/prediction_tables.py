@@ -117,7 +117,7 @@ def remarks(points: Sequence[Point]) -> list[str]:
 
 def _error(trial: Trial, note: str = "") -> Figure | None:
     error = trial.ratio - 1
-    return None if math.isnan(error) else Figure(sentences.signed(error), note)
+    return None if math.isnan(error) else Figure(numbers.signed_percent(error), note)
 
 
 MEASURED = (

@@ -92,6 +92,11 @@ def signed(value: float, text: str) -> str:
     return f"+{text}" if value > 0 else text
 
 
+def signed_percent(share: float) -> str:
+    """Format a relative difference with its sign: `+12.3 %`."""
+    return signed(share, percent(share))
+
+
 def ratio(value: float) -> str:
     """Format a ratio to a thousandth, `1.253`, which interleaved rounds can resolve."""
     return f"{value:.3f}" if value < 10 else significant(value)  # noqa: PLR2004

@@ -26,7 +26,7 @@ from bench.present.plots import (
     scaling,
     vega_plot,
 )
-from bench.present.plots.plot_output import Plot
+from bench.present.plots.vega_plot import Plot
 from bench.records import store
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from bench.analyse.causes.traced_differences import parts
 from bench.analyse.comparisons import Comparison
 from bench.present.charts import CHARTS, PARTS
-from bench.present.plots.plot_output import Plot
 from bench.present.plots.plot_plan import Plan, Subject
-from bench.present.plots.vega_plot import draw, panel_sizes
+from bench.present.plots.vega_plot import Plot, draw, panel_sizes
 
 _CHART = CHARTS["breakdown"]
 

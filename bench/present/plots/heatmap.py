@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from bench.present.charts import CHARTS, FARTHEST_RATIO
-from bench.present.plots.plot_output import Plot
 from bench.present.plots.plot_plan import Plan, Subject, some
-from bench.present.plots.vega_plot import WIDTH, blend, draw
+from bench.present.plots.vega_plot import WIDTH, Plot, blend, draw
 from bench.records import numbers
 from bench.records.statuses import STATUSES
 

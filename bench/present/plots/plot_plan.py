@@ -11,7 +11,7 @@ import pandas as pd
 from bench.analyse.comparisons import Comparison
 from bench.analyse.scaling_curves import Scaling
 from bench.present.columns import Table
-from bench.present.plots.plot_output import Plot
+from bench.present.plots.vega_plot import Plot
 from bench.records.trace_rows import TraceRow
 
 LINES = 120

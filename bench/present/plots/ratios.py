@@ -8,9 +8,8 @@ from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import floor_width
 from bench.present import charts
 from bench.present.charts import CHARTS, FARTHEST_RATIO
-from bench.present.plots.plot_output import Plot
 from bench.present.plots.plot_plan import Plan, Subject
-from bench.present.plots.vega_plot import draw, panel_sizes
+from bench.present.plots.vega_plot import Plot, draw, panel_sizes
 from bench.records import numbers
 
 _CHART = CHARTS["ratios"]

@@ -6,9 +6,8 @@ import pandas as pd
 
 from bench.present import charts
 from bench.present.charts import CHARTS
-from bench.present.plots.plot_output import Plot
 from bench.present.plots.plot_plan import Plan, Subject
-from bench.present.plots.vega_plot import draw, panel_sizes
+from bench.present.plots.vega_plot import Plot, draw, panel_sizes
 from bench.records import numbers
 from bench.records.rows import Ceilings
 

@@ -8,9 +8,8 @@ from typing import Any
 from bench.analyse.scaling_curves import Scaling
 from bench.present import charts, run_tables
 from bench.present.charts import CHARTS
-from bench.present.plots.plot_output import Plot
 from bench.present.plots.plot_plan import Plan, Subject
-from bench.present.plots.vega_plot import SECONDS, WIDTH, compose, log_ticks, spec_of
+from bench.present.plots.vega_plot import SECONDS, WIDTH, Plot, compose, log_ticks, spec_of
 
 _CHART = CHARTS["scaling"]
 

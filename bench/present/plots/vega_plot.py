@@ -5,14 +5,15 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import vl_convert
 
 from bench.present.charts import SPECS
-from bench.present.plots.plot_output import Plot
 from bench.present.vega import VERSION
+from bench.records import files
 
 WIDTH = 700
 """Pixels that a plot has room for: about the text width of a page at 96 to the inch."""
@@ -30,6 +31,21 @@ _STYLE = Path(__file__).parents[1] / "templates" / "style.css"
 
 
 _CLIP = re.compile(r"\bclip\d+\b")
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One figure, drawn."""
+
+    slug: str
+    """File name under plots/ without its suffix; unique in the report."""
+    svg: str
+    png: bytes
+
+    def write(self, folder: Path) -> None:
+        """Write `<slug>.svg` and `<slug>.png`."""
+        files.write(folder / f"{self.slug}.svg", self.svg)
+        files.write(folder / f"{self.slug}.png", self.png)
 
 
 @functools.cache

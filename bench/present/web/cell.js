@@ -38,29 +38,19 @@ function drawCell() {
   const cell = currentCell();
   if (!cell) return;
   const { facts, place } = cell.of;
+  const status = element("b", {}, `${formatted(cell.status, "status")}: `);
+  const again = element("code", {}, cell.again);
+  const trace = cell.traced
+    ? [traceLink(cell), " in TensorBoard (nox -s tensorboard) \u00b7 "]
+    : [];
   const parts = [
     element("h3", { tabindex: "-1" }, cell.full),
-    cell.status === "ok"
-      ? ""
-      : element(
-          "p",
-          { class: "reason" },
-          element("b", {}, `${formatted(cell.status, "status")}: `),
-          cell.reason,
-        ),
+    cell.status === "ok" ? "" : element("p", { class: "reason" }, status, cell.reason),
     ...[cell.traced?.why, cell.traced?.why_fastest]
       .filter(Boolean)
       .map((text) => element("p", {}, text)),
     element("dl", { class: "facts" }, ...factsOf(cell)),
-    element(
-      "p",
-      {},
-      ...(cell.traced ? [traceLink(cell), " in TensorBoard (nox -s tensorboard) \u00b7 "] : []),
-      "measure again: ",
-      element("code", {}, cell.again),
-      " ",
-      copyButton(cell.again),
-    ),
+    element("p", {}, ...trace, "measure again: ", again, " ", copyButton(cell.again)),
     distribution(cell, Math.min(420, widthOf(target) - 80)),
     ...TABLES.filter(({ name }) => name !== "energy").flatMap((table) => tableOf(cell, table)),
   ];
@@ -81,12 +71,8 @@ function factsOf(cell) {
     .map(({ key, title, note, format }) => {
       const detail = cell.detail[key];
       const text = formatted(cell[key], format);
-      return element(
-        "div",
-        {},
-        element("dt", {}, note ? `${title}, ${note}` : title),
-        element("dd", {}, detail ? `${text} (${detail})` : text),
-      );
+      const name = element("dt", {}, note ? `${title}, ${note}` : title);
+      return element("div", {}, name, element("dd", {}, detail ? `${text} (${detail})` : text));
     });
 }
 

@@ -3,19 +3,13 @@
 const drawn = new Map(); // Views of charts, by the element they are in.
 const embedding = new Set(); // Promises of charts that are being drawn.
 
+const EMBEDDED = {
+  ...{ mode: "vega-lite", renderer: "svg", ast: true }, // The page's policy forbids `eval`.
+  ...{ actions: false, defaultStyle: false, tooltip: false },
+};
+
 async function embed(target, spec) {
-  const { view } = await vegaEmbed(
-    target,
-    { ...spec, config: config() },
-    {
-      mode: "vega-lite",
-      renderer: "svg",
-      actions: false,
-      ast: true,
-      defaultStyle: false,
-      tooltip: false,
-    },
-  );
+  const { view } = await vegaEmbed(target, { ...spec, config: config() }, EMBEDDED);
   drawn.set(target, view);
   view.addEventListener("pointermove", (event, item) => peek(event, item));
   view.addEventListener("pointerout", (event) => peek(event, null));
@@ -25,27 +19,15 @@ async function embed(target, spec) {
 /* A chart and its caption, with the table behind it: `name`, `rows` and `columns`. */
 function figure({ title, caption, spec, ...table }) {
   const target = element("div", { class: "chart", "aria-hidden": "true" });
-  const made = element(
-    "figure",
-    {},
-    element(
-      "div",
-      {
-        class: "wide",
-        tabindex: "0",
-        role: "img",
-        "aria-label": `${title}. The table below has its numbers.`,
-      },
-      target,
-    ),
-    caption ? element("figcaption", {}, caption) : "",
-  );
+  const label = `${title}. The table below has its numbers.`;
+  const wide = { class: "wide", tabindex: "0", role: "img", "aria-label": label };
   const details = element("details", {}, element("summary", {}, "The numbers behind this chart"));
   details.addEventListener("toggle", () => {
     if (details.open && details.children.length === 1)
       details.append(makeTable({ title, ...table }));
   });
-  made.append(details);
+  const below = caption ? element("figcaption", {}, caption) : "";
+  const made = element("figure", {}, element("div", wide, target), below, details);
   const drawing = embed(target, spec)
     .catch((error) => target.append(`This chart could not be drawn: ${error.message}`))
     .finally(() => embedding.delete(drawing));

@@ -51,6 +51,7 @@ function focusOn(cell) {
     if (Object.hasOwn(signals, "lead")) view.signal("lead", cell.name);
     if (Object.hasOwn(signals, "focus")) view.signal("focus", cell.number).runAsync();
   }
+  const trace = cell.traced ? [" \u00b7 ", traceLink(cell)] : [];
   const panel = byId("peek");
   panel.classList.add("filled");
   panel.replaceChildren(
@@ -58,12 +59,7 @@ function focusOn(cell) {
     element("p", {}, cell.of.place),
     ...summaryOf(cell).map((line) => element("p", {}, line)),
     cell.traced?.why ? element("p", {}, cell.traced.why) : "",
-    element(
-      "p",
-      {},
-      cellLink(cell, "all about this cell"),
-      ...(cell.traced ? [" \u00b7 ", traceLink(cell)] : []),
-    ),
+    element("p", {}, cellLink(cell, "all about this cell"), ...trace),
   );
 }
 

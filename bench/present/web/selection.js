@@ -14,19 +14,14 @@ function selection(by = ["mesh", "batch"]) {
 
 const subjectNumber = () => Math.max(0, DATA.subjects.indexOf(chosen("subject")));
 const hidden = () => new Set(chosen("off").split("/").filter(Boolean)); // No file name has a slash.
-const byPlace = (cells) =>
-  [...cells].sort((a, b) => a.block - b.block || a.arm - b.arm);
+const byPlace = (cells) => [...cells].sort((a, b) => a.block - b.block || a.arm - b.arm);
 
-const cellLink = (cell, text) =>
-  element(
-    "a",
-    {
-      href: address("cell", { subject: cell.of.subjectName, cell: cell.full }),
-      onclick: (event) => {
-        if (event.ctrlKey || event.metaKey || event.shiftKey) return;
-        event.preventDefault();
-        open(cell);
-      },
-    },
-    ...broken(text),
-  );
+function cellLink(cell, text) {
+  const href = address("cell", { subject: cell.of.subjectName, cell: cell.full });
+  const onclick = (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    open(cell);
+  };
+  return element("a", { href, onclick }, ...broken(text));
+}

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from bench.present.plots.plot_output import Plot
+from bench.present.plots.vega_plot import Plot, panel_sizes
 from bench.present.plots.vega_plot import draw as draw_chart
-from bench.present.plots.vega_plot import panel_sizes
 from bench.trials.selftest.detector_figures import LOCKSTEP
 from bench.trials.selftest.equal_arms import WORKING
 from bench.trials.selftest.shares import Rate, Shares

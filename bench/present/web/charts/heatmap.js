@@ -34,12 +34,10 @@ function shading(values, better) {
 
 GROUPS.heatmap = (target) => {
   const all = byPlace(selection());
-  const names = typicalOrder(
-    all
-      .filter((cell) => cell.status === "ok")
-      .map((cell) => ({ name: cell.name, place: cell.block, step: cell.step_s })),
-    (row) => row.step,
-  );
+  const timed = all
+    .filter((cell) => cell.status === "ok")
+    .map((cell) => ({ name: cell.name, place: cell.block, step: cell.step_s }));
+  const names = typicalOrder(timed, (row) => row.step);
   const never = unique(all.map((cell) => cell.name)).filter((name) => !names.includes(name));
   const byName = names.flatMap((name) => all.filter((cell) => cell.name === name));
   const single = unique(all.map((cell) => cell.of.batch)).length === 1;
@@ -52,10 +50,8 @@ GROUPS.heatmap = (target) => {
   if (!metrics.length) return [nothing("No cell has a figure.")];
   const metric = metrics.find(([key]) => key === chosen("metric"))?.[0] ?? metrics[0][0];
   const [title, value, text, better] = METRICS[metric];
-  const shade = shading(
-    cells.map(value).filter((found) => found > 0),
-    better,
-  );
+  const figures = cells.map(value).filter((found) => found > 0);
+  const shade = shading(figures, better);
   const rows = cells.map((cell) => ({
     cell: cell.number,
     name: cell.name,
@@ -69,10 +65,8 @@ GROUPS.heatmap = (target) => {
     label: known(value(cell)) ? formatted(value(cell), text) : DATA.statuses[cell.status].short,
   }));
   const meshes = unique(byPlace(cells).map((cell) => cell.of.mesh));
-  const columns = Math.max(
-    1,
-    Math.min(4, Math.floor(widthOf(target) / (Math.max(meshes.length * FIELD, 80) + 70))),
-  );
+  const fitting = Math.floor(widthOf(target) / (Math.max(meshes.length * FIELD, 80) + 70));
+  const columns = Math.max(1, Math.min(4, fitting));
   const spec = specOf("heatmap", {
     ...{ rows, meshes, columns, panels: single ? [""] : unique(cells.map((cell) => cell.name)) },
     lines: single ? names : ascending(rows.map((row) => row.batch)),

@@ -1,18 +1,12 @@
 // The host over the run.
 
+const AGAINST_MEDIAN = "Step time of the baselines, each against its block's median";
+const OF_OTHERS = "Share of the cores' time that others had";
+
 /* Title of each panel, its series, its vertical axis, and whether that is logarithmic. */
 const PANELS = [
-  [
-    "Step time of the baselines, each against its block's median",
-    { relative: "baseline" },
-    { format: "~r" },
-    true,
-  ],
-  [
-    "Share of the cores' time that others had",
-    { foreign: "other processes", steal: "other guests (steal)" },
-    { format: ".0%" },
-  ],
+  [AGAINST_MEDIAN, { relative: "baseline" }, { format: "~r" }, true],
+  [OF_OTHERS, { foreign: "other processes", steal: "other guests (steal)" }, { format: ".0%" }],
   ["Mean frequency of the cores, MHz", { mhz: "frequency" }, {}],
 ];
 
@@ -25,11 +19,7 @@ function drawHost() {
     const rows = Object.entries(series).flatMap(([key, what]) =>
       moments
         .filter((row) => known(row[key]))
-        .map((row) => ({
-          minutes: row.minutes,
-          what,
-          value: log ? row[key] : Math.max(row[key], 0),
-        })),
+        .map(({ minutes, [key]: value }) => ({ minutes, what, value: log ? value : Math.max(value, 0) })),
     );
     if (!rows.length) continue;
     const columns = [
@@ -37,10 +27,8 @@ function drawHost() {
       { key: "what", title: "What", filter: true },
       number("value", "Value", "significant"),
     ];
-    const domain = padded(
-      rows.map((row) => row.value),
-      0.05,
-    );
+    const values = rows.map((row) => row.value);
+    const domain = padded(values, 0.05);
     const whats = unique(rows.map((row) => row.what));
     const spec = specOf("timeline", {
       ...{ title, width, rows, whats },

@@ -12,10 +12,8 @@ const REFERENCES = new Map([
 /* The vertical axis, and where on it a difference of 0 is. A logarithmic one ends below the smallest
    positive value, where zeros are drawn. */
 function lossAxis(values, { title, format, log }) {
-  const [low, high] = padded(
-    values.filter((value) => value > 0),
-    0.05,
-  );
+  const positive = values.filter((value) => value > 0);
+  const [low, high] = padded(positive, 0.05);
   if (!log)
     return { y: numeric("y", { scale: { zero: false }, axis: { title, format, tickCount: 5 } }) };
   const floor = low / (high / low) ** 0.1;
@@ -24,13 +22,8 @@ function lossAxis(values, { title, format, log }) {
   const ticks = logTicks([low, high]);
   const labelExpr = `datum.value < ${low} ? "${EQUAL}" : format(datum.value, "${format}")`;
   const axis = equal ? { values: [floor, ...ticks], labelExpr } : { values: ticks };
-  return {
-    y: numeric("y", {
-      scale: { type: "log", domain, nice: false },
-      axis: { title, format, ...axis },
-    }),
-    floor: equal ? floor : 0,
-  };
+  const scale = { type: "log", domain, nice: false };
+  return { y: numeric("y", { scale, axis: { title, format, ...axis } }), floor: equal ? floor : 0 };
 }
 
 /* Losses, or how far they are apart. rows: {name, place, x, y, last, cell}, without `cell` for the
@@ -38,10 +31,8 @@ function lossAxis(values, { title, format, log }) {
 function lossChart(rows, { columns, width, axis, lines = [] }) {
   const others = new Set(rows.filter((row) => !known(row.cell)).map((row) => row.name));
   const guides = [...REFERENCES.keys()].filter((name) => others.has(name));
-  const { y, floor } = lossAxis(
-    [...rows, ...lines].map((row) => row.y),
-    axis,
-  );
+  const values = [...rows, ...lines].map((row) => row.y);
+  const { y, floor } = lossAxis(values, axis);
   const symbols = { symbolType: "stroke", symbolStrokeColor: "var(--muted)", labelLimit: 0 };
   const ofReference = (property) => ({
     field: "name",
@@ -73,9 +64,7 @@ GROUPS.losses = (target) => {
   const blocks = new Set(selection().map((cell) => cell.block));
   const trained = DATA.losses.filter((one) => blocks.has(one.block));
   if (!trained.length)
-    return [
-      nothing("Nothing was trained here: --train-steps compares loss curves over many steps."),
-    ];
+    return [nothing("Nothing was trained here: --train-steps compares loss curves over many steps.")];
   const early = chosen("steps") === "early";
   const every = trained.flatMap((one) =>
     one.curves
@@ -103,13 +92,11 @@ GROUPS.losses = (target) => {
   const { note: caption, panels, remarks } = CHARTS.losses;
   const draw = (key, caption, text, spec) => {
     const own = rows.filter((row) => known(row[key]));
+    const points = own.map((row) => ({ ...row, y: row[key] }));
     return figure({
       title: panels[key],
       caption: caption + thinned,
-      spec: lossChart(
-        own.map((row) => ({ ...row, y: row[key] })),
-        { columns, width: width - 50, ...spec },
-      ),
+      spec: lossChart(points, { columns, width: width - 50, ...spec }),
       name: `losses-${key}`,
       rows: own,
       columns: [
@@ -126,10 +113,7 @@ GROUPS.losses = (target) => {
   const parted = shown.filter((curve) => known(curve.cell) && curve.apart.some((apart) => apart > tolerance));
   const most = Math.max(0, ...rows.filter((row) => known(row.cell)).map((row) => row.apart ?? 0));
   const charts = [
-    choices(
-      selector("Steps", "steps", ranges, "losses"),
-      selector("Loss", "loss", AXES, "losses"),
-    ),
+    choices(selector("Steps", "steps", ranges, "losses"), selector("Loss", "loss", AXES, "losses")),
     draw("loss", caption, "significant", { axis: { title: "loss", format: "~g", log } }),
     draw("apart", remarks.apart, "scientific", {
       axis: { title: "relative difference", format: ".0e", log: true },

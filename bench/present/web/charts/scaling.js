@@ -64,12 +64,9 @@ function throughputAndMemory(draw, cells) {
   const memory = (cell) => ({ value: cell.memory_bytes, measured: cell.high_water_bytes });
   const most = Math.max(0, ...cells.map(memory).map(({ value, measured }) => Math.max(value ?? 0, measured ?? 0)));
   const { panels } = CHARTS.scaling;
+  const inPrefixes = { axis: { format: "~s" }, log: true, text: "si" };
   return [
-    draw("rate", panels.rate.replace("{unit}", cells[0].unit), rate, {
-      axis: { format: "~s" },
-      log: true,
-      text: "si",
-    }),
+    draw("rate", panels.rate.replace("{unit}", cells[0].unit), rate, inPrefixes),
     draw("memory", panels.memory, memory, { axis: bytesAxis(most), text: "bytes" }),
   ];
 }
@@ -86,16 +83,13 @@ function fastestOf(cells) {
   return new Set([...fastest, ...cells.filter((cell) => cell.isBaseline)].map((cell) => cell.name));
 }
 
+const NO_CURVE =
+  "A scaling curve needs at least two meshes of one kind, with the same global batch " +
+  "(strong scaling) or the same batch per device (weak scaling).";
+
 GROUPS.scaling = (target) => {
   const own = DATA.curves.filter((curve) => curve.subject === subjectNumber());
-  if (!own.length) {
-    return [
-      nothing(
-        "A scaling curve needs at least two meshes of one kind, with the same global batch " +
-          "(strong scaling) or the same batch per device (weak scaling).",
-      ),
-    ];
-  }
+  if (!own.length) return [nothing(NO_CURVE)];
   const curve = own.find((one) => one.slug === chosen("curve")) ?? own[0];
   const off = hidden();
   const { cell, efficiency: value, efficiency_low: low, efficiency_high: high } = curve;
@@ -121,6 +115,14 @@ GROUPS.scaling = (target) => {
       ...more,
     });
   const curves = Object.fromEntries(own.map((each) => [each.slug, each.title]));
+  const { ideal, communication } = curve;
+  const notes = [
+    note,
+    communication.length && remarks.communication,
+    known(curve.over) && remarks.oversubscribed,
+    cells.some((cell) => known(cell.high_water_bytes)) && remarks.high_water,
+    "The choices of mesh and batch above do not apply to curves.",
+  ];
   return [
     choices(
       selector("Curve", "curve", curves, "scaling", curve.slug),
@@ -130,30 +132,14 @@ GROUPS.scaling = (target) => {
     element(
       "div",
       { class: "panels" },
-      draw("step", panels.step, stepOf, {
-        axis: TIME_AXIS,
-        log: true,
-        ideal: curve.ideal,
-        communication: curve.communication,
-        text: "s",
-      }),
+      draw("step", panels.step, stepOf, { axis: TIME_AXIS, log: true, text: "s", ideal, communication }),
       draw("efficiency", panels.efficiency, (cell) => efficiency.get(cell.number), {
         axis: { format: ".0%" },
-        ideal: curve.ideal.map(([devices]) => [devices, 1]),
         text: "percent",
+        ideal: ideal.map(([devices]) => [devices, 1]),
       }),
       ...throughputAndMemory(draw, cells),
     ),
-    nothing(
-      [
-        note,
-        curve.communication.length && remarks.communication,
-        known(curve.over) && remarks.oversubscribed,
-        cells.some((cell) => known(cell.high_water_bytes)) && remarks.high_water,
-        "The choices of mesh and batch above do not apply to curves.",
-      ]
-        .filter(Boolean)
-        .join(" "),
-    ),
+    nothing(notes.filter(Boolean).join(" ")),
   ];
 };
