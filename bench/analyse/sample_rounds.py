@@ -135,16 +135,13 @@ class Rounds:
         table: NDArray[np.float64] = getattr(self, figure)
         return table[:, self.arms.index(arm)]
 
-    def log_ratios(self, arm: str, other: str) -> list[NDArray[np.float64]]:
-        """Return log(time(arm) / time(other)) of every shared round, an array a worker process."""
-        return self.paired({arm: other}).get(arm, [])
-
     def paired(self, opponents: Mapping[str, str]) -> dict[str, list[NDArray[np.float64]]]:
-        """Return `log_ratios` of each arm to its opponent, for those that shared any round.
+        """Return log(time(arm) / time(opponent)) of each arm, wherever both took turns.
 
-        Where spans have one step, the throughput span measures the same thing as the latency span,
-        if there is one, and so does the wash-out step unless the switch between arms slows one of
-        them more: a round's value is the mean over all of them.
+        By arm, an array a worker process with one value for each round that both share; without
+        arms that share none. Where spans have one step, the throughput span measures the same thing
+        as the latency span, if there is one, and so does the wash-out step unless the switch
+        between arms slows one of them more: a round's value is the mean over all of them.
         """
         known = {a: b for a, b in opponents.items() if {a, b} <= set(self.arms)}
         arms, others = (list(map(self.arms.index, names)) for names in (known, known.values()))

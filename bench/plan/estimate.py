@@ -38,8 +38,6 @@ _PER_ARM = ("gate", "compile")
 CHECKPOINT_S = 3.0
 """Saving and restoring the state of one arm repeatedly in one mode."""
 
-_NEWEST_RUNS = 5
-
 History = dict[tuple[str, bool], tuple[float, int]]
 """Seconds of launches outside of measuring, without the workers' start, and the number of arms that
 they are for, by workload-size and whether the launches were first ones."""
@@ -48,13 +46,10 @@ they are for, by workload-size and whether the launches were first ones."""
 def read_history(reports: Path, platform: str) -> History:
     """Read the overheads of blocks in the newest stored runs on the same platform."""
     history: History = {}
-    manifests = sorted(reports.glob(f"*/{store.MANIFEST}"), key=lambda path: path.stat().st_mtime)
-    for manifest in manifests[-_NEWEST_RUNS:]:
-        # A run that cannot be read only makes the estimate rougher.
-        with contextlib.suppress(store.StoreError, KeyError, OSError):
-            run = store.load(manifest.parent)
+    for run in store.newest(reports):
+        with contextlib.suppress(KeyError):  # a run without these makes the estimate rougher
             if run.manifest["platform"] == platform:
-                history |= _overheads(run)
+                history = _overheads(run) | history
     return history
 
 

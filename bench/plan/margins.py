@@ -27,8 +27,6 @@ SEVERAL = 1.5
 """Times the half-width of a verdict's interval: a margin as narrow as the interval itself would
 leave each comparison undecided whose estimate is not 1."""
 
-_NEWEST_RUNS = 5
-
 
 def resolved_margin(plan: Plan, catalogue: Catalogue, reports: Path) -> tuple[float, str]:
     """Return the margin that a plan can resolve on this machine, and why.
@@ -63,14 +61,11 @@ def _noise(plan: Plan, catalogue: Catalogue, reports: Path) -> tuple[float, str]
 
 def runs_here(catalogue: Catalogue, reports: Path) -> Iterator[store.Run]:
     """Yield which of the newest stored runs were measured on this machine; damaged ones are not."""
-    manifests = sorted(reports.glob(f"*/{store.MANIFEST}"), key=lambda path: path.stat().st_mtime)
-    for manifest in manifests[: -_NEWEST_RUNS - 1 : -1]:
-        with contextlib.suppress(store.StoreError, KeyError, OSError):
-            run = store.load(manifest.parent)
-            where = run.manifest
-            here = (where["platform"], where["device_kind"], where["host"].get("usable_cores"))
-            if here == tuple(catalogue[k] for k in ("platform", "device_kind", "usable_cores")):
-                yield run
+    for run in store.newest(reports):
+        where = run.manifest
+        here = (where["platform"], where["device_kind"], where["host"].get("usable_cores"))
+        if here == tuple(catalogue[k] for k in ("platform", "device_kind", "usable_cores")):
+            yield run
 
 
 def _of_launch(samples: bytes) -> float:

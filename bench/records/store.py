@@ -8,13 +8,14 @@ match its checksum is reported as damaged, and none of it is read.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -239,6 +240,14 @@ def load(directory: Path) -> Run:
         if number not in paths
     ]
     return Run(directory, manifest, list(launches.values()), damage)
+
+
+def newest(reports: Path, most: int = 5) -> Iterator[Run]:
+    """Yield the newest runs of a folder, the newest first; one that cannot be read is left out."""
+    manifests = sorted(reports.glob(f"*/{MANIFEST}"), key=lambda path: -path.stat().st_mtime)
+    for manifest in manifests[:most]:
+        with contextlib.suppress(StoreError, KeyError, OSError):
+            yield load(manifest.parent)
 
 
 def _make_named(reports: Path, name: str) -> Path:

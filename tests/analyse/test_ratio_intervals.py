@@ -63,9 +63,9 @@ def test_rounds_are_arranged_by_process_and_time() -> None:
     assert np.isnan(rounds.seconds("x", "throughput")).tolist() == [False] * 3 + [True] * 2
     assert np.isnan(rounds.seconds("absent", "latency")).all()
     np.testing.assert_allclose(rounds.latency[0], 1.1 * rounds.throughput[0], rtol=1e-6)
-    assert [len(series) for series in rounds.log_ratios("x", "base")] == [3]
-    assert [len(series) for series in rounds.log_ratios("base", "base")] == [3, 2]
-    assert not Rounds.of(both.iloc[:0]).log_ratios("x", "base")
+    assert [len(series) for series in rounds.paired({"x": "base"}).get("x", [])] == [3]
+    assert [len(series) for series in rounds.paired({"base": "base"}).get("base", [])] == [3, 2]
+    assert not Rounds.of(both.iloc[:0]).paired({"x": "base"}).get("x", [])
     assert [len(series) for series in rounds.log_seconds("base")] == [3, 2]
     np.testing.assert_allclose(np.exp(rounds.log_seconds("x")[0]), rounds.throughput[:3, 0])
     assert not rounds.log_seconds("absent")
@@ -179,7 +179,7 @@ def test_a_span_of_one_step_counts_as_much_as_the_step_before_it() -> None:
     )  # fmt: skip
     rounds = Rounds.of(samples)
     assert spreads(rounds, "latency") == spreads(rounds, "throughput")
-    [series] = rounds.log_ratios("x", "y")
+    [series] = rounds.paired({"x": "y"}).get("x", [])
     assert series == pytest.approx(np.log([1.1] * 4))
 
 
@@ -362,7 +362,7 @@ def test_gaps_cost_an_arm_its_own_rounds_only() -> None:
     }  # fmt: skip
     kept = [number for number in range(20) if number not in (0, 7, 19)]
     whole = Rounds.of(samples)
-    np.testing.assert_array_equal(series["x"][0], whole.log_ratios("x", "base")[0][kept])
+    np.testing.assert_array_equal(series["x"][0], whole.paired({"x": "base"}).get("x", [])[0][kept])
     found = spreads(rounds, "throughput")
     assert found["y"] == spreads(whole, "throughput")["y"]
     quartiles = np.quantile(whole.seconds("x", "throughput")[kept], [0.25, 0.5, 0.75])
