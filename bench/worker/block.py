@@ -22,6 +22,7 @@ from bench.worker import process_exchange
 from bench.worker.block_rounds import BlockRounds, warm_arm
 from bench.worker.block_session import BlockSession, ProvedArm
 from bench.worker.file_loader import load
+from bench.worker.file_threads import FileThreads
 from bench.worker.foreign.foreign_arm import ForeignArm
 from bench.worker.foreign.foreign_module import ForeignStep
 from bench.worker.held_functions import HeldFunctions
@@ -32,7 +33,6 @@ from bench.worker.process_settings import ProcessSettings
 from bench.worker.prove.failures import (
     EndedError,
     UnsupportedError,
-    WrongStepError,
     in_all_processes,
     why_unsupported,
 )
@@ -67,7 +67,7 @@ def run_job(
     session = BlockSession(job, emit, programs)
     session.announce("start")
     session.mesh = make_mesh(session.block.mesh)
-    session.functions = HeldFunctions()
+    session.functions, session.threads = HeldFunctions(), FileThreads()
     session.row["cores"] = process_exchange.gather(sorted(cores()))
     if "NPROC" in os.environ:
         session.row["nproc"] = os.environ["NPROC"]
@@ -165,16 +165,10 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> ProvedAr
     job, problem, mesh = session.job, session.problem, session.mesh
     phase: Phase = "gate"
     session.announce(phase, name, number, len(job["implementations"]))
-
-    def put_back() -> None:
-        session.put_back(name)
-        if name in session.reasons:
-            raise WrongStepError(session.reasons[name])
-
     try:
         with session.modules_of(name):
             implementation = cast("Implementation", load(session.implementation_file(name)))
-            put_back()
+            session.check_process(name)
             if reason := why_unsupported(implementation, problem, mesh):
                 raise UnsupportedError(reason)
             known = name in job["proved"]
@@ -187,16 +181,16 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> ProvedAr
             phase = "compile"
             session.announce(phase, name, number, len(job["implementations"]))
             train_step = build_step(implementation, problem, mesh)
-            put_back()
+            session.check_process(name)
             first_call = FirstCall(train_step.step)
             with remembered_programs(session.programs / name):
                 timed_check, state = gate.prove_timed(
                     replace(train_step, step=first_call),
                     lambda: build_step(implementation, problem, mesh),
                 )
-            put_back()
+            session.check_process(name)
             arm = warm_arm(name, train_step, state, problem)
-            put_back()
+            session.check_process(name)
         row = session.cell_row(name, "ok", "")
         row["proof"] = [*checks, timed_check]
         row["compile"] = first_call.compile
@@ -218,7 +212,7 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> ProvedAr
         return ProvedArm(arm, implementation, first_call.programs, row)
     finally:
         session.end_lap(phase)
-        put_back()
+        session.check_process(name)
 
 
 def add_figures(row: CellRow, programs: Sequence[Any], arm: Arm, mesh: Mesh) -> None:

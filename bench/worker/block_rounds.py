@@ -73,6 +73,8 @@ class BlockRounds:
         """Why an implementation has no input arm, by its name and the way; empty where it has."""
         self.turn = ""
         """The implementation whose arm, or twin, is being timed."""
+        self.turn_is_plain = True
+        """Whether it takes no input."""
         self.turns = TurnWriter()
         self.turns_until_asked = 0
 
@@ -96,6 +98,7 @@ class BlockRounds:
         meter = Meter(session.mesh.local_devices)
         session.row["energy"] = meter.description
         self.checks = SpotChecks(gate, job["rounds"], job["seconds"])
+        session.threads.begin()
         try:
             self.checks.begin(session.arms, self.begin_turn)
             self.turns_until_asked = job["rounds"] * len(session.arms)
@@ -106,7 +109,10 @@ class BlockRounds:
                     session.arms, steps, job["seed"], log, self.after_round,
                     self.begin_turn, meter.slot, self.checks.extra_span,
                 )  # fmt: skip
-            self.checks.finish(session.arms, self.begin_turn)
+            session.reasons |= session.threads.reasons()
+            # A thread that goes on would look like late work of every arm.
+            watched = [] if session.threads.reasons() else session.arms
+            self.checks.finish(watched, self.begin_turn)
         except BaseException as error:
             session.put_back(self.turn)
             # The rounds of the other arms lack a turn: a fresh worker takes them again.
@@ -177,6 +183,9 @@ class BlockRounds:
     def begin_turn(self, arm: str) -> None:
         """Note whose turn begins, for the supervisor, which may ask why the worker has ended."""
         self.session.put_back(self.turn, whole=not arm)
+        # A loader's threads work ahead, in an input arm's own turns and between them.
+        self.session.threads.look(self.turn if self.turn_is_plain else "")
+        self.turn_is_plain = arm == TWIN or arm == implementation_of(arm)
         self.turn = self.session.row["baseline"] if arm == TWIN else implementation_of(arm)
         self.turns.write(self.turn)
 

@@ -21,8 +21,10 @@ from bench.records.rows import BlockRow, CellRow, block_fields
 from bench.records.statuses import Status
 from bench.worker.base_modules import BaseModules
 from bench.worker.file_loader import implementation_files
+from bench.worker.file_threads import FileThreads
 from bench.worker.held_functions import HeldFunctions
 from bench.worker.process_settings import ProcessSettings
+from bench.worker.prove.failures import WrongStepError
 from bench.worker.time.clock import Arm
 
 PROGRESS_S = 1.0
@@ -55,6 +57,7 @@ class BlockSession:
     problem: Problem
     functions: HeldFunctions
     """Those before any user's file is loaded."""
+    threads: FileThreads
     settings: ProcessSettings
     """Those before any implementation is loaded."""
 
@@ -168,6 +171,17 @@ class BlockSession:
                     f"{self.implementation_file(owner).name} replaces {what} for the whole "
                     "process, with the clock and all other arms; it was put back"
                 )
+
+    def check_process(self, name: str) -> None:
+        """Do so after a file was imported, or one of its functions called.
+
+        Raises:
+          WrongStepError: it has replaced functions of the process.
+        """
+        self.put_back(name)
+        self.threads.look(name)
+        if name in self.reasons:
+            raise WrongStepError(self.reasons[name])
 
     def modules_of(self, name: str) -> AbstractContextManager[object]:
         """Let an implementation of another revision import that revision's modules in here."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -193,6 +194,49 @@ def delayed(right, copy, problem, mesh):
     return step
 
 
+def in_a_thread(right, copy, problem, mesh):
+    """Hands each step to a thread, and returns what the one before has left."""
+    pool, due = ThreadPoolExecutor(1), []
+
+    def step(call, state, batch):
+        if call < AFTER:
+            return right(state, batch)
+        due.append(pool.submit(right, copy(state), batch))
+        return (state, right(copy(state), batch)[1]) if len(due) == 1 else due.pop(0).result()
+
+    return step
+
+
+def with_a_counter(right, copy, problem, mesh):
+    """Gradients of a single program that doubles them once its own counter is high enough."""
+    loss_fn = problem.loss_function()
+
+    @partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
+    def counting(state, number, batch):
+        loss, grads = jax.value_and_grad(loss_fn)(state[0], batch)
+        updates, opt_state = problem.optimizer.update(grads, state[1], state[0])
+        updates = jax.tree.map(lambda u: jnp.where(number < AFTER, u, 2 * u), updates)
+        return (optax.apply_updates(state[0], updates), opt_state), number + 1, loss
+
+    number = [jax.device_put(jnp.int32(0), NamedSharding(mesh, P()))]
+
+    def step(call, state, batch):
+        state, number[0], loss = counting(state, number[0], batch)
+        return state, loss
+
+    return step
+
+
+def reset_moments(right, copy, problem, mesh):
+    """Moments made anew every few steps, and the counter kept."""
+    zero = jax.jit(lambda tree: jax.tree.map(lambda x: x * (x.ndim == 0), tree))
+
+    def step(call, state, batch):
+        return right((state[0], zero(copy(state[1]))) if call % 2 else state, batch)
+
+    return step
+
+
 @pytest.mark.parametrize(
     ("change", "diagnosis"),
     [
@@ -206,6 +250,9 @@ def delayed(right, copy, problem, mesh):
         (cached_loss, "it is not computed anew"),
         (longer, "the update is about 1.2 times what it should be"),
         (delayed, "the gradients are those of the step before"),
+        (in_a_thread, "the optimizer counts|the parameters do not change|left out"),
+        (with_a_counter, "the update is about 2 times what it should be"),
+        (reset_moments, "the update is"),
     ],
 )
 def test_a_step_that_goes_wrong_later_is_named(gate, mesh, problem, change, diagnosis):

@@ -17,20 +17,26 @@ from bench.worker.read.compilation import remembered_programs
 @contextmanager
 def cheap_programs(programs: Path) -> Iterator[None]:
     """Compile cheaply: nothing that runs here is ever timed."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    try:
-        with remembered_programs(programs):
-            yield
-    finally:
-        jax.config.update("jax_disable_most_optimizations", before)
+    with _everywhere("jax_disable_most_optimizations"), remembered_programs(programs):
+        yield
 
 
 @contextmanager
 def exact_arithmetic(programs: Path) -> Iterator[None]:
     """Compute in float64, and compile cheaply."""
-    with jax.enable_x64(True), cheap_programs(programs):
+    with _everywhere("jax_enable_x64"), jax.enable_x64(True), cheap_programs(programs):
         yield
+
+
+@contextmanager
+def _everywhere(option: str) -> Iterator[None]:
+    """Switch an option of jax on in all threads: a step may run in another one."""
+    before = jax.config.read(option)
+    jax.config.update(option, True)
+    try:
+        yield
+    finally:
+        jax.config.update(option, before)
 
 
 def widened(tree: Any) -> Any:

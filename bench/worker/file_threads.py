@@ -1,0 +1,78 @@
+"""Threads of Python that files have started, and the CPU time that they take from other arms.
+
+A thread belongs to the file that ran when it appeared. Threads of XLA's pools are none of Python's,
+even where they call back into it, and those of the harness and of jax belong to nobody.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+
+from bench.records import numbers
+
+SHARE = 0.25
+"""A file is refused whose threads use this share of a core while other arms have their turns."""
+LEAST_S = 0.1
+"""The same in seconds, as a busy host books other work in between."""
+_NOBODYS = {"bench", "jax", "jaxlib", "grain", "orbax"}
+
+
+class FileThreads:
+    """Watches the threads that appear from now on."""
+
+    def __init__(self) -> None:
+        self._known = set(threading.enumerate())
+        self._used_ns: dict[threading.Thread, int] = {}
+        self._owners: dict[threading.Thread, str] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what threads have used so far, as the rounds begin."""
+        self._others_s: defaultdict[str, float] = defaultdict(float)
+        self._used_s: defaultdict[str, float] = defaultdict(float)
+        self._at = time.monotonic()
+
+    def look(self, name: str) -> None:
+        """Note what the threads have used since the last call, in which `name` had its turn."""
+        began, self._at = self._at, time.monotonic()
+        for thread in set(threading.enumerate()) - self._known:
+            self._known.add(thread)
+            if name and not _is_nobodys(thread):
+                self._owners[thread], self._used_ns[thread] = name, 0
+        for thread, owner in self._owners.items():
+            before, now = self._used_ns[thread], _cpu_ns(thread)
+            self._used_ns[thread] = max(before, now)
+            if name not in {"", owner}:
+                self._used_s[owner] += max(0, now - before) / 1e9
+        for owner in set(self._owners.values()) - {name} if name else ():
+            self._others_s[owner] += self._at - began
+
+    def reasons(self) -> dict[str, str]:
+        """Say, by file, whose threads have worked in the turns of others."""
+        return {
+            owner: (
+                f"its threads used {numbers.si(used_s, 's')} of CPU time in the "
+                f"{numbers.si(self._others_s[owner], 's')} in which other arms had their turns"
+            )
+            for owner, used_s in self._used_s.items()
+            if used_s > max(LEAST_S, SHARE * self._others_s[owner])
+        }
+
+
+def _is_nobodys(thread: threading.Thread) -> bool:
+    """Whether a thread is the harness's or jax's, or of a pool that has called back into Python."""
+    target = getattr(thread, "_target", None) or type(thread).run
+    module = str(getattr(target, "__module__", ""))
+    return type(thread).__name__ == "_DummyThread" or module.partition(".")[0] in _NOBODYS
+
+
+def _cpu_ns(thread: threading.Thread) -> int:
+    """CPU time of a thread so far; 0 where the system does not show it, or once it has ended."""
+    try:
+        text = Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text("ascii")
+    except OSError:
+        return 0
+    return int(text.split()[0])

@@ -1,0 +1,88 @@
+"""Threads belong to the file that started them, and may not work in other arms' turns."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from bench.worker import file_threads
+from bench.worker.file_threads import LEAST_S, SHARE, FileThreads
+from bench.worker.polling_thread import polling
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds that have passed, and CPU seconds of each thread."""
+    told = {"now": 0.0}
+    monkeypatch.setattr(file_threads.time, "monotonic", lambda: told["now"])
+    monkeypatch.setattr(file_threads, "_cpu_ns", lambda thread: int(1e9 * told.get(thread, 0.0)))
+    return told
+
+
+@pytest.fixture
+def idle():
+    """Start threads that wait until the test ends."""
+    done = threading.Event()
+    started = []
+
+    def start(target=done.wait):
+        started.append(threading.Thread(target=target, daemon=True))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    done.set()
+    for thread in started:
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("turn", "share", "convicted"),
+    [
+        ("b", 1.2 * SHARE, True),
+        ("b", 0.8 * SHARE, False),  # as loggers do
+        ("a", 1.0, False),  # in its own turn
+        ("", 1.0, False),  # between the rounds
+    ],
+)
+def test_work_in_the_turns_of_others_convicts(clock, idle, turn, share, convicted):
+    threads = FileThreads()
+    thread = idle()
+    threads.look("a")
+    threads.begin()
+    for _ in range(10):
+        clock["now"] += 1.0
+        clock[thread] = clock.get(thread, 0.0) + share
+        threads.look(turn)
+    assert set(threads.reasons()) == ({"a"} if convicted else set())
+
+
+def test_little_time_convicts_nobody(clock, idle):
+    threads = FileThreads()
+    thread = idle()
+    threads.look("a")
+    clock["now"], clock[thread] = 0.9 * LEAST_S, 0.9 * LEAST_S
+    threads.look("b")
+    assert threads.reasons() == {}
+
+
+def test_threads_that_no_file_has_started_belong_to_nobody(clock, idle):
+    before = idle()
+    threads = FileThreads()
+    between = idle()
+    threads.look("")
+    with polling(int, 60.0), ThreadPoolExecutor(1) as pool:
+        (harness,) = set(threading.enumerate()) - {*threads._known}
+        pool.submit(int).result()
+        threads.look("a")
+        threads.begin()
+        (own,) = pool._threads
+        clock["now"] = 10.0
+        clock |= dict.fromkeys((before, between, harness), 10.0)
+        threads.look("b")
+        assert threads.reasons() == {}
+        clock[own] = 10.0
+        threads.look("b")
+        assert set(threads.reasons()) == {"a"}
