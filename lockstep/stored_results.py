@@ -15,6 +15,7 @@ from bench.records.paths import REPORTS
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
     from bench.analyse.comparisons import Comparison
 
@@ -136,6 +137,22 @@ class Results:
             store.add_launch(place, *self._rows)
             self.run, self._rows = store.load(place), None
         return build(self.run)
+
+    def plot(self, kind: str = "ratios", of: str = "", axes: Axes | None = None) -> Axes:
+        """Draw a chart on matplotlib axes, and return them.
+
+        Args:
+          kind: "ratios" are the step times of a block over its baseline's; "scaling" are step times
+            against the number of devices.
+          of: name of the block or curve, or a part of it that no other has.
+          axes: to draw on; those of a new figure by default.
+
+        Raises:
+          ValueError: there is no such chart, or more than one; the message lists what there is.
+        """
+        from lockstep.axes_plots import draw  # noqa: PLC0415 (it loads a drawing library)
+
+        return draw(self.tables, kind, of, axes)
 
     def __repr__(self) -> str:
         from rich.console import Console  # noqa: PLC0415 (see above)
