@@ -36,6 +36,7 @@ from bench.worker.answer.available import installed
 from bench.worker.block import add_figures
 from bench.worker.block_rounds import BlockRounds, warm_arm
 from bench.worker.block_session import BlockSession, ProvedArm
+from bench.worker.file_threads import FileThreads
 from bench.worker.prove.failures import failure
 from bench.worker.read.first_call import FirstCall
 from lockstep.agreement import Agreement, Step, copied, precision_of, trace
@@ -149,6 +150,10 @@ class _Session(BlockSession):
     def __init__(self, job: Job) -> None:
         self.asked: list[Event] = []
         super().__init__(job, self._keep, Path())
+        self.threads = FileThreads()
+
+    def put_back(self, name: str, *, whole: bool = True) -> None:
+        """Leave the process as it is: it belongs to whoever has given the functions."""
 
     def _keep(self, event: Event) -> None:
         if event["event"] == "look":
