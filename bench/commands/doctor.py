@@ -1,7 +1,5 @@
 """`python -m bench doctor`: what is here, what can be measured, and what to install or set."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated
 

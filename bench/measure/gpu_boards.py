@@ -1,7 +1,5 @@
 """NVIDIA's boards as NVML shows them: clocks, limits, errors, links and who else uses them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any

@@ -1,7 +1,5 @@
 """What is here, what Lockstep can therefore measure, and what to install or set."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable, Iterator

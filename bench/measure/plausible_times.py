@@ -5,8 +5,6 @@ that it did not think of: when each turn began, how long the supervisor waited f
 what the machine was measured to do before the file was loaded.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise

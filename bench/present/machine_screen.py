@@ -1,7 +1,5 @@
 """What `doctor` found, on one screen."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from rich.console import Console

@@ -1,7 +1,5 @@
 """What `doctor` finds on a machine, as its JSON has it."""
 
-from __future__ import annotations
-
 from typing import Any, TypedDict
 
 

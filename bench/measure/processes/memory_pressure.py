@@ -1,7 +1,5 @@
 """How short of memory the host is, which explains workers that only seem to hang."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -5,8 +5,6 @@ began. Whoever makes the next one removes those whose owners are gone, and so do
 workers that used it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
