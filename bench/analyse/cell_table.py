@@ -10,12 +10,7 @@ from typing import Any, cast
 import pandas as pd
 
 from bench.analyse import energy_per_step, pipeline_bubbles, process_spread, rooflines
-from bench.analyse.cell_figures import (
-    ratio_columns,
-    standing_columns,
-    stored_columns,
-    time_columns,
-)
+from bench.analyse.cell_figures import ratio_columns, standing_columns, stored_columns, time_columns
 from bench.analyse.comparisons import Comparison, TimedSamples, compare_arms
 from bench.analyse.host_timeline import timeline
 from bench.analyse.sample_rounds import Rounds, spreads

@@ -60,9 +60,7 @@ def shift(
     return location, ordered[..., depth], ordered[..., count - 1 - depth]
 
 
-def estimated(
-    differences: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def estimated(differences: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the location of each series, and its standard error by the width of its interval."""
     location, low, high = shift(differences, _ALPHA)
     return location, (high - low) / 2 / -float(special.ndtri(_ALPHA / 2))

@@ -10,8 +10,7 @@ from bench.commands.shared_options import RunName, load_run
 def report(
     run: RunName,
     all_plots: Annotated[
-        bool,
-        typer.Option("--all-plots", help="Draw every print plot, even if that takes minutes."),
+        bool, typer.Option("--all-plots", help="Draw every print plot, even if that takes minutes.")
     ] = False,
 ) -> None:
     """Build a run's report again from its stored measurements."""

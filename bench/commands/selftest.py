@@ -54,8 +54,7 @@ def selftest(
         ),
     ] = DEFAULTS.seconds,
     report_cells: Annotated[
-        int,
-        typer.Option(min=0, help="Cells of the run whose report is timed; 0 times no report."),
+        int, typer.Option(min=0, help="Cells of the run whose report is timed; 0 times no report.")
     ] = DEFAULTS.report_cells,
     load: Annotated[
         list[str] | None, typer.Option(help=f"Background load: {', '.join(PATTERNS)}; repeatable.")

@@ -59,9 +59,7 @@ class Options:
         choice(PRESETS),
     )
     workloads: tuple[str, ...] = _option(
-        "NAME[-SIZE]",
-        "workloads, at their default size unless one is named",
-        action="extend",
+        "NAME[-SIZE]", "workloads, at their default size unless one is named", action="extend"
     )
     implementations: tuple[str, ...] = _option(
         "NAME",

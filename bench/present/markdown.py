@@ -50,10 +50,7 @@ REASON = 120
 
 
 def content(
-    found: Tables,
-    manifest: Manifest,
-    drawn: Figures,
-    projected: Projected | None = None,
+    found: Tables, manifest: Manifest, drawn: Figures, projected: Projected | None = None
 ) -> dict[str, Any]:
     """Everything that the template shows, by the names it uses.
 
@@ -84,10 +81,7 @@ def render(page: Mapping[str, Any]) -> str:
 
 
 def _summary(
-    found: Tables,
-    manifest: Manifest,
-    noted: Sequence[Caveat],
-    endings: Table | None,
+    found: Tables, manifest: Manifest, noted: Sequence[Caveat], endings: Table | None
 ) -> dict[str, Any]:
     """What fits into a comment."""
     every = sentences.summaries(found)

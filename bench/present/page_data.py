@@ -15,13 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bench.analyse import (
-    checkpoint_costs,
-    input_cost,
-    loss_curves,
-    scaling_curves,
-    variant_ratios,
-)
+from bench.analyse import checkpoint_costs, input_cost, loss_curves, scaling_curves, variant_ratios
 from bench.analyse.causes import traced_differences
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison

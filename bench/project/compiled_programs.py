@@ -19,13 +19,7 @@ from bench.project.compile_cache import CompileCache
 from bench.project.compile_children import Compilers
 from bench.records.cells import Cell
 from bench.records.mesh import MeshShape
-from bench.records.messages import (
-    Catalogue,
-    CompiledAnswer,
-    CompileRequest,
-    Lack,
-    cell_request,
-)
+from bench.records.messages import Catalogue, CompiledAnswer, CompileRequest, Lack, cell_request
 from bench.records.rows import CellRow, Communication
 
 MOST_DEVICES = 1024

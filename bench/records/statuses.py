@@ -41,12 +41,7 @@ Only an `ok` cell has a time; every other one has a reason. A cell that is store
 
 FAILURES = tuple(status for status, display in STATUSES.items() if display.failure)
 
-VERDICT_STYLES = {
-    "faster": "green",
-    "same": "",
-    "slower": "",
-    "undecided": "yellow",
-}
+VERDICT_STYLES = {"faster": "green", "same": "", "slower": "", "undecided": "yellow"}
 """Colours of the verdicts on implementations of one run, in the order in which they are listed."""
 
 CHANGE_STYLES = {

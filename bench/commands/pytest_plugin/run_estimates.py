@@ -46,10 +46,7 @@ class RunEstimates:
 
 
 def print_plan(
-    console: Console,
-    plan: Plan,
-    selected: Mapping[Block, Sequence[str]],
-    estimates: RunEstimates,
+    console: Console, plan: Plan, selected: Mapping[Block, Sequence[str]], estimates: RunEstimates
 ) -> None:
     """Print what would be measured and how long it would take.
 

@@ -130,9 +130,7 @@ class Group(contextlib.ExitStack):
         return self.processes[rank].killed_by_kernel()
 
     def follow(
-        self,
-        hear: Callable[[int, dict[str, Any]], None],
-        overdue: Callable[[float], str],
+        self, hear: Callable[[int, dict[str, Any]], None], overdue: Callable[[float], str]
     ) -> End:
         """Pass on events until all processes have ended, one has failed, or a deadline has passed.
 

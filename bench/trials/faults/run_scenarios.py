@@ -24,12 +24,7 @@ ALL = (*GOOD, LATER)
 
 
 def planted(
-    file: str,
-    status: str,
-    reason: str,
-    *words: str,
-    code: int = 1,
-    beside: Sequence[str] = GOOD,
+    file: str, status: str, reason: str, *words: str, code: int = 1, beside: Sequence[str] = GOOD
 ) -> Trial:
     """Measure a planted implementation beside good ones, which must be ok.
 

@@ -37,14 +37,7 @@ from bench.trials.selftest.selftest_settings import (
     STEPS,
     Settings,
 )
-from bench.trials.selftest.trial_rows import (
-    COLUMNS,
-    SAMPLES,
-    TRIALS,
-    Manifest,
-    Row,
-    close,
-)
+from bench.trials.selftest.trial_rows import COLUMNS, SAMPLES, TRIALS, Manifest, Row, close
 
 SPIN_S = 0.001
 """Duration of the base's spin."""
