@@ -38,6 +38,7 @@ BAD = [
     ["inspect"],
     ["inspect", "no-cell"],
     ["inspect", "mlp/data=1/b8/fp32,nonsense/python_loop"],
+    ["doctor", "--nonsense"],
     ["selftest", "--trials", "0"],
     ["selftest", "--load", "nonsense"],
     ["selftest", "--again", "nowhere"],
