@@ -22,8 +22,8 @@ WORKER_START_S = 5.0
 CACHED = 0.5
 """Share of a first launch's proof and compilation that later launches need, with a cache."""
 
-ARM_S = {"linear-base": 0.5, "mlp-base": 2.0, "gpt2-nano": 5.0}
-"""Proof and compilation of one arm, by workload and size."""
+ARM_S = {"linear-base": 0.5, "mlp-base": 2.0, "gpt2-nano": 5.0, "gpt2-124m": 35.0}
+"""Proof and compilation of one arm, by workload and size; of `gpt2-124m` a guess for an H100."""
 
 OTHER_ARM_S = 5.0
 TRACE_S = 2.0

@@ -332,8 +332,7 @@ class _Planner:
         if not self.options.meshes:
             if self.virtual and not preset.past_cores and self.options.devices is None:
                 limit = min(limit, max(2, self.catalogue["usable_cores"]))
-            sizes = [*(2**power for power in range(limit.bit_length())), limit]
-            return [MeshShape((("data", size),)) for size in _unique(sizes)]
+            return [MeshShape((("data", size),)) for size in preset.default_sizes(limit)]
         meshes: list[MeshShape] = self.read("meshes")
         for mesh in meshes:
             if mesh.size > limit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-PRESETS = ("quick", "standard", "full", "strategies")
+PRESETS = ("quick", "standard", "full", "strategies", "accelerator")
 
 CPU_DEVICES = 8
 """Largest default mesh without an accelerator, where devices are virtual."""
@@ -43,9 +43,16 @@ class Preset:
     """Whether default meshes of virtual devices have more of them than there are cores."""
     meshes: tuple[str, ...] = ()
     """Those that the devices allow are measured; empty: `data` alone, by powers of two."""
+    only_ends: bool = False
+    """Whether default meshes are one device and all of them, without those between."""
     microbatches: int = 1
     parts: tuple[Preset, ...] = ()
     """Presets whose blocks make up this one's."""
+
+    def default_sizes(self, limit: int) -> list[int]:
+        """Devices of the default meshes, of which none has more than `limit`, each once."""
+        powers = [2**power for power in range(1 if self.only_ends else limit.bit_length())]
+        return list(dict.fromkeys([*powers, limit]))
 
 
 _QUICK = Preset(
@@ -76,6 +83,15 @@ PRESET_TABLE = {
                 ("moe", ("data=1,expert=2",), 1),
             )
         ),
+    ),
+    # A model that fills an accelerator, from a small batch to one that hides most waiting.
+    "accelerator": replace(
+        _QUICK,
+        workloads=("gpt2-124m",),
+        batch_factors=(1, 4, 8),
+        precisions=("bf16",),
+        seconds=20.0,
+        only_ends=True,
     ),
     # More rounds than quick: a gate that is left undecided is of no use, and looks end it early.
     REGRESS: replace(_QUICK, launches=3, rounds=64, seconds=10.0),

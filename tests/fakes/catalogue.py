@@ -41,7 +41,7 @@ def catalogue(
         "workloads": [
             workload("linear", ["tiny", "base"]),
             workload("mlp", ["tiny", "base"]),
-            workload("gpt2", ["tiny", "nano-512", "deep", "nano"]),
+            workload("gpt2", ["tiny", "nano-512", "deep", "124m", "nano"]),
             workload("moe", ["tiny", "nano"]),
             *(workload(Path(path).stem, ["tiny"], path) for path in request["workload_paths"]),
         ],

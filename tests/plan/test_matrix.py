@@ -66,6 +66,16 @@ def test_strategies_run_where_their_meshes_fit() -> None:
     assert names(asked) == [f"mlp-base/data=4/b256/fp32{part}" for part in ("", ",microbatches=8")]
 
 
+def test_an_accelerator_is_measured_alone_and_with_all_others() -> None:
+    assert names(plan("gpu", 6, preset="accelerator")) == [
+        f"gpt2-124m/data={devices}/b{batch}/bf16"
+        for batch, devices in ((12, 1), (12, 6), (36, 1), (36, 6), (66, 1), (66, 6))
+    ]
+    assert names(plan("gpu", 1, preset="accelerator")) == [
+        f"gpt2-124m/data=1/b{batch}/bf16" for batch in (8, 32, 64)
+    ]
+
+
 def test_a_gate_has_the_matrix_of_quick_and_more_samples() -> None:
     quick, gate = plan(), plan(base_revision="main")
     assert gate.preset == REGRESS

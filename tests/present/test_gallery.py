@@ -117,6 +117,23 @@ def test_a_projection_goes_with_its_run(checkout):
     assert "projection/projection.html, line 1: '/home/somebody' tells of" in done.output
 
 
+def test_a_host_s_name_within_packed_operations_is_chance(checkout, monkeypatch):
+    monkeypatch.setattr("platform.node", lambda: "vm")
+    directory = synthetic.write(checkout / "reports", PLAN, "mine")
+
+    def pack(row):
+        row["program"] = {
+            "fingerprint": "f", "dispatch": "d", "host_calls": 1, "operations": "F4%vm;pF",
+        }  # fmt: skip
+
+    synthetic.rewrite(directory, "cells", pack)
+    done = lockstep("publish", "mine")
+    assert done.exit_code == 0, done.output
+    shutil.rmtree(checkout / "reports" / NAME)
+    synthetic.rewrite(directory, "cells", lambda row: row.update(reason="on vm"))
+    assert "'vm' tells of this machine" in lockstep("publish", "mine").output
+
+
 def test_runs_of_the_same_name_are_not_overwritten(checkout, quick_report):
     synthetic.write(checkout / "reports", PLAN, "mine")
     assert lockstep("publish", "mine").exit_code == 0
