@@ -110,8 +110,8 @@ class BlockRounds:
                     self.begin_turn, meter.slot, self.checks.extra_span,
                 )  # fmt: skip
             session.reasons |= session.threads.reasons()
-            # A thread that goes on would look like late work of every arm.
-            watched = [] if session.threads.reasons() else session.arms
+            # A file's thread that goes on would look like late work of every arm.
+            watched = [] if session.threads.busy else session.arms
             self.checks.finish(watched, self.begin_turn)
         except BaseException as error:
             session.put_back(self.turn)

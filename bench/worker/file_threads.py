@@ -13,11 +13,13 @@ from pathlib import Path
 
 from bench.records import numbers
 
-SHARE = 0.25
+SHARE = 0.1
 """A file is refused whose threads use this share of a core while other arms have their turns."""
 LEAST_S = 0.1
-"""The same in seconds, as a busy host books other work in between."""
-_NOBODYS = {"bench", "jax", "jaxlib", "grain", "orbax"}
+"""The same in seconds, because a busy host books other work in between."""
+IDLE_S = 0.01
+"""What an idle thread uses at most."""
+_NOBODYS = ("bench.worker.", "jax", "grain.", "orbax.")
 
 
 class FileThreads:
@@ -50,6 +52,11 @@ class FileThreads:
         for owner in set(self._owners.values()) - {name} if name else ():
             self._others_s[owner] += self._at - began
 
+    @property
+    def busy(self) -> bool:
+        """Whether any has worked in the turns of others, however little."""
+        return any(used_s > IDLE_S for used_s in self._used_s.values())
+
     def reasons(self) -> dict[str, str]:
         """Say, by file, whose threads have worked in the turns of others."""
         return {
@@ -66,7 +73,7 @@ def _is_nobodys(thread: threading.Thread) -> bool:
     """Whether a thread is the harness's or jax's, or of a pool that has called back into Python."""
     target = getattr(thread, "_target", None) or type(thread).run
     module = str(getattr(target, "__module__", ""))
-    return type(thread).__name__ == "_DummyThread" or module.partition(".")[0] in _NOBODYS
+    return type(thread).__name__ == "_DummyThread" or module.startswith(_NOBODYS)
 
 
 def _cpu_ns(thread: threading.Thread) -> int:

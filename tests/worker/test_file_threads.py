@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -57,6 +58,15 @@ def test_work_in_the_turns_of_others_convicts(clock, idle, turn, share, convicte
         clock[thread] = clock.get(thread, 0.0) + share
         threads.look(turn)
     assert set(threads.reasons()) == ({"a"} if convicted else set())
+    assert threads.busy == (turn == "b")
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="Linux shows it")
+def test_a_threads_cpu_time_is_read():
+    before = file_threads._cpu_ns(threading.current_thread())
+    while file_threads._cpu_ns(threading.current_thread()) == before:
+        sum(range(10_000))
+    assert before > 0
 
 
 def test_little_time_convicts_nobody(clock, idle):

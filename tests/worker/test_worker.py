@@ -29,7 +29,6 @@ JOB = {
     "implementations": [
         *("jit_spmd", "noisy", "wrong", "broken", "elsewhere", "greedy", "hasty", "lavish"),
         *("restless", "leaves", "interrupts", "clockmaker", "poisoner", "latecomer"),
-        "neighbour",
     ],
     "baseline": "jit_spmd",
     "proved": [],
@@ -74,23 +73,6 @@ def build(problem, mesh):
             spot_checks.reference_steps = None
             gc.enable()
             jax.config.update("jax_debug_nans", True)
-        return right.step(state, batch)
-    return dataclasses.replace(right, step=step)
-"""
-OUTSIDE["neighbour"] = """
-import dataclasses, hashlib, threading, traceback
-from implementations import jit_spmd
-from implementations.jit_spmd import why_unsupported
-def build(problem, mesh):
-    right = jit_spmd.build(problem, mesh)
-    threads = []
-    def work():
-        while True:
-            hashlib.sha256(bytes(1 << 20))
-    def step(state, batch):
-        if not threads and any(f.name == "take_turn" for f in traceback.extract_stack()):
-            threads.append(threading.Thread(target=work, daemon=True))
-            threads[0].start()
         return right.step(state, batch)
     return dataclasses.replace(right, step=step)
 """
@@ -226,8 +208,6 @@ def test_every_cell_ends_once_with_its_reason(events):
         assert f"{name}.py replaces {what}" in ends[name][1]
     assert ends["latecomer"][0] == "wrong"
     assert "latecomer.py replaces bench.worker.prove.spot_checks" in ends["latecomer"][1]
-    assert ends["neighbour"][0] == "wrong"
-    assert "its threads used" in ends["neighbour"][1]
     assert len(ends) + len(("jit_spmd", "noisy")) == len(rows(events, "cell")), "told twice"
 
 

@@ -42,6 +42,9 @@ MEMORY, CRASH, HANG = "out of memory", "crash", "hang"
 LOSS, COMPILE, DISK = "NaN or diverging loss", "endless compilation", "full disk"
 USER, RUN, STORED = "faulty user file", "run interrupted", "stored files"
 FOREIGN = "foreign arm"
+CHEAT = "fooled or spoiled"
+LONGER = ("--rounds", "16", "--seconds", "4")
+"""Options of runs whose turns are long enough to be compared with one another."""
 
 FAULTS = (
     Fault("host-memory", MEMORY, "build asks NumPy for 64 GiB under RLIMIT_AS",
@@ -128,6 +131,20 @@ FAULTS = (
           planted("leave_child_in_build", "ok", "", code=0)),
     Fault("leftover-thread", USER, "build leaves a thread that Python waits for at exit",
           planted("leave_thread_in_build", "ok", "", code=0)),
+    Fault("patched-clock", CHEAT, "build replaces the clock of the process",
+          planted("patch_clock_in_build", "wrong", r"replaces time\.perf_counter_ns")),
+    Fault("poisoned-json", CHEAT, "the timed step replaces json's encoder, as the events need it",
+          planted("poison_json_in_rounds", "wrong", r"replaces json\.encoder\.JSONEncoder")),
+    Fault("flags-in-rounds", CHEAT, "the timed step sets a flag of jax for all arms",
+          planted("set_flags_in_rounds", "ok", "", code=0)),
+    Fault("moved-start", CHEAT, "the timed step changes the clock's variables in its frame",
+          planted("move_start_in_rounds", "implausible", "shorter than its turns", *LONGER)),
+    Fault("spinning-thread", CHEAT, "the timed step leaves a thread that works in others' turns",
+          planted("spin_in_rounds", "wrong", "its threads used", *LONGER)),
+    Fault("frozen-in-rounds", CHEAT, "no update is applied any more in the timed rounds",
+          planted("freezes", "wrong", "the parameters do not change")),
+    Fault("kept-loss", CHEAT, "nothing is computed in the timed rounds",
+          planted("keeps_the_loss", "wrong", "the parameters do not change")),
     Fault("foreign-dies", FOREIGN, "the process of a foreign arm ends in its timed step",
           planted("foreign_end", "crashed", "its process ended with exit code 7")),
     Fault("foreign-hangs", FOREIGN, "the timed step in a process of its own waits for ever",
