@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
-from importlib.util import find_spec
 from typing import Any
 
 import jax
@@ -57,12 +56,12 @@ def cudnn_is_here() -> bool:
 
 
 def tpu_kernel_applies() -> bool:
-    """Whether the step could run on a TPU where XLA need not divide the kernel, which it cannot.
+    """Whether the step is for a TPU where XLA need not divide the kernel, which it cannot.
 
     A kernel in jax.shard_map that checks which axes values vary over must declare them for its own
     results; splash attention does not. So it serves a single chip.
     """
-    if jax.device_count() > 1 or find_spec("libtpu") is None:
+    if jax.device_count() > 1 or jax.default_backend() != "tpu":
         return False
     return AxisType.Manual not in jax.sharding.get_abstract_mesh().axis_types
 

@@ -21,6 +21,8 @@ that a right step leaves out, as those above the diagonal of causal attention.""
 UNCACHED = 1 << 30
 """Bytes of optimizer state on a device that no cache holds. From there on, memory bounds a step."""
 
+LATE_S = 1.0
+"""By how much later than the worker the supervisor may notice on a busy host that rounds begin."""
 FEWEST = 8
 """Turns from which on an arm's gaps are compared with those of others."""
 GAP_SHARE = 0.25
@@ -48,7 +50,7 @@ def implausible(
       rounds_s: time that passed for the supervisor while the samples were taken.
     """
     spans_s = sum(map(_spans_s, samples))
-    if block["processes"] == 1 and spans_s > rounds_s:
+    if block["processes"] == 1 and spans_s > rounds_s + LATE_S:
         reason = (
             f"the launch's spans add up to {numbers.si(spans_s, 's')}, and only "
             f"{numbers.si(rounds_s, 's')} passed outside of its process"

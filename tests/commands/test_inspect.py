@@ -63,6 +63,7 @@ def test_a_pipelines_stages_are_told_as_they_are_held():
         assert found["device_bytes"]["state"][device] == pytest.approx(3 * size, abs=64)
 
 
+@pytest.mark.slow
 def test_it_is_drawn(found):
     text = shown(found)
     assert "Mesh data=2, model=2: device ids, model across" in text

@@ -93,6 +93,7 @@ def test_a_copy_of_the_incumbent_is_not_measured(referee: Referee) -> None:
     assert not referee.front.jobs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "behaviour", "error"),
     [
@@ -124,6 +125,7 @@ def test_another_question_or_incumbent_is_refused(referee: Referee) -> None:
     assert referee.ledger.read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_a_ledger_survives_a_kill_and_refuses_damage(referee: Referee) -> None:
     process = referee.front.told(mine="hang").start("referee", "best.py", "mine.py")

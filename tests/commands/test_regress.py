@@ -226,6 +226,7 @@ def test_bad_input_is_refused(gate: Gate, words: tuple[str, ...], message: str) 
     assert not gate.front.jobs
 
 
+@pytest.mark.slow
 def test_without_a_repository_or_anything_to_compare_it_is_refused(gate: Gate) -> None:
     outside = gate.front.folder / "outside.py"
     outside.touch()
@@ -239,6 +240,7 @@ def test_without_a_repository_or_anything_to_compare_it_is_refused(gate: Gate) -
     assert "there is nothing to compare: main has no newest" in done.err
 
 
+@pytest.mark.slow
 def test_a_failure_of_its_own_leaves_no_worktree(gate: Gate) -> None:
     gate.front.environment["FAKE_KILL"] = "no-number 0"
     process = gate.front.start("regress", "main", *gate.paths, *SMALL)

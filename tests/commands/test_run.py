@@ -257,6 +257,7 @@ def test_a_killed_run_is_continued_and_comes_to_the_same(front: Front) -> None:
 NAME = "mlp-base_data=1_b256_fp32"
 
 
+@pytest.mark.slow
 def test_what_is_damaged_is_measured_again(front: Front) -> None:
     words = ("--launches", "2", "-k", "data=1")
     front("run", *SMALL, "--run", "r", *words)
@@ -294,6 +295,7 @@ def sources(front: Front) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_a_run_of_other_sources_is_not_continued(front: Front, sources: Path) -> None:
     front("run", *SMALL, "--run", "r", "-k", "jit_spmd and data=1")
     (sources / "implementations/pmap.py").write_text("import changed\n")
@@ -335,6 +337,7 @@ def stored_pmap(front: Front, run: str) -> dict:
     return {key: value for key, value in row.items() if isinstance(value, str)}
 
 
+@pytest.mark.slow
 def test_a_later_run_proves_and_compiles_nothing_again(proving: Front) -> None:
     assert proving("run", *SMALL, "--run", "r1").code == 0
     assert proving("run", *SMALL, "--run", "r2").code == 0
@@ -354,6 +357,7 @@ def test_a_later_run_proves_and_compiles_nothing_again(proving: Front) -> None:
     assert not proving.stored("r1").cells[["proved_in", "compiled_in"]].notna().any(axis=None)
 
 
+@pytest.mark.slow
 def test_a_changed_file_is_proved_again_and_may_be_wrong(proving: Front, sources: Path) -> None:
     proving("run", *ONE, "--run", "r1")
     (sources / "implementations/pmap.py").write_text("from bench import contract\nchanged = 1\n")
@@ -414,6 +418,7 @@ def test_launches_are_passes_over_all_blocks(front: Front) -> None:
     assert all(row["stats"]["rounds"] == 32 for row in rows.values())
 
 
+@pytest.mark.slow
 def test_an_interrupted_launch_is_made_up_for(front: Front) -> None:
     front("run", *SMALL, "--run", "r", "--launches", "2", "-k", "data=1")
     before = len(front.jobs)
@@ -425,6 +430,7 @@ def test_an_interrupted_launch_is_made_up_for(front: Front) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_what_is_stored_is_not_measured_again(front: Front) -> None:
     """Not even where it is undecided; and with a budget, what was spent is spent."""
     words = ("--rounds", "16", "--margin", "0.05", "-k", "data=1")
@@ -584,6 +590,7 @@ def test_tensorboard_without_traces(front: Front) -> None:
     assert "bench run --profile" in done.err
 
 
+@pytest.mark.slow
 def test_a_run_of_other_versions_is_not_continued(front: Front) -> None:
     front("run", *SMALL, "--run", "r")
     manifest = front.stored("r").manifest

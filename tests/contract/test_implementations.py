@@ -208,8 +208,6 @@ but for FIRST."""
 FIRST = {
     ("shard_map_pmean", "mlp-data=2-fp32,microbatches=2,remat,clip=0.1"),
     ("fsdp_shard_map", "mlp-data=2,fsdp=2-fp32,microbatches=2,remat,clip=0.1"),
-    ("pipeline_gpipe", "gpt2-data=2,pipe=2-fp32,microbatches=4"),
-    ("context_ring", "gpt2-data=2,context=2-fp32"),
     ("expert_all_to_all", "moe-data=2,expert=2-fp32"),
 }
 

@@ -493,6 +493,7 @@ def test_every_table_behind_a_chart_opens(open_page) -> None:
         assert found.nth(number).get_by_role("button", name=re.compile("^Download")).count() == 1
 
 
+@pytest.mark.slow
 def test_every_table_can_be_downloaded(open_page, tmp_path: Path) -> None:
     page = open_page().page
     for number in range(page.locator("details").count()):
@@ -568,7 +569,7 @@ def test_numbers_are_written_as_elsewhere(blank: Page, name: str) -> None:
     assert shown == [ours(value) for value in values]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_accessible(open_page, scheme: str) -> None:
     from axe_playwright_python.sync_playwright import Axe  # noqa: PLC0415 - of this session alone
 
@@ -636,7 +637,9 @@ def _readable(page: Page) -> dict[str, Any]:
     return {table["name"]: table for table in found}
 
 
-@pytest.mark.parametrize("width", [400, 768, 1280])
+@pytest.mark.parametrize(
+    "width", [400, *(pytest.param(width, marks=pytest.mark.slow) for width in (768, 1280))]
+)
 def test_every_column_can_be_scrolled_into_view(open_page, width: int) -> None:
     page = open_page(viewport={"width": width, "height": 900}).page
     for summary in page.locator("figure > details summary").all():
@@ -666,6 +669,7 @@ def test_long_names_of_other_pages_fold(browser: Browser, width: int) -> None:
     page.close()
 
 
+@pytest.mark.slow
 def test_prints_what_was_not_scrolled_to(open_page, tmp_path: Path) -> None:
     opened = open_page(color_scheme="dark")
     opened.page.locator("#theme").click()
@@ -703,6 +707,7 @@ def test_a_run_without_times(browser: Browser, tmp_path: Path) -> None:
     page.close()
 
 
+@pytest.mark.slow
 def test_a_page_that_paints_long_after_it_is_loaded_is_waited_for(tmp_path: Path) -> None:
     page = tmp_path / "late.html"
     page.write_text("<body><script>setTimeout(() => document.body.append('late'), 700)</script>")

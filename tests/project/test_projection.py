@@ -480,6 +480,7 @@ def test_all_faults_are_told_at_once() -> None:
         assert said in done.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
@@ -531,6 +532,7 @@ def test_files_from_outside_are_compiled_too(folder, tmp_path, monkeypatch) -> N
     assert "--workload-path: there is no file no.py" in refused.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("typed", [["plan", "mlp-base"], ["project", "RUN", "--precision", "bf16"]])
 def test_who_interrupts_is_told_what_is_kept(folder, typed, monkeypatch) -> None:
     def programs(*_, **__):

@@ -105,6 +105,7 @@ def test_every_file_is_a_tool() -> None:
         assert callable(peer.trial)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_tool_sees_a_program_that_takes_three_times_as_long(
     name: str, kernel: Kernel, tmp_path: Path

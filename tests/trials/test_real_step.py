@@ -18,6 +18,7 @@ from bench.worker.problems import load_workload
 BLOCK = Block("mlp", "tiny", MeshShape.parse("data=2"), 8, StepOptions())
 
 
+@pytest.mark.slow
 def test_extra_work_changes_nothing_but_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(real_step, "calibrate", lambda _: 1e-3)
     arms = real_step.real_arms(BLOCK, {"base": 1.0, "copy": 1.0, "slower": 1.05})

@@ -155,6 +155,7 @@ def test_a_detector_that_is_wrong_misses_its_targets(monkeypatch: pytest.MonkeyP
     assert not holds.met
 
 
+@pytest.mark.slow
 def test_peers_are_counted_by_their_own_rule(figures: Figures) -> None:
     other = with_keys(figures.spins, tool="other")
     assert other.alarms == Rate(3, 10)

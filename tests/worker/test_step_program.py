@@ -168,6 +168,7 @@ def test_a_step_whose_calls_differ_each_time_has_no_dispatch_path():
     assert dispatch_path(arm(step, 1))[0] == ""
 
 
+@pytest.mark.slow
 def test_operations_are_stored_by_source_line():
     before = live_programs()
     found = arm(jax.jit(make_step()), 2)

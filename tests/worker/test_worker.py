@@ -314,6 +314,7 @@ def test_phases_name_the_arm_they_are_about(events):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_later_launches_find_programs_and_proofs_of_the_first(tmp_path):
     sets = tmp_path / "sets.py"
     sets.write_text(RIGHT + "import jax\njax.config.update('jax_traceback_in_locations_limit', 9)")
