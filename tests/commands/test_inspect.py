@@ -63,7 +63,6 @@ def test_a_pipelines_stages_are_told_as_they_are_held():
         assert found["device_bytes"]["state"][device] == pytest.approx(3 * size, abs=64)
 
 
-@pytest.mark.slow
 def test_it_is_drawn(found):
     text = shown(found)
     assert "Mesh data=2, model=2: device ids, model across" in text
@@ -73,12 +72,14 @@ def test_it_is_drawn(found):
     assert "together" in text
 
 
+@pytest.mark.slow
 def test_what_is_unsupported_says_why():
     name = "linear-tiny/data=2,model=2/b8/fp32/tensor_parallel_spmd"
     text = shown(read_layout(name))
     assert "unsupported: the model has no dimension named mlp or heads" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cell", "message"),
     [

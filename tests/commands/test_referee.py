@@ -93,7 +93,6 @@ def test_a_copy_of_the_incumbent_is_not_measured(referee: Referee) -> None:
     assert not referee.front.jobs
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "behaviour", "error"),
     [
@@ -113,6 +112,7 @@ def test_bad_input_has_one_line_and_a_code(
     assert error in line
 
 
+@pytest.mark.slow
 def test_another_question_or_incumbent_is_refused(referee: Referee) -> None:
     assert referee("best.py", "mine.py", times={"mine": 2}).code == 1
     before = referee.ledger.read_bytes()
@@ -125,7 +125,6 @@ def test_another_question_or_incumbent_is_refused(referee: Referee) -> None:
     assert referee.ledger.read_bytes() == before
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_a_ledger_survives_a_kill_and_refuses_damage(referee: Referee) -> None:
     process = referee.front.told(mine="hang").start("referee", "best.py", "mine.py")
@@ -149,6 +148,7 @@ def test_a_ledger_survives_a_kill_and_refuses_damage(referee: Referee) -> None:
         assert "restore the file, or name another ledger" in done.err
 
 
+@pytest.mark.slow
 def test_an_interruption_leaves_an_attempt_that_found_nothing(referee: Referee) -> None:
     process = referee.front.told(mine="hang").start("referee", "best.py", "mine.py")
     referee.front.wait_for_hang(process)

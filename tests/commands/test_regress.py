@@ -145,6 +145,7 @@ def test_a_slower_head_is_a_regression(gate: Gate) -> None:
     assert [job["launch"] for job in gate.front.jobs] == [0]
 
 
+@pytest.mark.slow
 def test_what_is_undecided_is_counted_against_what_is_allowed(gate: Gate) -> None:
     margin = ("--margin", "0.05", "--rounds", "16")
     done = gate(*margin)
@@ -226,7 +227,6 @@ def test_bad_input_is_refused(gate: Gate, words: tuple[str, ...], message: str) 
     assert not gate.front.jobs
 
 
-@pytest.mark.slow
 def test_without_a_repository_or_anything_to_compare_it_is_refused(gate: Gate) -> None:
     outside = gate.front.folder / "outside.py"
     outside.touch()
@@ -249,6 +249,7 @@ def test_a_failure_of_its_own_leaves_no_worktree(gate: Gate) -> None:
     assert git(gate.repository, "worktree", "list").count("\n") == 0
 
 
+@pytest.mark.slow
 def test_an_interruption_leaves_no_worktree(gate: Gate) -> None:
     front = gate.front.told(other="hang")
     process = front.start("regress", "main", *gate.paths, *SMALL)

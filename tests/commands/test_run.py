@@ -396,6 +396,7 @@ def test_cold_runs_and_damaged_entries_prove_and_compile_again(proving: Front) -
     assert [bool(job["proved"]) for job in proving.jobs] == [False, False, True, False]
 
 
+@pytest.mark.slow
 def test_launches_are_passes_over_all_blocks(front: Front) -> None:
     done = front("run", *SMALL, "--run", "r", "--launches", "3", "--rounds", "20")
     assert done.code == 0
@@ -485,6 +486,7 @@ def test_no_look_spends_less_than_nothing(front: Front) -> None:
     assert [look["spent"] for look in looks] == pytest.approx([0.16 * ALPHA, 0.56 * ALPHA])
 
 
+@pytest.mark.slow
 def test_a_budget_goes_where_it_is_needed(front: Front) -> None:
     """Where everything is decided at once, one launch of each block is all there is to do."""
     done = front("run", *SMALL, "--run", "r", "--rounds", "20", "--budget", "60")
@@ -522,6 +524,7 @@ def test_an_undecided_run_names_the_command_that_goes_on_and_it_works(front: Fro
     assert front.stored("r").manifest["config"]["margin"] == 0.5
 
 
+@pytest.mark.slow
 def test_a_target_goes_on_until_intervals_are_narrow(front: Front) -> None:
     words = ("--target-ci", "0.2", "--rounds", "16", "-k", "data=1")
     done = front("run", *SMALL, "--run", "r", *words)
@@ -634,6 +637,7 @@ def test_a_complete_run_says_that_nothing_is_left(mixed: tuple[Front, Done]) -> 
     assert len(front.jobs) == jobs
 
 
+@pytest.mark.slow
 def test_a_failure_of_its_own_is_loud(front: Front) -> None:
     front.environment["FAKE_KILL"] = "no-number 0"
     process = front.start("run", *SMALL)

@@ -29,6 +29,7 @@ def front(tmp_path) -> Front:
     return front
 
 
+@pytest.mark.slow
 def test_a_step_is_compared_with_itself_under_another_jax(front: Front) -> None:
     front.told(equal=True, times={"pmap": 1.5})
     done = front("upgrade", "--from", "jax==0.11.0", *SMALL)

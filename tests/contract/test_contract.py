@@ -47,6 +47,7 @@ def test_only_one_microbatch_is_alive_at_a_time():
     assert temporary[1] < temporary[0] / 2
 
 
+@pytest.mark.slow
 def test_rematerialization_computes_the_same_with_no_more_memory():
     """Less, but where XLA shares the second computation with the first, as older ones do on CPU."""
     config = gpt2.Config(layers=2, heads=2, width=32, context=64, vocabulary=256)

@@ -208,7 +208,6 @@ but for FIRST."""
 FIRST = {
     ("shard_map_pmean", "mlp-data=2-fp32,microbatches=2,remat,clip=0.1"),
     ("fsdp_shard_map", "mlp-data=2,fsdp=2-fp32,microbatches=2,remat,clip=0.1"),
-    ("expert_all_to_all", "moe-data=2,expert=2-fp32"),
 }
 
 

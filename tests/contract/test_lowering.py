@@ -102,11 +102,11 @@ SLOW = [
 
 @pytest.fixture
 def kernels(monkeypatch):
-    """As on a machine with cuDNN and libtpu, neither of which lowering calls."""
+    """As on a TPU with cuDNN, neither of which lowering calls."""
     monkeypatch.setattr(
         "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version", lambda: 91_000
     )
-    monkeypatch.setattr(fused_attention, "find_spec", lambda _: object())
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     fused_attention.cudnn_is_here.cache_clear()
     yield monkeypatch
     fused_attention.cudnn_is_here.cache_clear()

@@ -96,6 +96,7 @@ def test_frames_have_the_columns_that_are_explained(raced):
     assert set(raced.verdicts) <= set(lockstep.COLUMNS)
 
 
+@pytest.mark.slow
 def test_a_report_says_what_was_proved_and_can_be_loaded(raced, start, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     steps = {"a": jax.jit(make()), "b": jax.jit(make())}

@@ -180,6 +180,7 @@ def test_hostile_text_is_inert(open_page) -> None:
     assert IMAGE in opened.page.locator("#ratios svg").first.text_content()
 
 
+@pytest.mark.slow
 def test_controls_choose_what_charts_show(open_page) -> None:
     opened = open_page()
     page = opened.page

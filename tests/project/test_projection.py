@@ -480,7 +480,6 @@ def test_all_faults_are_told_at_once() -> None:
         assert said in done.output
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
@@ -500,6 +499,7 @@ def test_a_plan_refuses_bad_input(typed, said, monkeypatch, tmp_path) -> None:
     assert said in done.output
 
 
+@pytest.mark.slow
 def test_files_from_outside_are_compiled_too(folder, tmp_path, monkeypatch) -> None:
     mine = tmp_path / "my_step.py"
     mine.write_text((ROOT / "implementations/jit_spmd.py").read_text("utf-8"), "utf-8")

@@ -155,7 +155,6 @@ def test_a_detector_that_is_wrong_misses_its_targets(monkeypatch: pytest.MonkeyP
     assert not holds.met
 
 
-@pytest.mark.slow
 def test_peers_are_counted_by_their_own_rule(figures: Figures) -> None:
     other = with_keys(figures.spins, tool="other")
     assert other.alarms == Rate(3, 10)
@@ -167,6 +166,7 @@ def test_peers_are_counted_by_their_own_rule(figures: Figures) -> None:
     assert figures.errors == {"other": 1}
 
 
+@pytest.mark.slow
 def test_pages_are_made_of_stored_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.trials.selftest.detector_figures.SECONDS", ())
     monkeypatch.setattr("bench.trials.selftest.equal_arms.ROUNDS", (16,))

@@ -132,6 +132,7 @@ def make_step():
     return step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_what_flax_and_wrappers_add_is_dispatch_alone(devices):
     before = live_programs()

@@ -314,7 +314,6 @@ def test_phases_name_the_arm_they_are_about(events):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_later_launches_find_programs_and_proofs_of_the_first(tmp_path):
     sets = tmp_path / "sets.py"
     sets.write_text(RIGHT + "import jax\njax.config.update('jax_traceback_in_locations_limit', 9)")
@@ -347,6 +346,7 @@ def test_later_launches_find_programs_and_proofs_of_the_first(tmp_path):
     assert cells[1]["sets"]["jax_config"] == ["jax_traceback_in_locations_limit"]
 
 
+@pytest.mark.slow
 def test_the_worker_asks_whether_its_rounds_are_enough(tmp_path):
     job = JOB | {"implementations": ["jit_spmd"], "implementation_paths": []}
     job |= {"proved": ["jit_spmd"], "program_cache": str(tmp_path)}  # quicker
