@@ -68,7 +68,6 @@ def run_job(
     session = BlockSession(job, emit, programs)
     session.announce("start")
     session.mesh = make_mesh(session.block.mesh)
-    session.functions, session.threads = HeldFunctions(), FileThreads()
     session.row["cores"] = process_exchange.gather(sorted(cores()))
     if "NPROC" in os.environ:
         session.row["nproc"] = os.environ["NPROC"]
@@ -90,6 +89,8 @@ def run_job(
         session.end_lap("ceilings")
 
     gate = make_gate(session, workload)
+    # The workload's file may have replaced something: it is nobody's arm, and all arms' alike.
+    session.functions, session.threads = HeldFunctions(), FileThreads()
     session.settings = ProcessSettings()
     samples = []
     if gate is not None:

@@ -56,10 +56,9 @@ class BlockSession:
     """Set, like the problem, once the worker has found its devices and the workload's file."""
     problem: Problem
     functions: HeldFunctions
-    """Those before any user's file is loaded."""
     threads: FileThreads
     settings: ProcessSettings
-    """Those before any implementation is loaded."""
+    """As functions and threads were before any implementation was loaded."""
 
     def __init__(self, job: Job, emit: Callable[[Event], None], programs: Path) -> None:
         self.job = job

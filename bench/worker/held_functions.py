@@ -1,6 +1,6 @@
 """Functions of the process that a user's file may replace: the clock's, jax's, the harness's.
 
-They are held by reference before any such file is loaded, and put back, so that no file changes
+They are held by reference before any implementation is loaded, and put back, so that none changes
 what is measured of itself, or what the others run.
 """
 
