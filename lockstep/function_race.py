@@ -9,8 +9,7 @@ from __future__ import annotations
 import random
 import types
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -130,7 +129,7 @@ def compare(
                              seconds, seed)  # fmt: skip
     schedule = Schedule(plan) if decide_at is None else _AtLimit(plan, decide_at)
     looks, asked = LaunchLooks(schedule, session.block), cast("list[LookEvent]", session.asked)
-    with TemporaryDirectory(prefix="lockstep-") as programs, _restored_config():
+    with TemporaryDirectory(prefix="lockstep-") as programs:
         session.programs = Path(programs)
         for arm in session.chance.sample(list(steps), len(steps)):
             _admit(session, agreement, arm, Given(steps[arm], state, batch))
@@ -255,22 +254,6 @@ def _admit(session: _Session, agreement: Agreement, name: str, given: Given) -> 
     session.proved[name] = ProvedArm(arm, implementation, first_call.programs, row)
     session.cells[name] = row
     session.arms.append(arm)
-
-
-@contextmanager
-def _restored_config() -> Iterator[None]:
-    """Give the user's compilation cache back: the twin is compiled into one of its own."""
-    names = (
-        "jax_compilation_cache_dir",
-        "jax_persistent_cache_min_compile_time_secs",
-        "jax_persistent_cache_enable_xla_caches",
-    )
-    before = {name: jax.config.values[name] for name in names}
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            jax.config.update(name, value)
 
 
 def _stored(

@@ -26,16 +26,22 @@ def remembered_programs(folder: Path) -> Iterator[None]:
     Each arm has a folder of its own. Otherwise, of two arms that lower to the same program, only
     the first would be charged for compiling it.
     """
-    before = jax.config.jax_compilation_cache_dir
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    # XLA's own caches would be in this folder, and jax 0.10 counts their path as part of a program.
-    jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
+    settings = {
+        "jax_compilation_cache_dir": str(folder),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        # XLA's own caches would be in this folder, and jax 0.10 counts their path as part of a
+        # program.
+        "jax_persistent_cache_enable_xla_caches": "none",
+    }
+    before = {name: jax.config.values[name] for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
     reset_cache()
     try:
         yield
     finally:
-        jax.config.update("jax_compilation_cache_dir", before)
+        for name, value in before.items():
+            jax.config.update(name, value)
         reset_cache()
 
 
