@@ -201,7 +201,7 @@ def _session(
     block = Block(name, "functions", shape, next(iter(leading), 1), StepOptions(precision))
     worker = WorkerSettings(
         rounds=rounds, seconds=seconds, inputs=[], phases={},
-        implementation_paths=[], workload_paths=[], base_files={},
+        implementation_paths=[], workload_paths=[], base_files={}, isolated=[],
     )  # fmt: skip
     plan = Plan(
         preset="compare", blocks=(block,), implementations=names, variants=(), baseline=baseline,

@@ -39,7 +39,8 @@ DISCARD, UNDECIDED = 1, 2
 BLOCK = ("workloads", "meshes", "batch_sizes", "precision", "microbatches", "remat", "clip_norm",
          "processes", "devices", "workload_path")  # fmt: skip
 """Options that determine the block; a ledger remembers them."""
-EFFORT = ("launches", "rounds", "seconds", "margin", "budget", "cold", "timeout", "silence")
+EFFORT = ("launches", "rounds", "seconds", "margin", "budget", "cold", "timeout", "silence",
+          "isolate")  # fmt: skip
 DEFAULTS = {"launches": "3", "rounds": "64", "seconds": "10", "margin": "2"}
 DEFAULT_BLOCK = {"workloads": ("mlp",), "meshes": ("data=1",)}
 

@@ -102,7 +102,7 @@ class Engine:
         self.schedule = Schedule(plan, bases)
         self.directory: Path | None = None
         self._options = options
-        self.catalogue = catalogue = _with_versions(catalogue, plan)
+        self.catalogue = catalogue = _as_planned(catalogue, plan)
         self._argv = argv
         self._base_files: Mapping[str, BaseFile] = {}
         self._contents = Contents(catalogue, plan.variants)
@@ -275,8 +275,13 @@ class Engine:
         )
 
 
-def _with_versions(catalogue: Catalogue, plan: Plan) -> Catalogue:
-    """Add the versions of the optional packages that the plan needs."""
+def _as_planned(catalogue: Catalogue, plan: Plan) -> Catalogue:
+    """Add what cells depend on by the plan: versions of optional packages, and who is isolated."""
     packages: Iterable[str] = (PACKAGES[option] for option in plan.extras)
     optional = {name: catalogue["optional"][name] for name in packages}
-    return {**catalogue, "versions": catalogue["versions"] | optional}
+    entries = [entry.copy() for entry in catalogue["implementations"]]
+    for entry in entries:
+        if entry["name"] in plan.worker["isolated"]:
+            entry["foreign"] = {"isolated": "yes"}
+    versions = catalogue["versions"] | optional
+    return {**catalogue, "versions": versions, "implementations": entries}

@@ -111,6 +111,8 @@ def find_bases(options: Options, catalogue: Catalogue, selected: Sequence[str]) 
     faults = []
     if not (allowed.isascii() and allowed.isdigit()):
         faults.append(f"--allow-undecided: {allowed!r} is not a whole number")
+    if options.isolate:
+        faults.append("--isolate: in a gate of revisions, both steps have to run in the worker")
     files = {e["name"]: Path(e["path"]).resolve() for e in catalogue["implementations"]}
     folders: dict[Path, Repository] = {}
     origins, new = {}, []

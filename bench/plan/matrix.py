@@ -1,12 +1,12 @@
 """The plan of a run: the blocks and implementations that its options select from a catalogue."""
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bench.plan import presets
+from bench.plan.block_batches import default_batches, placed
 from bench.plan.option_values import BadInput
 from bench.plan.options import READERS, Options, flag
 from bench.plan.presets import PRESETS, Preset
@@ -97,6 +97,7 @@ class Plan:
             "budget": self.budget_s,
             "target_ci": self.target_ci,
             "inputs": worker["inputs"],
+            "isolated": worker["isolated"],
             "checkpoints": self.modes,
             "profile_steps": self._phase("trace").get("steps", 0),
             "train_steps": self._phase("train").get("steps", 0),
@@ -184,6 +185,7 @@ class _Planner:
                 "implementation_paths": _absolute(self.options.implementation_path),
                 "workload_paths": _absolute(self.options.workload_path),
                 "base_files": {},
+                "isolated": self.isolated(implementations),
             },
             margin=self.read("margin") or MARGIN,
             budget_s=self.read("budget"),
@@ -197,9 +199,9 @@ class _Planner:
         meshes, batches = self.meshes(preset), self.read("batch_sizes")
         step_options = self.step_options(preset, variants)
         for workload, size in self.workloads(preset) if meshes else ():
-            global_batches = batches or _default_batches(f"{workload}-{size}", preset, meshes)
+            global_batches = batches or default_batches(f"{workload}-{size}", preset, meshes)
             for options in step_options:
-                for batch, mesh in _placed(global_batches, meshes, scaling):
+                for batch, mesh in placed(global_batches, meshes, scaling):
                     spread = replace(options, processes=min(options.processes, mesh.size))
                     yield Block(workload, size, mesh, batch, spread)
 
@@ -280,11 +282,22 @@ class _Planner:
         name = self.options.baseline
         if name is None or not implementations:
             return default
-        if name not in implementations:
+        return name if self.selected("baseline", name, implementations) else default
+
+    def isolated(self, implementations: Sequence[str]) -> list[str]:
+        entries = self.catalogue["implementations"]
+        for name in (entry["name"] for entry in entries if "foreign" in entry):
+            if name in self.options.isolate:
+                self.fault("isolate", f"{name} runs in processes of its own in any case")
+        named = _unique(self.options.isolate)
+        return [name for name in named if self.selected("isolate", name, implementations)]
+
+    def selected(self, option: str, name: str, implementations: Sequence[str]) -> bool:
+        outside = map(name_of, self.options.implementation_path)
+        if name not in implementations and name not in outside:  # a path's fault is told already
             hint = closest(name, implementations)
-            self.fault("baseline", f"{name!r} is not among the selected implementations; {hint}")
-            return default
-        return name
+            self.fault(option, f"{name!r} is not among the selected implementations; {hint}")
+        return name in implementations
 
     def workloads(self, preset: Preset) -> list[tuple[str, str]]:
         entries = {entry["name"]: entry for entry in self.catalogue["workloads"]}
@@ -367,26 +380,6 @@ class _Planner:
 def name_of(path: str) -> str:
     """The name of a file that is given by its path: the file name without `.py`."""
     return path.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
-
-
-def _default_batches(workload: str, preset: Preset, meshes: Sequence[MeshShape]) -> list[int]:
-    """The preset's batches, rounded up to what every mesh can split."""
-    batch = presets.default_batch(workload)
-    shards = math.lcm(*(mesh.batch_shards for mesh in meshes))
-    return [math.ceil(batch * factor / shards) * shards for factor in preset.batch_factors]
-
-
-def _placed(
-    batches: Sequence[int], meshes: Sequence[MeshShape], scaling: str
-) -> list[tuple[int, MeshShape]]:
-    """Global batch and mesh of each block; a block of both scalings occurs twice."""
-    pairs = []
-    for batch in batches:
-        if scaling in ("strong", "both"):
-            pairs += [(batch, mesh) for mesh in meshes]
-        if scaling in ("weak", "both"):
-            pairs += [(batch * mesh.batch_shards, mesh) for mesh in meshes]
-    return pairs
 
 
 def _absolute(paths: Iterable[str]) -> list[str]:

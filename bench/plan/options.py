@@ -217,6 +217,12 @@ class Options:
         "(default: 600)",
         positive("seconds"),
     )
+    isolate: tuple[str, ...] = _option(
+        "NAME",
+        "implementations that run in processes of their own, where their files can reach neither "
+        "the clock nor the other arms",
+        action="extend",
+    )
     implementation_path: tuple[str, ...] = _option(
         "FILE",
         "run this file, which need not be in implementations/, beside --implementations or else "

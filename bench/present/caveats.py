@@ -187,14 +187,14 @@ def _of_cells(cells: pd.DataFrame) -> dict[str, str]:
     if others := [(name, one) for name, one in apart if isinstance(one, dict)]:
         kinds = sorted({f"{name} ({framework(one)})" for name, one in others})
         asking = max(one["asking_ns"] for _, one in others) / 1e9
-        said["Other frameworks"] = (
+        said["Processes of their own"] = (
             f"These run in processes of their own: {listing(kinds)}. Their times are without what "
-            f"asking for them costs, up to {numbers.si(asking, 's')}; their memory, communication "
-            "and operations are unknown."
+            f"asking for them costs, up to {numbers.si(asking, 's')}; operations, and of other "
+            "frameworks memory and communication, are unknown."
         )
         narrow = sorted({name for name, one in others if not one.get("float64", True)})
         if narrow:
-            said["Other frameworks"] += (
+            said["Processes of their own"] += (
                 f" {listing(narrow)} cannot compute in float64: proved in the timed dtypes alone."
             )
     if failed := list(cells[cells["failed_launches"] > 0]["cell"]):

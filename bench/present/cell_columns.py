@@ -47,6 +47,7 @@ def _context(block: Comparison, manifest: Manifest) -> Row:
         "subject": block.subject,
         "place": block.place,
         "command": command_lines.of_block(block, manifest),
+        "isolated": manifest["config"].get("isolated", ()),
         "single_steps": block.span_steps == (1,),
     }
 
@@ -107,10 +108,11 @@ def _measured(cell: Row) -> str:
 
 
 def framework(foreign: Mapping[str, Any]) -> str:
-    """`torch 2.13.0, python 3.11.7; 2 processes of 1 thread`."""
+    """`torch 2.13.0, python 3.11.7; 2 processes of 1 thread`, and whether it was isolated."""
     versions = ", ".join(f"{name} {version}" for name, version in foreign["versions"].items())
     processes = numbers.count(foreign["processes"], "process", "processes")
-    return f"{versions}; {processes} of {numbers.count(foreign['threads'], 'thread')}"
+    apart = "isolated; " if foreign.get("isolated") else ""
+    return f"{apart}{versions}; {processes} of {numbers.count(foreign['threads'], 'thread')}"
 
 
 def _host_calls(cell: Row) -> str:
@@ -161,7 +163,9 @@ def _again(cell: Row) -> str:
     if cell["command"] == command_lines.LIBRARY:
         return command_lines.LIBRARY
     names = dict.fromkeys([cell["baseline"] or cell["implementation"], cell["implementation"]])
-    return f"{cell['command']} --implementations {shlex.join(names)}"
+    isolated = [name for name in names if name in cell["isolated"]]
+    apart = f" --isolate {shlex.join(isolated)}" if isolated else ""
+    return f"{cell['command']} --implementations {shlex.join(names)}{apart}"
 
 
 IMPLEMENTATION = Column("implementation", "Implementation", filter=True)

@@ -13,5 +13,7 @@ class ForeignArms(TypedDict):
     """Threads of each process."""
     float64: NotRequired[bool]
     """False if it was not proved in float64, which its framework lacks."""
+    isolated: NotRequired[bool]
+    """Whether it is there because the run's options keep it apart."""
     asking_ns: int
     """What asking for a span costs, which is left out of its time."""

@@ -79,6 +79,8 @@ class WorkerSettings(TypedDict):
     workload_paths: list[str]
     base_files: dict[str, BaseFile]
     """Files of the arms that run another revision, by arm."""
+    isolated: list[str]
+    """Implementations that run in processes of their own."""
 
 
 class Job(WorkerSettings, BlockText):
@@ -279,8 +281,8 @@ class ImplementationEntry(FileEntry):
     """An implementation file."""
 
     foreign: NotRequired[dict[str, str]]
-    """Of a file whose step runs in processes of its own: the packages that it names, with their
-    versions here, empty where they are not installed."""
+    """Of a step that runs in processes of its own: the packages that its file names, with their
+    versions here, empty where they are not installed; and how, if an option says so."""
 
 
 class WorkloadEntry(FileEntry):

@@ -14,7 +14,7 @@ from typing import Any, cast
 import jax
 from jax.sharding import Mesh
 
-from bench.contract import Implementation, Workload
+from bench.contract import Workload
 from bench.records.cells import Block
 from bench.records.host import cores
 from bench.records.messages import GATE, Event, Job, Phase, SamplesEvent
@@ -22,7 +22,6 @@ from bench.records.rows import CellRow, Communication
 from bench.worker import process_exchange
 from bench.worker.block_rounds import BlockRounds, warm_arm
 from bench.worker.block_session import BlockSession, ProvedArm
-from bench.worker.file_loader import load
 from bench.worker.file_threads import FileThreads
 from bench.worker.foreign.foreign_arm import ForeignArm
 from bench.worker.foreign.foreign_module import ForeignStep
@@ -161,7 +160,7 @@ def admit(session: BlockSession, gate: Gate, name: str, number: int) -> None:
         if name not in session.cells:  # it failed in another process
             session.fail(name, error.status, error.reason)
         with suppress(Exception):  # processes of its own must not work on beside the others
-            cast("Any", load(session.implementation_file(name))).close()
+            cast("Any", session.implementation(name)).close()
         return
     session.proved[name] = proved
     session.cells[name] = proved.row
@@ -181,7 +180,7 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> ProvedAr
     session.announce(phase, name, number, len(job["implementations"]))
     try:
         with session.modules_of(name):
-            implementation = cast("Implementation", load(session.implementation_file(name)))
+            implementation = session.implementation(name)
             session.check_process(name)
             if reason := why_unsupported(implementation, problem, mesh):
                 raise UnsupportedError(reason)

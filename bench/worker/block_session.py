@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from jax.sharding import Mesh
 
@@ -20,8 +20,9 @@ from bench.records.messages import Event, Job, PhaseEvent, RowEvent
 from bench.records.rows import BlockRow, CellRow, block_fields
 from bench.records.statuses import Status
 from bench.worker.base_modules import BaseModules
-from bench.worker.file_loader import implementation_files
+from bench.worker.file_loader import implementation_files, load
 from bench.worker.file_threads import FileThreads
+from bench.worker.foreign.foreign_module import isolated_module
 from bench.worker.held_functions import HeldFunctions
 from bench.worker.process_settings import ProcessSettings
 from bench.worker.prove.failures import WrongStepError
@@ -152,6 +153,16 @@ class BlockSession:
         if name in base_files:
             return Path(base_files[name]["path"])
         return implementation_files(self.job["implementation_paths"])[name]
+
+    def implementation(self, name: str) -> Implementation:
+        """Import an implementation's file, unless it runs in a process of its own.
+
+        Raises:
+          Exception: whatever the file raises.
+        """
+        file = self.implementation_file(name)
+        isolated = name in self.job["isolated"]
+        return cast("Implementation", isolated_module(file.resolve()) if isolated else load(file))
 
     def put_back(self, name: str, *, whole: bool = True) -> None:
         """Undo what an implementation's file has changed for the whole process, and note it.

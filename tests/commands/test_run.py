@@ -446,6 +446,20 @@ def test_what_is_stored_is_not_measured_again(front: Front) -> None:
     assert len(front.jobs) == before
 
 
+def test_isolated_cells_are_other_cells(front: Front) -> None:
+    """Their proofs and times say nothing about the step that runs beside the others."""
+    for name, words in {"beside": (), "apart": ("--isolate", "pmap")}.items():
+        done = front("run", *SMALL, "--run", name, "-k", "data=2", *words)
+        assert done.code == 0, done
+    assert [job["isolated"] for job in front.jobs] == [[], ["pmap"]]
+    beside, apart = (
+        front.stored(name).cells.set_index("implementation")["key"] for name in ("beside", "apart")
+    )
+    assert (beside == apart).to_dict() == {"python_loop": True, "jit_spmd": True, "pmap": False}
+    done = front("regress", "HEAD", "--isolate", "pmap", "-k", "pmap")
+    assert (done.code, "both steps have to run in the worker" in done.err) == (4, True)
+
+
 @pytest.mark.slow
 def test_variants_have_workers_of_their_own(front: Front) -> None:
     front.environment["XLA_FLAGS"] = "--first"

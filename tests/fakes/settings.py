@@ -16,5 +16,6 @@ def worker_settings(**changed: Any) -> WorkerSettings:
         "implementation_paths": [],
         "workload_paths": [],
         "base_files": {},
+        "isolated": [],
     }
     return settings | changed

@@ -261,6 +261,19 @@ def test_a_baseline_has_to_be_selected() -> None:
     assert "'python_loop' is not among the selected implementations" in fault
 
 
+def test_selected_implementations_may_be_isolated() -> None:
+    made = plan(isolate=("pmap", "pmap"))
+    assert made.worker["isolated"] == made.config["isolated"] == ["pmap"]
+    (fault,) = faults(implementations=("pmap",), isolate=("pmaps",))
+    assert fault == (
+        "--isolate: 'pmaps' is not among the selected implementations; did you mean pmap?"
+    )
+    there = catalogue()
+    there["implementations"][1]["foreign"] = {"torch": ""}
+    with pytest.raises(BadInput, match="--isolate: pmap runs in processes of its own in any case"):
+        make_plan(Options(implementations=("pmap",), isolate=("pmap",)), there)
+
+
 def test_a_workload_that_cannot_be_imported_is_a_fault_only_if_selected() -> None:
     found = catalogue()
     found["workloads"][1]["error"] = "SyntaxError: line 3"

@@ -391,7 +391,7 @@ def test_steps_in_other_frameworks_are_marked(tmp_path: Path) -> None:
     run = store.load(directory)
     built = cell_table.build(run)
     said = {c.title: c.text for c in caveats.caveats(built, run.manifest)}
-    text = said["Other frameworks"].replace(numbers.NARROW, " ")
+    text = said["Processes of their own"].replace(numbers.NARROW, " ")
     assert "jit_spmd (torch 2.13.0; 2 processes of 1 thread)" in text
     assert "up to 90.0 \N{MICRO SIGN}s" in text
     rows = cell_columns.rows(built, run.manifest).values()
@@ -399,6 +399,17 @@ def test_steps_in_other_frameworks_are_marked(tmp_path: Path) -> None:
     shown = {row["implementation"]: column.of(row) for row in rows}
     assert shown.pop("jit_spmd") == "torch 2.13.0; 2 processes of 1 thread"
     assert set(shown.values()) == {None}
+    assert cell_columns.framework(foreign | {"isolated": True}).startswith("isolated; torch")
+
+
+def test_the_command_of_an_isolated_cell_isolates_it(tmp_path: Path) -> None:
+    run = store.load(synthetic.write(tmp_path, SMALL))
+    config = {**run.manifest["config"], "isolated": ["python_loop"]}
+    rows = cell_columns.rows(cell_table.build(run), {**run.manifest, "config": config}).values()
+    (column,) = [each for each in cell_columns.COLUMNS if each.key == "again"]
+    commands = {row["implementation"]: column.of(row) for row in rows}
+    assert commands["python_loop"].endswith(" python_loop --isolate python_loop")
+    assert "--isolate" not in commands["jit_spmd"]
 
 
 def test_a_report_says_which_attention_was_proved_against_which(tmp_path: Path) -> None:

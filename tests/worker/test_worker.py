@@ -42,6 +42,7 @@ JOB = {
     "phases": {},
     "workload_paths": [],
     "base_files": {},
+    "isolated": [],
 }
 
 RIGHT = "from implementations.jit_spmd import *\n"
@@ -209,6 +210,34 @@ def test_every_cell_ends_once_with_its_reason(events):
     assert ends["latecomer"][0] == "wrong"
     assert "latecomer.py replaces bench.worker.prove.spot_checks" in ends["latecomer"][1]
     assert len(ends) + len(("jit_spmd", "noisy")) == len(rows(events, "cell")), "told twice"
+
+
+def test_an_isolated_file_changes_its_own_process_alone(tmp_path):
+    """What makes a file wrong beside others neither helps nor harms where it is alone."""
+    sets = "jax.config.update('jax_default_matmul_precision', 'float32')\n"
+    (tmp_path / "apart.py").write_text(f"{OUTSIDE['clockmaker']}import jax\n{sets}")
+    job = JOB | {
+        "implementations": ["jit_spmd", "apart"],
+        "implementation_paths": [str(tmp_path / "apart.py")],
+        "isolated": ["apart"],
+    }
+    done = run_worker(job)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    ends = [each["row"] for each in found if each["event"] == "cell"]
+    cells = {row["implementation"]: row for row in ends}
+    assert {name: (row["status"], row["reason"]) for name, row in cells.items()} == {
+        "jit_spmd": ("ok", ""),
+        "apart": ("ok", ""),
+    }
+    assert not any("jax_config" in row for row in cells.values())
+    own, other = cells["apart"], cells["jit_spmd"]
+    assert own["foreign"]["isolated"]
+    assert "foreign" not in other
+    assert [check["name"] for check in own["proof"]] == [check["name"] for check in other["proof"]]
+    assert own["memory"]["total_bytes"] == other["memory"]["total_bytes"]
+    (samples,) = [each["rows"] for each in found if each["event"] == "samples"]
+    assert {row["arm"] for row in samples} == {"jit_spmd", "apart", TWIN}
 
 
 @pytest.mark.slow

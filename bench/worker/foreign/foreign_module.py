@@ -39,6 +39,8 @@ class Traits(TypedDict, total=False):
     """Whether there is a process for each device; else one has all."""
     float64: bool
     """False if the framework has none: then nothing is proved in it, only in the timed dtypes."""
+    isolated: bool
+    """Whether it is a step of this framework that the run's options keep apart."""
     command: list[str]
     """How each process is started, in the file's folder; absent for Python files of the helper."""
 
@@ -78,7 +80,18 @@ def foreign_module(path: Path) -> ModuleType | None:
     """
     if (traits := traits_of(path)) is None:
         return None
-    module: Any = ModuleType(path.stem, ast.get_docstring(ast.parse(path.read_bytes())))
+    return _stand_in(path, traits, ast.get_docstring(ast.parse(path.read_bytes())))
+
+
+@cache
+def isolated_module(path: Path) -> ModuleType:
+    """Make the module of a JAX implementation whose step runs in a process of its own."""
+    command = [sys.executable, "-m", "bench.worker.foreign.jax_child", str(path)]
+    return _stand_in(path, Traits(command=command, isolated=True))
+
+
+def _stand_in(path: Path, traits: Traits, doc: str | None = None) -> ModuleType:
+    module: Any = ModuleType(path.stem, doc)
     proxy = _Proxy(path, traits)
     module.__file__ = str(path)
     module.FOREIGN = traits
@@ -120,6 +133,7 @@ class ForeignStep(TrainStep):
             threads=self.children.threads,
             float64=self.traits.get("float64", True),
             asking_ns=arm.asking_ns,
+            isolated=self.traits.get("isolated", False),
         )
 
 
