@@ -15,7 +15,7 @@ from bench.analyse.comparisons import Comparison, TimedSamples, compare_arms
 from bench.analyse.host_timeline import timeline
 from bench.analyse.sample_rounds import Rounds, spreads
 from bench.analyse.verdicts import margin_of
-from bench.records import largest_batches
+from bench.records import derived_files, largest_batches
 from bench.records.arms import INPUT_WAYS, TWIN, input_arm
 from bench.records.largest_batches import MaxBatchRow
 from bench.records.rows import Checkpoint, EnergyMeter, LossRow
@@ -130,7 +130,7 @@ def build(run: Run) -> Tables:
             if isinstance(row["checkpoint"], dict)
         },
         timeline=timeline(run.samples, {c.name: c.baseline for c in comparisons}),
-        damaged=[*run.damaged, *largest_batches.damage(run.directory)],
+        damaged=[*run.damaged, *derived_files.damage(run.directory)],
         losses=run.losses,
         meters={
             name: [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.measure.run_folder import find_run
-from bench.records import largest_batches, store
+from bench.records import derived_files, store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,5 +51,5 @@ def load_run(name: str) -> store.Run:
 
 def warn_of_damage(folder: Path, damaged: Iterable[store.Damage]) -> None:
     """Name on stderr the parts of a stored run that are damaged and were left out."""
-    for damage in (*damaged, *largest_batches.damage(folder)):
+    for damage in (*damaged, *derived_files.damage(folder)):
         typer.echo(f"warning: {folder.as_posix()}: set aside: {damage}", err=True)

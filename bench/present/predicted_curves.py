@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.present.rendering import image
+from bench.records import derived_files
 
-PAGE = Path("projection", "projection.html")
+PAGE = Path(derived_files.PROJECTION, "projection.html")
 """In a run's folder, if `project` has made it."""
 
 MOST = 8
@@ -37,10 +38,12 @@ class Projected:
 
 
 def find(run_dir: Path) -> Projected | None:
-    """The projection of a run; None if it has none."""
-    if not (run_dir / PAGE).is_file():
+    """The projection of a run, without damaged charts; None if it has none, or a damaged page."""
+    folder = run_dir / PAGE.parent
+    damaged = {folder / one.place for one in derived_files.broken(folder)}
+    if not (run_dir / PAGE).is_file() or damaged & {run_dir / PAGE, folder / derived_files.SEALS}:
         return None
-    plots = sorted((run_dir / PAGE.parent / "plots").glob("*.svg"))
+    plots = [path for path in sorted((folder / "plots").glob("*.svg")) if path not in damaged]
     charts = [
         Chart(
             label=f"Predicted: {_title(path)}",

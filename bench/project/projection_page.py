@@ -17,7 +17,7 @@ from bench.project import prediction_tables as tables
 from bench.project.curve_charts import Chart
 from bench.project.hardware import Hardware
 from bench.project.projection import Projection
-from bench.records import frames
+from bench.records import derived_files, frames
 
 SHOWN = 6
 """Numbers of chips in a table on the terminal; of more, the first ones and the last."""
@@ -58,7 +58,7 @@ def build(
     for chart in charts:
         chart.plot.write(plots)
     frames.write(projection.frame(), folder, "predictions")
-    return write_pages(
+    page = write_pages(
         folder,
         PAGE.stem,
         projection=projection,
@@ -78,6 +78,8 @@ def build(
         answers=tables.answers(),
         command=shlex.join(["python", "-m", "bench", "project", *arguments]),
     )
+    derived_files.seal(folder)
+    return page
 
 
 def show(console: Console, projection: Projection, charts: Sequence[Chart]) -> None:

@@ -1,10 +1,10 @@
 """The files of a stored self-test, and the stored results of injected faults."""
 
-import json
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
-from bench.records import numbers
+from bench.records import files, numbers
+from bench.records.store import StoreError
 
 SELFTEST_MANIFEST = "selftest.json"
 """Written when all trials of a self-test are stored."""
@@ -36,13 +36,22 @@ class FaultResults(TypedDict):
     rows: list[FaultRow]
 
 
-def read_faults(folder: Path) -> FaultResults:
-    """Read the results of injected faults from their folder.
+def read(path: Path) -> dict[str, Any]:
+    """Read one of these JSON files.
 
     Raises:
-      FileNotFoundError: the folder has no such results.
+      FileNotFoundError: there is no such file.
+      StoreError: it has changed since it was stored.
     """
-    return cast("FaultResults", json.loads((folder / FAULTS).read_text(encoding="utf-8")))
+    content = files.unsealed(path.read_bytes())
+    if content is None:
+        raise StoreError(f"{path.as_posix()} is damaged: {files.CHANGED}")
+    return content
+
+
+def read_faults(folder: Path) -> FaultResults:
+    """Read the results of injected faults from their folder; raises what `read` does."""
+    return cast("FaultResults", read(folder / FAULTS))
 
 
 def as_expected(row: FaultRow) -> bool:

@@ -15,12 +15,15 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from bench import __main__ as command_line
+from bench.analyse import cell_table
 from bench.commands import exits
+from bench.commands.shared_options import load_run
 from bench.plan.option_values import BadInput
 from bench.plan.selection import selector
 from bench.present import predicted_curves as projections
 from bench.present import print_plots
 from bench.present import report_files as reports
+from bench.present.gallery.published_run import PublishError, publish
 from bench.present.terminal import counter
 from bench.project import compiled_programs as compiling
 from bench.project import (
@@ -432,6 +435,31 @@ def test_the_command_prints_what_fits_80_columns(folder) -> None:
     assert max(map(len, lines)) <= 80
     assert last.startswith(f"projection: {path}")
     assert Path(path).is_file()
+
+
+@pytest.mark.usefixtures("_no_jax")
+def test_a_projection_that_has_changed_is_named_and_not_shown(tmp_path, capsys) -> None:
+    run = synthetic.write(tmp_path, replace(RUN, devices=(1, 2), rounds=2))
+    typed = ["project", str(run), "--hardware", "h100-sxm", "--chips", "8"]
+    assert CliRunner().invoke(command_line.app, typed).exit_code == 0
+    whole = projections.find(run)
+    load_run(str(run))
+    assert not capsys.readouterr().err
+    for kind, left in {"csv": 1, "html": None, "svg": 0, "json": None, "parquet": 1}.items():
+        (path, *_) = sorted((run / "projection").rglob(f"*.{kind}"))
+        text = path.read_bytes()
+        path.unlink()
+        if kind != "parquet":
+            path.write_bytes(text[:99] + bytes([text[99] ^ 1]) + text[100:])
+        (damage,) = cell_table.build(load_run(str(run))).damaged
+        assert damage.place == path.relative_to(run).as_posix()
+        assert f"set aside: {damage.place}: {damage.reason}" in capsys.readouterr().err
+        found = projections.find(run)
+        assert (found and len(found.charts)) == left, kind
+        with pytest.raises(PublishError, match=f"is damaged: {damage.place}: "):
+            publish(store.load(run), tmp_path)
+        path.write_bytes(text)
+    assert projections.find(run) == whole
 
 
 def test_public_results_alone_need_no_run() -> None:

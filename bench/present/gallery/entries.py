@@ -1,6 +1,5 @@
 """Entries of the gallery, read from the published folders."""
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -113,8 +112,8 @@ def _run(folder: Path) -> Entry:
 
 
 def _selftest(folder: Path) -> Entry:
-    manifest = _json(folder / trial_results.SELFTEST_MANIFEST)
-    targets = _json(folder / trial_results.SELFTEST_FIGURES)["targets"]
+    manifest = trial_results.read(folder / trial_results.SELFTEST_MANIFEST)
+    targets = trial_results.read(folder / trial_results.SELFTEST_FIGURES)["targets"]
     missed = [target for target in targets if not target["met"]]
     headline = f"{len(targets) - len(missed)} of {numbers.count(len(targets), 'target')} met."
     facts = [f"{_MET[t['met']]}: {t['promise']}: {t['measured']}" for t in targets]
@@ -150,7 +149,3 @@ def hardware(platform: str, device_kind: str, host: dict[str, Any], count: int) 
     if platform == "cpu":
         return f"{numbers.count(int(host['usable_cores']), 'core')} of {host['cpu']}"
     return device_kind if count == 1 else f"{count} {numbers.TIMES} {device_kind}"
-
-
-def _json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))

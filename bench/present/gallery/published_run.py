@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bench.records import files, store
+from bench.records import derived_files, files, store
 from bench.records.largest_batches import FILE as MAX_BATCH
 from bench.records.rows import Manifest
 
@@ -53,11 +53,10 @@ def publish(run: store.Run, reports: Path) -> Path:
       OSError: the folder cannot be written.
     """
     # Drawing libraries take seconds to load, and a run may be refused before they are needed.
-    from bench.present import predicted_curves  # noqa: PLC0415
     from bench.present.report_files import build  # noqa: PLC0415
 
-    if run.damaged:
-        raise PublishError(f"{run.directory.as_posix()} is damaged: {run.damaged[0]}")
+    if damaged := [*run.damaged, *derived_files.damage(run.directory)]:
+        raise PublishError(f"{run.directory.as_posix()} is damaged: {damaged[0]}")
     target = _free_folder(run, reports)
     with tempfile.TemporaryDirectory(prefix=".publish-", dir=reports) as draft:
         folder = Path(draft, target.name)
@@ -66,12 +65,14 @@ def publish(run: store.Run, reports: Path) -> Path:
         shutil.copytree(run.directory / store.LAUNCHES, folder / store.LAUNCHES)
         if (run.directory / MAX_BATCH).exists():
             shutil.copy(run.directory / MAX_BATCH, folder)
-        projection = run.directory / predicted_curves.PAGE.parent
+        projection = run.directory / derived_files.PROJECTION
         if projection.is_dir():
-            shutil.copytree(projection, folder / predicted_curves.PAGE.parent)
+            shutil.copytree(projection, folder / derived_files.PROJECTION)
         build(store.load(folder))
         for path in folder.rglob("*.parquet"):
             path.unlink()
+        if (folder / derived_files.PROJECTION / derived_files.SEALS).exists():
+            derived_files.seal(folder / derived_files.PROJECTION)
         reasons = [*_too_large(folder), *_private(folder)]
         if reasons:
             raise PublishError(*reasons)

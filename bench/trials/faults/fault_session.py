@@ -77,4 +77,4 @@ def inject(fault: Fault, stop: threading.Event) -> Outcome:
 def write(folder: Path, results: FaultResults) -> None:
     """Store the results in a folder, which is created."""
     folder.mkdir(parents=True, exist_ok=True)
-    files.write(folder / FAULTS, json.dumps(results, indent=2) + "\n")
+    files.write(folder / FAULTS, files.sealed(json.dumps(results, indent=2)))

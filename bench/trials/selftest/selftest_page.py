@@ -55,7 +55,7 @@ def build(folder: Path) -> tuple[Path, Figures]:
     figures = detector_figures.compute(rows, samples, seconds)
     size = f"{LONGER * seconds:g} s a pair"
     plot = detector_plot.draw(figures.steps, size)
-    files.write(folder / SELFTEST_FIGURES, json.dumps(asdict(figures), indent=2) + "\n")
+    files.write(folder / SELFTEST_FIGURES, files.sealed(json.dumps(asdict(figures), indent=2)))
     if plot is not None:
         plot.write(folder)
     git = manifest["git"]

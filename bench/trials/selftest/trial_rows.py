@@ -1,13 +1,12 @@
 """The rows and the manifest that a self-test stores."""
 
 import json
-import zlib
 from pathlib import Path
 from typing import Any, TypeAlias, TypedDict, cast
 
 import pandas as pd
 
-from bench.records import files
+from bench.records import derived_files, files
 from bench.records.trial_results import SELFTEST_MANIFEST
 
 TRIALS = "trials.jsonl"
@@ -56,7 +55,7 @@ class Manifest(TypedDict):
 
 def close(folder: Path, manifest: Manifest) -> None:
     """Write the manifest, without which a folder does not count as a self-test."""
-    sums = {name: zlib.crc32((folder / name).read_bytes()) for name in (TRIALS, SAMPLES)}
+    sums = derived_files.checksums(folder, (TRIALS, SAMPLES))
     text = json.dumps({**manifest, "checksums": sums}, indent=2)
     files.write(folder / SELFTEST_MANIFEST, files.sealed(text))
 
@@ -73,8 +72,7 @@ def read(folder: Path) -> tuple[Manifest, list[Row], pd.DataFrame]:
         raise DamagedError(f"{folder / SELFTEST_MANIFEST} is damaged: {files.CHANGED}")
     if "checksums" not in manifest:
         raise DamagedError(f"{folder} is by an earlier version of Lockstep, which builds its pages")
-    for name, checksum in manifest["checksums"].items():
-        if zlib.crc32((folder / name).read_bytes()) != checksum:
-            raise DamagedError(f"{folder / name} is damaged: {files.CHANGED}")
+    for damage in derived_files.differing(folder, manifest["checksums"]):
+        raise DamagedError(f"{folder / damage.place} is damaged: {damage.reason}")
     rows = [json.loads(line) for line in (folder / TRIALS).read_bytes().splitlines()]
     return cast("Manifest", manifest), rows, pd.read_parquet(folder / SAMPLES)
