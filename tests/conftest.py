@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,11 @@ os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 os.environ["NPROC"] = "16"
 # Tests compile many programs and run each a few times. This replaces what was set, also because
 # jax refuses the older way to make devices beside the above.
-os.environ["XLA_FLAGS"] = (
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-)
+FAST_TO_COMPILE = ["--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true"]
+if version("jaxlib").startswith("0.10."):
+    # Later ones do not know it. It makes compiling three times faster.
+    FAST_TO_COMPILE.append("--xla_cpu_use_fusion_emitters=false")
+os.environ["XLA_FLAGS"] = " ".join(FAST_TO_COMPILE)
 # What runs leave for later runs, they leave for other tests at most; workers of xdist inherit this.
 OWN_CACHE = None
 if "PYTEST_XDIST_WORKER" not in os.environ:
