@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
 from functools import cache
@@ -94,3 +95,10 @@ def test_the_table_of_implementations_has_every_file() -> None:
     told = re.findall(r"\]\(([\w/]+)\.py\)", (folder / "README.md").read_text(encoding="utf-8"))
     files = (path.relative_to(folder).with_suffix("") for path in folder.rglob("*.py"))
     assert sorted(told) == sorted(f.as_posix() for f in files if not f.name.startswith("_"))
+
+
+def test_the_readme_shows_what_a_published_run_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    pictures = importlib.import_module("make_pictures")
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert pictures.quoting(page, pictures.answers()) == page, "run `nox -s pictures`"

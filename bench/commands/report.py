@@ -13,8 +13,13 @@ def report(
         bool, typer.Option("--all-plots", help="Draw every print plot, even if that takes minutes.")
     ] = False,
 ) -> None:
-    """Build a run's report again from its stored measurements."""
+    """Build a run's report again from its stored measurements, and print its answer."""
+    from rich.console import Console
+
+    from bench.present.closing_summary import print_summary
     from bench.present.report_files import build
 
-    page = build(load_run(run), all_plots=all_plots)
+    stored = load_run(run)
+    page = build(stored, all_plots=all_plots)
+    print_summary(Console(), stored)
     typer.echo(f"report: {page.as_posix()}")

@@ -35,8 +35,14 @@ MOST_FAILURES = 12
 """Reasons that are shown."""
 
 
+def print_answers(console: Console, run: Run) -> None:
+    """Print only the answer for each workload."""
+    for part in _answers(sentences.summaries(cell_table.build(run))):
+        console.print(part)
+
+
 def print_summary(console: Console, run: Run) -> None:
-    """Print the answer, the failures and the counts; no line is wider than the console."""
+    """Print the answers, the failures and the counts; no line is wider than the console."""
     found = cell_table.build(run)
     saved = checkpoint_costs.find(found.comparisons, found.checkpoints)
     lines = (
@@ -60,10 +66,9 @@ def _answers(every: Sequence[Summary]) -> Iterator[RenderableType]:
     subjects = [list(same) for _, same in groupby(every, key=lambda each: each.subject)]
     for own in subjects[:MOST_SUBJECTS]:
         first, *others = {each.comparison.block.batch for each in own}
-        answer = Text(own[0].subject if others else f"{own[0].subject}, batch {first}", "bold")
-        if len(own) > 1:
-            answer.append(f": {' '.join(sentences.advice(own))}".rstrip(": "), "not bold")
-        yield answer
+        yield Text(own[0].subject if others else f"{own[0].subject}, batch {first}", "bold")
+        for sentence in sentences.advice(own) if len(own) > 1 else ():
+            yield Padding(Text(sentence), (0, 0, 0, 2))
         if len(own) == 1 or len(every) <= FEW_BLOCKS:
             rows = [(each.among(own), each.step.main, each.text()) for each in own]
             yield Padding(table("place", "step", "sure", rows=rows, header=False), (0, 0, 0, 2))
