@@ -22,6 +22,7 @@ from bench.contract.placement import (
     place_model_state_on_shards,
     unknown_axes,
 )
+from bench.contract.rematerialization import POLICIES
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
@@ -53,8 +54,8 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     def hidden(layer: Any, x: jax.Array) -> jax.Array:
         return jax.nn.relu(layer(x))
 
-    if problem.outline.get("remat"):
-        hidden = eqx.filter_checkpoint(hidden)
+    if policy := problem.outline.get("remat"):
+        hidden = eqx.filter_checkpoint(hidden, policy=POLICIES[policy])
 
     def predict(model: Any, x: jax.Array) -> jax.Array:
         """Map one sample; activations and products are in the precision of the pass."""

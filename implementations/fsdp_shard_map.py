@@ -3,10 +3,11 @@
 Each parameter and its optimizer state are sharded along the largest dimension over `fsdp` (over
 `data` if the mesh has no `fsdp`); the batch is split over `data` and `fsdp`. Each parameter is
 all-gathered where the loss uses it (4 bytes per element), and again in the backward pass, because a
-jax.checkpoint policy forbids saving whole parameters (XLA:CPU of jax 0.10 saves them anyway). The
-transpose of all_gather is psum_scatter, so gradients come out reduce-scattered, for every
-microbatch. Arrays that do not divide evenly are replicated and their gradients all-reduced; so are
-the gradients of shards over `data` if the mesh has it beside `fsdp`.
+jax.checkpoint policy forbids saving whole parameters (XLA:CPU of jax 0.10 saves them anyway). That
+policy takes precedence over those of `--remat`. The transpose of all_gather is psum_scatter, so
+gradients come out reduce-scattered, for every microbatch. Arrays that do not divide evenly are
+replicated and their gradients all-reduced; so are the gradients of shards over `data` if the mesh
+has it beside `fsdp`.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from bench.contract.placement import (
     place_model_state_on_shards,
     unknown_axes,
 )
+from bench.contract.rematerialization import POLICIES
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
@@ -53,12 +54,13 @@ class MLP(nn.Module):
     """Of the layers' outputs."""
     dtype: str
     """Of activations and products; parameters have their own."""
-    remat: bool = False
+    remat: str = ""
+    """A policy's name; empty for none."""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Return (batch, widths[-1])."""
-        layer = nn.remat(Hidden) if self.remat else Hidden
+        layer = nn.remat(Hidden, policy=POLICIES[self.remat]) if self.remat else Hidden
         *hidden, last = self.widths
         for number, width in enumerate(hidden):
             x = layer(width, self.dtype, name=f"Hidden_{number}")(x)
@@ -70,7 +72,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     leaves, structure = jax.tree.flatten(problem.draw())
     widths = tuple(bias.shape[0] for bias in leaves[::2])
     outline = problem.outline
-    model = MLP(widths, outline["compute"], outline.get("remat", False))
+    model = MLP(widths, outline["compute"], outline.get("remat", ""))
     shapes = jax.eval_shape(model.init, jax.random.key(0), leaves[1].T)
     params = jax.tree.unflatten(jax.tree.structure(shapes["params"]), leaves)
     batch_sharding = create_data_parallel_sharding(mesh, "data")

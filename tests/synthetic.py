@@ -83,6 +83,8 @@ class Plan:
     """Of a pipeline whose blocks take 2, 4 and 8 microbatches of one size; 0 where it is none."""
     variants: dict[str, float] = field(default_factory=lambda: {"": 1.0})
     """By how much each environment makes every time longer, by name."""
+    remat: dict[str, float] = field(default_factory=lambda: {"": 1.0})
+    """By how much each policy of rematerialization does, by name."""
     inputs: dict[str, float] = field(default_factory=dict)
     """By how much taking its input makes every implementation's step longer, by the way."""
     checkpoints: bool = False
@@ -113,10 +115,9 @@ class Plan:
                 for scaling in self.batches:
                     batch = 64 if scaling == "strong" else 64 * devices
                     mesh = MeshShape.parse(f"data={devices}")
-                    for variant, count in product(
-                        self.variants, (2, 4, 8) if self.stages else (1,)
-                    ):
-                        options = StepOptions(microbatches=count, variant=variant)
+                    counts = (2, 4, 8) if self.stages else (1,)
+                    for variant, remat, count in product(self.variants, self.remat, counts):
+                        options = StepOptions(microbatches=count, remat=remat, variant=variant)
                         seen[Block(name, size, mesh, batch * count, options)] = None
         yield from seen
 
@@ -236,7 +237,9 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
             own, _, way = arm.partition("+")
             ratio = plan.ratios[baseline if arm == TWIN else own] * plan.inputs.get(way, 1.0)
             seconds = base_seconds(plan, block) * ratio * plan.pace
-            seconds *= plan.variants[block.options.variant]
+            seconds *= plan.variants[block.options.variant] * plan.remat.get(
+                block.options.remat, 1.0
+            )
             seconds *= np.exp(shared + plan.noise * rng.standard_normal())
             samples.append(
                 {

@@ -24,7 +24,8 @@ LIMITS = {
     **{
         f"docs/{name}.md": 600
         for name in (
-            *("accelerators", "beyond-the-step", "clusters", "explaining", "failures"),
+            *("accelerators", "beyond-the-step", "clusters", "compile-time-and-memory"),
+            *("explaining", "failures"),
             *("gating-ci", "library", "projecting", "reading-a-report", "refereeing"),
             *("running", "upgrading"),
         )

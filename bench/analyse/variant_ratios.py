@@ -1,4 +1,4 @@
-"""Blocks in another environment, or in several processes, against the same blocks otherwise.
+"""Blocks with another environment, processes or memory, against the same blocks otherwise.
 
 They are processes of their own, and so are not measured side by side. But launches of all blocks
 take turns in random order, so their means may be compared: `ratio_intervals.apart`.
@@ -6,45 +6,66 @@ take turns in random order, so their means may be compared: `ratio_intervals.apa
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import Ratio, apart
 from bench.analyse.verdicts import ALPHA, Verdict, decide
+from bench.records.cells import StepOptions
+
+USUAL = {name: getattr(StepOptions, name) for name in ("variant", "processes", "remat")}
+"""Options whose effect is shown, each by itself, and their usual values."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """The effect on one cell of a variant, or of spreading its mesh over several processes."""
+    """The effect of one option on a cell: a variant, processes or rematerialization."""
 
     block: Comparison
+    usual: Comparison
+    """The block without the option."""
+    option: str
+    """As cells are named: `remat=dots`."""
     implementation: str
     ratio: Ratio
-    """Step time over that in the usual environment, or in one process."""
+    """Step time over that without the option."""
     verdict: Verdict
+
+    @property
+    def cells(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The cell's row of `Tables.cells` without the option, and with it."""
+        without, with_ = (
+            next(cell for cell in one.ranked if cell["implementation"] == self.implementation)
+            for one in (self.usual, self.block)
+        )
+        return without, with_
 
 
 def find(comparisons: Sequence[Comparison]) -> list[Effect]:
-    """List every cell that has a time in a variant or in several processes, and one without that.
+    """List every cell that has a time with one of these options, and one without it.
 
     At most ALPHA of runs contain a wrong verdict among them.
     """
     found = list(_ratios(comparisons))
     alpha = ALPHA / max(1, len(found))
     return [
-        Effect(block, arm, ratio, decide(ratio, alpha, block.margin)) for block, arm, ratio in found
+        Effect(*places, ratio, decide(ratio, alpha, places[0].margin)) for places, ratio in found
     ]
 
 
-def _ratios(comparisons: Sequence[Comparison]) -> Iterator[tuple[Comparison, str, Ratio]]:
+def _ratios(
+    comparisons: Sequence[Comparison],
+) -> Iterator[tuple[tuple[Comparison, Comparison, str, str], Ratio]]:
     blocks = {comparison.block: comparison for comparison in comparisons}
     for block, comparison in blocks.items():
-        options = block.options
-        other = replace(options, variant="") if options.variant else replace(options, processes=1)
-        usual = blocks.get(replace(block, options=other))
-        if usual is None or usual is comparison:
-            continue
-        for arm in comparison.arms:
-            if arm in usual.arms:
-                ratio = apart(*(one.rounds.log_seconds(arm) for one in (comparison, usual)))
-                if ratio is not None:
-                    yield comparison, arm, ratio
+        for name, value in USUAL.items():
+            other = replace(block.options, **{name: value})
+            usual = blocks.get(replace(block, options=other))
+            if usual is None or usual is comparison:
+                continue
+            (option,) = set(str(block.options).split(",")) - set(str(other).split(","))
+            for arm in comparison.arms:
+                if arm in usual.arms:
+                    ratio = apart(*(one.rounds.log_seconds(arm) for one in (comparison, usual)))
+                    if ratio is not None:
+                        yield (comparison, usual, option, arm), ratio

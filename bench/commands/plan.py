@@ -8,7 +8,7 @@ import typer
 from bench.commands.project import COMPILING, precision_faults, predicting
 from bench.commands.shared_options import ImplementationFiles, Keyword, WorkloadFiles
 from bench.measure.catalogue import file_faults, read_catalogue
-from bench.plan.option_values import BadInput, collected
+from bench.plan.option_values import BadInput, collected, remat_policy
 from bench.plan.presets import default_batch
 from bench.plan.selection import everything, selector
 from bench.records import files
@@ -38,8 +38,9 @@ def plan(
         int, typer.Option(min=1, help="Microbatches that a batch is split into.")
     ] = 1,
     remat: Annotated[
-        bool, typer.Option("--remat", help="Recompute activations in the backward pass.")
-    ] = False,
+        str,
+        typer.Option(metavar="POLICY", help="What the backward pass recomputes: none, dots, full."),
+    ] = "none",
     keyword: Keyword = "",
     implementation_path: ImplementationFiles = None,
     workload_path: WorkloadFiles = None,
@@ -56,6 +57,11 @@ def plan(
     with predicting():
         faults = file_faults(implementation_path or (), workload_path or ())
         faults += precision_faults(precision)
+        policy = ""
+        try:
+            policy = remat_policy(remat)
+        except ValueError as error:
+            faults.append(f"--remat: {error}")
         wanted = collected(faults, sheets, hardware) or []
         # Every mesh is compiled.
         counts = collected(faults, partial(chip_counts, most=MOST_DEVICES), str(chips)) or []
@@ -81,7 +87,7 @@ def plan(
             ranking = rank(
                 name,
                 batch or default_batch("-".join(name)) * chips,
-                StepOptions(precision, microbatches=microbatches, remat=remat),
+                StepOptions(precision, microbatches=microbatches, remat=policy),
                 sheet,
                 chips,
                 chosen,

@@ -296,14 +296,15 @@ class Workload(Protocol):
     """Functions that return a configuration, smallest first; tests use the smallest."""
     DEFAULT_SIZE: str
 
-    def problem(self, config: Any, batch_size: int, precision: str, remat: bool = False) -> Problem:
+    def problem(self, config: Any, batch_size: int, precision: str, remat: str = "") -> Problem:
         """Return the problem of this size.
 
         Args:
           config: the result of a function in SIZES.
           batch_size: samples in a global batch.
           precision: a key of PRECISIONS.
-          remat: whether blocks keep only their inputs for the backward pass and recompute the rest.
+          remat: what the backward pass recomputes, a key of bench.contract.rematerialization's
+            POLICIES; empty for nothing.
         """
 
 

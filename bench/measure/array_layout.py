@@ -69,7 +69,7 @@ def _options(name: str, implementations: Sequence[str], workloads: Sequence[str]
         batch_sizes=(batch.removeprefix("b"),),
         precision=(step.precision,),
         microbatches=(str(step.microbatches),),
-        remat=step.remat,
+        remat=(step.remat,) if step.remat else (),
         clip_norm=None if step.clip_norm is None else str(step.clip_norm),
         scaling="strong",
         implementation_path=tuple(implementations),

@@ -221,9 +221,10 @@ class _Planner:
                 self.fault("processes", f"the run has {available} processes, not {count}")
         clip_norm = self.read("clip_norm")
         return [
-            StepOptions(precision, count, self.options.remat, clip_norm, variant, spread)
+            StepOptions(precision, count, remat, clip_norm, variant, spread)
             for precision in self.read("precision") or preset.precisions
             for count in self.read("microbatches") or [preset.microbatches]
+            for remat in _unique(self.read("remat")) or [""]
             for variant in ("", *(variant.name for variant in variants))
             for spread in processes
         ]

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from bench.records.cells import FULL, REMAT
 from bench.records.spelling import closest
 
 T = TypeVar("T")
@@ -62,6 +63,15 @@ def choice(known: Sequence[str]) -> Callable[[str], str]:
         raise ValueError(f"unknown {text!r}; {closest(text, known)}")
 
     return read
+
+
+def remat_policy(text: str) -> str:
+    """Read a policy of rematerialization, as StepOptions has it.
+
+    What it computes again is all, or what it keeps is `nothing`: both words are in use.
+    """
+    known = {"none": "", **{word: word for word in REMAT}, "nothing": FULL}
+    return known[choice(tuple(known))(text)]
 
 
 def _number(text: str) -> float:

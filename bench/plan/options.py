@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
-from bench.plan.option_values import choice, positive, share, whole
+from bench.plan.option_values import choice, positive, remat_policy, share, whole
 from bench.plan.presets import PRESETS
 from bench.records.arms import CHECKPOINT_MODES, INPUT_WAYS
-from bench.records.cells import PRECISIONS
+from bench.records.cells import FULL, PRECISIONS
 from bench.records.mesh import MeshShape
 from bench.records.variants import Variant
 
@@ -95,10 +95,13 @@ class Options:
         whole,
         "extend",
     )
-    remat: bool = _option(
-        "",
-        "compute activations again in the backward pass instead of keeping them",
-        action="store_true",
+    remat: tuple[str, ...] = _option(
+        "POLICY",
+        "compute activations again in the backward pass instead of keeping them: none (default); "
+        "dots: all but products with weights; full, or nothing: all that is within a block of "
+        "layers",
+        remat_policy,
+        "extend",
     )
     clip_norm: str | None = _option(
         "NORM",
@@ -259,11 +262,13 @@ class Options:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Self:
-        """Read what `to_json` wrote."""
+        """Read what `to_json` wrote; older runs have `remat` as true."""
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in stored.items()
         }
+        if values.get("remat") is True:
+            values["remat"] = (FULL,)
         return cls(**values)
 
 

@@ -40,6 +40,7 @@ def of_block(comparison: Comparison, manifest: Manifest) -> str:
         "scaling": ["strong"],
         "precision": [asked.precision],
         "microbatches": [asked.microbatches] if asked.microbatches > 1 else [],
+        "remat": [asked.remat] if asked.remat else [],
         "clip-norm": [] if asked.clip_norm is None else [f"{asked.clip_norm:g}"],
         "processes": [asked.processes] if asked.processes > 1 else [],
         "variant": variants if asked.variant else [],
@@ -52,8 +53,7 @@ def of_block(comparison: Comparison, manifest: Manifest) -> str:
         "train-steps": [config["train_steps"]] if config.get("train_steps") else [],
         "baseline": [comparison.baseline] if comparison.baseline else [],
     }
-    flags = {"remat": asked.remat, "profile": config.get("profile_steps")}
-    words = [f"--{name}" for name, given in flags.items() if given]
+    words = ["--profile"] if config.get("profile_steps") else []
     for name, values in options.items():
         groups = [[value] for value in values] if name in _REPEATED else [values]
         words += [word for own in groups if own for word in (f"--{name}", *map(str, own))]

@@ -11,7 +11,7 @@ from bench.analyse.comparisons import Comparison
 from bench.analyse.loss_curves import Training
 from bench.analyse.scaling_curves import Scaling
 from bench.analyse.variant_ratios import Effect
-from bench.present.cell_columns import IMPLEMENTATION, PLACE
+from bench.present.cell_columns import COLUMNS, IMPLEMENTATION, PLACE
 from bench.present.columns import Column, Figure, Table, between, formatted, missing
 from bench.records import numbers
 from bench.records.largest_batches import MaxBatchRow
@@ -20,23 +20,35 @@ from bench.records.trace_rows import TraceRow
 
 Row = dict[str, Any]
 
+_COSTS = {"compile_total_s", "memory_bytes"}
+
 
 def variants(effects: Sequence[Effect]) -> Table:
-    """What a variant, or several processes, change."""
+    """What a variant, several processes or rematerialization change."""
+
+    def pair(column: Column) -> Column:
+        """Show a cell's figure with the option and, smaller, without it."""
+        return replace(
+            column, note="", optional=True, value=lambda effect: column.of(effect.cells[1]),
+            detail=lambda effect: f"{column.figure(effect.cells[0]).main} without",
+        )  # fmt: skip
+
     columns = [
         IMPLEMENTATION,
         replace(PLACE, value=lambda effect: effect.block.place),
+        Column("option", "Option", filter=True),
         Column("ratio", "Ratio", "95 % interval", "ratio",
                value=lambda effect: effect.ratio.value,
                detail=lambda effect: between(effect.ratio.low, effect.ratio.high, "ratio")),
         Column("verdict", "Verdict", value=lambda effect: effect.verdict.word, filter=True),
+        *(pair(column) for column in COLUMNS if column.key in _COSTS),
     ]  # fmt: skip
     fact = (
-        "Step time over that in the usual environment, or in one process. Each is measured in "
-        "launches of its own, so intervals are wider; more launches narrow them."
+        "Step time over that without the option; compile time and memory with it and without. Each "
+        "is measured in launches of its own, so intervals are wider; more launches narrow them."
     )
     return Table(
-        "Against the usual environment", columns, effects, [fact],
+        "What options change", columns, effects, [fact],
         name="variants", cell=lambda effect: f"{effect.block.name}/{effect.implementation}",
     )  # fmt: skip
 

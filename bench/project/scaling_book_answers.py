@@ -92,7 +92,7 @@ def _fewest_tokens(machine: Machine, mesh: str, width: float = _WIDE) -> float:
     Compute grows with the tokens, and communication of parameters and gradients does not.
     """
     step = _step(mesh, machine, width)
-    after_forward = step.after_forward_s / (1 - FORWARD[False])
+    after_forward = step.after_forward_s / (1 - FORWARD[""])
     return max(step.hideable_s, after_forward) / step.products_s
 
 
@@ -104,7 +104,7 @@ def _narrowest(ways: int) -> float:
     """
     step = _step(f"model={ways}", _torus({"model": (ways,)}), width=1.0, tokens=4096)
     # The forward pass has half of a step's collectives.
-    return step.waited_s / 2 / (FORWARD[False] * step.products_s)
+    return step.waited_s / 2 / (FORWARD[""] * step.products_s)
 
 
 def _fewest_mixed_tokens(width: int) -> float:

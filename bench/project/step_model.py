@@ -31,6 +31,7 @@ from bench.project.collective_costs import Limit, cost
 from bench.project.compiled_programs import Program
 from bench.project.hardware import Hardware, HardwareError
 from bench.project.machines import Machine, of_sheet
+from bench.records.cells import FULL
 from bench.records.mesh import BATCH_AXES
 from bench.records.rows import Communication
 
@@ -46,9 +47,9 @@ default of xla_gpu_all_reduce_combine_threshold_bytes and of its counterparts fo
 reduce-scatters (https://github.com/openxla/xla/blob/main/xla/debug_options_flags.cc). Assumed for
 TPUs, whose thresholds are not published."""
 
-FORWARD = {False: 1 / 3, True: 1 / 4}
-"""Share of a step's products before the first gradient, without and with rematerialization: forward
-2 FLOPs a parameter and token, backward 4 (the scaling book, part 4), recomputed 2 more."""
+FORWARD = {"": 1 / 3, "dots": 1 / 3, FULL: 1 / 4}
+"""Share of a step's products before the first gradient, by what is rematerialized: forward 2 FLOPs
+a parameter and token, backward 4 (the scaling book, part 4), recomputed 2 more."""
 
 
 @dataclass(frozen=True)

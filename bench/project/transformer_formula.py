@@ -13,7 +13,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from bench.project.compiled_programs import Program
 from bench.project.hardware import Part
 from bench.project.step_model import FORWARD
-from bench.records.cells import Block, Cell, StepOptions
+from bench.records.cells import FULL, Block, Cell, StepOptions
 from bench.records.collective_kinds import bus_factor
 from bench.records.mesh import MeshShape
 from bench.records.rows import Communication
@@ -62,10 +62,12 @@ class Transformer(Part):
         Parameters are divided over `fsdp` and `model`, the batch over `data` and `fsdp`. The
         memory is unknown; the program has that of its state.
         """
-        again = FORWARD[False] / FORWARD[True] if self.remat else 1
+        again = FORWARD[""] / FORWARD[FULL] if self.remat else 1
         state = STATE_BYTES * self.parameters / (mesh.axis("fsdp") * mesh.axis("model"))
         batch = round(tokens * mesh.size / max(self.sequence, 1))
-        options = StepOptions("bf16", microbatches=self.microbatches, remat=self.remat)
+        options = StepOptions(
+            "bf16", microbatches=self.microbatches, remat=FULL if self.remat else ""
+        )
         block = Block("transformer", f"{self.parameters:.3g}", mesh, batch, options)
         return Program(
             Cell(block, self.step),

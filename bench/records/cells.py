@@ -14,6 +14,11 @@ from bench.records.mesh import MeshShape
 PRECISIONS = ("fp32", "bf16", "fp16")
 """Precisions that can be selected. The gate also builds every problem in `fp64`."""
 
+FULL = "full"
+REMAT = (FULL, "dots")
+"""Policies of rematerialization; bench.contract.rematerialization says what each keeps. Names of
+cells write the first as `remat`, which once was the only one."""
+
 
 @dataclass(frozen=True)
 class StepOptions:
@@ -26,8 +31,9 @@ class StepOptions:
     need: see bench.contract."""
     microbatches: int = 1
     """Number of microbatches whose gradients one update accumulates."""
-    remat: bool = False
-    """Whether the backward pass recomputes activations instead of storing them."""
+    remat: str = ""
+    """What the backward pass recomputes instead of keeping it, a word of REMAT; empty for
+    nothing."""
     clip_norm: float | None = None
     """Maximum global norm of the gradients, in addition to the workload's own optimizer."""
     variant: str = ""
@@ -49,7 +55,9 @@ class StepOptions:
             if name in ("microbatches", "processes") and value.isascii() and value.isdigit():
                 values[name] = int(value)
             elif part == "remat":
-                values["remat"] = True
+                values["remat"] = FULL
+            elif name == "remat" and value in REMAT and value != FULL:
+                values["remat"] = value
             elif name == "clip" and re.fullmatch(r"[\d.]+(e[-+]?\d+)?", value):
                 values["clip_norm"] = float(value)
             elif name == "variant" and value:
@@ -57,7 +65,7 @@ class StepOptions:
             else:
                 raise ValueError(
                     f"options {text!r}: {part!r} is unknown; write PRECISION[,microbatches=N]"
-                    "[,remat][,clip=NORM][,variant=NAME][,processes=N]"
+                    "[,remat|remat=dots][,clip=NORM][,variant=NAME][,processes=N]"
                 )
         return cls(precision, **values)
 
@@ -66,7 +74,7 @@ class StepOptions:
         if self.microbatches > 1:
             parts.append(f"microbatches={self.microbatches}")
         if self.remat:
-            parts.append("remat")
+            parts.append("remat" if self.remat == FULL else f"remat={self.remat}")
         if self.clip_norm is not None:
             parts.append(f"clip={self.clip_norm:.15g}")
         if self.variant:

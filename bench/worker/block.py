@@ -15,7 +15,7 @@ import jax
 from jax.sharding import Mesh
 
 from bench.contract import Workload
-from bench.records.cells import Block
+from bench.records.cells import FULL, Block
 from bench.records.host import cores
 from bench.records.messages import GATE, Event, Job, Phase, SamplesEvent
 from bench.records.rows import CellRow, Communication
@@ -147,7 +147,7 @@ def proof_block(block: Block, mesh: Mesh) -> Block:
     """
     if mesh.devices.flat[0].platform == "cpu":
         return block
-    return replace(block, options=replace(block.options, remat=True))
+    return replace(block, options=replace(block.options, remat=FULL))
 
 
 def admit(session: BlockSession, gate: Gate, name: str, number: int) -> None:

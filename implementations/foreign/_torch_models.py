@@ -28,6 +28,8 @@ def why_unsupported(problem: Any) -> str | None:
         return f"it splits the batch alone, and this mesh has {', '.join(other)}"
     if problem.compute not in DTYPES:
         return f"{problem.compute} would need a scaled loss"
+    if getattr(problem, "remat", "") not in ("", "full"):
+        return f"its checkpoints recompute whole blocks, and remat={problem.remat} does not"
     if problem.platform not in ("cpu", "gpu"):
         return f"it runs on CPUs and GPUs, not on {problem.platform}"
     return None
@@ -89,7 +91,7 @@ class GPT2(nn.Module):
     The table has `rows`, of which those beyond the vocabulary are padding without logits.
     """
 
-    def __init__(self, sizes: dict[str, int], rows: int, remat: bool) -> None:
+    def __init__(self, sizes: dict[str, int], rows: int, remat: str) -> None:
         super().__init__()
         width = sizes["width"]
         self.remat = remat

@@ -26,7 +26,7 @@ needs_torch = pytest.mark.skipif(
 
 CASES = {
     "linear": (linear, "data=1", StepOptions()),
-    "mlp": (mlp, "data=2", StepOptions(microbatches=2, remat=True, clip_norm=0.1)),
+    "mlp": (mlp, "data=2", StepOptions(microbatches=2, remat="full", clip_norm=0.1)),
     "gpt2": (gpt2, "data=2", StepOptions()),
     "gpt2 bf16": (gpt2, "data=2", StepOptions("bf16", microbatches=2)),
 }

@@ -72,7 +72,7 @@ def test_all_that_a_proof_depends_on_is_in_its_key(
         replace(BLOCK, batch=16),
         replace(BLOCK, options=StepOptions("bf16")),
         replace(BLOCK, options=StepOptions(microbatches=2)),
-        replace(BLOCK, options=StepOptions(remat=True)),
+        replace(BLOCK, options=StepOptions(remat="full")),
         replace(BLOCK, options=StepOptions(clip_norm=1.0)),
         replace(BLOCK, options=StepOptions(processes=2)),
     ):

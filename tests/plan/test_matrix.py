@@ -143,6 +143,23 @@ def test_help_names_every_option_and_exit_code() -> None:
 def test_stored_options_are_read_back() -> None:
     options = Options(preset="full", meshes=("data=2",), profile=True, rounds="3")
     assert Options.from_json(options.to_json()) == options
+    assert Options.from_json({"remat": True}).remat == ("full",), "as older runs have it"
+
+
+def test_policies_of_rematerialization_are_swept() -> None:
+    words = ("none", "dots", "full", "nothing")
+    made = plan(workloads=("mlp-tiny",), meshes=("data=1",), batch_sizes=("8",), remat=words)
+    assert [str(block.options) for block in made.blocks] == [
+        "fp32",
+        "fp32,remat=dots",
+        "fp32,remat",
+    ]
+    for block in made.blocks:
+        assert StepOptions.parse(str(block.options)) == block.options
+    assert "unknown 'dot'" in str(faults(remat=("dot",)))
+    for text in ("fp32,remat=full", "fp32,remat=none"):
+        with pytest.raises(ValueError, match="is unknown"):
+            StepOptions.parse(text)
 
 
 def test_outside_files_join_what_is_selected() -> None:

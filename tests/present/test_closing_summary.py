@@ -101,7 +101,7 @@ class OfBlocks(synthetic.Plan):
 
 def long_names() -> OfBlocks:
     options = StepOptions(
-        "bf16", 16, remat=True, clip_norm=0.5, variant="latency_hiding_scheduler", processes=4
+        "bf16", 16, remat="full", clip_norm=0.5, variant="latency_hiding_scheduler", processes=4
     )
     axes = ("data=2,fsdp=2,model=2,pipe=2", "data=1024,fsdp=16,model=8,pipe=4")
     ratios = {"jit_spmd": 1.0, "an_implementation_of_a_long_name_indeed": 0.0123}

@@ -206,9 +206,11 @@ def test_there_are_no_gaps(page: str) -> None:
 
 def test_a_variant_is_shown_against_the_usual_environment(tmp_path: Path) -> None:
     page = text(tmp_path, variants={"": 1.0, "slow": 1.5}, launches=5, shared_noise=0.002)
-    assert page.count("### Against the usual environment") == 1
+    assert page.count("### What options change") == 1
     assert re.search(
-        r"\| jit_spmd \| data=2, batch 64 \| 1\.[45]\d+ \(1\.\d+\S1\.\d+\) \| slower \|", page
+        r"\| jit_spmd \| data=2, batch 64 \| variant=slow "
+        r"\| 1\.[45]\d+ \(1\.\d+\S1\.\d+\) \| slower \|",
+        page,
     )
 
 

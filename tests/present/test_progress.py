@@ -27,7 +27,7 @@ from bench.records.paths import ROOT
 BLOCK = Block("gpt2", "nano", MeshShape.parse("data=2,model=2"), 1024, StepOptions(processes=2))
 LONG = Block(
     "a_workload_with_a_long_name", "huge", MeshShape.parse("data=2,fsdp=2,model=2,pipe=2"), 65536,
-    StepOptions("bf16", 16, remat=True, clip_norm=0.5, variant="latency_hiding", processes=4),
+    StepOptions("bf16", 16, remat="full", clip_norm=0.5, variant="latency_hiding", processes=4),
 )  # fmt: skip
 
 

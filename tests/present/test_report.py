@@ -235,9 +235,29 @@ def test_a_variant_is_compared_with_the_usual_environment(tmp_path: Path) -> Non
     assert {effect.implementation for effect in effects} == set(SMALL.ratios)
     for effect in effects:
         assert str(effect.block.block.options) == "fp32,variant=slow"
+        assert effect.option == "variant=slow"
         assert not effect.ratio.paired
         assert effect.ratio.low < 1.5 < effect.ratio.high
         assert effect.verdict.word == "slower"
+
+
+def test_each_option_is_compared_with_its_absence(tmp_path: Path) -> None:
+    """Two options together are compared with either one alone."""
+    changed = {"variants": {"": 1.0, "slow": 1.5}, "remat": {"": 1.0, "dots": 1.2}}
+    built, _ = small(tmp_path, **changed, launches=5, shared_noise=0.002)
+    effects = variant_ratios.find(built.comparisons)
+    found = {(e.option, str(e.block.block.options), str(e.usual.block.options)) for e in effects}
+    assert found == {
+        ("variant=slow", "fp32,variant=slow", "fp32"),
+        ("remat=dots", "fp32,remat=dots", "fp32"),
+        ("variant=slow", "fp32,remat=dots,variant=slow", "fp32,remat=dots"),
+        ("remat=dots", "fp32,remat=dots,variant=slow", "fp32,variant=slow"),
+    }
+    assert len(effects) == len(found) * len(SMALL.ratios)
+    table = run_tables.variants(effects)
+    keys = [column.key for column in table.columns]
+    assert keys[-2:] == ["compile_total_s", "memory_bytes"]
+    assert all("without" in table.columns[-1].figure(effect).note for effect in effects)
 
 
 def test_a_pipelines_bubble_is_measured(tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ def test_only_steps_of_the_same_options_are_drawn_into_a_curve(folder) -> None:
     plain, others = StepOptions("fp32"), [
         StepOptions("fp32", processes=2), StepOptions("fp32", variant="lhs"),
     ]  # fmt: skip
-    assert drawn(StepOptions("fp32", microbatches=4), StepOptions("fp32", remat=True)) == []
+    assert drawn(StepOptions("fp32", microbatches=4), StepOptions("fp32", remat="full")) == []
     assert drawn(*others, plain) == [plain]
     assert drawn(plain, StepOptions("bf16")) == [StepOptions("bf16")]
     assert drawn(others[1]) == [others[1]]

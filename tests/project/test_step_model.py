@@ -37,7 +37,7 @@ def step(
     state: float = 0.0,
     mesh: str = "data=2,model=2",
     name: str = "one",
-    remat: bool = False,
+    remat: str = "",
     **others: float,
 ) -> Program:
     figures = {"accessed_bytes": 0.0, "memory_bytes": 1 * GB, "model_flops": 6e12, **others}
@@ -99,7 +99,7 @@ def test_communication_is_hidden_where_nothing_waits_for_it(
 
 def test_recomputing_makes_the_forward_pass_a_smaller_share() -> None:
     reduced = communication("all-reduce", ["data"], 2.5 * GB)
-    assert work(step(reduced, remat=True), MACHINE).step_s(IDEAL) == pytest.approx(0.75 + 2.5)
+    assert work(step(reduced, remat="full"), MACHINE).step_s(IDEAL) == pytest.approx(0.75 + 2.5)
 
 
 @pytest.mark.parametrize(

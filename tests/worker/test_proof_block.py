@@ -13,7 +13,7 @@ from bench.records.mesh import MeshShape
 from bench.worker.block import proof_block
 
 
-@pytest.mark.parametrize(("platform", "remat"), [("cpu", False), ("gpu", True), ("tpu", True)])
+@pytest.mark.parametrize(("platform", "remat"), [("cpu", ""), ("gpu", "full"), ("tpu", "full")])
 def test_accelerators_recompute_activations_in_the_proof_alone(platform, remat):
     options = StepOptions("bf16", microbatches=2, clip_norm=1.0)
     block = Block("gpt2", "124m", MeshShape.parse("data=1"), 8, options)

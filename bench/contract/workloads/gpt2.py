@@ -36,6 +36,7 @@ from bench.contract.clipping import clip_by_global_norm
 from bench.contract.divided_sequences import attend, positions
 from bench.contract.layers import RowLinear, Vocabulary
 from bench.contract.logical_axes import constrain
+from bench.contract.rematerialization import POLICIES, rematerialized
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class GPT2(nnx.Module):
 
     def __init__(
         self, config: Config, dtypes: Precision, rngs: nnx.Rngs,
-        axis: ModelAxis = WHOLE, remat: bool = False,
+        axis: ModelAxis = WHOLE, remat: str = "",
     ) -> None:  # fmt: skip
         self.remat = remat
         common = dtypes.of_layer(rngs)
@@ -125,7 +126,7 @@ class GPT2(nnx.Module):
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         x = self.embed(tokens)
-        call = nnx.remat(Block.__call__) if self.remat else Block.__call__
+        call = rematerialized(Block.__call__, self.remat)
         for block in self.blocks:
             x = call(block, x)
         return x
@@ -168,7 +169,7 @@ def next_token_loss(model: Any, tokens: jax.Array) -> jax.Array:
     return loss_of_labels(model, with_labels(tokens))
 
 
-def stages(config: Config, dtypes: Precision, axis: ModelAxis, *, remat: bool) -> Stages:
+def stages(config: Config, dtypes: Precision, axis: ModelAxis, *, remat: str) -> Stages:
     """Return the model, or one device's shard of it, as a chain."""
 
     def make_ends() -> GPT2:
@@ -182,7 +183,7 @@ def stages(config: Config, dtypes: Precision, axis: ModelAxis, *, remat: bool) -
 
     return Stages(
         first=lambda params, tokens: nnx.merge(ends, params).embed(tokens[:, :-1]),
-        block=jax.checkpoint(run_block) if remat else run_block,
+        block=jax.checkpoint(run_block, policy=POLICIES[remat]) if remat else run_block,
         last=lambda params, x, tokens: nnx.merge(ends, params).loss(x, tokens[:, 1:]),
     )
 
@@ -211,7 +212,7 @@ class Windows:
         return text()[start : start + self.context + 1].astype(np.int32)
 
 
-def problem(config: Config, batch_size: int, precision: str, remat: bool = False) -> Problem:
+def problem(config: Config, batch_size: int, precision: str, remat: str = "") -> Problem:
     """Return a problem whose batches are random windows of text, int32 (batch, context + 1)."""
     dtypes = PRECISIONS[precision]
 

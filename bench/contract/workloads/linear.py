@@ -47,7 +47,7 @@ def squared_error(model: Any, batch: Any) -> jax.Array:
     return jnp.mean((model(inputs).astype(targets.dtype) - targets) ** 2)
 
 
-def problem(config: Config, batch_size: int, precision: str, remat: bool = False) -> Problem:
+def problem(config: Config, batch_size: int, precision: str, remat: str = "") -> Problem:
     """Return a problem with inputs (batch, features_in) and targets (batch, features_out).
 
     A single layer has nothing to recompute, so `remat` changes nothing.

@@ -17,6 +17,7 @@ from flax import nnx
 
 from bench.contract import PRECISIONS, WHOLE, AxisNames, ModelAxis, Precision, Problem
 from bench.contract.layers import RowLinear
+from bench.contract.rematerialization import rematerialized
 from bench.contract.workloads.linear import batches_of, squared_error
 
 
@@ -43,7 +44,7 @@ class MLP(nnx.Module):
 
     def __init__(
         self, widths: tuple[int, ...], dtypes: Precision, rngs: nnx.Rngs,
-        axis: ModelAxis = WHOLE, remat: bool = False,
+        axis: ModelAxis = WHOLE, remat: str = "",
     ) -> None:  # fmt: skip
         self.remat = remat
         self.layers = nnx.List()
@@ -56,7 +57,7 @@ class MLP(nnx.Module):
                 self.layers.append(nnx.Linear(wide, columns, **dtypes.of_layer(rngs)))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        call = nnx.remat(_layer_and_relu) if self.remat else _layer_and_relu
+        call = rematerialized(_layer_and_relu, self.remat)
         *hidden, last = self.layers
         for layer in hidden:
             x = call(layer, x)
@@ -79,7 +80,7 @@ def axis_names(widths: tuple[int, ...]) -> dict[str, AxisNames]:
     return names
 
 
-def problem(config: Config, batch_size: int, precision: str, remat: bool = False) -> Problem:
+def problem(config: Config, batch_size: int, precision: str, remat: str = "") -> Problem:
     """Return a problem with inputs (batch, widths[0]) and targets (batch, widths[-1])."""
     dtypes = PRECISIONS[precision]
     widths = config.widths

@@ -17,6 +17,7 @@ from flax import nnx
 from bench.contract import PRECISIONS, WHOLE, Precision, Problem
 from bench.contract.expert_layers import mixture
 from bench.contract.layers import Vocabulary
+from bench.contract.rematerialization import rematerialized
 from bench.contract.workloads import gpt2
 
 CHOICES = 2
@@ -66,9 +67,7 @@ class Block(nnx.Module):
 class MoE(nnx.Module):
     """Maps tokens (batch, context) to the output layer's input and the mean balance of blocks."""
 
-    def __init__(
-        self, config: Config, dtypes: Precision, rngs: nnx.Rngs, remat: bool = False
-    ) -> None:
+    def __init__(self, config: Config, dtypes: Precision, rngs: nnx.Rngs, remat: str = "") -> None:
         self.remat = remat
         common = dtypes.of_layer(rngs)
         self.tokens = Vocabulary(
@@ -83,7 +82,7 @@ class MoE(nnx.Module):
 
     def __call__(self, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
         x = self.tokens(tokens) + self.positions(jnp.arange(tokens.shape[-1]))
-        call = nnx.remat(Block.__call__) if self.remat else Block.__call__
+        call = rematerialized(Block.__call__, self.remat)
         balances = []
         for block in self.blocks:
             x, balance = call(block, x)
@@ -103,7 +102,7 @@ def loss(model: Any, tokens: jax.Array) -> jax.Array:
     return model.tokens.cross_entropy(x, labels).mean() + BALANCE * balance
 
 
-def problem(config: Config, batch_size: int, precision: str, remat: bool = False) -> Problem:
+def problem(config: Config, batch_size: int, precision: str, remat: str = "") -> Problem:
     """Return a problem whose batches are those of `gpt2`, int32 (batch, context + 1)."""
     dtypes, dense = PRECISIONS[precision], gpt2.problem(config, batch_size, precision)
     router = config.width * config.experts

@@ -21,6 +21,7 @@ from flax import nnx
 
 from bench.contract import PRECISIONS, WHOLE, ModelAxis, Precision, Problem
 from bench.contract.layers import RowLinear
+from bench.contract.rematerialization import rematerialized
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class VAE(nnx.Module):
 
     def __init__(
         self, config: Config, dtypes: Precision, rngs: nnx.Rngs,
-        axis: ModelAxis = WHOLE, remat: bool = False,
+        axis: ModelAxis = WHOLE, remat: str = "",
     ) -> None:  # fmt: skip
         common = dtypes.of_layer(rngs)
         divided: Any = {"dtypes": dtypes, "rngs": rngs, "axis": axis}
@@ -69,8 +70,8 @@ class VAE(nnx.Module):
 
     def __call__(self, images: jax.Array, noise: jax.Array) -> tuple[jax.Array, ...]:
         """Return mean, log-variance and the logits of the sample that `noise` selects."""
-        encode = nnx.remat(VAE.encode) if self.remat else VAE.encode
-        decode = nnx.remat(VAE.decode) if self.remat else VAE.decode
+        encode = rematerialized(VAE.encode, self.remat)
+        decode = rematerialized(VAE.decode, self.remat)
         mean, log_variance = encode(self, images)
         return mean, log_variance, decode(self, mean + jnp.exp(log_variance / 2) * noise)
 
@@ -115,7 +116,7 @@ def strokes(rng: np.random.Generator, count: int, side: int) -> np.ndarray:
     return bright.reshape(count, side * side)
 
 
-def problem(config: Config, batch_size: int, precision: str, remat: bool = False) -> Problem:
+def problem(config: Config, batch_size: int, precision: str, remat: str = "") -> Problem:
     """Return a problem with images (batch, pixels) and their numbers, int32 (batch,)."""
     dtypes = PRECISIONS[precision]
     pixels = config.side**2

@@ -306,7 +306,7 @@ CHANGES: dict[str, Callable[[TrainStep], Any]] = {
 """What `build` returns instead of the correct step."""
 
 
-def nan_workload(config: Any, batch_size: int, precision: str, remat: bool = False) -> Problem:
+def nan_workload(config: Any, batch_size: int, precision: str, remat: str = "") -> Problem:
     """The linear workload, with the logarithm of a negative number added to the loss."""
     right = linear.problem(config, batch_size, precision, remat)
 
@@ -316,6 +316,6 @@ def nan_workload(config: Any, batch_size: int, precision: str, remat: bool = Fal
     return replace(right, loss=loss)
 
 
-def unstable_workload(config: Any, batch_size: int, precision: str, remat: bool = False) -> Problem:
+def unstable_workload(config: Any, batch_size: int, precision: str, remat: str = "") -> Problem:
     """The linear workload, with a learning rate so large that every step increases the loss."""
     return replace(linear.problem(config, batch_size, precision, remat), optimizer=optax.sgd(2.0))
