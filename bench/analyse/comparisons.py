@@ -83,10 +83,10 @@ class Comparison:
         """`data=2, batch 16`."""
         return self.block.place
 
-    def claims_of(self, arm: str) -> dict[str, Claim]:
-        """Return the claim about an arm against each other arm."""
-        others = {other: arm for other in self.arms if other != arm}
-        found = ratios(self.rounds, others, self.process)
+    def claims_of(self, arm: str, others: Sequence[str] = ()) -> dict[str, Claim]:
+        """Return the claim about an arm against each of some others, by default all."""
+        opponents = {other: arm for other in others or self.arms if other != arm}
+        found = ratios(self.rounds, opponents, self.process)
         alpha = self.alpha / pairs(len(self.arms))
         return {other: claim(ratio.inverse, alpha, self.margin) for other, ratio in found.items()}
 

@@ -1,23 +1,16 @@
-"""The causes of differences as tables: in CSV and Parquet, and on the page."""
+"""The causes of differences as a table, in CSV and Parquet."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
 from bench.analyse.causes.attribution import Cause
-from bench.analyse.causes.traced_differences import Difference, baseline_cell, pair_of
+from bench.analyse.causes.traced_differences import baseline_cell, pair_of
 from bench.analyse.comparisons import Comparison
-from bench.present.cause_sentences import called, only_one_transposes
-from bench.present.columns import Column, Table, formatted
+from bench.present.cause_sentences import called
 from bench.present.explanation import Explanation
 from bench.records.trace_rows import TraceRow
-
-_MOST_CAUSES = 12
-"""Causes of a difference in a table, the largest ones; causes.csv has them all."""
-
-_MOST_SIZES = 3
-"""Sizes of a cause's operations in a table."""
 
 _OF_PAIR: dict[str, Callable[[Explanation], Any]] = {
     "a": lambda pair: pair.a,
@@ -67,45 +60,3 @@ def baseline_pairs(
         for cell in block.ranked:
             if (pair := pair_of(cell, baseline_cell(block), traces)) is not None:
                 yield Explanation(cell["cell"], f"{block.name}/{block.baseline}", *pair)
-
-
-class _Row(NamedTuple):
-    found: Difference
-    cause: Cause
-
-
-def _share(row: _Row) -> str:
-    whole = row.found.attribution.whole
-    return formatted(row.cause.difference / whole, "percent") if whole else ""
-
-
-def _sizes(row: _Row) -> str:
-    side = only_one_transposes(row.cause)
-    name = row.found.cell["implementation"] if side == "a" else row.found.baseline
-    sizes = " ".join(row.cause.key.sizes[:_MOST_SIZES])
-    return ", ".join(filter(None, (sizes, f"transposes in {name} only" if side else "")))
-
-
-CAUSES = (
-    Column("what", "Cause", value=lambda row: called(row.cause.key), detail=_sizes),
-    Column("difference_s", "Difference", "and its share", "+s",
-           value=lambda row: row.cause.difference, detail=_share),
-    Column("here_s", "Here", "as traced", "s", value=lambda row: row.cause.a.seconds),
-    Column("baseline_s", "Baseline", "as traced", "s", value=lambda row: row.cause.b.seconds),
-    Column("source", "Source", value=lambda row: row.cause.key.source, long=True),
-)  # fmt: skip
-
-
-def causes(differences: Iterable[Difference]) -> Table:
-    """The largest causes of each difference, for the page's description of a cell."""
-    return Table(
-        "Causes of the difference from the baseline",
-        CAUSES,
-        [
-            _Row(one, cause)
-            for one in differences
-            for cause in one.attribution.causes[:_MOST_CAUSES]
-        ],
-        name="causes",
-        cell=lambda row: row.found.cell["cell"],
-    )

@@ -80,6 +80,8 @@ class Chart:
     """Columns of `Tables.cells` that the page's chart needs beside those of the table of cells."""
     printed: bool = True
     """Whether plots/ draws it too."""
+    apart: bool = False
+    """Whether its section stands apart from those that the page's choices apply to."""
 
 
 CHARTS = {

@@ -32,7 +32,13 @@ WEB = Path(__file__).with_name("web")
 
 SCRIPTS = (
     *("format.js", "dom.js", "table.js", "data.js", "state.js", "selection.js"),
-    *("chart_style.js", "chart_figure.js", "focused_cell.js", "chart_groups.js"),
+    *(
+        "chart_style.js",
+        "chart_figure.js",
+        "focused_cell.js",
+        "chart_groups.js",
+        "compared_pair.js",
+    ),
     *sorted(path.relative_to(WEB).as_posix() for path in (WEB / "charts").glob("*.js")),
     *("cell.js", "tables.js", "controls.js", "app.js"),
 )
@@ -89,7 +95,7 @@ def content(
         "machine": run_environment.machine(manifest),
         "environment": run_environment.environment(manifest, energy_sentences.sentence(found)),
         "endings": run_tables.endings(cells),
-        "tables": [table for table in data["tables"] if table["name"] != "causes"],
+        "tables": data["tables"],
         "timed": not found.timeline.empty,
         "guide": reading_guide(traces=bool(found.traces), losses=bool(found.losses)),
         "projected": projected,

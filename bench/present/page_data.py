@@ -22,11 +22,11 @@ from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import floor_width
 from bench.present import (
     block_tables,
-    cause_table,
     cell_columns,
     charts,
     checkpoint_tables,
     input_tables,
+    pair_data,
     run_tables,
     trace_tables,
 )
@@ -64,11 +64,6 @@ def tables(found: Tables, cells: Mapping[str, Row]) -> list[Table]:
       found: the run's tables.
       cells: its cells, as of `cell_columns.rows`.
     """
-    differences = [
-        difference
-        for block in found.comparisons
-        for difference in traced_differences.differences(block, found.traces)
-    ]
     every = (
         run_tables.losses(loss_curves.find(found)),
         run_tables.variants(variant_ratios.find(found.comparisons)),
@@ -77,7 +72,6 @@ def tables(found: Tables, cells: Mapping[str, Row]) -> list[Table]:
         input_tables.table(input_cost.find(found.comparisons)),
         checkpoint_tables.table(checkpoint_costs.find(found.comparisons, found.checkpoints)),
         run_tables.largest(found.largest),
-        cause_table.causes(differences),
     )
     return [table for table in every if table]
 
@@ -91,6 +85,7 @@ def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
     of_block = {block.name: number for number, block in enumerate(found.comparisons)}
     of_cell = {name: number for number, name in enumerate(cells)}
     rows = list(cells.values())
+    causes, spent = pair_data.spent(found.traces)
     return {
         "statuses": {name: asdict(status) for name, status in STATUSES.items()},
         "implementations": names,
@@ -103,7 +98,8 @@ def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
         },
         "tables": [table.for_page(of_cell) for table in tables(found, cells)],
         "curves": _curves(found, subjects, of_cell),
-        "traced": _traced(found, cells, of_cell),
+        "traced": _traced(found, cells, of_cell, spent),
+        "causes": causes,
         "losses": _losses(loss_curves.find(found), of_block, of_cell),
         "timeline": _timeline(found.timeline),
     }
@@ -148,6 +144,7 @@ def _blocks(
             "matmul": ceilings and ceilings["matmul_flops"],
             "bandwidth": ceilings and ceilings["memory_bytes"],
             "facts": block_tables.facts(block, manifest),
+            "ratios": pair_data.ratios(block, arms),
             "launch": [int(block.rounds.attempt[place]) for place in rounds],
             "samples": {
                 str(arms.get(arm, "twin")): _samples(block, arm, rounds)
@@ -185,12 +182,16 @@ def _curves(
 
 
 def _traced(
-    found: Tables, cells: Mapping[str, Row], of_cell: Mapping[str, int]
+    found: Tables,
+    cells: Mapping[str, Row],
+    of_cell: Mapping[str, int],
+    spent: Mapping[str, dict[str, Any]],
 ) -> dict[str, dict[str, Any]]:
-    """What traces show, by a cell's number: the parts of its step, and why it differs."""
+    """What traces show, by a cell's number: where its step's time goes, and why it differs."""
     traced: dict[str, dict[str, Any]] = {
         name: {
             "parts": traced_differences.parts(trace),
+            **spent[name],
             "viewer": trace_tables.trace_viewer(trace),
             "why": cells[name]["cause"].sentence,
             "main": cells[name]["cause"].main,

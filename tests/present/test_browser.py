@@ -19,8 +19,11 @@ import pandas as pd
 import pytest
 import synthetic
 
+from bench.analyse import cell_table
+from bench.analyse.causes.attribution import attribute
 from bench.present import charts, columns, rendering, report_files
 from bench.present import page as pages
+from bench.present.cause_sentences import signed
 from bench.records import largest_batches as rows
 from bench.records import numbers, store
 from bench.records.paths import ROOT
@@ -668,6 +671,66 @@ def test_long_names_of_other_pages_fold(browser: Browser, width: int) -> None:
     assert _readable(page)["Worked"]["sticky"] > 0
     assert page.locator("caption").evaluate("one => one.offsetWidth") <= width
     page.close()
+
+
+def test_any_two_cells_are_compared(open_page, directory: Path) -> None:
+    block = "mlp-base/data=2/b64/fp32"
+    a, b, other, apart = (f"{block}/{name}" for name in (
+        "nnx_jit_cached", "shard_map_psum", "jit_spmd", "nnx_jit"))  # fmt: skip
+    opened = open_page("#compare?" + urlencode({"a": a, "b": b}))
+    page = opened.page
+    told, table = page.locator("#told"), page.locator("#compare .pair tbody")
+    run = cell_table.build(store.load(directory))
+    (compared,) = (one for one in run.comparisons if one.name == block)
+    claim = compared.claims_of("nnx_jit_cached")["shard_map_psum"]
+    figures = map(numbers.ratio, (claim.ratio.value, claim.verdict.low, claim.verdict.high))
+    took = "Side by side, A took {} times as long as B (surely between {} and {},"
+    assert told.inner_text().startswith(took.format(*figures))
+    cells = run.cells.set_index("cell")
+    assert "Batch, global" not in table.inner_text(), "they have the same"
+    step = table.locator("tr", has_text="Step time, median, quartiles").inner_text()
+    assert all(numbers.si(cells["step_s"][name], "s") in step for name in (a, b))
+    page.locator("#compare figure summary").click()
+    shown = page.locator("#compare figure tbody tr").all_inner_texts()
+    explained = attribute(run.traces[a], run.traces[b])
+    causes = [cause for cause in explained.causes if cause.key.category == "elementwise"]
+    assert len(causes) == 1
+    assert signed(-causes[0].difference) in shown[0]
+    assert "transposes in" not in shown[0], "in both"
+    drawn = page.locator("#compare svg").text_content()
+    assert signed(-causes[0].difference) in drawn
+    assert numbers.si(explained.traced_a, "s") in drawn
+
+    page.get_by_label("B", exact=True).press("ArrowDown")
+    opened.settle()
+    assert page.locator("#b").input_value() not in {a, b}
+    page.locator("#b").select_option(other)
+    page.get_by_role("button", name="Swap").press("Enter")
+    opened.settle()
+    assert "nnx_jit_cached takes" in page.locator("#compare .drawn").inner_text(), "why"
+    again = open_page("#" + page.url.partition("#")[2]).page
+    assert (again.locator("#a").input_value(), again.locator("#b").input_value()) == (other, a)
+    assert again.locator("#compare").inner_text() == page.locator("#compare").inner_text()
+    page.locator("#compare figure summary").click()
+    assert "transposes in B only" in page.locator("#compare figure tbody tr").first.inner_text()
+
+    for value, words in (
+        (apart, "They were not timed in the same rounds"),
+        ("mlp-base/data=8/b64/fp32/nnx_jit_cached", "has no time: no sign of life for 60 s."),
+        (other, "A and B are the same cell"),
+    ):
+        page.locator("#b").select_option(value)
+        opened.settle()
+        assert words in told.inner_text()
+    page.locator("#one").get_by_role("link", name="compare with").click()
+    opened.settle()
+    assert page.locator("#a").input_value() == page.locator("#one h3").inner_text()
+
+
+def test_of_cells_without_traces_the_page_says_so(blank: Page) -> None:
+    said = "(a, b) => waterfall({ traced: a }, { traced: b }, 900).textContent"
+    assert run_script(blank, said, None, None).startswith("Neither was traced, so what")
+    assert run_script(blank, said, {}, None).startswith("B was not traced, so what")
 
 
 @pytest.mark.slow

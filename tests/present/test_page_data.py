@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import itertools
 import json
 import math
 
 import pytest
 import synthetic
-from pages import column
+from pages import column, unpacked
 
 from bench.analyse import cell_table
+from bench.analyse.causes.attribution import attribute
 from bench.present import cell_columns, page_data
+from bench.present.cause_sentences import called
 from bench.records import store
 
 PLAN = synthetic.Plan(
@@ -129,12 +133,45 @@ def test_what_traces_showed_belongs_to_its_cell(found, data) -> None:
     assert sum(told["parts"].values()) == pytest.approx(trace["steps"][0]["total_ns"] / 1e9)
     assert told["main"] == "elementwise operations in the update that transpose"
     assert told["why"].startswith("With a wait after every step, python_loop takes")
-    (causes,) = [table for table in data["tables"] if table["name"] == "causes"]
-    assert (
-        column(data, "causes", "what")[causes["cell"].index(slow)]
-        == "elementwise operations in the update"
-    )
-    assert baseline not in causes["cell"]
+    names = unpacked(data["causes"]["what"])
+    (transposing,) = told["transposing"]
+    assert names[transposing] == "elementwise operations in the update"
+    assert data["traced"][str(baseline)]["transposing"] == []
+
+
+def test_any_two_traces_differ_on_the_page_as_explain_says(found, data) -> None:
+    names = list(found.cells["cell"])
+    causes = list(zip(*(unpacked(data["causes"][key]) for key in ("what", "source")), strict=True))
+    traced = list(found.traces)
+    for a, b in itertools.permutations(traced[:5] + traced[-5:], 2):
+        here, there = (data["traced"][str(names.index(cell))] for cell in (a, b))
+        spent = collections.Counter()
+        for sign, side in ((1, here), (-1, there)):
+            for cause, ns in zip(side["causes"], side["ns"], strict=True):
+                spent[causes[cause]] += sign * ns
+        expected = collections.Counter()
+        explained = attribute(found.traces[a], found.traces[b])
+        for cause in explained.causes:
+            expected[called(cause.key), cause.key.source] += 1e9 * cause.difference
+        assert dict(spent) == pytest.approx(dict(expected), abs=2)
+        steps, before = (
+            [side["steps_ns"][place] / 1e9 for side in (here, there)] for place in (0, 1)
+        )
+        assert steps == pytest.approx([explained.traced_a, explained.traced_b], abs=2e-9)
+        assert before[0] / before[1] == pytest.approx(explained.untraced)
+        assert sum(spent.values()) == pytest.approx(1e9 * (steps[0] - steps[1]), abs=9)
+
+
+def test_any_two_arms_of_a_block_compare_on_the_page_as_explain_says(found, data) -> None:
+    names = data["implementations"]
+    for block, shown in zip(found.comparisons, data["blocks"]["ratios"], strict=True):
+        assert len(shown) == math.comb(len(block.arms), 2)
+        for key, (value, *ends) in shown.items():
+            arm, other = (names[int(number)] for number in key.split("/"))
+            claim = block.claims_of(arm)[other]
+            assert value == pytest.approx(claim.ratio.value, rel=1e-4)
+            sure = [claim.verdict.low, claim.verdict.high]
+            assert ends == ([None, None] if math.inf in sure else pytest.approx(sure, rel=1e-4))
 
 
 def test_no_text_ends_the_element_it_stands_in() -> None:

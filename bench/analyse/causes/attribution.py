@@ -94,13 +94,37 @@ class Attribution:
 
 def attribute(a: TraceRow, b: TraceRow) -> Attribution:
     """Divide the difference of two traced steps among everything that they spend time on."""
-    sides = _sides(a), _sides(b)
+    spent = sides(a), sides(b)
     causes = [
-        Cause(key, *(side.get(key, Side()) for side in sides)) for key in {**sides[0], **sides[1]}
+        Cause(key, *(side.get(key, Side()) for side in spent)) for key in {**spent[0], **spent[1]}
     ]
     causes.sort(key=lambda cause: (cause.key.category == "idle", -abs(cause.difference)))
     untraced = statistics.median(a["untraced_ns"]) / statistics.median(b["untraced_ns"])
     return Attribution(_mean(a, "total_ns"), _mean(b, "total_ns"), causes, untraced)
+
+
+def sides(row: TraceRow) -> dict[Key, Side]:
+    """Return what a step spends time on: means over devices and counted steps."""
+    groups: defaultdict[Key, list[tuple[OpTime, float]]] = defaultdict(list)
+    for op in row["ops"]:
+        if op["category"] == "collective":
+            kind = re.sub(r"-(start|done)$", "", op["opcode"])
+            groups[Key("collective", sizes=(kind,))].append((op, op["move_ns"]))
+            groups[Key("wait")].append((op, op["wait_ns"]))
+        else:
+            groups[_key(op)].append((op, op["compute_ns"]))
+    found = {
+        key: Side(
+            seconds=sum(nanoseconds for _, nanoseconds in ops) / 1e9,
+            ops=tuple(op["op"] for op, _ in ops),
+            transposes=any(op["transposes"] for op, _ in ops),
+        )
+        for key, ops in groups.items()
+    }
+    control = sum(side.seconds for key, side in found.items() if key.category == "control")
+    found[Key("dispatch")] = Side(_mean(row, "dispatch_ns"))
+    found[Key("idle")] = Side(_mean(row, "idle_ns") - control)
+    return found
 
 
 def means(row: TraceRow) -> dict[str, float]:
@@ -138,30 +162,6 @@ def counted(row: TraceRow) -> list[StepParts]:
 def _mean(row: TraceRow, part: Part) -> float:
     values = [step[part] for step in counted(row)]
     return sum(values) / len(values) / 1e9
-
-
-def _sides(row: TraceRow) -> dict[Key, Side]:
-    """Group everything that a step spends time on."""
-    groups: defaultdict[Key, list[tuple[OpTime, float]]] = defaultdict(list)
-    for op in row["ops"]:
-        if op["category"] == "collective":
-            kind = re.sub(r"-(start|done)$", "", op["opcode"])
-            groups[Key("collective", sizes=(kind,))].append((op, op["move_ns"]))
-            groups[Key("wait")].append((op, op["wait_ns"]))
-        else:
-            groups[_key(op)].append((op, op["compute_ns"]))
-    sides = {
-        key: Side(
-            seconds=sum(nanoseconds for _, nanoseconds in ops) / 1e9,
-            ops=tuple(op["op"] for op, _ in ops),
-            transposes=any(op["transposes"] for op, _ in ops),
-        )
-        for key, ops in groups.items()
-    }
-    control = sum(side.seconds for key, side in sides.items() if key.category == "control")
-    sides[Key("dispatch")] = Side(_mean(row, "dispatch_ns"))
-    sides[Key("idle")] = Side(_mean(row, "idle_ns") - control)
-    return sides
 
 
 def _key(op: OpTime) -> Key:

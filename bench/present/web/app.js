@@ -15,7 +15,8 @@ function drawGroup(id) {
   // What is below stays where it is until the new charts are there.
   target.style.minHeight = `${target.offsetHeight}px`;
   clear(target);
-  const shown = selection().length ? GROUPS[id](target) : [nothingChosen()];
+  const shown =
+    CHARTS[id].apart || selection().length ? GROUPS[id](target) : [nothingChosen()];
   target.replaceChildren(...shown.filter(Boolean));
 }
 
@@ -128,6 +129,8 @@ function start() {
     const dark = theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
     document.documentElement.dataset.theme = dark ? "light" : "dark";
   });
+  for (const id of ["a", "b"]) byId(id).addEventListener("change", choosePair);
+  byId("swap").addEventListener("click", swapPair);
   window.addEventListener("resize", resized);
   new ResizeObserver(([entry]) => {
     // Sections that the address names must not be hidden under the controls.

@@ -50,7 +50,7 @@ function drawCell() {
       .filter(Boolean)
       .map((text) => element("p", {}, text)),
     element("dl", { class: "facts" }, ...factsOf(cell)),
-    element("p", {}, ...trace, "measure again: ", again, " ", copyButton(cell.again)),
+    element("p", {}, ...trace, "measure again: ", again, " ", copyButton(cell.again), " ", compareLink(cell)),
     distribution(cell, Math.min(420, widthOf(target) - 80)),
     ...TABLES.filter(({ name }) => name !== "energy").flatMap((table) => tableOf(cell, table)),
   ];

@@ -3,6 +3,7 @@
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const IMPLEMENTATIONS = DATA.implementations;
 const BLOCKS = rowsOf(DATA.blocks);
+const CAUSES = rowsOf(DATA.causes); // Of the time of traced steps.
 const TABLES = DATA.tables.map((table) => ({ ...table, rows: tableRows(table) }));
 const CELLS = tableRows(DATA.cells);
 const CELL_OF = new Map();

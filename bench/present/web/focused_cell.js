@@ -60,6 +60,7 @@ function focusOn(cell) {
     ...summaryOf(cell).map((line) => element("p", {}, line)),
     cell.traced?.why ? element("p", {}, cell.traced.why) : "",
     element("p", {}, cellLink(cell, "all about this cell"), ...trace),
+    element("p", {}, compareLink(cell)),
   );
 }
 

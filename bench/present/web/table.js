@@ -6,7 +6,7 @@ const ROWS_A_PAGE = 50;
  * A table of objects.
  *
  * columns: {key, title, note, format, filter, long}, as bench/present/columns.py writes them;
- *   `format` is a name, or a function that makes a text
+ *   `format` is a name, or a function that makes a text of a value and its row
  * rows: an item for each column; `detail`, smaller texts by column; and `cell`, the number of the
  *   cell that a row is about, to which its first column leads
  * state: {sort, down, query, filters}, kept by the caller; `changed()` is called when it has.
@@ -72,8 +72,8 @@ function makeTable({ title, name, columns, rows, state = {}, changed = () => {},
   return element("div", { class: "table" }, tools, element("div", scrolled, table), more);
 }
 
-const textOf = ({ format }, value) =>
-  typeof format === "function" ? format(value) : formatted(value, format);
+const textOf = ({ format }, value, row) =>
+  typeof format === "function" ? format(value, row) : formatted(value, format);
 
 const detailOf = ({ key }, row) => row.detail?.[key] ?? "";
 
@@ -93,7 +93,7 @@ function heading(column, sortBy) {
 
 function line(columns, row) {
   const cells = columns.map((column, number) => {
-    const text = textOf(column, row[column.key]);
+    const text = textOf(column, row[column.key], row);
     const detail = detailOf(column, row);
     const below = detail ? element("small", {}, detail) : "";
     if (!number) {
@@ -125,7 +125,7 @@ function rowFinder(columns, rows, state) {
   let words = null; // Of each row, once somebody searches.
   const wordsOf = (row) =>
     columns
-      .map((column) => `${textOf(column, row[column.key])} ${detailOf(column, row)}`)
+      .map((column) => `${textOf(column, row[column.key], row)} ${detailOf(column, row)}`)
       .join(" ")
       .toLowerCase();
   return () => {

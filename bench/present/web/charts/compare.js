@@ -1,0 +1,121 @@
+// From the traced step of one cell to that of another, cause by cause, as a waterfall. The causes are
+// those of `explain`, whose nanoseconds are subtracted here: see bench/present/pair_data.py.
+
+const MOST_CAUSES = 8; // Bars of a waterfall; the smaller causes share one.
+const WORTH_A_BAR = 0.01; // Of the whole difference, or of a hundredth of the step.
+const ROOM_FOR = { names: 165, numbers: 70 }; // Beside the bars.
+
+/* What each cause takes in a step of A and of B, the largest changes first. */
+function changesBetween(a, b) {
+  const [here, there] = [a, b].map(
+    ({ traced }) => new Map(traced.causes.map((cause, place) => [cause, traced.ns[place] / 1e9])),
+  );
+  const rows = unique([...here.keys(), ...there.keys()])
+    .map((cause) => ({ cause, a: here.get(cause) ?? 0, b: there.get(cause) ?? 0 }))
+    .map((row) => ({ ...row, ...CAUSES[row.cause], change: row.b - row.a }))
+    .map((row) => ({ ...row, detail: { what: onlyOneTransposes(row, a.traced, b.traced) } }));
+  return largestFirst(rows);
+}
+
+/* Which side's operations move elements to another layout, where both have any. */
+function onlyOneTransposes({ cause }, ...sides) {
+  if (!sides.every(({ causes }) => causes.includes(cause))) return "";
+  const [a, b] = sides.map(({ transposing }) => transposing.includes(cause));
+  return a === b ? "" : `transposes in ${a ? "A" : "B"} only`;
+}
+
+const largestFirst = (rows) => rows.sort((a, b) => Math.abs(b.change) - Math.abs(a.change));
+const total = (rows) => rows.reduce((sum, { change }) => sum + change, 0);
+
+/* The bars between two steps: their largest causes, the smaller ones together, and idle time. */
+function barsBetween(changes, [from, to]) {
+  const kinds = [...Map.groupBy(changes, ({ what }) => what)];
+  const sums = largestFirst(kinds.map(([what, own]) => ({ what, change: total(own) })));
+  const worth = WORTH_A_BAR * Math.max(Math.abs(to - from), WORTH_A_BAR * to);
+  const idle = sums.filter(({ what }) => what === "idle");
+  const causes = sums.filter(({ what }) => what !== "idle");
+  const shown = causes.filter(({ change }) => Math.abs(change) >= worth).slice(0, MOST_CAUSES);
+  const left = causes.filter((one) => !shown.includes(one));
+  const together = { what: `${left.length} smaller causes`, change: total(left) };
+  let level = from;
+  const steps = [...shown, ...(left.length ? [together] : []), ...idle].map((one) => {
+    const before = level;
+    level += one.change;
+    return { ...one, from: before, to: level, label: formatted(one.change, "+s") };
+  });
+  const end = (what, at) => ({ what, from: at, to: at, label: si(at, "s") });
+  const rows = [end("A", from), ...steps, end("B", to)].map((row) => ({
+    ...row,
+    what: row.what.replace(/ (?=(in|or|outside|recomputed)\b)/, "\n"),
+    right: Math.max(row.from, row.to),
+  }));
+  return rows.map((row, place) => ({ ...row, next: rows[place + 1]?.what ?? null }));
+}
+
+/* How much more time A took than B while traced, just before, and in the timed rounds. */
+function moreTold([traced, untraced, timed]) {
+  const more = ([a, b]) => `${percent(Math.abs(a / b - 1))} ${a < b ? "less" : "more"}`;
+  const start =
+    `While the profiler was recording, A took ${more(traced)} time than B; just before, without ` +
+    `a profiler, ${more(untraced)}`;
+  if (!timed.every(known)) return `${start}.`;
+  const agree = timed[0] > timed[1] === untraced[0] > untraced[1];
+  const told = `${start}; in the timed rounds, with a wait after every step, ${more(timed)}.`;
+  return agree ? told : `${told} So the traces do not show what made the difference there.`;
+}
+
+function waterfall(a, b, width) {
+  const untraced = [a, b].filter(({ traced }) => !traced);
+  if (untraced.length) {
+    const who = untraced.length === 2 ? "Neither was" : `${untraced[0] === a ? "A" : "B"} was not`;
+    const unknown = "so what their difference comes from is not known: --profile records it.";
+    return nothing(`${who} traced, ${unknown}`);
+  }
+  const changes = changesBetween(a, b);
+  const [traced, before] = [0, 1].map((at) => [a, b].map((cell) => cell.traced.steps_ns[at] / 1e9));
+  const rows = barsBetween(changes, traced);
+  const levels = rows.flatMap((row) => [row.from, row.to]);
+  const [low, high] = [Math.min(...levels), Math.max(...levels)];
+  const span = Math.max(high - low, 0.01 * high);
+  const drawn = Math.max(110, Math.min(760, width - ROOM_FOR.names));
+  const beyond = (span * ROOM_FOR.numbers) / (drawn - ROOM_FOR.numbers);
+  const { title, note, x } = CHARTS.compare;
+  return figure({
+    title: `${title}: ${a.full}, ${b.full}`,
+    caption: `${note} ${moreTold([traced, before, [a.latency_s, b.latency_s]])}`,
+    spec: specOf("compare", {
+      ...{ title, rows, width: drawn, xTitle: x },
+      scale: { zero: false, nice: false, domain: [low - 0.03 * span, high + 1.1 * beyond] },
+    }),
+    name: "causes-compared",
+    rows: changes,
+    columns: [
+      { key: "what", title: "Cause" },
+      { key: "source", title: "Source", long: true },
+      number("a", "A", "s"),
+      number("b", "B", "s"),
+      number("change", "B less A", "+s"),
+    ],
+  });
+}
+
+GROUPS.compare = (target) => {
+  const lists = [byId("a"), byId("b")];
+  if (!lists[0].length) for (const list of lists) list.append(...cellOptions());
+  const a = named("a") ?? currentCell();
+  const b = named("b") ?? (a && opponentOf(a));
+  if (!a || !b) return [nothing("The run has no two cells to compare.")];
+  [lists[0].value, lists[1].value] = [a.full, b.full];
+  const same = a.fingerprint && a.fingerprint === b.fingerprint;
+  byId("told").textContent =
+    a === b
+      ? "A and B are the same cell: choose another one."
+      : timesTold(a, b) + (same ? " Both run the same compiled program." : "");
+  if (a === b) return [];
+  // What `explain` says of a cell and its baseline is part of the page.
+  const [why] = [[a, b], [b, a]]
+    .filter(([one, other]) => one.block === other.block && other.isBaseline)
+    .map(([one]) => one.traced?.why);
+  const timed = known(a.step_s) && known(b.step_s);
+  return [why && element("p", {}, why), timed && waterfall(a, b, widthOf(target)), differing(a, b)];
+};

@@ -1,0 +1,99 @@
+// Two cells of the run beside one another: the choice of them, how their times compare, and what
+// differs. charts/compare.js draws where the time between their steps goes.
+
+const named = (name) => CELL_OF.get(chosen(name));
+
+/* What to compare a cell with at first: its baseline, or the fastest other cell of its block. */
+function opponentOf(cell) {
+  const others = CELLS.filter(
+    (one) => one.block === cell.block && one !== cell && known(one.step_s),
+  );
+  return others.find((one) => one.isBaseline) ?? others.sort((a, b) => a.step_s - b.step_s)[0];
+}
+
+/* A link that compares a cell with another one. */
+function compareLink(cell) {
+  const other = opponentOf(cell);
+  if (!other) return "";
+  const pair = { a: cell.full, b: other.full };
+  const onclick = (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    history.pushState(null, "", location.href);
+    choose(pair, "compare");
+    redraw(["compare"]);
+    goTo("compare");
+    byId("a").focus({ preventScroll: true });
+  };
+  return element("a", { href: address("compare", pair), onclick }, `compare with ${other.name}`);
+}
+
+function choosePair() {
+  choose({ a: byId("a").value, b: byId("b").value }, "compare");
+  redraw(["compare"]);
+}
+
+function swapPair() {
+  [byId("a").value, byId("b").value] = [byId("b").value, byId("a").value];
+  choosePair();
+}
+
+/* All cells that ran, by workload, for a list to choose from. */
+function cellOptions() {
+  const text = ({ name, status, of }) =>
+    `${name}, ${of.place}${status === "ok" ? "" : ` (${status})`}`;
+  const ran = CELLS.filter(({ status }) => status !== "unsupported");
+  return [...Map.groupBy(ran, (cell) => cell.of.subjectName)].map(([label, own]) =>
+    element("optgroup", { label }, ...optionsOf(own.map((cell) => [cell.full, text(cell)]))),
+  );
+}
+
+/* How many times as long A took as B, and the ends of an interval, if they took turns. */
+function timesBeside(a, b) {
+  if (a.block !== b.block) return null;
+  const { ratios } = a.of;
+  const inverse = ratios[`${b.arm}/${a.arm}`]?.map((value) => value && 1 / value);
+  return ratios[`${a.arm}/${b.arm}`] ?? (inverse && [inverse[0], inverse[2], inverse[1]]);
+}
+
+/* How the times of A and B compare, and how sure that is. */
+function timesTold(a, b) {
+  const without = [a, b].find((cell) => !known(cell.step_s));
+  if (without) return `${without.full} has no time: ${without.reason || without.status}.`;
+  const beside = timesBeside(a, b);
+  if (!beside)
+    return (
+      `By their medians, A took ${ratio(a.step_s / b.step_s)} times as long as B. They were not ` +
+      "timed in the same rounds, so this includes what changed on the host in between."
+    );
+  const [value, low, high] = beside;
+  const took = `Side by side, A took ${ratio(value)} times as long as B`;
+  if (!known(low)) return `${took}, in too few rounds for an interval.`;
+  const neither = low <= 1 && high >= 1 ? " Neither is surely faster." : "";
+  const all = "which holds for all pairs of their block at once";
+  return `${took} (surely between ${ratio(low)} and ${ratio(high)}, ${all}).${neither}`;
+}
+
+const RELATIVE = ["percent", "ratio"]; // Formats of what is a share of something else already.
+
+/* Every column in which two cells differ, as a table with a row for each. */
+function differing(a, b) {
+  const rows = DATA.cells.columns
+    .filter(({ key }) => !["implementation", "again"].includes(key))
+    .filter(({ key, format }) => formatted(a[key], format) !== formatted(b[key], format))
+    .map(({ key, title, note, format }) => ({
+      ...{ what: note ? `${title}, ${note}` : title, a: a[key], b: b[key], format },
+      over: !RELATIVE.includes(format) && Number(a[key]) && Number(b[key]) ? a[key] / b[key] : null,
+      detail: { a: a.detail[key], b: b.detail[key] },
+    }));
+  const format = (value, row) => formatted(value, row.format);
+  const title = "What differs";
+  const columns = [
+    { key: "what", title },
+    { key: "a", title: `A: ${a.name}`, note: whereOf(a), format, long: true },
+    { key: "b", title: `B: ${b.name}`, note: whereOf(b), format, long: true },
+    number("over", "A over B", "ratio"),
+  ];
+  const made = makeTable({ title, name: "compared", columns, rows, search: false });
+  return element("div", { class: "pair" }, made);
+}
