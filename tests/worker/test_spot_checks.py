@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -57,6 +58,7 @@ def checked(gate, built, problem, rounds=3):
     arm.train_step = built
     arm.run(AFTER + 2)
     checks = SpotChecks(gate, rounds, 1.0)
+    checks.chance = random.Random(1)
     checks.begin([arm], lambda _: None)
 
     def after_round(turns):
@@ -370,6 +372,7 @@ def test_the_optimizers_state_is_found_wherever_it_lies(mesh, problem):
 @pytest.mark.parametrize(("cost_s", "between"), [(1e-3, MOST - 2), (SHARE / 3, 1), (1.0, 0)])
 def test_checks_between_the_first_and_the_last_follow_from_their_cost(gate, cost_s, between):
     checks = SpotChecks(gate, 32, 1.0)
+    checks.chance = random.Random(1)
     watched = type("Watched", (), {"due": []})()
     checks._watched["one"] = watched
     checks._plan(watched, cost_s)
