@@ -9,11 +9,13 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bench.measure.environment import child_environment
 from bench.measure.processes.ask import Child, ask
 from bench.measure.processes.guard import MARK, Guard, marked
+from bench.measure.processes.guarded import Guarded
 
 SLEEPER = "import time; time.sleep(300)"
 FRONT = """
@@ -30,6 +32,24 @@ PARENT = f"""
 import subprocess, sys, time
 subprocess.Popen([sys.executable, "-c", {SLEEPER!r}], start_new_session=True)
 time.sleep(300)
+"""
+DAEMON = f"""
+import pathlib, subprocess, sys, time
+words = [sys.executable, "-c", {SLEEPER!r}]
+child = subprocess.Popen(words, start_new_session=True, env={{}})
+pathlib.Path(sys.argv[1]).write_text(f"{{child.pid}}\\n")
+time.sleep(300)
+"""
+FORKING = """
+import os, sys, time
+_, daemon, file, seconds = sys.argv
+if not os.fork():
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.execve(sys.executable, [sys.executable, "-c", daemon, file], {})
+os.wait()
+time.sleep(float(seconds))
 """
 
 needs_proc = pytest.mark.skipif(
@@ -57,6 +77,29 @@ def test_what_left_the_workers_session_ends_too() -> None:
         assert not marked(mark)
         assert worker.wait() == -signal.SIGKILL
     guard.dismiss()
+
+
+@needs_proc
+def test_a_daemon_without_session_and_environment_ends_too(tmp_path) -> None:
+    """Whether its worker ends by itself or is killed, and what it has started in turn as well."""
+    own = subprocess.Popen([sys.executable, "-c", SLEEPER], start_new_session=True)
+    for number, seconds in enumerate(("300", "0")):
+        told = tmp_path / str(number)
+        words = [sys.executable, "-c", FORKING, DAEMON, str(told), seconds]
+        with Guarded(words, os.environ, lambda _: None) as guarded:
+            assert within(30, lambda told=told: told.exists() and told.read_text().endswith("\n"))
+            child = psutil.Process(int(told.read_text()))
+            parent = child.parent()
+            assert parent is not None
+            assert within(30, lambda parent=parent: parent.ppid() == os.getpid()), "it is adopted"
+            if seconds == "0":
+                assert guarded.code(30) == 0
+            assert child.is_running()
+        assert not parent.is_running()
+        assert not child.is_running()
+    assert own.poll() is None, "it was started here, by somebody else"
+    own.kill()
+    own.wait()
 
 
 @needs_proc

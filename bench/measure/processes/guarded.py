@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, Self, cast
 
 from bench.measure.processes.guard import GONE_S, Guard
+from bench.measure.processes.orphans import OWN, adopt_orphans, end_orphans
 
 Hear = Callable[[str | None], None]
 """A callback for each line of a process's output, and for None after the last."""
@@ -31,13 +32,14 @@ class Guarded:
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], hear: Hear, **options: Any
     ) -> None:
+        adopt_orphans()
         self._guard: Guard | None = Guard()
         self.process = subprocess.Popen(  # noqa: S603 (our own command)
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**environment, **self._guard.environment},
+            env={**environment, **self._guard.environment, OWN: "1"},
             text=True,
             errors="replace",
             start_new_session=True,
@@ -79,6 +81,7 @@ class Guarded:
         # Even a process that has exited may have left child processes.
         self._guard.end_all()
         self.code(GONE_S)
+        end_orphans()
         self._guard.dismiss()
         self._guard = None
         self.say(None)

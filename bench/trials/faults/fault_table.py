@@ -129,6 +129,8 @@ FAULTS = (
           planted("no_step", "wrong", "build returns a NoneType")),
     Fault("leftover-child", USER, "build leaves a process in a session of its own",
           planted("leave_child_in_build", "ok", "", code=0)),
+    Fault("leftover-daemon", USER, "build leaves a daemon without parent, session and environment",
+          planted("leave_daemon_in_build", "ok", "", code=0)),
     Fault("leftover-thread", USER, "build leaves a thread that Python waits for at exit",
           planted("leave_thread_in_build", "ok", "", code=0)),
     Fault("patched-clock", CHEAT, "build replaces the clock of the process",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -193,6 +195,7 @@ class Front(Guarded):
     def __init__(self, lab: Lab, words: Sequence[str]) -> None:
         self._mark = uuid.uuid4().hex
         self._stop = lab.stop
+        self._folder = str(lab.folder)
         self._injected = lab.folder / "injected"
         self._injected.unlink(missing_ok=True)
         self._began = time.monotonic()
@@ -230,7 +233,11 @@ class Front(Guarded):
         if not late:
             gone = time.monotonic() + GONE_S
             self._wait_while(lambda: bool(self._others()) and time.monotonic() < gone)
-        left = [_command_line(process) for process in self._others()]
+        others = self._others()
+        left = [_command_line(process) for process in others]
+        for process in others:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
         end_all(self._mark, [], MARK)
         self.kill()
         out = "".join(self._out) + "\n".join(self.tail()) + late
@@ -253,7 +260,9 @@ class Front(Guarded):
         return self.code(0) is None and not over
 
     def _others(self) -> list[int]:
-        return [process for process in marked(self._mark, MARK) if process != self.process.pid]
+        """Find the run's processes by their mark, and those without one by their folder."""
+        there = (one.pid for one in psutil.process_iter(["cwd"]) if one.info["cwd"] == self._folder)
+        return sorted({*there, *marked(self._mark, MARK)} - {self.process.pid})
 
 
 def _is_whole(path: Path) -> bool:

@@ -158,6 +158,12 @@ def _leave_a_child() -> None:
     subprocess.Popen(["sleep", "3600"], start_new_session=True)  # noqa: S607
 
 
+def _leave_a_daemon() -> None:
+    """The same without its parent and its environment."""
+    words = ["sh", "-c", "sleep 3600 & exit"]
+    subprocess.run(words, start_new_session=True, env={}, check=True)  # noqa: S603
+
+
 def _print_garbage() -> None:
     """Write binary data, endless lines and forged events, a lot of it."""
     event = {"event": "block", "row": {"implementation": "good"}}
@@ -242,6 +248,7 @@ ACTIONS: dict[str, Action] = {
     "deadlock": _deadlock,
     "meet_nobody": lambda: multihost_utils.sync_global_devices("nobody else is here"),
     "leave_child": _leave_a_child,
+    "leave_daemon": _leave_a_daemon,
     "leave_thread": lambda: threading.Thread(target=_sleep).start(),
     "print": _print_garbage,
     "wait": _wait_in_second_process,
