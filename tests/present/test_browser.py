@@ -6,6 +6,7 @@ Asserts no times: how fast the page is, `nox -s selftest` measures.
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import re
 import subprocess
@@ -255,6 +256,23 @@ def test_axes_are_linear_if_asked(open_page) -> None:
     opened.page.get_by_label("Axes").select_option("linear")
     opened.settle()
     assert opened.text("scaling") != before
+
+
+def test_labels_at_the_ends_of_curves_are_apart_in_order_and_near(blank: Page) -> None:
+    values = [0.5, 0.51, 0.52, 0.0, 0.01, 1.0]
+    rows = [{"name": f"arm{place}", "x": 4, "value": v} for place, v in enumerate(values)]
+    rows += [{"name": "ended", "x": 2, "value": 0.7}]
+    labels = run_script(blank, "rows => endLabels(rows, 4, (value) => value)", rows)
+    assert [row["value"] for row in labels] == sorted(values, reverse=True)
+    places = [row["at"] for row in labels]
+    assert all(b - a >= 12.99 for a, b in itertools.pairwise(places))
+    assert min(places) > 6
+    assert max(places) <= 240
+    assert all(abs(row["at"] - 240 * (1 - row["value"])) <= 13 for row in labels)
+    long = [{"name": "tensor_parallel_shard_map", "x": 4, "value": 1}]
+    assert run_script(blank, "rows => endLabels(rows, 4, () => 0)[0].text", long) == (
+        "tensor_p\N{HORIZONTAL ELLIPSIS}l_shard_map"
+    )
 
 
 TICKS = [

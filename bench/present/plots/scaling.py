@@ -45,6 +45,7 @@ def draw(curve: Scaling, subject: Subject) -> Plot:
         "xTitle": _CHART.x,
         "width": WIDTH // 2 - 80,
         "height": 210,
+        "labels": [],
         "shade": [] if start is None else [{"x": max(start, ends[0]), "to": ends[1]}],
         **charts.looks(curve.points["implementation"], subject.implementations),
     }

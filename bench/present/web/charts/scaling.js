@@ -1,5 +1,34 @@
 // Step time, efficiency, throughput and memory along the devices of a scaling curve.
 
+const HEIGHT = 240;
+const LINE = 13; // Of a label at the end of a curve.
+const LABEL = 145; // Room beside the curves, for twenty letters.
+
+/* The names of the curves that reach the last place, beside their ends but not over one another.
+   share: where a value lies on the vertical axis, from 0 below to 1 above. */
+function endLabels(rows, last, share) {
+  const ends = rows.filter(({ x }) => x === last);
+  const short = (name) => (name.length > 20 ? `${name.slice(0, 8)}\u2026${name.slice(-11)}` : name);
+  const at = ({ value }) => HEIGHT * (1 - share(value));
+  const labels = ends.map((row) => ({ ...row, text: short(row.name), at: at(row) }));
+  labels.sort((a, b) => a.at - b.at);
+  // Pushed down as far as needed, and up; half of both keeps them apart and near.
+  const pushed = (sign, from) => {
+    let free = -Infinity;
+    return from.map(({ at }) => {
+      const place = Math.max(sign * at, free);
+      free = place + LINE;
+      return sign * place;
+    });
+  };
+  const down = pushed(1, labels);
+  const up = pushed(-1, labels.toReversed()).reverse();
+  const placed = (places) => labels.map((row, place) => ({ ...row, at: places[place] }));
+  const between = placed(down.map((place, number) => (place + up[number]) / 2));
+  const below = placed(pushed(1, [{ at: LINE / 2 - LINE }, ...between]).slice(1));
+  return placed(pushed(-1, [{ at: HEIGHT + LINE }, ...below.reverse()]).slice(1).reverse());
+}
+
 /* One quantity along devices or batches. rows: {name, x, value, low, high, cell}, with `measured`
    for hollow marks; ideal, communication: pairs of x and value; over: where the shade begins. */
 function curveChart(rows, options) {
@@ -12,9 +41,13 @@ function curveChart(rows, options) {
   ].filter((value) => value > 0);
   // Communication alone takes so little that it would leave the curves no room.
   const domain = log ? padded(all, 0.1) : [0, 1.08 * Math.max(...all)];
+  const scaled = log ? Math.log : (value) => value;
+  const [low, high] = domain.map(scaled);
+  const share = (value) => (scaled(value) - low) / (high - low);
   const guide = (points, name) => points.map(([x, value]) => ({ x, value, guide: name }));
   return specOf("curve", {
-    ...{ title, xTitle, width, height: 240, rows, xs, ...looksOf(rows) },
+    ...{ title, xTitle, width, height: HEIGHT, rows, xs, ...looksOf(rows) },
+    labels: endLabels(rows, xs.at(-1), share),
     xScale: { domain: ends, nice: false, ...(logX ? { type: "log", base: 2 } : {}) },
     yScale: { domain, nice: false, ...(log ? { type: "log" } : {}) },
     yAxis: { title: null, ...(log ? { values: logTicks(domain) } : { tickCount: 5 }), ...axis },
@@ -30,7 +63,7 @@ function curveFigure({ title, of, name, rows, xTitle, text, width, ...spec }) {
     rows.some((row) => known(row[key]) && row[key] !== row.value) ? [number(key, ...column)] : [];
   return figure({
     title: `${title}, ${of}`,
-    spec: curveChart(rows, { title, xTitle, width: Math.min(380, width - 90), ...spec }),
+    spec: curveChart(rows, { title, xTitle, width: Math.max(150, Math.min(265, width - 60 - LABEL)), ...spec }),
     name,
     rows,
     columns: [
