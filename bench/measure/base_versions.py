@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.measure.processes.temporary_folders import temporary_folder
 from bench.measure.version_environments import Environment, make_environment
 from bench.plan.base_revisions import Bases, Origin
 from bench.plan.content_keys import digest
@@ -16,6 +15,7 @@ from bench.plan.option_values import BadInput
 from bench.plan.options import Options
 from bench.records.cells import base_of
 from bench.records.messages import BaseFile, Catalogue
+from bench.records.temporary_folders import temporary_folder
 
 CHILD = "bench.worker.foreign.jax_child"
 

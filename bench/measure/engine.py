@@ -12,7 +12,6 @@ from bench.analyse.verdicts import Claim, margin_of
 from bench.measure import kept_cells
 from bench.measure.cell_results import Result, cell_results
 from bench.measure.hosts import Hosts
-from bench.measure.processes.temporary_folders import temporary_folder
 from bench.measure.run_folder import (
     create_run,
     lock_run,
@@ -37,6 +36,7 @@ from bench.records.optional_packages import PACKAGES
 from bench.records.paths import PROFILES
 from bench.records.rows import BlockRow, CellRow
 from bench.records.statuses import Status
+from bench.records.temporary_folders import temporary_folder
 
 Verdicts = Mapping[str, Claim]
 """Comparisons of a block's arms so far, by arm."""

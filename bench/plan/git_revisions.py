@@ -7,7 +7,8 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+
+from bench.records.temporary_folders import temporary_folder
 
 TIMEOUT_S = 600.0
 """Limit for one git command, long enough to check out a large repository."""
@@ -82,12 +83,13 @@ def worktrees(repositories: Sequence[Repository]) -> Iterator[dict[Path, Path]]:
     Raises:
       RevisionError: git cannot check one out.
     """
-    with TemporaryDirectory(prefix="lockstep-base-") as temporary:
+    with temporary_folder() as temporary:
         # Resolved, because imported modules are recognized by their resolved folder.
-        top = Path(temporary).resolve()
+        top = temporary.resolve()
         places = {r.root: top / str(number) for number, r in enumerate(repositories)}
         try:
             for one in repositories:
+                _forget_left(one.root)
                 # Hooks do not expect this checkout.
                 add = ("-c", f"core.hooksPath={os.devnull}", "worktree", "add", "--quiet")
                 git(one.root, *add, "--detach", str(places[one.root]), one.base)
@@ -132,6 +134,14 @@ def _remove(root: Path, place: Path) -> None:
     # Fails if there is nothing to undo. `--force` twice, since an unfinished worktree is locked.
     with contextlib.suppress(RevisionError):
         git(root, "worktree", "remove", "--force", "--force", str(place))
+
+
+def _forget_left(root: Path) -> None:
+    """Remove git's records of worktrees that killed runs have left, whose folders are gone."""
+    for line in git(root, "worktree", "list", "--porcelain").splitlines():
+        place = Path(line.removeprefix("worktree "))
+        if place.parent.name.startswith("lockstep-") and not place.exists():
+            _remove(root, place)
 
 
 def _changed(root: Path) -> bool:

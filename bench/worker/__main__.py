@@ -6,10 +6,10 @@ import sys
 from contextlib import nullcontext
 from json import JSONDecoder, JSONEncoder
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TextIO, cast
 
 from bench.records.messages import Event, Job, TellEvent
+from bench.records.temporary_folders import temporary_folder
 from bench.worker import event_stream, process_exchange
 from bench.worker.block import run_job
 
@@ -37,9 +37,8 @@ def main(events: TextIO) -> None:
     def more() -> list[str]:
         return cast("list[str]", _decode(sys.stdin.readline()))
 
-    # Launches usually share a folder, so that a worker that is killed leaves none behind.
     shared = job.get("program_cache")
-    with nullcontext(shared) if shared else TemporaryDirectory(prefix="lockstep-") as programs:
+    with nullcontext(shared) if shared else temporary_folder() as programs:
         run_job(job, emit, more, Path(programs))
     process_exchange.leave()
 

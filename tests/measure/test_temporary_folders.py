@@ -12,16 +12,18 @@ from pathlib import Path
 import pytest
 
 from bench.measure.processes.memory_pressure import describe_shortage
-from bench.measure.processes.temporary_folders import remove_left, temporary_folder
+from bench.plan.git_revisions import find_repository, worktrees
+from bench.records import temporary_folders
 from bench.records.paths import ROOT
+from bench.records.temporary_folders import remove_left, temporary_folder
 
 FRONT = """
 import time
 from bench.measure.processes.guard import Guard
-from bench.measure.processes.temporary_folders import temporary_folder
+from bench.records.temporary_folders import FOLDERS, temporary_folder
 with temporary_folder() as folder:
     (folder / "program").write_text("machine code")
-    guard = Guard() if GUARDED else None
+    guard = Guard(FOLDERS) if GUARDED else None
     print(folder, flush=True)
     time.sleep(300)
 """
@@ -67,6 +69,49 @@ def test_the_guard_of_a_killed_front_removes_its_folder(folder):
     while made.exists() and time.monotonic() < end:
         time.sleep(0.05)
     assert not made.exists()
+
+
+def test_a_killed_gate_leaves_neither_its_worktree_nor_its_record(folder, tmp_path_factory):
+    repository = tmp_path_factory.mktemp("repository")
+
+    def git(*words):
+        person = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        command = ["git", "-C", str(repository), *person, *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    git("init", "--quiet")
+    git("commit", "--quiet", "--allow-empty", "--message", "a")
+    script = (
+        "import pathlib, sys, time\n"
+        "from bench.plan.git_revisions import find_repository, worktrees\n"
+        "with worktrees([find_repository(pathlib.Path(sys.argv[1]), 'HEAD')]) as places:\n"
+        "    print(*places.values(), flush=True)\n"
+        "    time.sleep(300)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(repository)],
+        stdout=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, "TMPDIR": str(folder)},
+    ) as front:  # fmt: skip
+        place = Path(front.stdout.readline().strip())
+        assert (place / ".git").exists()
+        front.kill()
+    with worktrees([find_repository(repository, "HEAD")]) as places:
+        assert not place.parent.exists()
+        assert str(place) not in git("worktree", "list")
+        assert all((one / ".git").exists() for one in places.values())
+    assert git("worktree", "list").count("\n") == 1
+
+
+def test_folders_in_shared_memory_are_removed_too(folder, monkeypatch):
+    memory = folder / "memory"
+    memory.mkdir()
+    monkeypatch.setattr(temporary_folders, "SHARED_MEMORY", memory)
+    with temporary_folder(shared=True) as made:
+        left = made.with_name(made.name.replace(f"-{os.getpid()}-", f"-{2**22 + 1}-"))
+        left.mkdir()
+        assert made.parent == memory
+    remove_left()
+    assert not list(memory.iterdir())
 
 
 @pytest.mark.parametrize(("stalled", "short"), [("0.00", False), ("35.20", True)])

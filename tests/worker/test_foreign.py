@@ -15,6 +15,7 @@ import pytest
 
 from bench.contract.foreign import read_arrays, write_arrays
 from bench.contract.workloads import linear, vae
+from bench.records import temporary_folders
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.paths import ROOT
@@ -22,7 +23,7 @@ from bench.records.step_programs import unpacked
 from bench.trials.faults.observed_run import _FOREIGN
 from bench.worker.block_rounds import warm_arm
 from bench.worker.file_loader import load
-from bench.worker.foreign import children, foreign_arm
+from bench.worker.foreign import foreign_arm
 from bench.worker.foreign.children import Children
 from bench.worker.foreign.foreign_module import foreign_module, traits_of
 from bench.worker.meshes import make_mesh
@@ -82,7 +83,7 @@ def arm(planted):
 
 def test_a_foreign_step_is_proved_and_timed_like_any_other(gate, planted, tmp_path, monkeypatch):
     (tmp_path / "shared").mkdir()
-    monkeypatch.setattr(children, "SHARED_MEMORY", tmp_path / "shared")
+    monkeypatch.setattr(temporary_folders, "SHARED_MEMORY", tmp_path / "shared")
     module, problem = planted("foreign_good"), problem_of("fp32")
     assert module.why_unsupported(problem, ONE) is None
     assert gate.prove_rounding(module)["name"] == TIMED_SGD

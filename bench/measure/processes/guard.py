@@ -25,9 +25,6 @@ MARK = "LOCKSTEP_WORKER"
 GONE_S = 5.0
 """Time to wait for killed processes; one that is blocked in a device driver does not die."""
 
-FOLDERS: set[str] = set()
-"""Temporary folders of this process, which its guards remove if it is killed."""
-
 _DISMISSED = "dismissed"
 
 
@@ -57,13 +54,17 @@ def end_all(mark: str, groups: Iterable[int], variable: str = MARK) -> None:
 
 
 class Guard:
-    """The guard of workers that are started with `environment` and registered by `watch`."""
+    """The guard of workers that are started with `environment` and registered by `watch`.
 
-    def __init__(self) -> None:
+    Args:
+      folders: are removed as well if this process is killed.
+    """
+
+    def __init__(self, folders: Iterable[str] = ()) -> None:
         self._mark = uuid.uuid4().hex
         self._groups: list[int] = []
         self._process = subprocess.Popen(  # noqa: S603 (our own command)
-            [sys.executable, "-IS", __file__, self._mark, *FOLDERS],
+            [sys.executable, "-IS", __file__, self._mark, *folders],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,

@@ -10,6 +10,7 @@ from typing import IO, Any, Self, cast
 
 from bench.measure.processes.guard import GONE_S, Guard
 from bench.measure.processes.orphans import OWN, adopt_orphans, end_orphans
+from bench.records.temporary_folders import FOLDERS
 
 Hear = Callable[[str | None], None]
 """A callback for each line of a process's output, and for None after the last."""
@@ -33,7 +34,7 @@ class Guarded:
         self, command: Sequence[str], environment: Mapping[str, str], hear: Hear, **options: Any
     ) -> None:
         adopt_orphans()
-        self._guard: Guard | None = Guard()
+        self._guard: Guard | None = Guard(tuple(FOLDERS))
         self.process = subprocess.Popen(  # noqa: S603 (our own command)
             command,
             stdin=subprocess.PIPE,

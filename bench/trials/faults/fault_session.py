@@ -3,7 +3,6 @@
 import json
 import random
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from bench.records import files
 from bench.records.host import describe_code, describe_host
+from bench.records.temporary_folders import temporary_folder
 from bench.records.trial_results import FAULTS, FaultResults, FaultRow
 from bench.trials.faults.fault_outcome import Outcome
 from bench.trials.faults.fault_table import Fault
@@ -63,9 +63,9 @@ def inject(fault: Fault, stop: threading.Event) -> Outcome:
     """Inject one fault into runs in a temporary folder; setting `stop` ends it early."""
     began = time.monotonic()
     outcome = Outcome()
-    with tempfile.TemporaryDirectory(prefix="lockstep-fault-") as folder:
+    with temporary_folder() as folder:
         try:
-            fault.trial(Lab(Path(folder), stop=stop), outcome)
+            fault.trial(Lab(folder, stop=stop), outcome)
         except UnavailableError as error:
             outcome = Outcome(skipped=str(error))
         except LabError as error:

@@ -23,6 +23,7 @@ from bench.measure.environment import child_environment, worker_environment
 from bench.records.arms import TWIN
 from bench.records.cells import Block
 from bench.records.host import describe_code, describe_host
+from bench.records.temporary_folders import temporary_folder
 from bench.trials.selftest import large_run, planted_kernel
 from bench.trials.selftest.background_load import load
 from bench.trials.selftest.first_paint import first_paint
@@ -97,8 +98,7 @@ class Session:
           subprocess.SubprocessError: a worker process failed.
         """
         settings = self.settings
-        with tempfile.TemporaryDirectory(prefix="lockstep-") as temporary:
-            self._scratch = Path(temporary)
+        with temporary_folder() as self._scratch:
             self._kernel = planted_kernel.build(self._scratch / "kernel")
             self._iterations = self._kernel.iterations_for(SPIN_S)
             programs = self._programs()

@@ -14,11 +14,9 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import IO, Any, cast
 
 import psutil
@@ -26,29 +24,18 @@ import psutil
 from bench.contract.foreign import read_arrays, write_arrays
 from bench.records.paths import CHECKOUT, ROOT
 from bench.records.printable import readable
+from bench.records.temporary_folders import temporary_folder
 from bench.worker.prove.failures import ChildError, UnsupportedError
 
 Arrays = dict[str, Any]
 Answers = list[dict[str, Any]]
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - files in it have names of their own
 LONGEST_ANSWER = 1 << 16
 """Bytes without a line's end after which a child is not taken to be answering."""
 LEAVE_S = 2.0
 """Seconds that a child has to end once its stdin is closed."""
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-
-
-@contextlib.contextmanager
-def shared_folder() -> Iterator[Path]:
-    """A folder for the files of one request, in shared memory if there is any.
-
-    It does not outlive the request: a worker ends without cleaning up.
-    """
-    folder = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="lockstep-", dir=folder) as path:
-        yield Path(path)
 
 
 class Children:
@@ -108,7 +95,8 @@ class Children:
           UnsupportedError: the implementation needs a package that is not installed.
           ChildError: a child died, raised, or answered something else.
         """
-        with shared_folder() if arrays is not None else contextlib.nullcontext() as folder:
+        place = contextlib.nullcontext() if arrays is None else temporary_folder(shared=True)
+        with place as folder:
             if folder is not None and arrays is not None:
                 more["arrays"] = str(folder / "arrays")
                 write_arrays(more["arrays"], arrays)
@@ -120,7 +108,7 @@ class Children:
         Raises:
           ChildError: as `ask` does, or what they wrote cannot be read.
         """
-        with shared_folder() as folder:
+        with temporary_folder(shared=True) as folder:
             paths = [str(folder / f"{rank}") for rank in range(len(self))]
             self._answers([{"ask": "params", "arrays": path} for path in paths])
             try:

@@ -15,19 +15,29 @@ from pathlib import Path
 
 import psutil
 
-from bench.measure.processes.guard import FOLDERS
 from bench.records.host import host_id
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - folders in it have names of their own
+
+FOLDERS: set[str] = set()
+"""Those of this process, which its guards remove if it is killed."""
 
 SAME_S = 2
 """Two readings of when a process began differ by less."""
 
 
 @contextlib.contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """Make a folder that is removed at the end, and remove those that killed runs have left."""
+def temporary_folder(*, shared: bool = False) -> Iterator[Path]:
+    """Make a folder that is removed at the end, and remove those that killed runs have left.
+
+    Args:
+      shared: whether to make it in shared memory, if there is any.
+    """
     remove_left()
     began = int(psutil.Process().create_time())
-    with tempfile.TemporaryDirectory(prefix=f"lockstep-{_place()}-{os.getpid()}-{began}-") as name:
+    prefix = f"lockstep-{_place()}-{os.getpid()}-{began}-"
+    place = SHARED_MEMORY if shared and os.access(SHARED_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=place) as name:
         FOLDERS.add(name)
         try:
             yield Path(name)
@@ -37,7 +47,8 @@ def temporary_folder() -> Iterator[Path]:
 
 def remove_left() -> None:
     """Remove the folders of processes of this host that are gone."""
-    for folder in Path(tempfile.gettempdir()).glob(f"lockstep-{_place()}-*-*-*"):
+    name = f"lockstep-{_place()}-*-*-*"
+    for folder in (*Path(tempfile.gettempdir()).glob(name), *SHARED_MEMORY.glob(name)):
         process, began, *_ = folder.name.removeprefix(f"lockstep-{_place()}-").split("-")
         if process.isdigit() and began.isdigit() and not _runs(int(process), int(began)):
             shutil.rmtree(folder, ignore_errors=True)
