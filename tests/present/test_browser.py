@@ -395,6 +395,24 @@ def test_unsupported_cells_are_folded(open_page) -> None:
     assert "jax.pmap is not there" in table.inner_text() or "pmap" in table.inner_text()
 
 
+def test_columns_of_all_cells_are_chosen_and_kept_in_the_address(open_page) -> None:
+    page = open_page("#cells").page
+    headings, boxes = page.locator("#all thead"), page.locator("#columns")
+    assert "Throughput" in headings.inner_text()
+    assert "Temporaries" not in headings.inner_text()
+    page.locator(".columns summary").press("Enter")
+    boxes.get_by_label("Throughput").press("Space")
+    boxes.get_by_label("Temporaries").check()
+    page.reload()
+    page.locator("body[data-drawn=all]").wait_for()
+    assert "Throughput" not in headings.inner_text()
+    assert "Temporaries" in headings.inner_text()
+    page.locator(".columns summary").click()
+    assert not boxes.get_by_label("Throughput").is_checked()
+    cells = page.locator("#all tbody tr").first.locator("th, td").count()
+    assert cells == headings.locator("th").count()
+
+
 def test_a_choice_does_not_move_the_page(open_page) -> None:
     opened = open_page("#breakdown")
     top = "document.querySelector('#breakdown').getBoundingClientRect().top"

@@ -83,6 +83,7 @@ function whenIdle() {
 function show() {
   syncControls();
   redraw();
+  drawColumns();
   drawCells();
   drawTables();
   drawCell();

@@ -1,5 +1,28 @@
 // Tables of the whole run; the page's data describes their columns.
 
+let unfolded = false; // Whether unsupported cells were asked for.
+
+/* Columns that the reader has added to the table of all cells, or left out of it. */
+const changedColumns = () => new Set(chosen("columns").split("/").filter(Boolean));
+const isShown = ({ key, only }) => (only !== "cell") !== changedColumns().has(key);
+
+/* The boxes that choose its columns; the first one names the row and stays. */
+function drawColumns() {
+  const box = (column) => {
+    const onchange = () => {
+      const changed = changedColumns();
+      if (!changed.delete(column.key)) changed.add(column.key);
+      choose({ columns: [...changed].join("/") }, "cells");
+      drawCells();
+    };
+    const input = element("input", { type: "checkbox", checked: isShown(column), onchange });
+    const note = column.note ? element("small", {}, column.note) : "";
+    return element("label", {}, input, element("span", {}, column.title, note));
+  };
+  const some = ({ key }) => CELLS.some((cell) => known(cell[key]));
+  byId("columns").replaceChildren(...DATA.cells.columns.slice(1).filter(some).map(box));
+}
+
 function drawCells() {
   const table = {
     sort: chosen("sort"),
@@ -16,7 +39,7 @@ function drawCells() {
     const { sort, query: q, down } = table;
     choose({ sort, q, down: down ? "1" : "", ...Object.fromEntries(filters) }, "cells", 200);
   };
-  const columns = DATA.cells.columns.filter(({ only }) => only !== "cell");
+  const columns = DATA.cells.columns.filter(isShown);
   // Fastest first within a block. What is not supported has nothing to show but its reason.
   const last = (cell) => cell.step_s ?? Infinity;
   const sorted = [...CELLS].sort((a, b) => a.block - b.block || last(a) - last(b) || 0);
@@ -24,10 +47,11 @@ function drawCells() {
   const folded = sorted.filter((cell) => cell.status === "unsupported");
   const tableOf = (own) =>
     makeTable({ ...DATA.cells, columns, rows: own, state: table, changed, search: true });
-  const every = table.filters.status === "unsupported" || !rows.length;
-  const more = button(`Show ${folded.length} unsupported cells too`, () =>
-    byId("all").replaceChildren(tableOf(sorted)),
-  );
+  const every = unfolded || table.filters.status === "unsupported" || !rows.length;
+  const more = button(`Show ${folded.length} unsupported cells too`, () => {
+    unfolded = true;
+    byId("all").replaceChildren(tableOf(sorted));
+  });
   if (every || !folded.length) byId("all").replaceChildren(tableOf(sorted));
   else byId("all").replaceChildren(tableOf(rows), more);
 }
