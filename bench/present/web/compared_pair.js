@@ -16,16 +16,13 @@ function compareLink(cell) {
   const other = opponentOf(cell);
   if (!other) return "";
   const pair = { a: cell.full, b: other.full };
-  const onclick = (event) => {
-    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
-    event.preventDefault();
+  return linkTo(address("compare", pair), `compare with ${other.name}`, () => {
     history.pushState(null, "", location.href);
     choose(pair, "compare");
     redraw(["compare"]);
     goTo("compare");
     byId("a").focus({ preventScroll: true });
-  };
-  return element("a", { href: address("compare", pair), onclick }, `compare with ${other.name}`);
+  });
 }
 
 function choosePair() {

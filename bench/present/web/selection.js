@@ -18,10 +18,15 @@ const byPlace = (cells) => [...cells].sort((a, b) => a.block - b.block || a.arm 
 
 function cellLink(cell, text) {
   const href = address("cell", { subject: cell.of.subjectName, cell: cell.full });
+  return linkTo(href, text, () => open(cell));
+}
+
+/* A link within the page, which `follow` follows, unless it is to be opened elsewhere. */
+function linkTo(href, text, follow) {
   const onclick = (event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
-    open(cell);
+    follow();
   };
   return element("a", { href, onclick }, ...broken(text));
 }

@@ -10,15 +10,16 @@ function changesBetween(a, b) {
   const [here, there] = [a, b].map(
     ({ traced }) => new Map(traced.causes.map((cause, place) => [cause, traced.ns[place] / 1e9])),
   );
-  const rows = unique([...here.keys(), ...there.keys()])
-    .map((cause) => ({ cause, a: here.get(cause) ?? 0, b: there.get(cause) ?? 0 }))
-    .map((row) => ({ ...row, ...CAUSES[row.cause], change: row.b - row.a }))
-    .map((row) => ({ ...row, detail: { what: onlyOneTransposes(row, a.traced, b.traced) } }));
+  const rows = unique([...here.keys(), ...there.keys()]).map((cause) => {
+    const seconds = { a: here.get(cause) ?? 0, b: there.get(cause) ?? 0 };
+    const detail = { what: onlyOneTransposes(cause, a.traced, b.traced) };
+    return { ...CAUSES[cause], ...seconds, change: seconds.b - seconds.a, detail };
+  });
   return largestFirst(rows);
 }
 
 /* Which side's operations move elements to another layout, where both have any. */
-function onlyOneTransposes({ cause }, ...sides) {
+function onlyOneTransposes(cause, ...sides) {
   if (!sides.every(({ causes }) => causes.includes(cause))) return "";
   const [a, b] = sides.map(({ transposing }) => transposing.includes(cause));
   return a === b ? "" : `transposes in ${a ? "A" : "B"} only`;
@@ -44,12 +45,8 @@ function barsBetween(changes, [from, to]) {
     return { ...one, from: before, to: level, label: formatted(one.change, "+s") };
   });
   const end = (what, at) => ({ what, from: at, to: at, label: si(at, "s") });
-  const rows = [end("A", from), ...steps, end("B", to)].map((row) => ({
-    ...row,
-    what: row.what.replace(/ (?=(in|or|outside|recomputed)\b)/, "\n"),
-    right: Math.max(row.from, row.to),
-  }));
-  return rows.map((row, place) => ({ ...row, next: rows[place + 1]?.what ?? null }));
+  const folded = (what) => what.replace(/ (?=(in|or|outside|recomputed)\b)/, "\n");
+  return [end("A", from), ...steps, end("B", to)].map((row) => ({ ...row, what: folded(row.what) }));
 }
 
 /* How much more time A took than B while traced, just before, and in the timed rounds. */
