@@ -44,8 +44,7 @@ def warm_arm(name: str, train_step: TrainStep, state: Any, problem: Problem) -> 
         else partial(Arm, step=train_step.step)
     )
     arm = make(name, state=state, batch=train_step.place(problem.batch(0)))
-    if not isinstance(train_step, ForeignStep):
-        arm.train_step = train_step
+    arm.train_step = arm.train_step or train_step
     for _ in range(WARM_UP_STEPS):
         arm.run(1)
     check_completion(arm)

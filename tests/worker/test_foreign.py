@@ -32,7 +32,9 @@ from bench.worker.prove import completion
 from bench.worker.prove.completion import check_completion
 from bench.worker.prove.failures import ChildError, UnsupportedError, WrongStepError
 from bench.worker.prove.gate import AS_TIMED, OWN, SGD, TIMED_SGD, Gate
-from bench.worker.time.clock import Arm
+from bench.worker.prove.spot_checks import SpotChecks
+from bench.worker.read.compilation import CompilationLog
+from bench.worker.time.clock import Arm, measure
 
 ONE = make_mesh(MeshShape.parse("data=1"))
 
@@ -161,6 +163,61 @@ def test_what_a_child_raises_is_its_reason(planted, raised, error, message):
     module = planted("foreign_good", more=f"\ndef build(problem):\n    raise {raised}\n")
     with pytest.raises(error, match=message):
         module.build(problem_of("fp32"), ONE)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("", ""),
+        ("self.kernel, self.bias = kept", "the parameters|the update"),
+        ("loss = 0.9 * loss", "the loss"),
+    ],
+)
+def test_steps_in_processes_of_their_own_are_checked_in_the_rounds(arm, gate, fault, reason):
+    more = f"""
+right = build
+def build(problem):
+    step = right(problem)
+    take, calls = step.step, 0
+    def later(batch):
+        nonlocal calls
+        self, calls = step, calls + 1
+        kept = (self.kernel, self.bias)
+        loss = take(batch)
+        if calls > 8:
+            {fault or "pass"}
+        return loss
+    step.step = later
+    return step
+"""
+    planted = arm("foreign_good", more=more)
+    planted.run(6)
+    checks = SpotChecks(gate, 3, 1.0)
+    checks.begin([planted], lambda _: None)
+    planted.run(3)
+    before = list(planted._idle)
+    with CompilationLog() as log:
+        measure(
+            [planted], 2, 0, log,
+            lambda turns: checks.verify(lambda _: None) or ([] if len(turns) > 2 else None),
+            extra_span=checks.extra_span,
+        )  # fmt: skip
+    checks.finish([], lambda _: None)
+    assert re.search(reason, checks.reasons.get("foreign_good", ""))
+    assert bool(checks.reasons) == bool(reason)
+    assert planted._idle[0] > before[0]
+
+
+def test_reading_a_state_is_no_work_between_turns(arm, monkeypatch):
+    reading, seconds = arm("foreign_good"), count()
+    monkeypatch.setattr(reading.children, "cpu_s", lambda: float(next(seconds)))
+    monkeypatch.setattr(foreign_arm, "MEASURED_S", 0.0)
+    reading.run(1)
+    idle = reading._idle[1]
+    reading.train_step.params(reading.state)
+    assert reading._idle[1] == idle + 1, "what was used until then counts"
+    reading.run(1)
+    assert reading._idle[1] == idle + 2, "and what was used since"
 
 
 def test_a_lie_about_time_gains_nothing_and_is_found(arm):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,6 +104,14 @@ class ForeignArm(Arm):
         loss: Any = Loss(the_same([answer["loss"] for answer in answers], "the loss"))
         self.losses.append((self.steps, loss))
         return min(took, max(told, took - self.asking_ns))
+
+    def uncounted(self, read: Callable[[Any], Any], state: Any) -> Any:
+        """Read a state, for which the children's CPU time counts neither as busy nor as idle."""
+        self._note(self._idle)
+        try:
+            return read(state)
+        finally:
+            self._last = (time.monotonic(), self.children.cpu_s())
 
     def _note(self, total: list[float]) -> None:
         """Add the time since the last call, and the CPU time of the children, to a total."""

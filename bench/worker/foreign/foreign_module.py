@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -118,7 +118,9 @@ class ForeignStep(TrainStep):
     def arm(self, name: str, state: int, batch: Any) -> ForeignArm:
         """Make the arm of the rounds, which keeps the processes."""
         self.claim()
-        return ForeignArm(name, self.step, state, batch, children=self.children, cores=self.cores)
+        arm = ForeignArm(name, self.step, state, batch, children=self.children, cores=self.cores)
+        arm.train_step = replace(self, params=lambda state: arm.uncounted(self.params, state))
+        return arm
 
     def compile_times(self) -> CompileTimes:
         """By how much the first step took longer than others, whatever it did."""
