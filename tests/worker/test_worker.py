@@ -241,6 +241,51 @@ def test_an_isolated_file_changes_its_own_process_alone(tmp_path):
 
 
 @pytest.mark.slow
+def test_isolation_is_no_place_to_cheat(tmp_path):
+    """Neither a slow clock nor steps that change later, nor a process that ends, gets a time."""
+    halved = (
+        "import time\nreal = time.perf_counter_ns\ntime.perf_counter_ns = lambda: real() // 2\n"
+    )
+    frozen = """
+import dataclasses, itertools
+import jax, jax.numpy as jnp
+from implementations import jit_spmd
+from implementations.jit_spmd import why_unsupported
+def build(problem, mesh):
+    right, calls = jit_spmd.build(problem, mesh), itertools.count()
+    copy = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))
+    def step(state, batch):
+        kept = copy(state) if next(calls) >= 12 else None
+        state, loss = right.step(state, batch)
+        return (state if kept is None else kept), loss
+    return dataclasses.replace(right, step=step)
+"""
+    ends = RIGHT + "import os\ndef build(problem, mesh):\n    os._exit(7)\n"
+    for name, text in {"halved": RIGHT + halved, "frozen": frozen, "ends": ends}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    job = JOB | {
+        "workload": "mlp",
+        "rounds": 20,
+        "implementations": ["jit_spmd", "halved", "frozen", "ends"],
+        "implementation_paths": [str(path) for path in tmp_path.glob("*.py")],
+        "isolated": ["jit_spmd", "halved", "frozen", "ends"],
+    }
+    done = run_worker(job)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    rows = [each["row"] for each in found if each["event"] == "cell"]
+    told = {row["implementation"]: (row["status"], row["reason"]) for row in rows}
+    assert told["jit_spmd"] == ("ok", "")
+    assert (told["halved"][0], "by the worker's clock" in told["halved"][1]) == ("wrong", True)
+    assert (told["frozen"][0], "do not change" in told["frozen"][1]) == ("wrong", True)
+    assert told["ends"] == (
+        "crashed", "its process ended with exit code 7 when asked for 'build'"
+    )  # fmt: skip
+    (samples,) = [each["rows"] for each in found if each["event"] == "samples"]
+    assert {row["arm"] for row in samples} == {"jit_spmd", TWIN}
+
+
+@pytest.mark.slow
 def test_a_baseline_that_compiles_late_goes_with_its_twin(tmp_path):
     (tmp_path / "restless.py").write_text(OUTSIDE["restless"])
     job = JOB | {
