@@ -22,6 +22,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, Params, Problem, TrainStep
+from bench.contract.layer_stacks import loss_of_shards
 from bench.contract.placement import (
     batch_axes,
     create_data_parallel_sharding,
@@ -47,13 +48,13 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     batch_sharding = create_data_parallel_sharding(mesh, axes)
     specs = fsdp_specs(problem, mesh, axis)
     state = create_sharded_state(problem, mesh, specs)
+    of_shards = loss_of_shards(problem, loss_fn, partial(gather_for_use, axis), specs)
     state_specs = jax.tree.map(lambda x: x.sharding.spec, state)
 
     @partial(jax.checkpoint, policy=keep_no_gathered)
     def share_of_loss(shards: Params, batch: Batch) -> jax.Array:
         """Return this device's part of the mean loss; gradients of the parts add up."""
-        whole = jax.tree.map(partial(gather_for_use, axis), shards, specs)
-        return loss_fn(whole, batch) / shards_of_batch
+        return of_shards(shards, batch) / shards_of_batch
 
     def left(spec: P) -> tuple[str, ...]:
         """Return the axes over which gradients must still be summed."""

@@ -18,7 +18,8 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bench.contract import Batch, Params, Problem, TrainStep
+from bench.contract import Batch, Problem, TrainStep
+from bench.contract.layer_stacks import loss_of_shards
 from bench.contract.placement import (
     batch_axes,
     create_data_parallel_sharding,
@@ -38,16 +39,19 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     loss_fn = problem.loss_function()
     batch_sharding = create_data_parallel_sharding(mesh, batch_axes(mesh))
     replicated = NamedSharding(mesh, P())
-    state = create_sharded_state(problem, mesh, fsdp_specs(problem, mesh, shard_axis(mesh)))
+    specs = fsdp_specs(problem, mesh, shard_axis(mesh))
+    state = create_sharded_state(problem, mesh, specs)
     shardings = jax.tree.map(lambda x: x.sharding, state)
 
-    def loss_of_shards(params: Params, batch: Batch) -> jax.Array:
-        return loss_fn(jax.lax.with_sharding_constraint(params, replicated), batch)
+    def whole(shard: jax.Array, _: P) -> jax.Array:
+        return jax.lax.with_sharding_constraint(shard, replicated)
+
+    of_shards = loss_of_shards(problem, loss_fn, whole, specs)
 
     @partial(jax.jit, donate_argnums=0, out_shardings=(shardings, replicated))
     def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
         params, opt_state = state
-        value_and_grad = problem.over_microbatches(jax.value_and_grad(loss_of_shards))
+        value_and_grad = problem.over_microbatches(jax.value_and_grad(of_shards))
         loss, grads = value_and_grad(params, batch)
         grads = jax.lax.with_sharding_constraint(grads, shardings[0])
         updates, opt_state = problem.optimizer.update(grads, opt_state, params)

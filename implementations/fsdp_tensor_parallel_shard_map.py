@@ -24,6 +24,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, ModelAxis, Params, Problem, TrainStep
+from bench.contract.layer_stacks import loss_of_shards
 from bench.contract.logical_axes import TENSOR_PARALLEL, partition_specs, undivided
 from bench.contract.placement import (
     batch_axes,
@@ -55,13 +56,13 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     layers = partition_specs(problem, shapes_of_params(problem), TENSOR_PARALLEL, mesh)
     specs = fsdp_specs(problem, mesh, axis, layers)
     state = create_sharded_state(problem, mesh, specs)
+    of_shards = loss_of_shards(problem, loss_fn, partial(gather_for_use, axis), specs)
     state_specs = jax.tree.map(lambda x: x.sharding.spec, state)
 
     @partial(jax.checkpoint, policy=keep_no_gathered)
     def share_of_loss(shards: Params, batch: Batch) -> jax.Array:
         """Return this device's part of the mean loss; gradients of the parts add up."""
-        gathered = jax.tree.map(partial(gather_for_use, axis), shards, specs)
-        return loss_fn(gathered, batch) / shards_of_batch
+        return of_shards(shards, batch) / shards_of_batch
 
     def left(spec: P) -> tuple[str, ...]:
         """Return the axes of the batch over which gradients must still be summed."""

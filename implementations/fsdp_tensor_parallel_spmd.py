@@ -20,7 +20,8 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bench.contract import Batch, Params, Problem, TrainStep
+from bench.contract import Batch, Problem, TrainStep
+from bench.contract.layer_stacks import loss_of_shards
 from bench.contract.logical_axes import TENSOR_PARALLEL, partition_specs, undivided
 from bench.contract.placement import (
     batch_axes,
@@ -46,15 +47,16 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     layers = partition_specs(problem, shapes_of_params(problem), TENSOR_PARALLEL, mesh)
     state = create_sharded_state(problem, mesh, fsdp_specs(problem, mesh, shard_axis(mesh), layers))
     shardings = jax.tree.map(lambda x: x.sharding, state)
-    gathered = jax.tree.map(lambda spec: NamedSharding(mesh, spec), layers)
 
-    def loss_of_shards(params: Params, batch: Batch) -> jax.Array:
-        return loss_fn(jax.lax.with_sharding_constraint(params, gathered), batch)
+    def gathered(shard: jax.Array, spec: P) -> jax.Array:
+        return jax.lax.with_sharding_constraint(shard, NamedSharding(mesh, spec))
+
+    of_shards = loss_of_shards(problem, loss_fn, gathered, layers)
 
     @partial(jax.jit, donate_argnums=0, out_shardings=(shardings, NamedSharding(mesh, P())))
     def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
         params, opt_state = state
-        value_and_grad = problem.over_microbatches(jax.value_and_grad(loss_of_shards))
+        value_and_grad = problem.over_microbatches(jax.value_and_grad(of_shards))
         loss, grads = value_and_grad(params, batch)
         grads = jax.lax.with_sharding_constraint(grads, shardings[0])
         updates, opt_state = problem.optimizer.update(grads, opt_state, params)

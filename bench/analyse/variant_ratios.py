@@ -11,9 +11,8 @@ from typing import Any
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import Ratio, apart
 from bench.analyse.verdicts import ALPHA, Verdict, decide
-from bench.records.cells import StepOptions
 
-USUAL = {name: getattr(StepOptions, name) for name in ("variant", "processes", "remat")}
+USUAL: dict[str, Any] = {"variant": "", "processes": 1, "remat": "", "scan_layers": False}
 """Options whose effect is shown, each by itself, and their usual values."""
 
 
@@ -31,14 +30,9 @@ class Effect:
     """Step time over that without the option."""
     verdict: Verdict
 
-    @property
-    def cells(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The cell's row of `Tables.cells` without the option, and with it."""
-        without, with_ = (
-            next(cell for cell in one.ranked if cell["implementation"] == self.implementation)
-            for one in (self.usual, self.block)
-        )
-        return without, with_
+    def cell(self, of: Comparison) -> dict[str, Any]:
+        """Return the cell's row of `Tables.cells`, with the option or without."""
+        return next(c for c in of.ranked if c["implementation"] == self.implementation)
 
 
 def find(comparisons: Sequence[Comparison]) -> list[Effect]:

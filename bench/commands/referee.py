@@ -36,8 +36,8 @@ IDENTICAL = "identical to the incumbent: the same program proved, not measured"
 DISCARD, UNDECIDED = 1, 2
 """Exit codes beside 0, keep."""
 
-BLOCK = ("workloads", "meshes", "batch_sizes", "precision", "microbatches", "remat", "clip_norm",
-         "processes", "devices", "workload_path")  # fmt: skip
+BLOCK = ("workloads", "meshes", "batch_sizes", "precision", "microbatches", "remat", "scan_layers",
+         "clip_norm", "processes", "devices", "workload_path")  # fmt: skip
 """Options that determine the block; a ledger remembers them."""
 EFFORT = ("launches", "rounds", "seconds", "margin", "budget", "cold", "timeout", "silence",
           "isolate")  # fmt: skip

@@ -98,6 +98,9 @@ class Problem:
     make_stages: Callable[[ModelAxis], Stages] | None = None
     """Returns the model, or one device's shard of it, as a chain of equal blocks for pipelines.
     None if the model is not such a chain."""
+    stacked: str = ""
+    """The key under which the parameters hold those of all layers, stacked as (layers, ...) for a
+    loop; empty if each layer has parameters of its own. See bench.contract.layer_stacks."""
     sequence: TokenSequence | None = None
     """How a batch can be divided along its tokens; None if the model has no sequence."""
     loss: Callable[[Any, Batch], jax.Array]
@@ -298,6 +301,8 @@ class Workload(Protocol):
 
     def problem(self, config: Any, batch_size: int, precision: str, remat: str = "") -> Problem:
         """Return the problem of this size.
+
+        A workload whose layers can be stacked for a loop has a further argument, `scan_layers`.
 
         Args:
           config: the result of a function in SIZES.

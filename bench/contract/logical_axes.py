@@ -42,9 +42,11 @@ def axis_names(problem: Problem, params: Params) -> Params:
 
     def names_of(path: Any, leaf: Any) -> AxisNames:
         name = path_of(path)
-        for ending, names in problem.axis_names.items():
+        first = ("layers",) if name.startswith(f"{problem.stacked}/") else ()
+        for ending, rest in problem.axis_names.items():
             if name == ending or name.endswith(f"/{ending}"):
                 used.add(ending)
+                names = (*first, *rest)
                 if len(names) != len(leaf.shape):
                     raise ValueError(f"{ending} is {names}, but {name} has shape {leaf.shape}")
                 return names

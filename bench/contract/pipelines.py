@@ -29,6 +29,8 @@ def why_no_pipeline(problem: Problem, mesh: Mesh, chunks: int = 1) -> str | None
         return reason
     if problem.make_stages is None:
         return "the model is not a chain of equal blocks"
+    if problem.stacked:
+        return "a pipeline stacks the blocks of each stage for a loop of its own"
     shapes = shapes_of_params(problem)
     if mesh.shape.get("model", 1) > 1:
         reason = undivided(problem, shapes, TENSOR_PARALLEL, mesh, "mlp", "heads")

@@ -223,12 +223,14 @@ def fsdp_specs(problem: Problem, mesh: Mesh, axis: str, layers: Params | None = 
 
     Returns:
       A tree like the parameters. A parameter without a dimension that is left and that the axis
-      divides evenly has only what `layers` says.
+      divides evenly has only what `layers` says. The first dimension of stacked ones is not left.
     """
 
-    def spec(leaf: jax.ShapeDtypeStruct, taken: P) -> P:
+    def spec(path: Any, leaf: jax.ShapeDtypeStruct, taken: P) -> P:
         own = [*taken, *(None,) * (len(leaf.shape) - len(taken))]
-        fitting = [d for d, size in enumerate(leaf.shape) if own[d] is None and size % parts == 0]
+        first = int(path[0].key == problem.stacked)
+        sizes = list(enumerate(leaf.shape))[first:]
+        fitting = [d for d, size in sizes if own[d] is None and size % parts == 0]
         if fitting:
             own[max(fitting, key=lambda d: leaf.shape[d])] = axis
         while own and own[-1] is None:
@@ -236,7 +238,8 @@ def fsdp_specs(problem: Problem, mesh: Mesh, axis: str, layers: Params | None = 
         return P(*own)
 
     parts, shapes = mesh.shape[axis], shapes_of_params(problem)
-    return jax.tree.map(spec, shapes, layers or jax.tree.map(lambda _: P(), shapes))
+    layers = layers or jax.tree.map(lambda _: P(), shapes)
+    return jax.tree_util.tree_map_with_path(spec, shapes, layers)
 
 
 def gather_for_use(axis: str, shard: jax.Array, spec: P) -> jax.Array:

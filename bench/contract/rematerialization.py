@@ -10,7 +10,7 @@ activations, such as attention's scores, whose size grows with the square of the
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
 from flax import nnx
@@ -25,7 +25,4 @@ POLICIES = {
 
 def rematerialized(call: Call, policy: str) -> Call:
     """Return `call(module, ...)` whose backward pass recomputes by a policy's name; "" for none."""
-    if not policy:
-        return call
-    again: Call = nnx.remat(call, policy=POLICIES[policy])
-    return again
+    return cast("Call", nnx.remat(call, policy=POLICIES[policy])) if policy else call

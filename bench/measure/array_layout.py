@@ -69,6 +69,7 @@ def _options(name: str, implementations: Sequence[str], workloads: Sequence[str]
         batch_sizes=(batch.removeprefix("b"),),
         precision=(step.precision,),
         microbatches=(str(step.microbatches),),
+        scan_layers=("yes",) if step.scan_layers else (),
         remat=(step.remat,) if step.remat else (),
         clip_norm=None if step.clip_norm is None else str(step.clip_norm),
         scaling="strong",

@@ -221,10 +221,11 @@ class _Planner:
                 self.fault("processes", f"the run has {available} processes, not {count}")
         clip_norm = self.read("clip_norm")
         return [
-            StepOptions(precision, count, remat, clip_norm, variant, spread)
+            StepOptions(precision, count, remat, scan == "yes", clip_norm, variant, spread)
             for precision in self.read("precision") or preset.precisions
             for count in self.read("microbatches") or [preset.microbatches]
             for remat in _unique(self.read("remat")) or [""]
+            for scan in self.read("scan_layers") or ["no"]
             for variant in ("", *(variant.name for variant in variants))
             for spread in processes
         ]
@@ -320,6 +321,8 @@ class _Planner:
             if entry["error"]:
                 path, error = entry["path"], entry["error"]
                 self.faults.append(f"workload {name} ({path}) cannot be imported: {error}")
+            if "yes" in self.options.scan_layers and not (entry["error"] or entry.get("scans")):
+                self.fault("scan_layers", f"{name} is no chain of equal layers that can be stacked")
             size = entry["default"] if text == name else text.removeprefix(f"{name}-")
             if size in entry["sizes"] or entry["error"]:
                 return name, size

@@ -66,10 +66,7 @@ def choice(known: Sequence[str]) -> Callable[[str], str]:
 
 
 def remat_policy(text: str) -> str:
-    """Read a policy of rematerialization, as StepOptions has it.
-
-    What it computes again is all, or what it keeps is `nothing`: both words are in use.
-    """
+    """Read a policy of rematerialization; `full` computes all again, and keeps `nothing`."""
     known = {"none": "", **{word: word for word in REMAT}, "nothing": FULL}
     return known[choice(tuple(known))(text)]
 

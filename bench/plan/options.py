@@ -97,10 +97,15 @@ class Options:
     )
     remat: tuple[str, ...] = _option(
         "POLICY",
-        "compute activations again in the backward pass instead of keeping them: none (default); "
-        "dots: all but products with weights; full, or nothing: all that is within a block of "
-        "layers",
+        "compute activations again in the backward pass instead of keeping them: none (default), "
+        "dots (all but products with weights), full or nothing (all within a block of layers)",
         remat_policy,
+        "extend",
+    )
+    scan_layers: tuple[str, ...] = _option(
+        "no|yes",
+        "run equal layers in one loop over stacked parameters (default: no), where a workload can",
+        choice(("no", "yes")),
         "extend",
     )
     clip_norm: str | None = _option(

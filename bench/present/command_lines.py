@@ -41,6 +41,7 @@ def of_block(comparison: Comparison, manifest: Manifest) -> str:
         "precision": [asked.precision],
         "microbatches": [asked.microbatches] if asked.microbatches > 1 else [],
         "remat": [asked.remat] if asked.remat else [],
+        "scan-layers": ["yes"] if asked.scan_layers else [],
         "clip-norm": [] if asked.clip_norm is None else [f"{asked.clip_norm:g}"],
         "processes": [asked.processes] if asked.processes > 1 else [],
         "variant": variants if asked.variant else [],

@@ -29,8 +29,8 @@ def variants(effects: Sequence[Effect]) -> Table:
     def pair(column: Column) -> Column:
         """Show a cell's figure with the option and, smaller, without it."""
         return replace(
-            column, note="", optional=True, value=lambda effect: column.of(effect.cells[1]),
-            detail=lambda effect: f"{column.figure(effect.cells[0]).main} without",
+            column, note="", optional=True, value=lambda one: column.of(one.cell(one.block)),
+            detail=lambda effect: f"{column.figure(effect.cell(effect.usual)).main} without",
         )  # fmt: skip
 
     columns = [

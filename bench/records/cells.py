@@ -34,6 +34,8 @@ class StepOptions:
     remat: str = ""
     """What the backward pass recomputes instead of keeping it, a word of REMAT; empty for
     nothing."""
+    scan_layers: bool = False
+    """Whether equal layers are stacked and run in one loop, whose program has a single layer."""
     clip_norm: float | None = None
     """Maximum global norm of the gradients, in addition to the workload's own optimizer."""
     variant: str = ""
@@ -58,6 +60,8 @@ class StepOptions:
                 values["remat"] = FULL
             elif name == "remat" and value in REMAT and value != FULL:
                 values["remat"] = value
+            elif part == "scan_layers":
+                values["scan_layers"] = True
             elif name == "clip" and re.fullmatch(r"[\d.]+(e[-+]?\d+)?", value):
                 values["clip_norm"] = float(value)
             elif name == "variant" and value:
@@ -65,7 +69,7 @@ class StepOptions:
             else:
                 raise ValueError(
                     f"options {text!r}: {part!r} is unknown; write PRECISION[,microbatches=N]"
-                    "[,remat|remat=dots][,clip=NORM][,variant=NAME][,processes=N]"
+                    "[,remat|remat=dots][,scan_layers][,clip=NORM][,variant=NAME][,processes=N]"
                 )
         return cls(precision, **values)
 
@@ -75,6 +79,8 @@ class StepOptions:
             parts.append(f"microbatches={self.microbatches}")
         if self.remat:
             parts.append("remat" if self.remat == FULL else f"remat={self.remat}")
+        if self.scan_layers:
+            parts.append("scan_layers")
         if self.clip_norm is not None:
             parts.append(f"clip={self.clip_norm:.15g}")
         if self.variant:

@@ -291,6 +291,8 @@ class WorkloadEntry(FileEntry):
     sizes: list[str]
     """The smallest, which tests use, comes first."""
     default: str
+    scans: NotRequired[bool]
+    """Whether its layers can be stacked for a loop."""
 
 
 class SupportRequest(TypedDict):

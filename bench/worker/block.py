@@ -117,8 +117,11 @@ def make_gate(session: BlockSession, workload: Workload) -> Gate | None:
 
     def make() -> Gate:
         block = session.block
+        # The reference has no loop and, where memory does not decide, recomputes nothing.
+        plain = replace(block, options=replace(block.options, remat="", scan_layers=False))
+        proved = (proof_block(one, session.mesh) for one in (block, plain))
         with jax.enable_x64(True):
-            exact = make_problem(workload, proof_block(block, session.mesh), "fp64")
+            exact, reference = (make_problem(workload, one, "fp64") for one in proved)
         return Gate(
             session.problem,
             exact,
@@ -126,6 +129,7 @@ def make_gate(session: BlockSession, workload: Workload) -> Gate | None:
             block.mesh.batch_shards,
             block.options.precision,
             session.programs / GATE,
+            reference,
         )
 
     try:

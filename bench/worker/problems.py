@@ -23,7 +23,8 @@ def load_workload(block: Block, paths: list[str]) -> Workload:
 def make_problem(workload: Workload, block: Block, precision: str) -> Problem:
     """Make the block's problem at a precision, which need not be the block's own."""
     config = workload.SIZES[block.size]()
-    problem = workload.problem(config, block.batch, precision, block.options.remat)
+    more: dict[str, Any] = {"scan_layers": True} if block.options.scan_layers else {}
+    problem = workload.problem(config, block.batch, precision, block.options.remat, **more)
     problem = with_options(problem, block.options)
     cell = {**block.fields, "workload_file": cast("Any", workload).__file__}
     compute = jnp.dtype(PRECISIONS[precision].compute).name

@@ -30,6 +30,8 @@ def why_unsupported(problem: Any) -> str | None:
         return f"{problem.compute} would need a scaled loss"
     if getattr(problem, "remat", "") not in ("", "full"):
         return f"its checkpoints recompute whole blocks, and remat={problem.remat} does not"
+    if getattr(problem, "scan_layers", False):
+        return "its layers are modules of their own, and PyTorch does not loop over stacked ones"
     if problem.platform not in ("cpu", "gpu"):
         return f"it runs on CPUs and GPUs, not on {problem.platform}"
     return None

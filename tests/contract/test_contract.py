@@ -47,50 +47,6 @@ def test_only_one_microbatch_is_alive_at_a_time():
     assert temporary[1] < temporary[0] / 2
 
 
-def kept_per_layer(remat):
-    """Values that a further layer of GPT-2 keeps for its backward pass, beside its parameters."""
-
-    def kept(layers):
-        config = gpt2.Config(layers=layers, heads=HEADS, width=WIDTH, context=CONTEXT, vocabulary=9)
-        problem = gpt2.problem(config, BATCH, "fp32", remat)
-        params, loss_fn = shapes_of_params(problem), problem.loss_function()
-        of_batch = partial(loss_fn, batch=problem.batch(0))
-        residuals = jax.tree.leaves(jax.eval_shape(lambda own: jax.vjp(of_batch, own)[1], params))
-        own = {leaf.shape for leaf in jax.tree.leaves(params["blocks"])} if layers else set()
-        return sum(leaf.size for leaf in residuals if leaf.shape not in own)
-
-    return kept(3) - kept(2)
-
-
-BATCH, CONTEXT, WIDTH, HEADS = 8, 64, 32, 2
-TOKENS = BATCH * CONTEXT
-
-
-def test_a_policy_keeps_what_it_names():
-    """The block's input, and for `dots` three projections, one after attention, and the MLP's."""
-    assert kept_per_layer("full") == TOKENS * WIDTH
-    assert kept_per_layer("dots") == TOKENS * WIDTH * (1 + 3 + 1 + 4)
-    scores = BATCH * HEADS * CONTEXT**2
-    assert kept_per_layer("") > TOKENS * WIDTH * (1 + 3 + 1 + 4) + 2 * scores
-
-
-@pytest.mark.slow
-def test_rematerialization_computes_the_same_with_no_more_memory():
-    """Less, but where XLA shares the second computation with the first, as older ones do on CPU."""
-    config = gpt2.Config(layers=2, heads=2, width=32, context=64, vocabulary=256)
-    found, temporary = [], []
-    for remat in ("", "dots", "full"):
-        problem = gpt2.problem(config, 8, "fp32", remat)
-        params, loss_fn = problem.functional()
-        step = jax.jit(jax.value_and_grad(loss_fn)).lower(params, problem.batch(0)).compile()
-        found.append(step(params, problem.batch(0)))
-        temporary.append(step.memory_analysis().temp_size_in_bytes)
-    for other in found[1:]:
-        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), found[0], other)
-    assert temporary == sorted(temporary, reverse=True)
-    assert "remat" in str(jax.make_jaxpr(jax.grad(loss_fn))(params, problem.batch(0)))
-
-
 @pytest.mark.parametrize(
     "workload", [mlp, *(pytest.param(one, marks=pytest.mark.slow) for one in (gpt2, vae))]
 )

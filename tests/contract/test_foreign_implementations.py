@@ -88,6 +88,9 @@ def test_what_it_cannot_do_is_unsupported(module):
     assert "scaled" in module.why_unsupported(problem, make_mesh(MeshShape.parse("data=1")))
     problem, mesh = problem_of("mlp", "fp32"), make_mesh(MeshShape.parse("data=1,model=2"))
     assert "this mesh has model" in module.why_unsupported(problem, mesh)
+    mesh, config = make_mesh(MeshShape.parse("data=1")), gpt2.SIZES["tiny"]()
+    for options in ({"remat": "dots"}, {"scan_layers": True}):
+        assert module.why_unsupported(gpt2.problem(config, 8, "fp32", **options), mesh)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed")

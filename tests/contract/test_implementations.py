@@ -33,6 +33,7 @@ every_implementation = pytest.mark.parametrize("name", IMPLEMENTATIONS)
 
 
 PLAIN = StepOptions()
+SCANNED = StepOptions(remat="dots", scan_layers=True)
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,9 @@ class Case:
 
 DEEP = gpt2.Config(layers=4, heads=2, width=16, context=16, vocabulary=256)
 """For pipelines."""
+
+THREE = gpt2.Config(layers=3, heads=2, width=16, context=16, vocabulary=256)
+"""For layers that are stacked or computed again."""
 
 WIDE = gpt2.Config(layers=1, heads=8, width=16, context=32, vocabulary=256)
 """For eight parts of heads and sequences."""
@@ -88,6 +92,10 @@ CASES = {
         Case("gpt2", "data=2"),
         Case("gpt2", "data=2", StepOptions("fp16")),
         Case("moe", "data=2"),
+        Case("gpt2", "data=2", StepOptions(remat="dots"), THREE),
+        Case("gpt2", "data=2", StepOptions(remat="full"), THREE),
+        Case("gpt2", "data=2", SCANNED, THREE),
+        Case("moe", "data=2", SCANNED),
     ],
     "fully sharded": [
         Case("linear", "data=1"),
@@ -98,6 +106,8 @@ CASES = {
         Case("mlp", "data=2,fsdp=2", StepOptions(microbatches=2, remat="full", clip_norm=0.1)),
         Case("vae", "fsdp=4"),
         Case("gpt2", "fsdp=2"),
+        Case("gpt2", "fsdp=2", StepOptions(remat="full"), THREE),
+        Case("gpt2", "fsdp=2", SCANNED, THREE),
         Case("gpt2", "data=2", StepOptions("fp16")),
     ],
     "tensor parallel": [
@@ -110,6 +120,7 @@ CASES = {
         Case("mlp", "data=2,model=2", StepOptions(microbatches=2, remat="full", clip_norm=0.1)),
         Case("vae", "data=2,model=4"),
         Case("gpt2", "data=2,model=2"),
+        Case("gpt2", "data=1,model=2", SCANNED, THREE),
         Case("gpt2", "data=2,model=2", StepOptions("fp16")),
     ],
     "fully sharded and tensor parallel": [
@@ -124,11 +135,13 @@ CASES = {
         Case("mlp", "fsdp=2,model=2", StepOptions(microbatches=2, remat="full", clip_norm=0.1)),
         Case("vae", "fsdp=2,model=4"),
         Case("gpt2", "data=2,fsdp=2,model=2"),
+        Case("gpt2", "fsdp=2,model=2", SCANNED, THREE),
         Case("gpt2", "fsdp=2,model=2", StepOptions("fp16")),
     ],
     "context parallel": [
         Case("gpt2", "data=2,context=2"),
         Case("gpt2", "data=1,context=1"),
+        Case("gpt2", "data=1,context=2", SCANNED, THREE),
         Case("gpt2", "data=2,context=4", config=WIDE),
         Case("gpt2", "data=1,context=8", config=WIDE),
         Case("gpt2", "data=1,context=2", StepOptions("fp16")),
@@ -137,6 +150,7 @@ CASES = {
     "expert parallel": [
         Case("moe", "data=2,expert=2"),
         Case("moe", "data=1,expert=1"),
+        Case("moe", "data=1,expert=2", SCANNED),
         Case("moe", "data=2,expert=4"),
         Case("moe", "data=1,expert=8"),
         Case("moe", "data=1,expert=2", StepOptions("fp16")),
@@ -162,7 +176,8 @@ CASES = {
 def tiny_problem(case, precision):
     workload = WORKLOADS[case.workload]
     config = case.config or next(iter(workload.SIZES.values()))()
-    problem = workload.problem(config, BATCH, precision, case.options.remat)
+    more = {"scan_layers": True} if case.options.scan_layers else {}
+    problem = workload.problem(config, BATCH, precision, case.options.remat, **more)
     return with_options(problem, case.options)
 
 
@@ -189,9 +204,11 @@ def gates(programs):
         if case not in made:
             with jax.enable_x64(True):
                 exact = tiny_problem(case, "fp64")
+                plain = replace(case.options, remat="", scan_layers=False)
+                reference = tiny_problem(replace(case, options=plain), "fp64")
             problem, mesh = block_of(case)
             shards = MeshShape.parse(case.mesh).batch_shards
-            proof = Gate(problem, exact, mesh, shards, case.options.precision, programs)
+            proof = Gate(problem, exact, mesh, shards, case.options.precision, programs, reference)
             made[case] = problem, mesh, proof
         return made[case]
 

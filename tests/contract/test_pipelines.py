@@ -75,6 +75,10 @@ def test_a_model_that_is_no_chain_says_so():
     problem = replace(mlp.problem(mlp.SIZES["tiny"](), 8, "fp32"), microbatches=2)
     mesh = make_mesh(MeshShape.parse("data=2,pipe=2"))
     assert why_no_pipeline(problem, mesh) == "the model is not a chain of equal blocks"
+    scanned = gpt2.problem(gpt2.SIZES["deep"](), 8, "fp32", scan_layers=True)
+    assert why_no_pipeline(replace(scanned, microbatches=2), mesh) == (
+        "a pipeline stacks the blocks of each stage for a loop of its own"
+    )
 
 
 @pytest.mark.slow

@@ -18,7 +18,12 @@ def implementation(name: str, path: str = "") -> dict[str, str]:
 
 
 def workload(name: str, sizes: list[str], path: str = "") -> dict[str, object]:
-    return {**implementation(name, path), "sizes": sizes, "default": sizes[-1]}
+    return {
+        **implementation(name, path),
+        "sizes": sizes,
+        "default": sizes[-1],
+        "scans": name == "gpt2",
+    }
 
 
 def catalogue(

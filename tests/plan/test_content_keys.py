@@ -99,6 +99,8 @@ def test_everything_else_about_a_cell_counts(project: Path) -> None:
         replace(block, mesh=MeshShape.parse("data=4")),
         replace(block, batch=16),
         replace(block, options=StepOptions(remat="full")),
+        replace(block, options=StepOptions(remat="dots")),
+        replace(block, options=StepOptions(scan_layers=True)),
     ]
     found = [key(project, Cell(other, "mine")) for other in others]
     found += [key(project, **{name: "x"}) for name in ("platform", "device_kind", "versions")]

@@ -157,6 +157,15 @@ def test_policies_of_rematerialization_are_swept() -> None:
     for block in made.blocks:
         assert StepOptions.parse(str(block.options)) == block.options
     assert "unknown 'dot'" in str(faults(remat=("dot",)))
+    both = {"scan_layers": ("no", "yes"), "remat": ("none", "full")}
+    made = plan(workloads=("gpt2-tiny",), meshes=("data=1",), batch_sizes=("8",), **both)
+    assert [str(block.options) for block in made.blocks] == [
+        "fp32", "fp32,scan_layers", "fp32,remat", "fp32,remat,scan_layers",
+    ]  # fmt: skip
+    assert StepOptions.parse("fp32,remat,scan_layers") == made.blocks[3].options
+    assert faults(workloads=("mlp",), **both) == [
+        "--scan-layers: mlp is no chain of equal layers that can be stacked"
+    ]
     for text in ("fp32,remat=full", "fp32,remat=none"):
         with pytest.raises(ValueError, match="is unknown"):
             StepOptions.parse(text)

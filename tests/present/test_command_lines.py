@@ -31,7 +31,7 @@ def read(command: str):
         "fp32",
         "bf16,microbatches=4,remat,clip=0.5",
         "fp16,variant=lhs",
-        "fp32,remat=dots",
+        "fp32,remat=dots,scan_layers",
         "fp32,processes=2",
     ],
 )
@@ -63,6 +63,7 @@ def test_the_command_of_a_block_asks_for_that_block(tmp_path, options) -> None:
     assert (found.input, found.checkpoint) == (("loaded", "prefetched"), ("async",))
     assert found.train_steps == "20"
     assert found.processes == (("2",) if asked.processes > 1 else ())
+    assert found.scan_layers == (("yes",) if asked.scan_layers else ())
     assert found.remat == ((asked.remat,) if asked.remat else ())
     assert found.clip_norm == (None if asked.clip_norm is None else "0.5")
     assert found.variant == (("lhs=XLA_FLAGS=--xla_a --xla_b",) if asked.variant else ())

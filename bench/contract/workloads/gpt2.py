@@ -12,7 +12,7 @@ token; `124m` keeps GPT-2's vocabulary of 50,257 tokens for its cost and uses th
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pydoc_data.topics import topics
 from typing import Any
 
@@ -34,9 +34,10 @@ from bench.contract import (
 )
 from bench.contract.clipping import clip_by_global_norm
 from bench.contract.divided_sequences import attend, positions
+from bench.contract.layer_stacks import make_layers, run_layers
 from bench.contract.layers import RowLinear, Vocabulary
 from bench.contract.logical_axes import constrain
-from bench.contract.rematerialization import POLICIES, rematerialized
+from bench.contract.rematerialization import POLICIES
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class GPT2(nnx.Module):
 
     def __init__(
         self, config: Config, dtypes: Precision, rngs: nnx.Rngs,
-        axis: ModelAxis = WHOLE, remat: str = "",
+        axis: ModelAxis = WHOLE, remat: str = "", scan_layers: bool = False,
     ) -> None:  # fmt: skip
         self.remat = remat
         common = dtypes.of_layer(rngs)
@@ -112,7 +113,9 @@ class GPT2(nnx.Module):
             axis=axis,
         )  # fmt: skip
         self.positions = nnx.Embed(config.context, config.width, embedding_init=NORMAL, **common)
-        self.blocks = nnx.List(Block(config, dtypes, rngs, axis) for _ in range(config.layers))
+        self.blocks = make_layers(
+            lambda: Block(config, dtypes, rngs, axis), config.layers, stacked=scan_layers
+        )
         self.norm = nnx.LayerNorm(config.width, epsilon=1e-5, **common)
 
     def embed(self, tokens: jax.Array) -> jax.Array:
@@ -126,10 +129,7 @@ class GPT2(nnx.Module):
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         x = self.embed(tokens)
-        call = rematerialized(Block.__call__, self.remat)
-        for block in self.blocks:
-            x = call(block, x)
-        return x
+        return run_layers(self.blocks, lambda block, x: (block(x), None), x, self.remat)[0]
 
 
 ACTIVATIONS = ("batch", None, "embed")
@@ -212,9 +212,14 @@ class Windows:
         return text()[start : start + self.context + 1].astype(np.int32)
 
 
-def problem(config: Config, batch_size: int, precision: str, remat: str = "") -> Problem:
+def problem(
+    config: Config, batch_size: int, precision: str, remat: str = "", scan_layers: bool = False
+) -> Problem:
     """Return a problem whose batches are random windows of text, int32 (batch, context + 1)."""
     dtypes = PRECISIONS[precision]
+
+    def make(axis: ModelAxis) -> GPT2:
+        return GPT2(config, dtypes, nnx.Rngs(0), axis, remat, scan_layers)
 
     def batch(index: int) -> np.ndarray:
         starts = np.random.default_rng((0, index)).integers(
@@ -226,9 +231,10 @@ def problem(config: Config, batch_size: int, precision: str, remat: str = "") ->
     matrices = 12 * config.layers * config.width**2 + config.vocabulary * config.width
     attention = 12 * config.layers * config.width * config.context
     return Problem(
-        make_model=lambda: GPT2(config, dtypes, nnx.Rngs(0), remat=remat),
-        make_part=lambda axis: GPT2(config, dtypes, nnx.Rngs(0), axis=axis, remat=remat),
+        make_model=partial(make, WHOLE),
+        make_part=make,
         axis_names=AXIS_NAMES,
+        stacked="blocks" if scan_layers else "",
         make_stages=lambda axis: stages(config, dtypes, axis, remat=remat),
         sequence=TokenSequence(
             length=config.context, heads=config.heads, split=with_labels, loss=loss_of_labels
@@ -254,6 +260,7 @@ def problem(config: Config, batch_size: int, precision: str, remat: str = "") ->
             },
             "compute": jnp.dtype(dtypes.compute).name,
             "remat": remat,
+            "scan_layers": scan_layers,
         },
         # PaLM's count (Chowdhery et al. 2022, appendix B): 6 per matrix parameter and token, plus
         # 12 per layer, width and position for attention, with no discount for the causal mask.

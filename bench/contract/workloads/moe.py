@@ -16,8 +16,8 @@ from flax import nnx
 
 from bench.contract import PRECISIONS, WHOLE, Precision, Problem
 from bench.contract.expert_layers import mixture
+from bench.contract.layer_stacks import make_layers, run_layers
 from bench.contract.layers import Vocabulary
-from bench.contract.rematerialization import rematerialized
 from bench.contract.workloads import gpt2
 
 CHOICES = 2
@@ -67,7 +67,10 @@ class Block(nnx.Module):
 class MoE(nnx.Module):
     """Maps tokens (batch, context) to the output layer's input and the mean balance of blocks."""
 
-    def __init__(self, config: Config, dtypes: Precision, rngs: nnx.Rngs, remat: str = "") -> None:
+    def __init__(
+        self, config: Config, dtypes: Precision, rngs: nnx.Rngs,
+        remat: str = "", scan_layers: bool = False,
+    ) -> None:  # fmt: skip
         self.remat = remat
         common = dtypes.of_layer(rngs)
         self.tokens = Vocabulary(
@@ -77,17 +80,15 @@ class MoE(nnx.Module):
         self.positions = nnx.Embed(
             config.context, config.width, embedding_init=gpt2.NORMAL, **common
         )
-        self.blocks = nnx.List(Block(config, dtypes, rngs) for _ in range(config.layers))
+        self.blocks = make_layers(
+            lambda: Block(config, dtypes, rngs), config.layers, stacked=scan_layers
+        )
         self.norm = nnx.LayerNorm(config.width, epsilon=1e-5, **common)
 
     def __call__(self, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
         x = self.tokens(tokens) + self.positions(jnp.arange(tokens.shape[-1]))
-        call = rematerialized(Block.__call__, self.remat)
-        balances = []
-        for block in self.blocks:
-            x, balance = call(block, x)
-            balances.append(balance)
-        return self.norm(x), sum(balances[1:], balances[0]) / len(balances)
+        x, balances = run_layers(self.blocks, Block.__call__, x, self.remat)
+        return self.norm(x), balances.mean()
 
 
 AXIS_NAMES = {
@@ -102,18 +103,21 @@ def loss(model: Any, tokens: jax.Array) -> jax.Array:
     return model.tokens.cross_entropy(x, labels).mean() + BALANCE * balance
 
 
-def problem(config: Config, batch_size: int, precision: str, remat: str = "") -> Problem:
+def problem(
+    config: Config, batch_size: int, precision: str, remat: str = "", scan_layers: bool = False
+) -> Problem:
     """Return a problem whose batches are those of `gpt2`, int32 (batch, context + 1)."""
     dtypes, dense = PRECISIONS[precision], gpt2.problem(config, batch_size, precision)
     router = config.width * config.experts
     further = config.layers * (router + 8 * (CHOICES - 1) * config.width**2)
     return replace(
         dense,
-        make_model=lambda: MoE(config, dtypes, nnx.Rngs(0), remat=remat),
+        make_model=lambda: MoE(config, dtypes, nnx.Rngs(0), remat, scan_layers),
         make_part=None,
         make_stages=None,
         sequence=None,
         axis_names=AXIS_NAMES,
+        stacked="blocks" if scan_layers else "",
         loss=loss,
         # Those of gpt2, of the router, and of the experts after a token's first.
         model_flops=dense.model_flops + 6.0 * dense.units_per_step * further,

@@ -12,6 +12,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO, cast
@@ -122,7 +123,8 @@ def workload_entry(entry: FileEntry, module: Any) -> WorkloadEntry:
             sizes, default = list(module.SIZES), str(module.DEFAULT_SIZE)
         except TypeError as fault:
             entry["error"] = f"SIZES: {fault}"
-    return WorkloadEntry(**entry, sizes=sizes, default=default)
+    scans = not entry["error"] and "scan_layers" in signature(module.problem).parameters
+    return WorkloadEntry(**entry, sizes=sizes, default=default, scans=scans)
 
 
 def main(stdout: TextIO) -> None:

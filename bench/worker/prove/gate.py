@@ -40,6 +40,7 @@ import optax
 from jax.sharding import Mesh
 
 from bench.contract import Implementation, Problem, TrainStep
+from bench.contract.layer_stacks import reference_loss
 from bench.records.numbers import count
 from bench.records.proof_rows import ProofCheck
 from bench.worker.prove.diagnosis import MATCH, explain
@@ -112,6 +113,8 @@ class Gate:
       shards: parts that the mesh splits the batch into.
       precision: the timed problem's.
       programs: folder of the compilation cache of proofs.
+      reference: the exact problem in its plainest form, if that is another: nothing is recomputed,
+        and its layers are not stacked.
 
     Raises:
       WrongStepError: the workload itself has no finite loss or parameters.
@@ -125,6 +128,7 @@ class Gate:
         shards: int,
         precision: str,
         programs: Path,
+        reference: Problem | None = None,
     ) -> None:
         self.programs = programs
         platform = mesh.devices.flat[0].platform
@@ -141,10 +145,10 @@ class Gate:
             own = replace(exact, start=widened(timed.draw()))
             self.problems = {SGD: under_sgd(own, LEARNING_RATE), OWN: own}
             self.exact_batches = [widened(batch) for batch in self.timed_batches]
-            start, loss_fn = own.functional()
+            loss_fn = own.loss_function() if reference is None else reference_loss(reference, own)
             # A program of its own, which both references run: it takes most of the compile time.
             loss_and_gradients = jax.jit(jax.value_and_grad(loss_fn))
-            self._truth_of = partial(whole_batch_steps, start, loss_and_gradients)
+            self._truth_of = partial(whole_batch_steps, own.draw(), loss_and_gradients)
             self.truth = {
                 name: self._truth_of(problem.optimizer, self.exact_batches)
                 for name, problem in self.problems.items()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from graphlib import TopologicalSorter
 from typing import Any
 
 _CALLED = re.compile(
@@ -84,8 +85,9 @@ def instructions(module: Any) -> Iterator[tuple[Any, int]]:
     counts = dict.fromkeys(computations, 0)
     for name in _entries(computations, calls):
         counts[name] = 1
-    # Callees come before their callers in a module.
-    for name in reversed(list(computations)):
+    # In a module, callees come before their callers, but for copies that a pass has added.
+    callees = {name: {callee for callee, _ in own} for name, own in calls.items()}
+    for name in reversed([*TopologicalSorter(callees).static_order()]):
         for callee, times in calls[name]:
             counts[callee] += counts[name] * times
     for name, computation in computations.items():
