@@ -43,12 +43,11 @@ def spent(traces: Mapping[str, TraceRow]) -> tuple[dict[str, Any], dict[str, dic
     cells = {}
     for name, trace in traces.items():
         seconds: defaultdict[int, float] = defaultdict(float)
-        transposing = set()
+        transposing: set[int] = set()
         for key, side in sides(trace).items():
             cause = causes.setdefault((called(key), key.source), len(causes))
             seconds[cause] += side.seconds
-            if side.transposes:
-                transposing.add(cause)
+            transposing |= {cause} if side.transposes else set()
         cells[name] = {
             "causes": list(seconds),
             "transposing": sorted(transposing),

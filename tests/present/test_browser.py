@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import math
 import re
 import subprocess
 import sys
@@ -531,6 +532,23 @@ def test_every_table_behind_a_chart_opens(open_page) -> None:
         # The browser tells of what was opened after the click.
         found.nth(number).locator("tbody tr").first.wait_for()
         assert found.nth(number).get_by_role("button", name=re.compile("^Download")).count() == 1
+
+
+def test_a_page_that_was_mailed_alone_gives_its_data(open_page, directory: Path) -> None:
+    page = open_page().page
+    found = {}
+    for name in ("every cell with its intervals", "the samples that it draws"):
+        with page.expect_download() as download:
+            page.get_by_role("button", name=name).click()
+        found[name] = pd.read_csv(download.value.path())
+    cells, samples = found.values()
+    stored = pd.read_csv(directory / "cells.csv").set_index("cell").loc[cells["cell"]]
+    for key in ("step_q1_s", "ratio_low", "verdict_high", "memory_bytes"):
+        expected = stored[key].replace(math.inf, math.nan).tolist()
+        assert cells[key].tolist() == pytest.approx(expected, rel=1e-5, nan_ok=True)
+    own = samples[samples["implementation"] == "jit_spmd"].groupby("block")["step_us"].median()
+    times = stored[stored["implementation"] == "jit_spmd"].set_index("block")["step_s"].dropna()
+    assert (own[times.index] / 1e6).tolist() == pytest.approx(times.tolist(), rel=1e-4)
 
 
 @pytest.mark.slow

@@ -23,6 +23,23 @@ function drawColumns() {
   byId("columns").replaceChildren(...DATA.cells.columns.slice(1).filter(some).map(box));
 }
 
+/* Every value of every cell that the page has, the ends of intervals too. */
+function downloadCells() {
+  const { block: _block, arm: _arm, ...figures } = DATA.cells.figures;
+  const columns = Object.keys({ ...DATA.cells.values, ...figures }).map((key) => ({ key }));
+  downloadCsv(DATA.cells.name, csvLines(columns, CELLS));
+}
+
+function downloadSamples() {
+  const rows = BLOCKS.flatMap(({ name, samples, launch }) =>
+    Object.entries(samples).flatMap(([arm, values]) =>
+      values.map((value, at) => [name, IMPLEMENTATIONS[arm] ?? arm, at + 1, launch[at], value]),
+    ),
+  );
+  const heading = ["block", "implementation", "round", "launch", "step_us"];
+  downloadCsv("samples", [heading, ...rows.filter((row) => known(row.at(-1)))]);
+}
+
 function drawCells() {
   const table = {
     sort: chosen("sort"),
@@ -57,6 +74,9 @@ function drawCells() {
 }
 
 function drawTables() {
+  const cells = button("every cell with its intervals", downloadCells);
+  const samples = button("the samples that it draws", downloadSamples);
+  byId("downloads").replaceChildren("From this page alone, as CSV: ", cells, samples);
   for (const table of TABLES) {
     byId(table.name)?.querySelector(".made").replaceChildren(makeTable(table));
   }

@@ -109,7 +109,6 @@ GROUPS.compare = (target) => {
       ? "A and B are the same cell: choose another one."
       : timesTold(a, b) + (same ? " Both run the same compiled program." : "");
   if (a === b) return [];
-  // What `explain` says of a cell and its baseline is part of the page.
   const [why] = [[a, b], [b, a]]
     .filter(([one, other]) => one.block === other.block && other.isBaseline)
     .map(([one]) => one.traced?.why);
