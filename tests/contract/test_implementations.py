@@ -92,10 +92,7 @@ CASES = {
         Case("gpt2", "data=2"),
         Case("gpt2", "data=2", StepOptions("fp16")),
         Case("moe", "data=2"),
-        Case("gpt2", "data=2", StepOptions(remat="dots"), THREE),
-        Case("gpt2", "data=2", StepOptions(remat="full"), THREE),
         Case("gpt2", "data=2", SCANNED, THREE),
-        Case("moe", "data=2", SCANNED),
     ],
     "fully sharded": [
         Case("linear", "data=1"),
