@@ -74,6 +74,7 @@ def test_no_difference_is_discarded_and_few_rounds_are_undecided(referee: Refere
     assert (code, found["attempts"][0]["decision"]) == (2, "undecided")
 
 
+@pytest.mark.slow
 def test_a_wrong_step_is_discarded_with_its_diagnosis_and_costs_no_error(referee: Referee) -> None:
     code, found = referee.judged("best.py", "mine.py", mine="wrong")
     assert code == 1
@@ -100,7 +101,10 @@ def test_a_copy_of_the_incumbent_is_not_measured(referee: Referee) -> None:
         (("best.py", "log.txt"), {}, "there is no file log.txt"),
         (("best.py",), {}, "the following arguments are required: CHALLENGER.py"),
         (("best.py", "mine.py", "--meshes", "data=1", "data=2"), {}, "a referee judges one block"),
-        (("best.py", "mine.py"), {"best": "wrong"}, "the incumbent fails, wrong: gradients 2"),
+        pytest.param(
+            *(("best.py", "mine.py"), {"best": "wrong"}, "the incumbent fails, wrong: gradients 2"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_bad_input_has_one_line_and_a_code(

@@ -164,12 +164,14 @@ def test_what_is_undecided_is_counted_against_what_is_allowed(gate: Gate) -> Non
     ("behaviour", "code", "words"),
     [
         ({"mine": "wrong"}, 3, "Broken: 1 of 2 comparisons with main no longer right"),
-        ({"mine": "segv"}, 3, "1 broken, 1 same"),
-        ({"mine": "unsupported"}, 3, "1 broken, 1 same"),
+        pytest.param({"mine": "segv"}, 3, "1 broken, 1 same", marks=pytest.mark.slow),
+        pytest.param({"mine": "unsupported"}, 3, "1 broken, 1 same", marks=pytest.mark.slow),
         ({"mine@base": "wrong"}, 0, "1 fixed, 1 same"),
         ({"mine@base": "unsupported", "mine": "unsupported"}, 0, "1 same, 1 neither"),
-        ({"mine@base": "segv"}, 2, "1 undecided, 1 same"),
-        ({"mine": "oom", "mine@base": "oom"}, 2, "1 undecided, 1 same"),
+        pytest.param({"mine@base": "segv"}, 2, "1 undecided, 1 same", marks=pytest.mark.slow),
+        pytest.param(
+            {"mine": "oom", "mine@base": "oom"}, 2, "1 undecided, 1 same", marks=pytest.mark.slow
+        ),
         ({"mine": "wrong", "times": {"other": 2}}, 3, "1 broken, 1 slower"),
     ],
 )
@@ -184,6 +186,7 @@ def test_broken_and_fixed(gate: Gate, behaviour: dict, code: int, words: str) ->
         )
 
 
+@pytest.mark.slow
 def test_k_selects_what_is_compared(gate: Gate) -> None:
     done = gate("-k", "other")
     assert done.code == 0, done

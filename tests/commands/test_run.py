@@ -309,6 +309,7 @@ def test_a_run_of_other_sources_is_not_continued(front: Front, sources: Path) ->
     assert len(front.jobs) == 1
 
 
+@pytest.mark.slow
 def test_files_that_change_meanwhile_end_the_measuring(front: Front, sources: Path) -> None:
     edited = sources / "implementations/pmap.py"
     done = front.told(edits=str(edited))("run", *SMALL, "--run", "r")
@@ -446,6 +447,7 @@ def test_what_is_stored_is_not_measured_again(front: Front) -> None:
     assert len(front.jobs) == before
 
 
+@pytest.mark.slow
 def test_isolated_cells_are_other_cells(front: Front) -> None:
     """Their proofs and times say nothing about the step that runs beside the others."""
     for name, words in {"beside": (), "apart": ("--isolate", "pmap")}.items():

@@ -396,6 +396,7 @@ def test_unsupported_cells_are_folded(open_page) -> None:
     assert "jax.pmap is not there" in table.inner_text() or "pmap" in table.inner_text()
 
 
+@pytest.mark.slow
 def test_columns_of_all_cells_are_chosen_and_kept_in_the_address(open_page) -> None:
     page = open_page("#cells").page
     headings, boxes = page.locator("#all thead"), page.locator("#columns")
@@ -642,6 +643,7 @@ def test_accessible(open_page, scheme: str) -> None:
     assert serious == []
 
 
+@pytest.mark.slow
 def test_theme_can_be_chosen(open_page) -> None:
     opened = open_page(color_scheme="light")
     paper = "getComputedStyle(document.body).backgroundColor"
@@ -696,7 +698,7 @@ def _readable(page: Page) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "width", [400, *(pytest.param(width, marks=pytest.mark.slow) for width in (768, 1280))]
+    "width", [pytest.param(width, marks=pytest.mark.slow) for width in (400, 768, 1280)]
 )
 def test_every_column_can_be_scrolled_into_view(open_page, width: int) -> None:
     page = open_page(viewport={"width": width, "height": 900}).page

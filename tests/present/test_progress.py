@@ -182,7 +182,9 @@ def in_a_terminal(folder, *words, columns=80, **environment):
     return child.wait(), written.decode()
 
 
-@pytest.mark.parametrize(("columns", "no_color"), [(80, ""), (40, "1")])
+@pytest.mark.parametrize(
+    ("columns", "no_color"), [(80, ""), pytest.param(40, "1", marks=pytest.mark.slow)]
+)
 def test_a_real_run_on_a_terminal(columns, no_color, tmp_path):
     behaviour = '{"pmap": "wrong"}'
     code, text = in_a_terminal(

@@ -560,6 +560,7 @@ def test_cells_with_the_same_reason_are_one_row(found: Tables) -> None:
     assert endings.body[0].name == "wrong"
 
 
+@pytest.mark.slow
 def test_the_same_rows_give_the_same_bytes(directory: Path, tmp_path: Path) -> None:
     again = tmp_path / "elsewhere"
     again.mkdir()

@@ -103,6 +103,7 @@ def test_arms_that_are_not_equal_are_alarms() -> None:
         assert each.holds.count == 0
 
 
+@pytest.mark.slow
 def test_long_trials_take_several_processes() -> None:
     judged = trials(samples(blocks=1, processes=4), count=5)
     by_size = judged.groupby("size")["load"].unique().map(set)
