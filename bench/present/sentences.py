@@ -142,7 +142,7 @@ def _behind(block: Comparison, names: Callable[[Sequence[str]], str]) -> Iterato
             if far < WIDE:
                 yield f"{names(tier.arms)} {verb} behind, by at most {outward(far - 1)}"
             else:
-                yield f"{names(tier.arms)} {verb} behind, by how much is not known yet"
+                yield f"{names(tier.arms)} {verb} behind, but it is not yet known how far"
             verb = " take"
 
 
