@@ -92,11 +92,14 @@ QUICK = [
     Case("explicit_sharding", "data=8", "cuda", 2),
 ]
 SLOW = [
-    Case(name, mesh, platform)
+    case
     for name in sorted(AUTOMATIC | WRITTEN.keys())
     for mesh in ("data=1", MESHES.get(name, "data=8"))
     for platform in ("cuda", "tpu")
-    if "data=1" not in mesh or name not in MESHES
+    # All twelve layers once; they are equal.
+    for layers in [12 if name == "jit_spmd" else 4 if name in IN_LOOPS else 2]
+    for case in [Case(name, mesh, platform, layers)]
+    if case not in QUICK and ("data=1" not in mesh or name not in MESHES)
 ]
 
 
