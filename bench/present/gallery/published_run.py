@@ -104,7 +104,7 @@ def _is_same_run(folder: Path, manifest: Manifest) -> bool:
 
 
 def published_name(run: store.Run) -> str:
-    """Name a run by workload, hardware and date: `gpt2-nano_2-core-cpu_2026-11-22`.
+    """Name a run by workload, hardware and date: `gpt2-nano_2-core-cpu_2026-11-23`.
 
     Raises:
       PublishError: the run has no cells.
