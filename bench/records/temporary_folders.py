@@ -33,7 +33,8 @@ def temporary_folder(*, shared: bool = False) -> Iterator[Path]:
     Args:
       shared: whether to make it in shared memory, if there is any.
     """
-    remove_left()
+    if not shared:  # those are made for each request to a process, too often to look
+        remove_left()
     began = int(psutil.Process().create_time())
     prefix = f"lockstep-{_place()}-{os.getpid()}-{began}-"
     place = SHARED_MEMORY if shared and os.access(SHARED_MEMORY, os.W_OK) else None

@@ -119,9 +119,9 @@ def make_gate(session: BlockSession, workload: Workload) -> Gate | None:
         block = session.block
         # The reference has no loop and, where memory does not decide, recomputes nothing.
         plain = replace(block, options=replace(block.options, remat="", scan_layers=False))
-        proved = (proof_block(one, session.mesh) for one in (block, plain))
+        proved = dict.fromkeys(proof_block(one, session.mesh) for one in (block, plain))
         with jax.enable_x64(True):
-            exact, reference = (make_problem(workload, one, "fp64") for one in proved)
+            exact, *reference = (make_problem(workload, one, "fp64") for one in proved)
         return Gate(
             session.problem,
             exact,
@@ -129,7 +129,7 @@ def make_gate(session: BlockSession, workload: Workload) -> Gate | None:
             block.mesh.batch_shards,
             block.options.precision,
             session.programs / GATE,
-            reference,
+            *reference,
         )
 
     try:
