@@ -266,6 +266,7 @@ def build(problem, mesh):
     job = JOB | {
         "workload": "mlp",
         "rounds": 20,
+        "seconds": 8.0,  # spans of several ms, of which half is far more than asking costs
         "implementations": ["jit_spmd", "halved", "frozen", "ends"],
         "implementation_paths": [str(path) for path in tmp_path.glob("*.py")],
         "isolated": ["jit_spmd", "halved", "frozen", "ends"],

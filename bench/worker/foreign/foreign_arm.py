@@ -18,11 +18,13 @@ ASKED = 40
 """Empty requests whose answers tell what asking costs."""
 
 LIE_SHARE = 0.25
-SPANS = 16
-MOST = 13
-"""A child lies if, of its last SPANS spans, MOST are shorter than by the worker's clock by more
-than this share and what an empty request costs just after. On a busy host the worker wakes up late,
-but after either alike: for an honest child, it is the toss of a coin which takes longer."""
+SPANS = 32
+FEWEST_SPANS = 16
+"""A child lies if its last SPANS spans (at least FEWEST_SPANS) are shorter than by the worker's
+clock by more than this share, and twice what an empty request costs just after. Lower quartiles are
+compared: on a busy host the worker often wakes up late, but after either alike, and not always. A
+span of which this share is less than asking costs says nothing, like a single fast step, and is
+left out."""
 
 IDLE_SHARE = 0.05
 """Share of a core that a child's threads may use on average while other arms are timed."""
@@ -70,8 +72,9 @@ class ForeignArm(Arm):
     """Cores that are its share."""
     asking_ns: int = 0
     """What asking costs: the median of empty requests."""
-    _short: deque[bool] = field(default_factory=lambda: deque(maxlen=SPANS))
-    """Whether each of the last spans was shorter than it took by the worker's clock."""
+    _spans: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=SPANS))
+    """Nanoseconds of the last long spans: by the worker's clock, how much less by the slowest
+    child's, and of the empty request after each."""
     _busy: list[float] = field(default_factory=lambda: [0.0, 0.0])
     """Seconds of all spans, and CPU seconds of the children in them."""
     _idle: list[float] = field(default_factory=lambda: [0.0, 0.0])
@@ -99,7 +102,8 @@ class ForeignArm(Arm):
         self._note(self._busy)
         told = max(int(answer["ns"]) for answer in answers)
         empty, _ = self._asked(0)
-        self._short.append(took - told > empty + self.asking_ns + LIE_SHARE * took)
+        if LIE_SHARE * took > self.asking_ns:
+            self._spans.append((took, took - told, empty))
         self.steps += steps
         loss: Any = Loss(the_same([answer["loss"] for answer in answers], "the loss"))
         self.losses.append((self.steps, loss))
@@ -125,11 +129,18 @@ class ForeignArm(Arm):
         """CPU seconds that its children have used so far."""
         return self.children.cpu_s()
 
+    def _lies(self) -> bool:
+        if len(self._spans) < FEWEST_SPANS:
+            return False
+        columns = zip(*self._spans, strict=True)
+        took, missing, empty = (statistics.quantiles(column, n=4)[0] for column in columns)
+        return missing > 2 * empty + LIE_SHARE * took
+
     def why_untrusted(self) -> str:
         """Say what its processes did against the rules of the rounds; empty if nothing."""
         busy_s, busy_cpu_s = self._busy
         idle_s, idle_cpu_s = self._idle
-        if sum(self._short) >= MOST:
+        if self._lies():
             return (
                 "its process reports spans that are shorter than they took by the worker's clock, "
                 f"without the {self.asking_ns / 1e3:.0f} us that asking costs"
