@@ -9,9 +9,9 @@ import typer
 
 from bench.commands.exits import exit_codes, refuse
 from bench.measure.run_folder import name_faults
+from bench.plan.option_values import choice, collected
 from bench.records.host import usable_cores
 from bench.records.paths import REPORTS
-from bench.records.spelling import closest
 from bench.records.trial_results import as_expected, summarize_faults
 
 if TYPE_CHECKING:
@@ -57,8 +57,10 @@ def faults(
         return
     known = {fault.name: fault for fault in FAULTS}
     folder = run or f"faults_{datetime.now(UTC):%Y-%m-%d_%H%M}"
-    unknown = [f"unknown {n!r}; {closest(n, known)}" for n in names or () if n not in known]
-    if wrong := unknown + name_faults(folder):
+    wrong = name_faults(folder)
+    for name in names or ():
+        collected(wrong, choice(tuple(known)), name)
+    if wrong:
         refuse("\n".join(wrong))
 
     def done(fault: Fault, outcome: Outcome) -> None:

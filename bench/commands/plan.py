@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from bench.commands.project import COMPILING, precision_faults, predicting
+from bench.commands.project import COMPILING, predicting
 from bench.commands.shared_options import ImplementationFiles, Keyword, WorkloadFiles
 from bench.measure.catalogue import file_faults, read_catalogue
-from bench.plan.option_values import BadInput, collected, remat_policy
+from bench.plan.option_values import BadInput, choice, collected, remat_policy
 from bench.plan.presets import default_batch
 from bench.plan.selection import everything, selector
 from bench.records import files
-from bench.records.cells import StepOptions
+from bench.records.cells import PRECISIONS, StepOptions
 from bench.records.messages import Catalogue
 from bench.records.paths import REPORTS
 from bench.records.spelling import closest
@@ -41,6 +41,9 @@ def plan(
         str,
         typer.Option(metavar="POLICY", help="What the backward pass recomputes: none, dots, full."),
     ] = "none",
+    scan_layers: Annotated[
+        bool, typer.Option("--scan-layers", help="Take a model's equal layers in a loop.")
+    ] = False,
     keyword: Keyword = "",
     implementation_path: ImplementationFiles = None,
     workload_path: WorkloadFiles = None,
@@ -56,12 +59,8 @@ def plan(
 
     with predicting():
         faults = file_faults(implementation_path or (), workload_path or ())
-        faults += precision_faults(precision)
-        policy = ""
-        try:
-            policy = remat_policy(remat)
-        except ValueError as error:
-            faults.append(f"--remat: {error}")
+        collected(faults, choice(PRECISIONS), precision, "--precision")
+        policy = collected(faults, remat_policy, remat, "--remat") or ""
         wanted = collected(faults, sheets, hardware) or []
         # Every mesh is compiled.
         counts = collected(faults, partial(chip_counts, most=MOST_DEVICES), str(chips)) or []
@@ -87,7 +86,7 @@ def plan(
             ranking = rank(
                 name,
                 batch or default_batch("-".join(name)) * chips,
-                StepOptions(precision, microbatches=microbatches, remat=policy),
+                StepOptions(precision, microbatches, policy, scan_layers),
                 sheet,
                 chips,
                 chosen,

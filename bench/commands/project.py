@@ -12,10 +12,9 @@ from bench.commands.exits import refuse, refusing
 from bench.commands.shared_options import ImplementationFiles, Keyword, WorkloadFiles, load_run
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.measure.run_folder import find_run
-from bench.plan.option_values import BadInput, collected
+from bench.plan.option_values import BadInput, choice, collected
 from bench.plan.selection import everything, selector
 from bench.records.cells import PRECISIONS
-from bench.records.spelling import closest
 
 COMPILING = "compiling steps", "compiled {} of {} steps"
 """Words for the progress of a compilation."""
@@ -70,7 +69,8 @@ def project(
         refuse("name a stored run, or --check-published")
     with predicting():
         faults = file_faults(implementation_path or (), workload_path or ())
-        faults += precision_faults(precision)
+        if precision is not None:
+            collected(faults, choice(PRECISIONS), precision, "--precision")
         wanted = collected(faults, sheets, hardware) or []
         counts = collected(faults, chip_counts, chips) or []
         faults += unavailable(wanted, counts)
@@ -113,10 +113,3 @@ def predicting() -> Iterator[None]:
             err=True,
         )
         raise
-
-
-def precision_faults(precision: str | None) -> list[str]:
-    """Find out what is wrong with `--precision`."""
-    if precision is None or precision in PRECISIONS:
-        return []
-    return [f"--precision: unknown {precision!r}; {closest(precision, PRECISIONS)}"]

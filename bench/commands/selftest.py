@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,8 +11,8 @@ import typer
 
 from bench.commands.exits import exit_codes, fail, refuse, refusing
 from bench.measure.run_folder import name_faults
+from bench.plan.option_values import choice, collected
 from bench.records.paths import REPORTS
-from bench.records.spelling import closest
 from bench.records.trial_results import SELFTEST_MANIFEST
 from bench.trials.selftest.background_load import PATTERNS
 from bench.trials.selftest.peer_tools import peer_names
@@ -96,7 +95,13 @@ def selftest(
         return
     peers = tuple(peer or peer_names()) if peer_trials else ()
     name = run or f"selftest_{datetime.now(UTC):%Y-%m-%d_%H%M}"
-    faults = [*_faults(load or (), peers), *name_faults(name)]
+    faults = name_faults(name)
+    for option, given, known in (
+        ("--load", load or (), PATTERNS),
+        ("--peer", peers, peer_names()),
+    ):
+        for word in given:
+            collected(faults, choice(tuple(known)), word, option)
     if faults:
         refuse("\n".join(faults))
     settings = Settings(
@@ -137,16 +142,6 @@ def _run(session: Session) -> None:
         console.print(f"{tool} is left out: {reason}", soft_wrap=True)
     with terminal.counter(console, "trials", "finished {} of {} trials") as progress:
         session.run(progress)
-
-
-def _faults(loads: Sequence[str], peers: Sequence[str]) -> list[str]:
-    known = (("--load", loads, PATTERNS), ("--peer", peers, peer_names()))
-    return [
-        f"{option}: unknown {word!r}; {closest(word, words)}"
-        for option, given, words in known
-        for word in given
-        if word not in words
-    ]
 
 
 def _build(folder: Path) -> None:

@@ -18,13 +18,22 @@ class BadInput(Exception):  # noqa: N818 (it is the user's error, not the progra
         super().__init__("\n".join(faults))
 
 
-def collected(faults: list[str], read: Callable[[str], T], text: str) -> T | None:
-    """Read a text; if `read` raises BadInput, add its faults to `faults` and return None."""
+def collected(faults: list[str], read: Callable[[str], T], text: str, option: str = "") -> T | None:
+    """Read a text; if `read` refuses it, add what is wrong to `faults` and return None.
+
+    Args:
+      faults: of all options.
+      read: raises BadInput, or ValueError whose text does not name the option.
+      text: to read.
+      option: such as `--precision`, to begin the text of a ValueError.
+    """
     try:
         return read(text)
     except BadInput as error:
         faults += error.faults
-        return None
+    except ValueError as error:
+        faults.append(f"{option}: {error}" if option else str(error))
+    return None
 
 
 def whole(text: str) -> int:

@@ -18,13 +18,13 @@ ASKED = 40
 """Empty requests whose answers tell what asking costs."""
 
 LIE_SHARE = 0.25
-SPANS = 32
-FEWEST_SPANS = 16
-"""A child lies if its last SPANS spans (at least FEWEST_SPANS) are shorter than by the worker's
-clock by more than this share, and twice what an empty request costs just after. Lower quartiles are
-compared: on a busy host the worker often wakes up late, but after either alike, and not always. A
-span of which this share is less than asking costs says nothing, like a single fast step, and is
-left out."""
+SPANS = 48
+FEWEST_SPANS = 12
+"""A child lies if the long ones (at least FEWEST_SPANS) of its last SPANS spans are shorter than by
+the worker's clock by more than this share, and twice what an empty request costs just after. Lower
+quartiles are compared: on a busy host the worker often wakes up late, but after either alike, and
+not always. A span is long if this share of it is four times what asking costs; a lie about another
+one, like a single fast step, gains next to nothing."""
 
 IDLE_SHARE = 0.05
 """Share of a core that a child's threads may use on average while other arms are timed."""
@@ -73,7 +73,7 @@ class ForeignArm(Arm):
     asking_ns: int = 0
     """What asking costs: the median of empty requests."""
     _spans: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=SPANS))
-    """Nanoseconds of the last long spans: by the worker's clock, how much less by the slowest
+    """Nanoseconds of the last spans: by the worker's clock, how much less by the slowest
     child's, and of the empty request after each."""
     _busy: list[float] = field(default_factory=lambda: [0.0, 0.0])
     """Seconds of all spans, and CPU seconds of the children in them."""
@@ -102,8 +102,7 @@ class ForeignArm(Arm):
         self._note(self._busy)
         told = max(int(answer["ns"]) for answer in answers)
         empty, _ = self._asked(0)
-        if LIE_SHARE * took > self.asking_ns:
-            self._spans.append((took, took - told, empty))
+        self._spans.append((took, took - told, empty))
         self.steps += steps
         loss: Any = Loss(the_same([answer["loss"] for answer in answers], "the loss"))
         self.losses.append((self.steps, loss))
@@ -130,9 +129,11 @@ class ForeignArm(Arm):
         return self.children.cpu_s()
 
     def _lies(self) -> bool:
-        if len(self._spans) < FEWEST_SPANS:
+        asking = statistics.median([empty for _, _, empty in self._spans] or [0])
+        long = [span for span in self._spans if LIE_SHARE * span[0] > 4 * asking]
+        if len(long) < FEWEST_SPANS:
             return False
-        columns = zip(*self._spans, strict=True)
+        columns = zip(*long, strict=True)
         took, missing, empty = (statistics.quantiles(column, n=4)[0] for column in columns)
         return missing > 2 * empty + LIE_SHARE * took
 
