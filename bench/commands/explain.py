@@ -59,13 +59,17 @@ def explain(
     console = Console(highlight=False)
     with refusing(OSError):
         stored = load_run(run) if run else newest_run(a, b)
-        programs = programs_of(stored)
-        known = {*programs, *(row["cell"] for row in stored.traces)}
+        programs, apart = programs_of(stored), cells_apart(stored)
+        traces = {row["cell"]: row for row in stored.traces}
+        known = {*programs, *traces, *apart}
         a, b = whole_name(a, known), whole_name(b, known)
+        if a != b and {a, b} <= known and {a, b} & apart:
+            explanation.show_apart(console, (a, b), cell_table.build(stored).comparisons, traces)
+            return
         if a != b and {a, b} <= programs.keys():
             explanation.show_programs(console, (a, b), (programs[a], programs[b]))
             explanation.show_times(console, a, b, cell_table.build(stored).comparisons)
-            if not {a, b} <= {row["cell"] for row in stored.traces}:
+            if not {a, b} <= traces.keys():
                 typer.echo("Traces would tell how long each takes: record them with --profile.")
                 return
         found, path = explain_cells(a, b, stored)
@@ -109,6 +113,11 @@ def programs_of(run: store.Run) -> dict[str, StepProgram]:
     return {row["cell"]: row["program"] for row in run.cell_rows if "program" in row}
 
 
+def cells_apart(run: store.Run) -> set[str]:
+    """Return the cells of a run whose steps ran in processes of their own, where none is traced."""
+    return {row["cell"] for row in run.cell_rows if "foreign" in row}
+
+
 def whole_name(end: str, cells: Collection[str]) -> str:
     """Return the only cell whose name ends so, in whole parts; otherwise the word itself."""
     found = [cell for cell in cells if cell.endswith(f"/{end}")]
@@ -138,7 +147,7 @@ def newest_run(a: str, b: str) -> store.Run:
             warn_of_damage(folder, run.damaged)
             return run
         known |= dict.fromkeys(cells)
-        names = programs_of(run).keys()
+        names = {*programs_of(run), *cells_apart(run), *cells}
         both = {whole_name(a, names), whole_name(b, names)}
         if untraced is None and len(both) > 1 and both <= names:
             untraced = run

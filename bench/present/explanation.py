@@ -1,19 +1,22 @@
 """Why two cells of a run differ, as a sentence and a table on the terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
 from rich.text import Text
 
-from bench.analyse.causes.attribution import Attribution, Cause
+from bench.analyse.causes.attribution import Attribution, Cause, means
+from bench.analyse.causes.traced_differences import parts
 from bench.analyse.comparisons import Comparison
 from bench.analyse.same_programs import differences, relation
 from bench.present import program_sentences, sentences
 from bench.present.cause_sentences import called, only_one_transposes, reason, signed
+from bench.present.charts import PARTS
 from bench.present.terminal import table
 from bench.records import numbers
 from bench.records.step_programs import StepProgram, unpacked
+from bench.records.trace_rows import TraceRow
 
 _WORTH_A_ROW = 0.01
 """Causes below this share of the difference, or of a hundredth of the step, share one row."""
@@ -93,6 +96,34 @@ def show_times(console: Console, a: str, b: str, blocks: Sequence[Comparison]) -
             sure = sentences.sure(claim.verdict.low, claim.verdict.high)
             took = f"{arm} took {numbers.ratio(claim.ratio.value)} times as long as {other}"
             console.print(f"Side by side, {took} (sure: {sure}).")
+
+
+def show_apart(
+    console: Console,
+    cells: tuple[str, str],
+    blocks: Sequence[Comparison],
+    traces: Mapping[str, TraceRow],
+) -> None:
+    """Print what is known of two cells if a process of its own runs one, which no trace shows.
+
+    These are their ratio, and where the step of the other one spends its time if it is traced.
+    """
+    show_times(console, *cells, blocks)
+    console.print("Processes of an arm's own have no traces: only the worker is traced.")
+    for cell in cells:
+        if cell in traces:
+            total = means(traces[cell])["total"]
+            console.print(
+                f"\nA step of {cell} takes {numbers.si(total, 's')} as traced, the mean over its "
+                "devices:"
+            )
+            spent = [(PARTS[part][0], seconds) for part, seconds in parts(traces[cell]).items()]
+            rows = [
+                (label, numbers.si(seconds, "s"), numbers.percent(seconds / total))
+                for label, seconds in sorted(spent, key=lambda pair: -pair[1])
+                if seconds
+            ]
+            console.print(table("Part", ">Time", ">Share", rows=rows))
 
 
 def _what(cause: Cause) -> Text:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -301,6 +302,31 @@ def test_the_command_names_what_was_set_aside(reports: Path) -> None:
     assert done.stderr.startswith(told)
     assert "_launch2.jsonl" in done.stderr
     assert "With a wait after every step" in " ".join(done.stdout.split())
+
+
+def test_a_step_in_a_process_of_its_own_is_compared_without_its_trace(reports: Path) -> None:
+    plan = replace(PLAN, ratios={"jit_spmd": 1.0, "slow": 1.5})
+    directory = synthetic.write(reports, plan)
+    own = {"versions": {"torch": "2.13.0"}, "processes": 1, "threads": 1, "asking_ns": 90_000}
+    (launch,) = synthetic.launches_of(directory)
+    (file,) = synthetic.launch_files(directory)
+    file.unlink()
+    for row in launch["cells"]:
+        if row["implementation"] == "jit_spmd":
+            row["foreign"] = own
+    launch["traces"] = [row for row in launch["traces"] if row["implementation"] == "slow"]
+    store.add_launch(directory, **launch)
+    done = CliRunner().invoke(app, ["explain", f"{PLACE}/slow", f"{PLACE}/jit_spmd"])
+    assert done.exit_code == 0, done.output
+    told = plain(" ".join(done.stdout.split()))
+    assert re.search(r"Side by side, slow took 1\.[45]\d* times as long as jit_spmd", told)
+    assert "A step of mlp-base/data=2/b64/fp32/slow takes" in told
+    matmul, elementwise = (
+        float(re.search(rf"{part} [\d.]+ ms ([\d.]+) %", told)[1])
+        for part in ("matrix products", "elementwise")
+    )
+    assert matmul == pytest.approx(70 / 1.5, abs=2), "seven tenths of the baseline's step"
+    assert elementwise == pytest.approx(60 / 1.5, abs=2), "a tenth, and what it takes longer"
 
 
 def test_differences_have_a_sign() -> None:
