@@ -130,20 +130,24 @@ def _spread(bound: float) -> str:
 
 
 def _behind(block: Comparison, names: Callable[[Sequence[str]], str]) -> Iterator[str]:
-    verb = " take"
+    behind, verb = block.standings.behind, " take"
     for tier in block.standings.tiers:
         one = "s" if len(tier.arms) == 1 else ""
         if tier.slower > 1:
             yield f"{names(tier.arms)}{verb and verb + one} at least {longer(tier.slower)}"
             verb = ""
-        else:
-            far = max(block.standings.behind[arm][1] for arm in tier.arms)
-            verb = "is" if one else "are"
-            if far < WIDE:
-                yield f"{names(tier.arms)} {verb} behind, by at most {outward(far - 1)}"
-            else:
-                yield f"{names(tier.arms)} {verb} behind, but it is not yet known how far"
-            verb = " take"
+            continue
+        verb = " take"
+        # Not surely behind each leader, which may be far from one another.
+        known = [arm for arm in tier.arms if behind[arm][0] > 1]
+        if rest := [arm for arm in tier.arms if arm not in known]:
+            far = max(behind[arm][1] for arm in rest)
+            how = f", by at most {outward(far - 1)}" if far < WIDE else ""
+            how = how or ", but it is not yet known how far"
+            yield f"{names(rest)} {'is' if len(rest) == 1 else 'are'} behind{how}"
+        if known:
+            least = _far(min(behind[arm][0] for arm in known), " the fastest")
+            yield f"{names(known)} {'is' if len(known) == 1 else 'are'} at least {least}"
 
 
 def outward(share: float, rounded: Callable[[float], int] = math.ceil) -> str:
@@ -173,6 +177,13 @@ def longer(least: float) -> str:
     if least < TWICE:
         return f"{outward(least - 1, math.floor)} longer"
     return f"{_digits(least, math.floor)} times as long"
+
+
+def _far(least: float, whom: str) -> str:
+    """`71 % behind`, or `2.3 times the fastest`, rounded down."""
+    if least < TWICE:
+        return f"{outward(least - 1, math.floor)} behind{whom}"
+    return f"{_digits(least, math.floor)} times the fastest"
 
 
 def sure(low: float, high: float) -> str:
@@ -242,9 +253,7 @@ def _avoid(best: str, where: Sequence[Summary], own: Sequence[Summary]) -> str:
     if worst < AVOIDED:
         return ""
     least = min(far.values())
-    bound = f"{outward(least - 1, math.floor)} behind"
-    if least >= TWICE:
-        bound = f"{_digits(least, math.floor)} times the fastest"
+    bound = _far(least, "")
     at = f" with {place.among(own)}" if len(where) > 1 else ""
     causes = {name: place.cause(name, best) for name in far}
     common, *others = {*causes.values()}
