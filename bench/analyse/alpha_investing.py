@@ -1,19 +1,19 @@
-"""How much error each test of a series may have that has no planned end.
+"""Error levels for the tests of a series without a planned end: online false-discovery control.
 
 The rule is LORD++ of Ramdas, Yang, Wainwright and Jordan (NeurIPS 2017, "Online control of the
 false discovery rate with decaying memory"), a kind of alpha-investing (Foster and Stine, Journal of
-the Royal Statistical Society B 70 (2008), 429). With t_1 < t_2 < ... the numbers of the tests that
-found something, test t has the level
+the Royal Statistical Society B 70 (2008), 429). Let t_1 < t_2 < ... be the numbers of the tests
+that made a finding. Then test t has the level
 
     g(t) W + (ALPHA - W) g(t - t_1) + ALPHA (g(t - t_2) + g(t - t_3) + ...)
 
 so that a series starts with the wealth W, pays for every test, and earns with every finding. The
 weights g sum to 1, and fall as t^-1.6 (Ramdas, Zrnic, Wainwright and Jordan, ICML 2018, "SAFFRON").
-However many tests there are, and whatever decides which is next, the expected number of wrong
-findings is at most ALPHA times that of findings, because each test has samples of its own.
+Each test has samples of its own, so the expected number of wrong findings is at most ALPHA times
+that of findings, however many tests there are and whatever decides which one is next.
 
-Tests of one batch share samples. Each has the level of the last of them, which rests on nothing
-that the batch has found (Zrnic, Ramdas and Jordan, Journal of Machine Learning Research 22 (2021)).
+Tests of one batch share samples. Each has the level of the batch's last test, which depends on no
+finding of the batch (Zrnic, Ramdas and Jordan, Journal of Machine Learning Research 22 (2021)).
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ from bench.analyse.verdicts import ALPHA
 
 WEALTH = ALPHA / 2
 ZETA = 2.2857656646
-"""Riemann's function of 1.6."""
+"""The Riemann zeta function at 1.6."""
 
 
 def level(found: Sequence[bool], batch: int = 1) -> float:
     """Return the two-sided error that each test of the next batch may have.
 
     Args:
-      found: of every test so far, whether it found something.
+      found: for every test so far, whether it made a finding.
       batch: number of tests that share samples.
     """
     number = len(found) + batch
@@ -40,5 +40,5 @@ def level(found: Sequence[bool], batch: int = 1) -> float:
 
 
 def _weight(age: int) -> float:
-    """Return g(t), t^-1.6 over the sum of all of them."""
+    """Return g(t): t^-1.6, normalized to sum to 1 over all t."""
     return float(age**-1.6) / ZETA

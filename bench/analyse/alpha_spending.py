@@ -1,4 +1,4 @@
-"""How much error each look at a block may spend, so that all its looks together spend ALPHA."""
+"""Error spending over the looks at a block, so that all looks together spend at most ALPHA."""
 
 from collections.abc import Sequence
 
@@ -13,25 +13,25 @@ RESERVE = 0.2
 """Share of ALPHA that is reserved for launches beyond the planned ones."""
 
 _GRID = 201
-"""Points of the grid on which densities are integrated by Simpson's rule; odd."""
+"""Points of the grid on which densities are integrated by Simpson's rule; must be odd."""
 
 
 class AlphaSpending:
-    """The errors of the looks at a block.
+    """The errors spent by the looks at a block.
 
-    A spending function after Lan and DeMets, Biometrika 70 (1983), 659: what all looks so far have
-    spent depends on the progress of the plan alone, however many looks there were. Up to its end it
-    grows in proportion, up to ALPHA less the reserve. Of the reserve, looks at p times the plan
-    have spent 1 - 1 / p: twice the plan may spend half of it, so that more measuring keeps making
-    verdicts easier.
+    A spending function after Lan and DeMets, Biometrika 70 (1983), 659: the error spent so far
+    depends only on the progress of the plan, not on the number of looks. Up to the end of the plan
+    it grows linearly, to ALPHA less the reserve. Looks at p times the plan have spent 1 - 1 / p of
+    the reserve: twice the plan may spend half of it, so further measuring keeps making verdicts
+    easier.
 
-    Looks share their rounds, so an error at one is likely the error of the look before. Their joint
-    distribution under "no difference" is that of a random walk, which is integrated numerically
-    (Armitage, McPherson and Rowe, Journal of the Royal Statistical Society A 132 (1969), 235). An
-    arm that has left the rounds walks less than this assumes, and its looks agree even more.
+    Looks share rounds, so their errors are correlated. Under the null hypothesis, their joint
+    distribution is that of a random walk, which is integrated numerically (Armitage, McPherson and
+    Rowe, Journal of the Royal Statistical Society A 132 (1969), 235). An arm that has left the
+    rounds walks less than this assumes, so its looks are correlated even more.
 
     Args:
-      looks: those of earlier launches.
+      looks: the looks of earlier launches.
     """
 
     def __init__(self, looks: Sequence[Look] = ()) -> None:
@@ -39,23 +39,23 @@ class AlphaSpending:
 
     @property
     def spent(self) -> float:
-        """Error that all looks so far have spent."""
+        """Error spent by all looks so far."""
         return max((look.get("spent", look["alpha"]) for look in self.looks), default=0.0)
 
     def look(self, rounds: int, progress: float, comparisons: float = 1) -> float:
         """Spend error on a look at the block's first `rounds` rounds.
 
-        A look at as many rounds as the one before is the same look: it may spend more, if anything.
-        A look at fewer, or without progress, spends nothing and is no look.
+        A look at the same number of rounds as the one before replaces it, with at least its error.
+        A look at fewer rounds, or without progress, spends nothing and is not recorded.
 
         Args:
-          rounds: of all launches so far.
+          rounds: the number over all launches so far.
           progress: share of the planned measuring that is done; above 1 beyond the plan.
-          comparisons: between which the error is split evenly, by Bonferroni's inequality.
+          comparisons: the number among which the error is split evenly (Bonferroni's inequality).
 
         Returns:
-          The error of this look, over all comparisons. It is larger than what the look spends: part
-          of it was spent by the looks before.
+          The error of this look, over all comparisons. It exceeds what the look spends, because
+          part of it was spent by earlier looks.
         """
         before = self.looks[-1]["rounds"] if self.looks else 0
         of_reserve = RESERVE * (1 - 1 / progress) if progress > 1 else 0.0
@@ -70,13 +70,13 @@ class AlphaSpending:
 
 
 def _nominal(looks: Sequence[Look], rounds: int, spend: float, comparisons: float) -> float:
-    """Return the two-sided error of a look by itself, of which the looks before leave `spend`.
+    """Return the two-sided nominal error of a look that spends `spend` beyond the earlier looks.
 
     Args:
-      looks: those before, whose errors are those of all comparisons.
-      rounds: of the new look, more than before.
-      spend: probability that this look is the first to find a difference where there is none.
-      comparisons: that the looks' errors were split between.
+      looks: the earlier looks, with errors over all comparisons.
+      rounds: the number at the new look, larger than before.
+      spend: probability that this look is the first to find a difference under the null hypothesis.
+      comparisons: the number among which the looks' errors were split.
     """
     if spend <= 0:
         return 0.0
@@ -102,16 +102,16 @@ def _nominal(looks: Sequence[Look], rounds: int, spend: float, comparisons: floa
 def _step(
     sums: NDArray[np.float64], weights: NDArray[np.float64], rounds: int, limit: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Continue walks by so many rounds, and keep those that end within the limit on either side.
+    """Continue random walks by some rounds, and keep those that end within both limits.
 
     Args:
-      sums: (points,), where the walks are.
-      weights: (points,), the probability that goes with each.
-      rounds: each adds a standard normal number.
-      limit: beyond which walks end.
+      sums: (points,), positions of the walks.
+      weights: (points,), their probabilities.
+      rounds: the number of steps, each a standard normal variable.
+      limit: the largest absolute position of a walk that continues.
 
     Returns:
-      The sums afterwards, on a new grid, and their weights.
+      The positions afterwards, on a new grid, and their weights.
     """
     grid = np.linspace(-limit, limit, _GRID)
     simpson = np.full(_GRID, 2.0)

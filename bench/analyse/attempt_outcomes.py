@@ -1,4 +1,4 @@
-"""How the challengers of a run fared against its incumbent, and the record over all attempts."""
+"""Outcomes of a run's challengers against its incumbent, and the record over all attempts."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,20 +17,20 @@ _DECISIONS: dict[VerdictWord, Decision] = {
 
 
 class Fared(NamedTuple):
-    """How a challenger fared."""
+    """The outcome of one challenger."""
 
     decision: Decision
     reason: str
-    """Why it has no ratio; may be empty."""
+    """Why there is no ratio; may be empty."""
     claim: Claim | None = None
     relation: Relation = "unknown"
-    """Of its program to the incumbent's."""
+    """Relation of its program to the incumbent's."""
     cells: tuple[Mapping[Any, Any], ...] = ()
-    """The challenger's row of Tables.cells and the incumbent's, if both have a time."""
+    """Rows of Tables.cells of the challenger and of the incumbent, if both have a time."""
 
     @property
     def row(self) -> dict[str, Any]:
-        """What a ledger stores of it: see bench.records.attempts.Attempt."""
+        """The fields that a ledger stores: see bench.records.attempts.Attempt."""
         if self.claim is None:
             return {"decision": self.decision, "reason": self.reason, "tested": False}
         ratio, verdict = self.claim.ratio, self.claim.verdict
@@ -47,14 +47,14 @@ class Fared(NamedTuple):
 
 
 def judge(run: Run, incumbent: str, challengers: Sequence[str], sharing: float) -> dict[str, Fared]:
-    """Decide about challengers by the error that each may have.
+    """Decide about each challenger within the error that it may have.
 
     Args:
-      run: as stored, of one block.
+      run: a stored run of one block.
       incumbent: name of the arm that the others are compared with.
-      challengers: names of these.
-      sharing: among how many comparisons the error of the block's last look is divided; their
-        looks were taken with the same number.
+      challengers: names of the other arms.
+      sharing: the number of comparisons that the error of the block's last look is divided among;
+        their looks were taken with the same number.
     """
     tables = cell_table.build(run)
     cells = {row["implementation"]: row for row in tables.cells.to_dict("records")}
@@ -84,14 +84,14 @@ def judge(run: Run, incumbent: str, challengers: Sequence[str], sharing: float) 
 
 
 def found(attempts: Sequence[Attempt]) -> list[bool]:
-    """Whether each test so far found something; attempts without a test are left out."""
+    """Return whether each test so far made a finding; attempts without a test are left out."""
     return [one.get("decision") == "keep" for one in attempts if one.get("tested", True)]
 
 
 def standings(question: Question, attempts: Sequence[Attempt]) -> dict[str, float]:
-    """Return the step times of all incumbents so far, over that of the first, by hash.
+    """Return each incumbent's step time relative to the first incumbent's, by content hash.
 
-    They are products of estimated ratios, each against the incumbent of its attempt.
+    The values are products of estimated ratios, each against the incumbent of its attempt.
     """
     known = {question["incumbent"]: 1.0}
     for one in attempts:
@@ -102,6 +102,6 @@ def standings(question: Question, attempts: Sequence[Attempt]) -> dict[str, floa
 
 
 def record(question: Question, attempts: Sequence[Attempt]) -> list[float]:
-    """Return the shortest step time after each attempt, over that of the first incumbent."""
+    """Return the shortest step time after each attempt, relative to the first incumbent's."""
     counts = range(1, len(attempts) + 1)
     return [min(standings(question, attempts[:count]).values()) for count in counts]

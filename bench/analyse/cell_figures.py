@@ -1,4 +1,4 @@
-"""The columns of a cell: what was stored about it, its times, and its place among the others."""
+"""Columns of a cell: stored figures, its times, and its rank among the others."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -33,8 +33,8 @@ _STORED = {
     "model_flops": "model_flops",
     "bubble": "bubble",
 }
-"""Figures that are stored: columns here and in bench.records.rows.CellRow, nested ones joined. They
-are those of the first launch: later ones take programs from the compilation cache."""
+"""Stored figures: column names here, and their names in bench.records.rows.CellRow, nested ones
+joined. They are the first launch's: later launches take programs from the compilation cache."""
 
 _FIGURES = (
     *("step_s", "step_q1_s", "step_q3_s", "latency_s", "latency_q1_s", "latency_q3_s"),
@@ -49,9 +49,9 @@ _FIGURES = (
 
 
 def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dict[str, Any]:
-    """Return the columns that follow from a cell's row of each launch; figures to come are NaN.
+    """Return the columns that follow from a cell's rows, one for each launch; others are NaN.
 
-    The launch that `decisive` names counts, and launches that failed are counted beside it.
+    The launch chosen by `decisive` counts; `failed_launches` counts those that failed beside it.
     """
     first = rows[decisive([row["status"] for row in rows])]
     failed = sum(row["status"] != "ok" for row in rows) if first["status"] == "ok" else 0
@@ -98,7 +98,7 @@ def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dic
 
 
 def _of(kind: type, value: Any) -> Any:
-    """A value of this type; None for what a frame has where there is none."""
+    """Return the value if it has this type, else None: frames fill missing values with NaN."""
     return value if isinstance(value, kind) else None
 
 
@@ -135,7 +135,7 @@ def time_columns(
 
 
 def standing_columns(cell: Mapping[str, Any], comparison: Comparison) -> dict[str, Any]:
-    """Return how far a cell is behind the fastest of its block; nothing for one without a place."""
+    """Return how far a cell is behind its block's fastest; empty for a cell that is not ranked."""
     name, standings = cell["implementation"], comparison.standings
     if name not in standings.behind:
         return {}
@@ -166,5 +166,5 @@ def ratio_columns(cell: Mapping[str, Any], comparison: Comparison) -> dict[str, 
 
 
 def _listed(names: Any) -> str:
-    """Names that a row has, in one text; missing ones are NaN in a frame."""
+    """Join the names of a row into one text; missing ones are NaN in a frame."""
     return "" if names is None or isinstance(names, float) else ", ".join(names)

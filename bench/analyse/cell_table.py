@@ -1,4 +1,4 @@
-"""A run's stored rows as one table, a row a cell, and as comparisons, one a block."""
+"""Tables of a run's stored rows: one row for each cell, and one comparison for each block."""
 
 import math
 from collections import defaultdict
@@ -28,39 +28,38 @@ BLOCK_ORDER = ["workload", "size", "options", "devices", "mesh", "batch"]
 
 @dataclass(frozen=True)
 class Tables:
-    """Everything that a report is made from."""
+    """All tables from which a report is made."""
 
     cells: pd.DataFrame
-    """One row a cell. NaN or None where there is no figure; no times unless status is `ok`.
+    """One row for each cell. NaN or None where a figure is unknown; times only if status is `ok`.
 
-    - What identifies it in bench.records.rows.CellRow; `key`, `status`, `reason`.
+    - Its identity, as in bench.records.rows.CellRow; `key`, `status`, `reason`.
     - `interleaved`, `oversubscribed`, `launches`, `failed_launches`, `rounds`, `profile`.
     - Seconds a step: `step_s`, `step_q1_s`, `step_q3_s`, and the same of `latency`.
     - `unit`, `units_per_step`, `units_per_s`; `achieved_flops` a second; `mfu`, a share.
-    - `trace_s`, `lower_s`, `compile_s`, `cache_hits`; `compiled_in`, the earlier run that they are
-      from, and `proved_in`, that of the float64 proof; None where it is this run.
+    - `trace_s`, `lower_s`, `compile_s`, `cache_hits`; `compiled_in`, the earlier run that measured
+      them, and `proved_in`, the one that ran the float64 proof; None if this run did.
     - Bytes of a device as the compiler plans them (`memory_bytes`, and its parts `argument_bytes`,
       `output_bytes`, `temporary_bytes`, `alias_bytes`) and as measured (`high_water_bytes`).
-    - `communication`, rows of bench.records.rows.Communication; `wire_bytes` that a device sends in
-      all; `communication_s` that these alone take at the measured rate, 0 where none are sent.
-    - `proof_error`: the proof's largest error as a share of what was allowed.
-    - `settings`: what the implementation's file set for the whole process, and was put back.
-    - `kernels`: of libraries, that its programs call.
+    - `communication`, rows of bench.records.rows.Communication; `wire_bytes`, the total that a
+      device sends; `communication_s`, the time of that alone at the measured rate, 0 for none.
+    - `proof_error`: the proof's largest error as a share of the tolerance.
+    - `settings`: JAX settings that the implementation's file changed globally; they were restored.
+    - `kernels`: library kernels that its programs call.
     - `replica_drift`: the largest difference between replicas, relative to a loss or update.
     - `bubble`: share of the step that a pipeline's schedule leaves idle. `idle`, `idle_low`,
-      `idle_high`: share that was measured not to be spent on microbatches.
+      `idle_high`: measured share of the step that is not spent on microbatches.
     - FLOPs of a step over all devices (`model_flops`, `traced_flops`, `compiled_flops`) and bytes
-      (`accessed_bytes`); compiled FLOPs for each such byte (`intensity`) and of a device in a
-      second (`device_flops`), the most that the measured ceilings allow at this intensity
-      (`roof_flops`), and the share of it that is reached (`roof`). The compiler counts every
-      operand of every instruction as a byte accessed, caches included, and the body of a loop once,
-      so that the share may be over 1.
+      (`accessed_bytes`); compiled FLOPs per accessed byte (`intensity`) and per second and device
+      (`device_flops`), the roof at this intensity by the measured ceilings (`roof_flops`), and the
+      share of it that is reached (`roof`). The compiler counts every operand of every instruction
+      as accessed bytes, cached or not, and the body of a loop once, so the share may exceed 1.
     - `fingerprint` and `dispatch` of its program, and the `host_calls` of a step, as
       bench.records.step_programs.StepProgram explains them.
     - `inputs`: why there are no samples with input, by way; None where it was not requested.
-    - `baseline`, `ratio`, `ratio_low`, `ratio_high`, `paired`, `verdict`, and the interval that the
-      verdict rests on, `verdict_low`, `verdict_high`.
-    - `tier`, 0 for leaders, and an interval of the time over that of the block's fastest,
+    - `baseline`, `ratio`, `ratio_low`, `ratio_high`, `paired`, `verdict`, and the interval behind
+      the verdict, `verdict_low`, `verdict_high`.
+    - `tier`, 0 for leaders, and an interval of the time relative to the block's fastest,
       `behind_low`, `behind_high`: see bench.analyse.standings.
     - bench.analyse.energy_per_step.FIGURES.
     """
@@ -76,7 +75,7 @@ class Tables:
     losses: Sequence[LossRow] = ()
     """Loss curves, of implementations and references: see bench.analyse.loss_curves."""
     meters: Mapping[str, list[EnergyMeter]] = field(default_factory=dict)
-    """By block, what counted energy in each attempt, or why nothing did; early runs do not say."""
+    """By block, the energy meter of each attempt, or why there was none; absent in early runs."""
     largest: Sequence[MaxBatchRow] = ()
     """The largest batches that fit, where they were searched for."""
 
@@ -150,7 +149,7 @@ def _grouped(rows: Iterable[dict[str, Any]], key: str) -> dict[str, list[dict[st
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return rows as dicts, in a fifth of the time of `to_dict`."""
+    """Return rows as dicts, five times faster than `to_dict`."""
     names = frame.columns.tolist()
     return [dict(zip(names, row, strict=True)) for row in frame.astype(object).to_numpy().tolist()]
 
@@ -161,7 +160,7 @@ def _rank(cell: Mapping[str, Any]) -> tuple[float, float, str]:
 
 
 def _timed_samples(run: Run) -> pd.DataFrame:
-    """Select samples of the attempts that `ok` cells ended in, and of the twins beside them."""
+    """Select samples of the attempts in which `ok` cells ended, and of the twins beside them."""
     key = ["block", "launch", "attempt"]
     ok = run.cells.loc[run.cells["status"] == "ok", [*key, "implementation"]]
     twins = run.blocks.merge(

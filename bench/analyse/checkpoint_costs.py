@@ -15,13 +15,13 @@ def find(blocks: Sequence[Comparison], stored: Mapping[str, Checkpoint]) -> list
     Columns, NaN where there is no figure:
 
     - `cell`, `implementation`; `what`: `save, async` or `restore on data=2`; the `reason` why there
-      are no figures, if so; `repetitions`; `file_system`.
-    - Median, least and most seconds of repetitions (`_s`, `_least_s`, `_most_s`): `total` until the
-      checkpoint is complete or the state is there, `blocking` of a save until training may go on,
-      and `step_during` of a step during an asynchronous save; `step_before_s`, a step before it.
+      are no figures, if any; `repetitions`; `file_system`.
+    - Median, least and most seconds over repetitions (`_s`, `_least_s`, `_most_s`): `total` until
+      all is saved or restored, `blocking`, the part of a save that blocks training, and
+      `step_during`, a step during an asynchronous save; `step_before_s`, a step before it.
     - `state_bytes`, `stored_bytes` of the files; `bytes_a_second` of the state.
-    - Of a restored state, the most that a device holds (`device_bytes`), and the most that a device
-      was seen to hold of one array meanwhile (`seen_bytes`), which is at most its largest shard.
+    - Of a restored state, the most bytes on one device (`device_bytes`), and the most that one
+      device was seen to hold of one array meanwhile (`seen_bytes`), at most its largest shard.
     """
     return [
         row

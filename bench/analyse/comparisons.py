@@ -1,4 +1,4 @@
-"""A block's arms compared with one another: claims, disturbances, and what they rest on."""
+"""Comparison of a block's arms: claims, disturbances, and the samples behind them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,47 +26,47 @@ from bench.records.rows import Ceilings, Look
 
 @dataclass(frozen=True)
 class Comparison:
-    """One block: arms that may be compared with one another."""
+    """One block, whose arms may be compared with one another."""
 
     block: Block
     baseline: str
     """Empty if nothing ran."""
     arms: tuple[str, ...]
-    """Implementations that may show a time."""
+    """Implementations whose times may be shown."""
     rounds: Rounds
-    """Rounds of the twin and of the cells that may show a time."""
+    """Rounds of the twin and of the cells whose times may be shown."""
     floor: Ratio | None
     """The A/A twin against the baseline."""
     alpha: float
-    """Error of the last look at the block, over all comparisons of a family."""
+    """Error of the last look at the block, shared by all comparisons of a family."""
     process: ProcessSpread
-    """How much its worker processes are taken to differ."""
+    """Spread between its worker processes, as assumed or measured."""
     margin: float
-    """Relative difference of step times that is too small to matter."""
+    """Relative difference of step times that is negligible."""
     claims: dict[str, Claim]
     """The claim about each arm but the baseline, against the baseline."""
     input_claims: dict[str, Claim]
-    """The claim about each arm that takes its input, against the same implementation's own arm."""
+    """The claim about each arm with input, against the same implementation's arm without."""
     waits: dict[str, Waits]
-    """How long the steps of these arms waited for input."""
+    """Waiting times for input of the arms with input."""
     ranked: list[dict[str, Any]]
-    """The block's `ok` cells, as rows of `Tables.cells`, fastest first: by ratio, which shared
-    noise does not touch, and by step time where there is none."""
+    """The block's `ok` cells, as rows of `Tables.cells`, fastest first: by ratio, in which shared
+    noise cancels, or by step time where there is no ratio."""
     drifts: dict[str, Effect]
     """Trend of each arm's ratio to the baseline within the launches."""
     order: dict[str, Effect]
     """Effects of `position` and `predecessor` on the times of turns."""
     conditions: Conditions | None
-    """What the host did meanwhile; None where the system reported nothing."""
+    """Conditions on the host during the block; None where the system reported nothing."""
     process_times: dict[str, NDArray[np.int64]]
     """With several processes, nanoseconds of each arm's throughput spans: (spans, processes)."""
     ceilings: Ceilings | None
-    """What its hardware can do at best: see bench.analyse.rooflines.ceilings."""
+    """Measured limits of its hardware: see bench.analyse.rooflines.ceilings."""
     oversubscribed: bool
-    """Whether its CPU devices share cores, so that it says nothing about scaling."""
+    """Whether its CPU devices share cores, in which case it is no evidence about scaling."""
     launches: int
     span_steps: tuple[int, ...]
-    """The numbers of steps that the throughput spans of its launches had."""
+    """The distinct numbers of steps in its launches' throughput spans."""
 
     @property
     def name(self) -> str:
@@ -75,7 +75,7 @@ class Comparison:
 
     @property
     def subject(self) -> str:
-        """`gpt2-nano, fp32`: what scaling and summaries group by."""
+        """`gpt2-nano, fp32`: the key by which scaling curves and summaries are grouped."""
         return self.block.subject
 
     @property
@@ -84,7 +84,7 @@ class Comparison:
         return self.block.place
 
     def claims_of(self, arm: str, others: Sequence[str] = ()) -> dict[str, Claim]:
-        """Return the claim about an arm against each of some others, by default all."""
+        """Return the claim about an arm against each of the others, or of those named."""
         opponents = {other: arm for other in others or self.arms if other != arm}
         found = ratios(self.rounds, opponents, self.process)
         alpha = self.alpha / pairs(len(self.arms))
@@ -92,16 +92,16 @@ class Comparison:
 
     @cached_property
     def standings(self) -> Standings:
-        """Which arms lead, and how far the others are surely behind."""
+        """The leaders and tiers of the block's arms."""
         return rank(self.rounds, self.arms, self.alpha, self.process)
 
 
 @dataclass(frozen=True)
 class TimedSamples:
-    """The samples of a run that may show a time.
+    """The samples of a run whose times may be shown.
 
-    A run may have hundreds of blocks, and converting a frame for each would take most of the time:
-    columns become arrays once.
+    Columns are converted to arrays once: a run may have hundreds of blocks, and a conversion for
+    each would dominate the time.
     """
 
     frame: pd.DataFrame
@@ -131,16 +131,16 @@ def compare_arms(
     margin: float,
     ceilings: Ceilings | None,
 ) -> Comparison:
-    """Compare a block's arms; `ranked` is left empty.
+    """Compare a block's arms; leave `ranked` empty for the caller to fill.
 
     Args:
       attempts: rows of bench.records.rows.BlockRow, at least one.
       cells: the block's cells, with their status.
       samples: of the run.
       rounds: all of the block's samples, arranged.
-      process: how much worker processes are taken to differ.
-      margin: relative difference of step times that is too small to matter.
-      ceilings: what the block's hardware can do at best.
+      process: spread between worker processes, as assumed or measured.
+      margin: relative difference of step times that is negligible.
+      ceilings: measured limits of the block's hardware.
     """
     block = Block.of(attempts[0])
     shown = samples.of_block(block.name)
@@ -187,9 +187,9 @@ def compare_arms(
 
 
 def alpha_of(arm: str, looks: Sequence[Look]) -> float:
-    """Return the error of the claim about an arm: that of the looks since it was settled.
+    """Return the error of the claim about an arm: the largest of the looks since it was settled.
 
-    What was settled at a look stays so, although its error may be above that of the last one.
+    A claim that was settled at a look remains so, even if its error exceeds the last look's.
     """
     since = [look["alpha"] for look in looks if arm in look.get("settled", ())]
     return float(max(since or [look["alpha"] for look in looks[-1:]], default=0.0))
@@ -203,8 +203,8 @@ def _comparable(
 ) -> tuple[str, NDArray[np.intp]]:
     """Return a block's baseline, and the indices of samples that may be compared with it.
 
-    The baseline is that of the attempt that timed most arms: cells measured alone are their own
-    baselines, and their twins count for no other cell.
+    The baseline is taken from the attempt that timed the most arms. Cells measured alone are their
+    own baselines, and their twins count for no other cell.
     """
     refused = [cell["implementation"] for cell in cells if cell["status"] != "ok"]
     if refused:

@@ -1,4 +1,4 @@
-"""Whether measuring disturbs what it measures: trends within launches, and effects of the order."""
+"""Checks that measuring does not disturb the result: trends within launches, effects of order."""
 
 import math
 import statistics
@@ -17,12 +17,12 @@ from bench.analyse.sample_rounds import Rounds
 from bench.analyse.stacked_series import nan_quantiles, stacked
 
 SURE = 0.001
-"""Probability below which an effect is taken to be real: there are many to look at."""
+"""P-value below which an effect is taken to be real; it is strict because many are tested."""
 
 _FEWEST_ROUNDS = 8
 _FEWEST_TURNS = 3
 _LARGEST_AUTOCORRELATION = 0.9
-"""Upper limit for neighbouring values; nearer to 1, no inflation factor is large enough."""
+"""Upper limit of a lag-1 autocorrelation; closer to 1, no inflation factor is large enough."""
 
 _MOST_PAIRS = 1_000_000
 """Pairs of rounds that are compared at once: some 10 MB."""
@@ -30,15 +30,15 @@ _MOST_PAIRS = 1_000_000
 
 @dataclass(frozen=True)
 class Effect:
-    """How much something shifts times, and how likely chance alone shows as much."""
+    """The size of an effect on times, and its p-value under the null hypothesis."""
 
     size: float
-    """Difference of log times; about a relative difference."""
+    """Difference of log times, which is about a relative difference."""
     p: float
 
     @property
     def sure(self) -> bool:
-        """Whether chance is no explanation."""
+        """Whether the effect is significant at SURE."""
         return self.p < SURE
 
 
@@ -74,20 +74,19 @@ def _combined(sizes: Sequence[float], scores: Sequence[float]) -> Effect:
 
 
 def trend(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return Theil and Sen's slope a round, and the normal score of Mann and Kendall's test.
+    """Return the Theil-Sen slope per round, and the normal score of the Mann-Kendall test.
 
     Both are functions of the differences of all pairs: the median of their slopes, and the sum of
-    their signs, S, whose variance is n (n - 1) (2 n + 5) / 18 without a trend, without ties and
-    with independent values (Kendall, Rank Correlation Methods, 1975), with the usual correction for
-    continuity. Neighbours that depend on each other make S vary more: following Hamed and Rao
-    (Journal of Hydrology 204 (1998), 182), its variance is inflated by the autocorrelation of what
-    the trend leaves.
+    their signs, S. Its variance is n (n - 1) (2 n + 5) / 18 without a trend, without ties and with
+    independent values (Kendall, Rank Correlation Methods, 1975); the usual continuity correction is
+    applied. Dependent neighbours increase it: following Hamed and Rao (Journal of Hydrology 204
+    (1998), 182), the variance is inflated by the autocorrelation of the detrended values.
 
     scipy.stats.theilslopes and kendalltau take one series at a time: 5.0 ms for 32 rounds, where
     this takes 0.1 ms, and a report may have 10,000 series.
 
     Args:
-      values: (..., rounds), each series along the last axis by itself.
+      values: (..., rounds), a series along the last axis.
     """
     count = values.shape[-1]
     earlier, later = _pairs(count)
@@ -100,13 +99,14 @@ def trend(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.
 
 
 def inflation(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the factor on a variance by dependence of neighbouring values; at least 1.
+    """Return the factor by which dependent neighbours inflate a variance; at least 1.
 
-    The larger of two estimates from the autocorrelations r_k of the signs of the deviations from
-    the median, on whose dependence a median's variance depends. 1 + 2 sum_k (1 - k / (b + 1)) r_k
-    with Bartlett's weights and b = n^(1/3) lags (Newey and West, Econometrica 55 (1987), 703)
-    assumes nothing about how the dependence fades, and misses what fades later than that;
-    (1 + r_1) / (1 - r_1), that of a first-order autoregression, does not. Needs two values.
+    It is the larger of two estimates from the autocorrelations r_k of the signs of deviations from
+    the median, because the dependence of these signs determines a median's variance. The first is 1
+    + 2 sum_k (1 - k / (b + 1)) r_k, with Bartlett's weights and b = n^(1/3) lags (Newey and West,
+    Econometrica 55 (1987), 703). It assumes nothing about how the dependence decays, but misses
+    longer lags. The second, (1 + r_1) / (1 - r_1) of an AR(1) process, covers those. Needs two
+    values.
     """
     count = values.shape[-1]
     signs = np.sign(values - np.median(values, axis=-1, keepdims=True))
@@ -128,9 +128,9 @@ def order_effects(rounds: Rounds) -> dict[str, Effect]:
     """Return the effects of `position` and `predecessor` on the times of turns.
 
     A turn's log time, less its arm's median in the process and less its round's median, is grouped
-    by its position or predecessor. Orders are about balanced, so that neither arms nor the other
-    of the two effects are mixed into the groups. The size is the largest difference of two groups'
-    medians, the test Kruskal and Wallis's. An effect with too few turns is left out.
+    by position or predecessor. Orders are nearly balanced, so that neither the arms nor the other
+    effect confound the groups. The size is the largest difference between two groups' medians; the
+    test is Kruskal and Wallis's. An effect with too few turns is left out.
     """
     left = np.log(rounds.throughput)
     left[(~np.isnan(left)).sum(axis=1) < 2] = np.nan  # noqa: PLR2004 (an arm alone in its round)
@@ -159,14 +159,14 @@ def _group_effect(left: NDArray[np.float64], by: NDArray[np.float64]) -> Effect 
 
 
 def kruskal_wallis(groups: Sequence[NDArray[np.float64]]) -> float:
-    """Return the probability that groups of one distribution have mean ranks as different as these.
+    """Return the p-value of the null hypothesis that all groups have one distribution.
 
     H = 12 / (n (n + 1)) sum_i R_i^2 / n_i - 3 (n + 1), where R_i is the sum of the n_i ranks of
-    group i, over its value if no two values were equal, is about chi-squared (Kruskal and Wallis,
-    JASA 47 (1952), 583). Not all values may be equal.
+    group i, divided by the correction for ties, is about chi-squared (Kruskal and Wallis, JASA 47
+    (1952), 583). Not all values may be equal.
 
-    scipy.stats.kruskal took 1.3 ms for 8 groups of 32, where this takes 0.08 ms, twice a block, and
-    importing scipy.stats took nearly as long as importing pandas.
+    scipy.stats.kruskal took 1.3 ms for 8 groups of 32, where this takes 0.08 ms, twice per block,
+    and importing scipy.stats took nearly as long as importing pandas.
     """
     sizes = np.array([len(group) for group in groups])
     _, place, ties = np.unique(np.concatenate(groups), return_inverse=True, return_counts=True)
@@ -180,14 +180,14 @@ def kruskal_wallis(groups: Sequence[NDArray[np.float64]]) -> float:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What the host did while a block was timed. Shares are of all its cores' time."""
+    """State of the host while a block was timed. Shares are of all its cores' time."""
 
     steal: float
     """Taken by the hypervisor for other guests."""
     foreign: float
     """Used by other processes."""
     mhz: tuple[float, float] | None
-    """Lowest and highest mean frequency; None where the system does not show it."""
+    """Lowest and highest mean frequency; None where the system does not report it."""
 
 
 HOST = ("host_cores_s", "host_steal_s", "host_foreign_s", "host_mhz")
@@ -195,7 +195,7 @@ HOST = ("host_cores_s", "host_steal_s", "host_foreign_s", "host_mhz")
 
 
 def conditions(samples: pd.DataFrame | Mapping[str, NDArray[np.float64]]) -> Conditions | None:
-    """Sum up the columns HOST over turns; None where the system reported nothing."""
+    """Aggregate the columns HOST over turns; None where the system reported nothing."""
     cores, steal, foreign, mhz = (np.asarray(samples[name], float) for name in HOST)
     available = float(np.nansum(cores))
     if not available:

@@ -1,11 +1,11 @@
-"""Energy of steps: what counters showed over an arm's turns, and how sure that is.
+"""Energy per step from counter readings over an arm's turns, with its error.
 
-A counter that moves every T seconds shows the energy up to its last move, which lies anywhere in
-the T seconds before a reading. That blurs both ends of each of an arm's n turns of d seconds. By
-chance, it adds a variance of n T^2/6 times the arm's power squared, as a lag is uniform in [0, T].
-It also always biases the arm towards its neighbours, since T/2 of each turn, T/(2d) of its energy,
-is booked to the next turn. Every other arm is a neighbour about equally often, so the power of the
-neighbours is taken to be the block's.
+A counter that is updated every T seconds shows the energy at its last update, up to T seconds
+before a reading. That blurs both ends of each of an arm's n turns of d seconds. At random, it adds
+a variance of n T^2/6 times the arm's power squared, as a lag is uniform in [0, T]. It also biases
+the arm towards its neighbours, since T/2 of each turn, or T/(2d) of its energy, is counted in the
+next turn. Every other arm is a neighbour about equally often, so the neighbours are assumed to have
+the block's mean power.
 """
 
 import math
@@ -19,12 +19,12 @@ FIGURES = (
     "joules_per_step", "joules_error", "joules_per_unit", "units_per_joule", "watts",
     "energy_ratio", "energy_ratio_error",
 )  # fmt: skip
-"""Columns of `Tables.cells`: joules a step, joules per unit, units per joule, mean power, and the
+"""Columns of `Tables.cells`: joules per step, joules per unit, units per joule, mean power, and the
 ratio of joules to the baseline's. Errors are half-widths of 95 % intervals, in the unit of the
 figure."""
 
 MOST_ERROR = 0.5
-"""Relative error from which on a figure is worthless."""
+"""Relative error above which a figure is not shown."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Used:
     seconds: float
     turns: int
     steps: int
-    """Steps of all turns, with wash-out steps, because counters are read around whole turns."""
+    """Steps of all turns with their wash-out steps: counters are read around whole turns."""
     period_s: float
     block_watts: float
     """Mean power over all arms of the block."""
@@ -52,7 +52,7 @@ class Used:
 
     @property
     def error(self) -> float:
-        """Half-width of the 95 % interval, as a share; infinite if turns are no longer than T."""
+        """Relative half-width of the 95 % interval; infinite if turns are not longer than T."""
         if self.joules <= 0:
             return math.inf
         booked = self.period_s * self.turns / (2 * self.seconds)
@@ -63,7 +63,7 @@ class Used:
 
 
 def measure(samples: pd.DataFrame, blocks: pd.DataFrame) -> dict[tuple[str, str], Used]:
-    """Return the energy of every arm whose turns were counted, by block and arm."""
+    """Return the energy of every arm with counter readings, by block and arm."""
     counted = samples[samples["energy_seconds"].astype(float) > 0]
     if counted.empty:
         return {}
@@ -89,7 +89,7 @@ def measure(samples: pd.DataFrame, blocks: pd.DataFrame) -> dict[tuple[str, str]
 def figures(
     energy: Mapping[tuple[str, str], Used], cell: Mapping[str, Any], baseline: str
 ) -> dict[str, float]:
-    """Return the FIGURES of a cell that are known and sure enough."""
+    """Return the FIGURES of a cell that are known and precise enough."""
     used = energy.get((cell["block"], cell["implementation"]))
     if cell["status"] != "ok" or used is None or used.error > MOST_ERROR:
         return {}

@@ -1,4 +1,4 @@
-"""The outcome of a gate: every cell against the same cell at an earlier revision."""
+"""The outcome of a gate: every cell compared with the same cell at an earlier revision."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,13 +20,13 @@ REGRESSION, UNDECIDED, BROKEN = 1, 2, 3
 Word = Literal["broken", "slower", "undecided", "faster", "fixed", "same", "neither"]
 
 WORDS: tuple[Word, ...] = get_args(Word)
-"""Outcomes of a comparison, those that matter most first."""
+"""Outcomes of a comparison, most important first."""
 
 NOT_MEASURED = "not measured"
-"""Reason of a case that the run did not reach."""
+"""Reason for a case that the run did not reach."""
 
 _NO_STEP = ("wrong", "implausible", "unsupported")
-"""Statuses of a base that leave nothing to compare with. Others are accidents."""
+"""Statuses of a base that leave no step to compare with. Other failures are accidents."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Case:
     ratio: Ratio | None = None
     """Head's time over the base's."""
     verdict: Verdict | None = None
-    """What the word rests on, where it is a verdict."""
+    """The verdict behind `word`, if it is a verdict's."""
     rows: tuple[Mapping[Any, Any], ...] = ()
-    """Of Tables.cells: the head's and the base's, where there is a verdict."""
+    """Rows of Tables.cells for the head and the base, where there is a verdict."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class Outcome:
     """Most important cases first, then by name."""
     manifest: Manifest
     launches: int
-    """Most that a block had."""
+    """The maximum over blocks."""
     floors: dict[str, Ratio | None]
-    """By block, two copies of one program against each other, measured like head and base."""
+    """By block, the ratio of two copies of one program, measured like head and base."""
     ended: str = ""
-    """Why not everything was measured; empty if everything was."""
+    """Why the run stopped before everything was measured; empty if it did not."""
     programs: Mapping[str, StepProgram] = field(default_factory=dict)
     """By cell."""
 
@@ -85,14 +85,14 @@ class Outcome:
 
 
 def judge(run: Run, ended: str = "") -> Outcome:
-    """Compare every cell that was to be compared with its base.
+    """Compare every requested cell with its base.
 
-    The error of a verdict is a share of what the last look at its block may spend, so that all
+    The error of a verdict is a share of the error of the last look at its block, so that all
     verdicts of the run share one error: see bench.analyse.verdicts.
 
     Args:
-      run: as stored; its manifest names the cells.
-      ended: why not everything was measured, if so.
+      run: a stored run; its manifest names the cells.
+      ended: why the run stopped before everything was measured, if it did.
     """
     tables = cell_table.build(run)
     cells: dict[str, Mapping[Any, Any]] = {r["cell"]: r for r in tables.cells.to_dict("records")}

@@ -1,4 +1,4 @@
-"""The rounds of a run in order of time: the baseline's speed, and what the host did meanwhile."""
+"""The rounds of a run in chronological order: the baseline's speed and the state of the host."""
 
 from collections.abc import Mapping
 
@@ -6,13 +6,13 @@ import pandas as pd
 
 
 def timeline(samples: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
-    """Return one row a round, in order of time.
+    """Return one row per round, in chronological order.
 
-    Columns: `minutes` since the first round, `launch`, the baseline's `relative` step time against
-    its median over the block, the shares of all cores' time that other processes (`foreign`) and
-    other guests (`steal`) had, and the cores' mean frequency, `mhz`; NaN where unknown. The system
-    counts in ticks of 10 ms, so a short round's shares are rough, and those of others may come out
-    below 0: average them.
+    Columns: `minutes` since the first round, `launch`, the baseline's step time `relative` to its
+    median over the block, the shares of all cores' time that other processes (`foreign`) and other
+    guests (`steal`) had, and the cores' mean frequency, `mhz`; NaN where unknown. The system counts
+    in ticks of 10 ms, so a short round's shares are rough, and `foreign` may come out below 0:
+    average them.
 
     Args:
       samples: rows of bench.records.rows.SampleRow.

@@ -1,4 +1,4 @@
-"""What input costs: arms that take a batch in every step, against the same on a resident batch."""
+"""Cost of input: arms that take a new batch in every step, against the same on a resident batch."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Waits:
-    """How long a step waited for its input: medians over turns, in seconds."""
+    """Waiting times of a step for its input: medians over turns, in seconds."""
 
     wait_s: float
-    """From when the host asked for the batch until it could launch the step. Where steps follow
-    without a pause, devices may be busy with earlier ones meanwhile."""
+    """Time from the host's request for the batch until it could launch the step. Where steps follow
+    without a pause, devices may still be busy with earlier ones."""
     starved_s: float
-    """The part of `wait_s` in which devices had, at most, nothing to do for want of input."""
+    """Upper bound on the part of `wait_s` in which devices were idle for lack of input."""
     latency_wait_s: float
-    """Where the devices are done with a step before the host asks for the next batch."""
+    """Like `wait_s`, where devices finish each step before the host requests the next batch."""
 
 
 def measure_waits(timed: pd.DataFrame, places: NDArray[np.intp]) -> dict[str, Waits]:
-    """Return the waits of each arm that takes its input, from samples at these indices."""
+    """Return the waits of each arm with input, from the samples at these indices."""
     spans = {
         "input_wait_ns": "steps",
         "input_starved_ns": "steps",
@@ -51,12 +51,12 @@ def measure_waits(timed: pd.DataFrame, places: NDArray[np.intp]) -> dict[str, Wa
 
 
 def find(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
-    """Return a row for every implementation with a time, in each requested way of input.
+    """Return a row for every implementation with a time, for each requested way of input.
 
-    Columns: `cell`, `implementation`, `way`, the `reason` why there are no samples, if so; step
+    Columns: `cell`, `implementation`, `way`, the `reason` why there are no samples, if any; step
     times on a resident batch (`resident_step_s`) and with input (`step_s`), and the `ratio` of the
-    latter to the former, in the same rounds, with its 95 % interval (`ratio_low`, `ratio_high`) and
-    `verdict`; `Waits`. NaN or None without samples.
+    latter to the former in the same rounds, with its 95 % interval (`ratio_low`, `ratio_high`) and
+    `verdict`; the fields of `Waits`. NaN or None without samples.
     """
     return [
         _row(block, cell, way)

@@ -1,8 +1,8 @@
-"""Loss curves: how far each is from the reference's, and how far rounding alone leads.
+"""Loss curves: their differences from the reference's, and those due to rounding alone.
 
 The reference is the whole batch on one device: see bench/worker/phases/training.py. Every step
-amplifies rounding, so late differences say little. Those of the first EARLY steps are therefore
-reported separately, and the reference itself in other arithmetic serves as a yardstick for all.
+amplifies rounding errors, so late differences say little. Differences in the first EARLY steps are
+therefore reported separately, and the reference in other arithmetic serves as a yardstick.
 """
 
 from collections.abc import Iterable
@@ -18,8 +18,8 @@ from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
 from bench.records.rows import LossRow
 
 EARLY = 40
-"""Steps in which right curves agree to rounding: two orders of summation in float32 were seen to
-differ by 1e-7 for about so many steps of Adam, and to drift apart from there."""
+"""Steps in which correct curves agree up to rounding: two orders of summation in float32 were seen
+to differ by 1e-7 for about that many steps of Adam, and to diverge afterwards."""
 
 YARDSTICKS = (IN_PARTS, EXACT)
 """The reference in other arithmetic."""
@@ -69,7 +69,7 @@ class Training:
     reference: Curve
     yardsticks: list[Curve]
     curves: list[Curve]
-    """Curves of the implementations that may show a time, by name."""
+    """Curves of the implementations whose times may be shown, by name."""
 
     @property
     def steps(self) -> int:
@@ -84,9 +84,9 @@ class Training:
 
     @property
     def parted(self) -> list[Curve]:
-        """Curves that leave the tolerance early, where the reference in other arithmetic does not.
+        """Curves that leave the tolerance early, while the reference in other arithmetic does not.
 
-        Empty where there is no such yardstick.
+        Empty if there is no such yardstick.
         """
         known = [one.early for one in self.yardsticks if one.early is not None]
         if not known or max(known) > self.reference.tolerance:
@@ -120,7 +120,7 @@ def _training(block: Comparison, rows: dict[str, LossRow]) -> Training:
 
 
 def curves_frame(trainings: Iterable[Training]) -> pd.DataFrame:
-    """Return one row a step of a curve: its loss, and its difference from the reference's."""
+    """Return one row per step of a curve: its loss, and its difference from the reference's."""
     frames = []
     for training in trainings:
         for one in (training.reference, *training.yardsticks, *training.curves):
@@ -132,7 +132,7 @@ def curves_frame(trainings: Iterable[Training]) -> pd.DataFrame:
 
 
 def differences_frame(trainings: Iterable[Training]) -> pd.DataFrame:
-    """Return one row a curve but the reference's: how far it is from that."""
+    """Return one row per curve except the reference's, with its distance from the reference."""
     rows = [
         {
             "block": training.block.name,

@@ -1,4 +1,4 @@
-"""Published peak FLOP/s of devices, and the share of it that a step used."""
+"""Published peak FLOP/s of devices, and a step's model FLOPs utilization."""
 
 import functools
 import math
@@ -22,7 +22,7 @@ class Peak:
 
 
 def peak(device_kind: str, precision: str) -> Peak | None:
-    """Return the published peak of a device, or None where peaks.toml has none: no near match."""
+    """Return the published peak of a device, or None if peaks.toml has no exact match."""
     return _table().get((device_kind, precision))
 
 

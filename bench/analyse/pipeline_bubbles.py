@@ -1,8 +1,8 @@
-"""The share of a pipeline's step that is not spent on microbatches, as measured.
+"""The measured share of a pipeline's step that is not spent on microbatches.
 
-A step of M microbatches takes M a + b: a for each, and b for filling and draining the pipeline (the
-bubble) and for what is done once a step (reducing gradients, the update). Two cells that differ in
-the number of microbatches alone, and not in a microbatch's size, give a; b is the rest.
+A step of M microbatches takes M a + b: a for each microbatch, and b for filling and draining the
+pipeline (the bubble) and for work done once per step (gradient reduction, the update). Two cells
+that differ only in the number of microbatches, not in a microbatch's size, determine a and b.
 """
 
 import math
@@ -17,9 +17,9 @@ from bench.analyse.ratio_intervals import apart
 def measure(comparisons: Sequence[Comparison]) -> dict[tuple[str, str], dict[str, float]]:
     """Return b as a share of the step, by block and implementation.
 
-    As columns of a cell: `idle`, with the ends of its 95 % interval, `idle_low` and `idle_high`,
-    which are NaN where there is no interval. Left out without a block of more microbatches of the
-    same size.
+    The values are columns of a cell: `idle`, with its 95 % interval `idle_low`, `idle_high`, NaN
+    where there is none. Blocks are left out unless another one has more microbatches of the same
+    size.
     """
     alike: defaultdict[object, dict[int, Comparison]] = defaultdict(dict)
     for comparison in comparisons:

@@ -1,4 +1,4 @@
-"""How far every implementation is behind the fastest, in every situation of a run."""
+"""How far every implementation is behind the fastest, in every block of a run."""
 
 import math
 from collections.abc import Mapping
@@ -11,17 +11,17 @@ from bench.analyse.comparisons import Comparison
 
 @dataclass(frozen=True)
 class Placing:
-    """A cell beside the fastest of its block."""
+    """A cell compared with the fastest of its block."""
 
     cell: Mapping[Any, Any]
     """Its row of `Tables.cells`."""
     behind: float = math.nan
-    """Its time over that of the arm that came out fastest: at least 1, and exactly 1 for that arm.
-    NaN without a time."""
+    """Its time over that of the arm with the shortest estimate: at least 1, and exactly 1 for that
+    arm. NaN without a time."""
 
     @property
     def fastest(self) -> bool:
-        """Whether it came out fastest, and may be."""
+        """Whether it has the shortest estimated time and is a leader."""
         return self.leads and self.behind == 1
 
     @property
@@ -31,17 +31,17 @@ class Placing:
 
     @property
     def ranked(self) -> bool:
-        """Whether it took turns with others, so that its place is known with an interval."""
+        """Whether it shared rounds with others, so that its rank has an interval."""
         return not math.isnan(self.cell["tier"])
 
 
 @dataclass(frozen=True)
 class Row:
-    """An implementation in all situations."""
+    """One implementation in all blocks."""
 
     implementation: str
     places: dict[str, Placing]
-    """By name of the block."""
+    """By block name."""
 
     @property
     def known(self) -> list[float]:
@@ -50,25 +50,25 @@ class Row:
 
     @property
     def worst(self) -> float:
-        """The largest of them; NaN without any."""
+        """The largest value of `known`; NaN without any."""
         return max(self.known, default=math.nan)
 
     @property
     def mean(self) -> float:
-        """Their geometric mean; NaN without any."""
+        """The geometric mean of `known`; NaN without any."""
         known = self.known
         return math.exp(math.fsum(map(math.log, known)) / len(known)) if known else math.nan
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Implementations by situations."""
+    """Implementations by blocks."""
 
     blocks: list[Comparison]
-    """Those in which arms were compared."""
+    """The blocks in which arms were compared."""
     rows: list[Row]
-    """The smallest worst case first; last, those that are not ranked anywhere. An implementation
-    that no block supports has no row."""
+    """Sorted by worst case, smallest first; those that are ranked nowhere come last. An
+    implementation that no block supports has no row."""
 
 
 def find(found: Tables) -> Matrix:

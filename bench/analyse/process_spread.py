@@ -1,7 +1,7 @@
-"""How much ratios differ between worker processes of the same programs.
+"""Spread of ratios between worker processes that run the same programs.
 
-Memory layout and the placement of threads differ between processes, and last as long as they do: no
-number of rounds in one process shows it.
+Memory layout and thread placement differ between processes and stay fixed within one, so no number
+of rounds in a single process reveals their effect.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProcessSpread:
-    """Standard deviation of log ratios between worker processes, beyond what rounds show."""
+    """Standard deviation of log ratios between worker processes, beyond the noise of rounds."""
 
     sd: float
     freedom: float
-    """How well `sd` is known: degrees of freedom."""
+    """Degrees of freedom of `sd`."""
 
 
 PROCESS = ProcessSpread(0.002, 11)
-"""What is assumed until runs with several launches show it: measured with twelve fresh processes of
-one program on a shared two-core host, whose ratios went from -0.4 to +0.7 %."""
+"""The prior, until runs with several launches measure the spread: from twelve fresh processes of
+one program on a shared two-core host, whose ratios ranged from -0.4 to +0.7 %."""
 
 _SHARED = 0.25
-"""Squared correlation of two arms' ratios to one baseline, whose own difference is in both."""
+"""Squared correlation of two arms' ratios to one baseline, whose own variation is in both."""
 
 _FEWEST_ROUNDS = 8
 _PASSES = 20
 
 
 def known(earlier: Mapping[str, float] | None) -> ProcessSpread:
-    """Return what a run took for granted when it began: PROCESS unless earlier runs showed it."""
+    """Return the spread that a run assumed at its start: PROCESS unless earlier runs had one."""
     return PROCESS if earlier is None else ProcessSpread(earlier["sd"], earlier["freedom"])
 
 
 def pooled(blocks: Iterable[Iterable[Series]], prior: ProcessSpread = PROCESS) -> ProcessSpread:
-    """Return the spread between processes that all blocks of a run show together, and the prior.
+    """Return the spread between processes, pooled over all blocks of a run and the prior.
 
     Args:
-      blocks: for each block, the log ratios of each of its arms: an array a process.
-      prior: believed like an estimate with its degrees of freedom.
+      blocks: for each block, the log ratios of each of its arms, one array per process.
+      prior: weighted like an estimate with its degrees of freedom.
 
     Within an arm, the medians of n processes vary by s^2 and by the noise v of their rounds, so
     that MS - v, with MS their mean square, estimates s^2: the moment estimator of DerSimonian and
     Laird (Controlled Clinical Trials 7 (1986), 177). Its variance is about 2 (s^2 + v)^2 / d with d
-    degrees of freedom. All estimates and the prior are averaged with the inverse of their
-    variances, which depend on s^2 themselves: the average is iterated. A noisy host's launches
-    therefore count for next to nothing, and a quiet one's for all that they are. The k arms of a
-    block share their baseline, so they count like k / (1 + (k - 1) / 4) independent ones.
+    degrees of freedom. All estimates and the prior are averaged with inverse-variance weights;
+    these depend on s^2, so the average is iterated. Launches on a noisy host therefore have next to
+    no weight, and those on a quiet one nearly their full weight. The k arms of a block share their
+    baseline, so they count like k / (1 + (k - 1) / 4) independent ones.
     """
     squares, noises, freedoms = [], [], []
     for block in blocks:
@@ -85,7 +85,7 @@ def pooled(blocks: Iterable[Iterable[Series]], prior: ProcessSpread = PROCESS) -
 
 
 def shown(blocks: Iterable[Rounds], prior: ProcessSpread = PROCESS) -> ProcessSpread:
-    """Return the spread that blocks show whose arms were all measured in several processes."""
+    """Return the spread measured by the blocks whose arms were all timed in several processes."""
     return pooled(
         (
             rounds.paired(dict.fromkeys(rounds.arms[1:], rounds.arms[0])).values()
@@ -97,7 +97,7 @@ def shown(blocks: Iterable[Rounds], prior: ProcessSpread = PROCESS) -> ProcessSp
 
 
 def _spread_of_arm(series: Series) -> tuple[float, float, float] | None:
-    """Return the mean square of an arm's processes, the noise in it and its freedom."""
+    """Return the mean square of an arm's processes, its noise and its degrees of freedom."""
     long = [values for values in series if len(values) >= _FEWEST_ROUNDS]
     if len(long) < 2:  # noqa: PLR2004
         return None

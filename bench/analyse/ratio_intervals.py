@@ -1,7 +1,7 @@
-"""Ratios of step times, and how sure they are.
+"""Ratios of step times with their confidence intervals.
 
 A ratio is time(arm) / time(other): 1.25 means that `arm` takes 25 % longer. Within a run, it is
-taken round by round. Blocks and runs that share no round are compared by `apart` and `unpaired`.
+estimated round by round. `apart` and `unpaired` compare blocks and runs that share no round.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.95
 
 UNPAIRED_SD = 0.045
-"""Standard deviation of log step times between processes that run one after the other, as assumed
-of shared hosts: some twenty times that of ratios within a round."""
+"""Standard deviation of log step times between processes that run one after another, as assumed
+for shared hosts: some twenty times that of ratios within a round."""
 
 UNPAIRED_FREEDOM = 4
-"""How firmly UNPAIRED_SD is believed: like an estimate with so many degrees of freedom. Hosts
-differ more in this than in anything else."""
+"""Weight of UNPAIRED_SD as a prior, in degrees of freedom. No other quantity differs more between
+hosts."""
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """time(arm) / time(other), and how sure that is."""
+    """time(arm) / time(other), with its standard error."""
 
     value: float
     error: float | None
@@ -48,17 +48,17 @@ class Ratio:
     rounds: int
     launches: int
     paired: bool
-    """False where the arms never shared a round: drift of the host between them is in the value,
-    and in the error, where there is one."""
+    """False where the arms never shared a round: drift of the host between them affects the value,
+    and the error, where there is one."""
     differences: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
-    """(rounds,): log ratios of the rounds that the value is from; None of a ratio without any."""
+    """(rounds,): log ratios of the rounds behind the value; None where there are none."""
     process: ProcessSpread = field(default=PROCESS, repr=False)
-    """What the processes that the rounds are from add to the error of a paired ratio."""
+    """Contribution of the worker processes to the error of a paired ratio."""
 
     def interval(self, alpha: float = 1 - CONFIDENCE) -> tuple[float, float] | None:
         """Return an interval that misses the true ratio with probability alpha.
 
-        None without an error. Where alpha is 0, or too small for so few rounds, the interval
+        None without an error. Where alpha is 0, or too small for the number of rounds, the interval
         excludes nothing.
         """
         if self.error is None:
@@ -69,7 +69,7 @@ class Ratio:
         return math.exp(low), math.exp(high)
 
     def half_width(self, alpha: float = 1 - CONFIDENCE) -> float:
-        """Return half of the length of the interval of log(value); infinite without an error."""
+        """Return half the length of the interval of log(value); infinite without an error."""
         if self.error is None or alpha <= 0:
             return math.inf
         low, high = self._log_interval(alpha)
@@ -78,8 +78,8 @@ class Ratio:
     def _log_interval(self, alpha: float) -> tuple[float, float]:
         """Return the interval of log(value).
 
-        The rounds' part is exact, and that of processes Student's. They are independent, so the
-        distances from the value are added in quadrature at each end.
+        The part of the rounds is exact; that of the processes uses Student's t. The two are
+        independent, so at each end the distances from the value are added in quadrature.
         """
         middle = math.log(self.value)
         if self.differences is None:
@@ -91,7 +91,7 @@ class Ratio:
 
     @property
     def inverse(self) -> Ratio:
-        """time(other) / time(arm), which is as sure."""
+        """time(other) / time(arm), with the same error."""
         negative = None if self.differences is None else -self.differences
         return replace(self, value=1 / self.value, differences=negative)
 
@@ -107,22 +107,22 @@ class Ratio:
 
     @cached_property
     def _shown(self) -> tuple[float, float] | None:
-        """The 95 % interval, which takes all pairs of rounds to compute."""
+        """The 95 % interval, cached because it is computed from all pairs of rounds."""
         return self.interval()
 
 
 def floor_width(floor: Ratio) -> float:
-    """Return the largest |log ratio| that an A/A comparison admits; about a relative difference."""
+    """Return the largest |log ratio| in an A/A comparison's interval, about a relative change."""
     return max(abs(math.log(end)) for end in (floor.value, floor.low, floor.high) if end)
 
 
 def ratios(
     rounds: Rounds, opponents: Mapping[str, str], process: ProcessSpread = PROCESS
 ) -> dict[str, Ratio]:
-    """Return time(arm) / time(opponent) of each arm, wherever both have samples.
+    """Return time(arm) / time(opponent) of each arm, for all pairs that have samples.
 
-    The ratio is paired where the two shared rounds. Elsewhere it is that of the medians over all
-    rounds of each, without an error.
+    The ratio is paired where the two shared rounds. Otherwise it is the ratio of their medians over
+    all rounds, without an error.
     """
     paired = {arm: estimate(series, process) for arm, series in rounds.paired(opponents).items()}
     alone = spreads(rounds, "throughput") if len(paired) < len(opponents) else {}
@@ -138,17 +138,17 @@ def ratios(
 
 
 def estimate(series: Series, process: ProcessSpread = PROCESS) -> Ratio:
-    """Return the paired estimate over rounds and worker processes.
+    """Estimate a paired ratio over rounds and worker processes.
 
     Args:
       series: log ratios, an array a process with one value a round.
       process: how much processes differ beyond what their rounds show.
 
-    The value is the Hodges-Lehmann estimate of all rounds together. Its interval has two parts.
-    That of rounds is the signed-rank test's: see bench.analyse.signed_rank. Processes add
-    s sqrt(sum n_i^2) / sum n_i, with n_i the rounds of process i, and s as well known as `process`
-    says. `error` and `freedom` put both into one number, by Satterthwaite's formula (Biometrics
-    Bulletin 2 (1946), 110), for ratios of ratios.
+    The value is the Hodges-Lehmann estimate over all rounds together. Its interval has two parts:
+    the signed-rank test's for rounds (see bench.analyse.signed_rank), and for processes
+    s sqrt(sum n_i^2) / sum n_i, where process i has n_i rounds and s is `process`, with its degrees
+    of freedom. `error` and `freedom` combine both by Satterthwaite's formula (Biometrics Bulletin 2
+    (1946), 110), so that ratios can themselves be divided.
     """
     differences = np.concatenate(series)
     counts = np.array([len(values) for values in series], float)
@@ -176,19 +176,18 @@ def unpaired(above: Series, below: Series) -> Ratio | None:
       above: log seconds a step in one run, an array a worker process with one value a round.
       below: the same in the other run.
 
-    Each run's value is the mean of its processes' medians, and each has an error of its own. That
-    error is not the mean's. Processes of one run share its hour (the neighbours, the clock rate,
-    the machine that hosts the guest), so they may agree with one another and all be off together;
-    neither run can see by how much. How UNPAIRED_SD is divided between what processes of one run
-    share and what they do not is unknown, so all of it is taken to be shared: a run's error is that
-    of one process, and never below UNPAIRED_SD. Processes that disagree make the interval wider;
-    many that agree make it no narrower. If they did, a few launches on a host that was steady for
-    an hour would prove two runs of one program different that were made in different hours, which
-    is the error that matters here.
+    Each run's value is the mean of its processes' medians, with an error of its own, which is not
+    the standard error of that mean. Processes of one run share conditions (neighbours, clock rate,
+    the host of the virtual machine), so they may agree with one another and still all be biased;
+    no run can measure that bias. How UNPAIRED_SD divides into a shared part and a part of each
+    process is unknown, so all of it is treated as shared: a run's error is that of one process, and
+    never below UNPAIRED_SD. Processes that disagree widen the interval; many that agree do not
+    narrow it. Otherwise, a few launches on a host that was steady for an hour would show that two
+    runs of one program at different times differ, the very error that matters most here.
 
     Both runs rest on the same UNPAIRED_SD and are wrong together if it does not fit the host, so
-    the freedom of their `quotient` stays UNPAIRED_FREEDOM. A 95 % interval therefore reaches at
-    least 16 % below and 19 % above the value. None where either has no samples.
+    the degrees of freedom of their `quotient` stay UNPAIRED_FREEDOM. A 95 % interval therefore
+    reaches at least 16 % below and 19 % above the value. None where either has no samples.
     """
     if not above or not below:
         return None
@@ -197,15 +196,15 @@ def unpaired(above: Series, below: Series) -> Ratio | None:
 
 
 def apart(above: Series, below: Series) -> Ratio | None:
-    """Return the ratio of step times of two blocks of one run, whose launches take turns.
+    """Return the ratio of step times of two blocks of one run, whose launches are interleaved.
 
     Args:
       above: log seconds a step in one block, an array a worker process with one value a round.
       below: the same in the other block.
 
-    The blocks never ran side by side, but their processes share an hour, in random order: their
-    differences, assumed as UNPAIRED_SD and corrected by their own spread, average out over
-    launches, unlike those between runs (`unpaired`). None where either has no samples.
+    The blocks never ran side by side, but their processes ran in random order over the same period.
+    Their differences, assumed to be UNPAIRED_SD and updated by their own spread, therefore average
+    out over launches, unlike those between runs (`unpaired`). None where either has no samples.
     """
     if not above or not below:
         return None
@@ -216,8 +215,8 @@ def apart(above: Series, below: Series) -> Ratio | None:
 def _mean_of_processes(series: Series) -> Ratio:
     """Return the mean of processes' medians, exponentiated: seconds a step.
 
-    A process's median varies by UNPAIRED_SD squared, corrected by the spread that the processes
-    have themselves: the two are averaged with their degrees of freedom.
+    The variance of a process's median is the average of UNPAIRED_SD squared and the variance of the
+    processes themselves, weighted by their degrees of freedom.
     """
     medians = [float(np.median(values)) for values in series]
     count, rounds = len(medians), sum(map(len, series))
@@ -230,7 +229,7 @@ def _mean_of_processes(series: Series) -> Ratio:
 
 
 def _of_its_hour(series: Series) -> Ratio:
-    """Return a run's seconds a step, with the error of `unpaired`."""
+    """Return a run's seconds a step, with the error that `unpaired` describes."""
     mean = _mean_of_processes(series)
     if mean.error is None:
         return mean
@@ -239,16 +238,16 @@ def _of_its_hour(series: Series) -> Ratio:
 
 
 def quotient(above: Ratio, below: Ratio, shared: float = PROCESS.freedom) -> Ratio:
-    """Return the ratio of two ratios, with the errors u and v of their logarithms in quadrature.
+    """Return the ratio of two ratios; the errors u and v of their logarithms add in quadrature.
 
     The degrees of freedom are Satterthwaite's (Biometrics Bulletin 2 (1946), 110) with a covariance
-    of the two variances: both contain the same constant, an estimate with `shared` degrees of
-    freedom, and are too small or too large together. With a and b degrees of freedom each,
+    of the two variances. Both contain the same constant, an estimate with `shared` degrees of
+    freedom, so they are too small or too large together. With a and b degrees of freedom each,
 
         (u^2 + v^2)^2 / (u^4 / a + v^4 / b + 2 u^2 v^2 shared / (a b)),
 
-    which is Welch's where nothing is shared, and `shared` where there is nothing else. Without an
-    error where either has none. Rounds and launches are those of the ratio with fewer.
+    which is Welch's formula where nothing is shared, and `shared` where everything is. There is no
+    error if either ratio has none. Rounds and launches are those of the ratio with fewer.
     """
     error, freedom = None, 0.0
     if above.error is not None and below.error is not None:

@@ -1,7 +1,7 @@
-"""The best that the machine was measured to do, and each cell's place beneath that.
+"""The machine's measured ceilings, and each cell's place below the roofline.
 
 A roofline (Williams, Waterman and Patterson, Communications of the ACM 52 (2009), 65) bounds a
-device's FLOP/s by its matrix products and by its memory times the FLOPs done for each byte of it.
+device's FLOP/s by its matmul rate, and by its memory bandwidth times the arithmetic intensity.
 """
 
 import math
@@ -16,10 +16,10 @@ from bench.records.rows import Ceilings
 
 
 def ceilings(blocks: pd.DataFrame) -> dict[str, Ceilings]:
-    """Return the best of each figure over all blocks with the same hardware, by block.
+    """Return, by block, the best of each figure over all blocks with the same hardware.
 
-    These have equal numbers of devices and processes, and the same precision and variant. Blocks
-    without any such figures are left out.
+    Such blocks have equal numbers of devices and processes, and the same precision and variant.
+    Blocks without any such figures are left out.
     """
     hardware: dict[str, tuple[Any, ...]] = {}
     measured: defaultdict[tuple[Any, ...], list[Ceilings]] = defaultdict(list)
@@ -33,7 +33,7 @@ def ceilings(blocks: pd.DataFrame) -> dict[str, Ceilings]:
 
 
 def figures(cell: Mapping[str, Any], machine: Ceilings | None) -> dict[str, float]:
-    """Return a cell's place: columns of bench.analyse.cell_table.Tables.cells; NaN where unknown.
+    """Return a cell's columns of bench.analyse.cell_table.Tables.cells; NaN where unknown.
 
     Args:
       cell: a row of that table, with its times.

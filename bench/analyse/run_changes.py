@@ -1,6 +1,6 @@
-"""A comparison of two runs, cell by cell: a change each, with its interval and its verdict.
+"""Comparison of two runs, cell by cell: each change has an interval and a verdict.
 
-A ratio is B over A: below 1, B is faster.
+Every ratio is B over A: below 1, B is faster.
 """
 
 from collections import defaultdict
@@ -19,7 +19,7 @@ from bench.records.rows import Manifest
 from bench.records.store import Damage, Run
 
 NOTABLE = 0.01
-"""Relative change of compile time or memory that is worth showing."""
+"""Relative change of compile time or memory above which it is shown."""
 
 Source = Literal["baseline", "step time"]
 
@@ -38,11 +38,11 @@ class Change:
     step: Ratio
     """Step time in B over that in A, not paired."""
     against_baseline: Ratio | None
-    """Ratio to the baseline in B over that in A. None for the baseline itself, and where the runs
-    have no common baseline or one of them did not measure the two side by side."""
+    """Ratio to the baseline in B over that in A. None for the baseline itself, and if the runs have
+    no common baseline or one of them did not measure the two side by side."""
     verdict: Verdict
     source: Source
-    """What the verdict is about."""
+    """The quantity that the verdict is about."""
 
     @property
     def cell(self) -> str:
@@ -72,21 +72,21 @@ class Change:
 
 @dataclass(frozen=True)
 class Compared:
-    """Run B against run A."""
+    """Comparison of run B with run A."""
 
     a: Manifest
     b: Manifest
     same_run: bool
-    """Whether both are one and the same run."""
+    """Whether both are the same run."""
     differences: list[Difference]
-    """Differences of the setting and of files."""
+    """Differences of settings and of files."""
     contents: dict[str, list[Difference]]
     """The files that differ, by the implementation or workload that they belong to."""
     damaged_a: Sequence[Damage]
     damaged_b: Sequence[Damage]
     """Stored data that cannot be read."""
     margin: float
-    """Relative difference of step times that is too small to matter."""
+    """Relative difference of step times that is negligible."""
     blocks: list[tuple[Comparison, Comparison]]
     """Blocks that both runs have, in the report's order."""
     changes: list[Change]
@@ -94,15 +94,15 @@ class Compared:
     ended: list[tuple[Row, Row]]
     """Cells that ended differently, in A and in B."""
     only: dict[tuple[str, str], list[Row]]
-    """Cells of one run alone, by that run (`A` or `B`) and what the other lacks."""
+    """Cells of one run alone, by that run (`A` or `B`) and by what the other run lacks."""
     untimed: int
-    """Cells that have no time in either run, for the same kind of reason."""
+    """Number of cells that have no time in either run, with the same status in both."""
     table: pd.DataFrame
-    """A row a cell of either run, as in `compare.csv`."""
+    """One row per cell of either run, as in `compare.csv`."""
 
 
 def compare(a: Run, b: Run, margin: float | None = None) -> Compared:
-    """Compare two runs; the margin defaults to the wider one of the runs' own."""
+    """Compare two runs; the margin defaults to the larger of the runs' own."""
     found_a, found_b = cell_table.build(a), cell_table.build(b)
     cells_a, cells_b = _by_name(found_a.cells), _by_name(found_b.cells)
     blocks_b = {block.name: block for block in found_b.comparisons}
@@ -140,13 +140,13 @@ def compare(a: Run, b: Run, margin: float | None = None) -> Compared:
 
 
 def notable(a: float, b: float) -> float | None:
-    """Return b / a, where both are known and it differs from 1 by more than NOTABLE."""
+    """Return b / a where both are known and it differs from 1 by more than NOTABLE; else None."""
     # An unknown value is NaN, which is above nothing.
     return b / a if a > 0 and abs(b / a - 1) > NOTABLE else None
 
 
 def compile_s(cell: Row) -> float:
-    """Return the seconds of the first launch's tracing, lowering and compiling."""
+    """Return the seconds that the first launch spent on tracing, lowering and compiling."""
     return float(cell["trace_s"] + cell["lower_s"] + cell["compile_s"])
 
 
@@ -183,7 +183,7 @@ def _change(
 def _only(
     run: str, own: Mapping[str, Row], others: Mapping[str, Row], other: str
 ) -> dict[tuple[str, str], list[Row]]:
-    """Group cells that the other run lacks by the first thing that it lacks altogether."""
+    """Group cells that the other run lacks by the first of their parts that it lacks altogether."""
     has = {part for cell in others.values() for part in _parts(cell)}
     groups: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
     for name, cell in own.items():

@@ -1,4 +1,4 @@
-"""Settings of two runs, and everything in them that differs."""
+"""Settings of two runs, and their differences."""
 
 import math
 from collections.abc import Mapping
@@ -22,8 +22,8 @@ OPTIONS = {
     "target_ci": "Target interval",
     "budget": "Budget in seconds",
 }
-"""Resolved options that change how a cell is measured or judged. The measured workloads, meshes,
-batches, precisions and implementations are in the name of every cell."""
+"""Resolved options that affect how a cell is measured or judged. Workloads, meshes, batches,
+precisions and implementations are part of a cell's name instead."""
 
 SHARE = 0.01
 """Relative difference of memory sizes that is ignored: a few pages, which vary by boot."""
@@ -35,7 +35,7 @@ NOT_USED = "not used"
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that was not the same in both runs."""
+    """One property that differs between two runs."""
 
     kind: Kind
     name: str
@@ -44,7 +44,7 @@ class Difference:
 
 
 def differences(a: Manifest, b: Manifest) -> list[Difference]:
-    """List what differs between two runs, machines first."""
+    """Return the differences between two runs, machines first."""
     return [
         *_differing("machine", _machine(a), _machine(b), UNKNOWN),
         *_memory(a, b),
@@ -56,7 +56,7 @@ def differences(a: Manifest, b: Manifest) -> list[Difference]:
 
 
 def contents(a: Run, b: Run) -> dict[str, list[Difference]]:
-    """Find the files that differ, of the implementations and workloads that both runs have.
+    """Return the files that differ, of the implementations and workloads that both runs have.
 
     Returns:
       By `implementation pmap` or `workload mlp`, if any file differs: its own file under that name,
@@ -75,7 +75,7 @@ def contents(a: Run, b: Run) -> dict[str, list[Difference]]:
 
 
 def _files(cells: pd.DataFrame) -> dict[str, dict[str, str]]:
-    """Return hashes of files by the implementation or workload that they belong to."""
+    """Return file hashes by the implementation or workload that the files belong to."""
     return {
         f"{part} {row[part]}": hashes
         for row in cast("list[dict[str, Any]]", cells.to_dict("records"))

@@ -1,8 +1,8 @@
-"""Which arms of a block run the same program, and what is proved by that.
+"""Arms of a block that run the same program, and the verdicts that this proves.
 
-Two arms whose programs are equal up to names, and whose host does the same between steps, take the
-same time whatever was measured: their times are one more A/A pair, and differ by chance or by where
-their memory lies. If only the programs are equal, only dispatch can make a difference.
+Two arms whose programs are equal up to names, and whose hosts do the same between steps, take the
+same time, whatever was measured: they form another A/A pair, and differ by chance or by memory
+placement. If only the programs are equal, only dispatch can make a difference.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Relation = Literal["same", "dispatch", "different", "unknown"]
 
 
 def relation(a: Mapping[Any, Any], b: Mapping[Any, Any]) -> Relation:
-    """Return how the programs of two cells relate: rows of `Tables.cells` or stored programs."""
+    """Return the relation of two cells' programs: rows of `Tables.cells` or stored programs."""
     if not (a["fingerprint"] and b["fingerprint"]):
         return "unknown"
     if a["fingerprint"] != b["fingerprint"]:
@@ -32,7 +32,7 @@ def relation(a: Mapping[Any, Any], b: Mapping[Any, Any]) -> Relation:
 
 
 def settled(claim: Claim, a: Mapping[Any, Any], b: Mapping[Any, Any]) -> Claim:
-    """Return a claim about two cells: *same*, whatever their times say, if that is proved."""
+    """Return a claim about two cells: *same*, regardless of their times, if that is proved."""
     if relation(a, b) != "same":
         return claim
     return replace(claim, verdict=replace(claim.verdict, word="same"), to_decide=0.0)
@@ -48,7 +48,7 @@ def groups(block: Comparison) -> list[list[Mapping[str, Any]]]:
 
 
 def contradicted(block: Comparison) -> list[Mapping[str, Any]]:
-    """Return the cells that are *same* by proof, and not by their times."""
+    """Return the cells that are *same* by proof although their times say otherwise."""
     return [
         cell
         for cell in block.ranked
@@ -59,12 +59,12 @@ def contradicted(block: Comparison) -> list[Mapping[str, Any]]:
 
 
 class LineDifference(NamedTuple):
-    """Operations of one source line that only one of two programs has, or has more often."""
+    """Operations of one source line that only one of two programs runs, or runs more often."""
 
     source: str
     """Empty if unknown."""
     a: list[Operation]
-    """With the runs that A has more."""
+    """With `runs` the number by which A exceeds B."""
     b: list[Operation]
 
     @property
@@ -74,7 +74,7 @@ class LineDifference(NamedTuple):
 
 
 def differences(a: Iterable[Operation], b: Iterable[Operation]) -> list[LineDifference]:
-    """Return what two programs do differently, by source line, the most bytes first."""
+    """Return the differences of two programs by source line, largest number of bytes first."""
     more = Counter({one._replace(runs=1): one.runs for one in a})
     more.subtract({one._replace(runs=1): one.runs for one in b})
     lines: dict[str, LineDifference] = {}

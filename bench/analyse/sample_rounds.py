@@ -1,4 +1,4 @@
-"""Samples arranged by round and arm, and how each arm's step times spread.
+"""Samples arranged by round and arm, and the spread of each arm's step times.
 
 Arms take turns within a round, so whatever slows the host slows all of them.
 """
@@ -18,23 +18,23 @@ from bench.analyse.stacked_series import nan_quantiles
 Figure = Literal["throughput", "latency"]
 
 SWITCH_ALPHA = {1: 0.35, 2: 0.1}
-"""Error of the test whether a wash-out step says the same as the spans after it, by their number.
-The host loop of python_loop, for example, takes up to 6 % longer in it. A difference that the test
-misses shifts the ratio, the more so beside a single span: with these errors, 95 % intervals hold
-some 92 % of true ratios or more whatever the difference. Larger errors would discard more wash-out
-steps of arms that do not differ."""
+"""By the number of spans, the error of the test whether a wash-out step agrees with the spans after
+it. The host loop of python_loop, for example, takes up to 6 % longer in the wash-out step. A
+difference that the test misses biases the ratio, and more so beside a single span: at these errors,
+95 % intervals cover at least some 92 % of true ratios, whatever the difference. Larger errors would
+discard more wash-out steps of arms that do not differ."""
 
 
 @dataclass(frozen=True)
 class Turns:
-    """Samples of one block or of many, as arrays with one element a sample."""
+    """Samples of one or more blocks, as arrays with one element per sample."""
 
     names: NDArray[np.str_]
     """Arms, in order of appearance."""
     arm: NDArray[np.intp]
     """Index in `names`."""
     predecessor: NDArray[np.intp]
-    """Index in `names` of the arm that ran just before; -1 where it is none of them."""
+    """Index in `names` of the arm that ran just before; -1 if it is none of them."""
     attempt: NDArray[np.intp]
     """Number of the worker process, in order of appearance."""
     round: NDArray[np.int64]
@@ -44,7 +44,7 @@ class Turns:
     latency: NDArray[np.float64]
     """Seconds a step."""
     wash_out: NDArray[np.float64]
-    """Seconds of the step before the spans; NaN unless each of them has one step as well."""
+    """Seconds of the step before the spans; NaN unless each span is also a single step."""
 
     @classmethod
     def of(cls, samples: pd.DataFrame) -> Self:
@@ -78,18 +78,18 @@ class Turns:
 
 @dataclass(frozen=True)
 class Rounds:
-    """A block's samples as tables of rounds by arms."""
+    """A block's samples as tables, one row per round and one column per arm."""
 
     arms: tuple[str, ...]
     attempt: NDArray[np.int64]
     """(rounds,): the worker process of each round; those of one process are contiguous."""
     throughput: NDArray[np.float64]
-    """(rounds, arms): seconds a step, in order of time; NaN where an arm had no turn."""
+    """(rounds, arms): seconds a step, in chronological order; NaN where an arm had no turn."""
     latency: NDArray[np.float64]
-    """Like `throughput`, with a wait for the devices after every step; the very same where the
-    throughput span is one step."""
+    """Like `throughput`, but waiting for the devices after every step; identical to it where the
+    throughput span is a single step."""
     wash_out: NDArray[np.float64]
-    """Like `throughput`, of the step before the spans; NaN unless each has one step as well."""
+    """Like `throughput`, for the step before the spans; NaN unless each is one step as well."""
     position: NDArray[np.float64]
     """(rounds, arms): place of the turn in its round, from 0."""
     predecessor: NDArray[np.float64]
@@ -138,10 +138,10 @@ class Rounds:
     def paired(self, opponents: Mapping[str, str]) -> dict[str, list[NDArray[np.float64]]]:
         """Return log(time(arm) / time(opponent)) of each arm, wherever both took turns.
 
-        By arm, an array a worker process with one value for each round that both share; without
-        arms that share none. Where spans have one step, the throughput span measures the same thing
-        as the latency span, if there is one, and so does the wash-out step unless the switch
-        between arms slows one of them more: a round's value is the mean over all of them.
+        The result has, by arm, one array per worker process with a value for each round that the
+        two share; arms that share none are left out. Single-step spans all measure the same: the
+        throughput span, the latency span if there is one, and the wash-out step unless the switch
+        between arms slows one of them more. A round's value is then their mean.
         """
         known = {a: b for a, b in opponents.items() if {a, b} <= set(self.arms)}
         arms, others = (list(map(self.arms.index, names)) for names in (known, known.values()))
@@ -161,11 +161,11 @@ class Rounds:
         return {arm: own for arm, own in zip(known, series, strict=True) if own}
 
     def log_seconds(self, arm: str) -> list[NDArray[np.float64]]:
-        """Return log(seconds a step) of every round with the arm, an array a worker process."""
+        """Return log(seconds a step) of every round with the arm, one array per worker process."""
         return self._series(np.log(self.seconds(arm, "throughput"))[:, np.newaxis])[0]
 
     def _series(self, values: NDArray[np.float64]) -> list[list[NDArray[np.float64]]]:
-        """Return each column of (rounds, columns) without its NaNs, an array a worker process."""
+        """Return each column of (rounds, columns) without NaNs, one array per worker process."""
         present = ~np.isnan(values)
         ends = [0, *(np.flatnonzero(np.diff(self.attempt)) + 1).tolist(), len(values)]
         processes = [slice(start, end) for start, end in pairwise(ends)]
@@ -176,14 +176,14 @@ class Rounds:
 
 
 def _no_shift(differences: NDArray[np.float64], alpha: float) -> bool:
-    """Tell whether differences may well have no shift, by the signed-rank test."""
+    """Return whether the signed-rank test at `alpha` accepts that the differences have no shift."""
     _, low, high = shift(differences, alpha)
     return bool(low <= 0 <= high)
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Seconds a step over an arm's rounds."""
+    """Seconds a step over an arm's rounds: median, quartiles and number of rounds."""
 
     median: float
     lower_quartile: float

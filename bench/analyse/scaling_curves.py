@@ -1,4 +1,4 @@
-"""Scaling curves: the cells that make up each, and the efficiency along it."""
+"""Scaling curves: the cells on each, and the efficiency along it."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,28 +14,28 @@ Kind = Literal["strong", "weak"]
 
 @dataclass(frozen=True)
 class Scaling:
-    """Cells that differ by implementation and by the size of the mesh's first axis alone.
+    """Cells that differ only in implementation and in the size of the mesh's first axis.
 
-    Over several processes, the mesh grows by processes of equally many devices. Such a curve begins
-    with the mesh that one of them has alone.
+    With several processes, the mesh grows by processes with equal numbers of devices. Such a curve
+    starts at the mesh of a single process with that many devices.
     """
 
     kind: Kind
     workload: str
     size: str
     options: str
-    """Step options, on the largest mesh."""
+    """Step options, as on the largest mesh."""
     devices_a_process: int | None
     """None where one process has all devices."""
     family: str
-    """The mesh with its first axis open: `data=N,model=2`."""
+    """The mesh with N for the size of its first axis: `data=N,model=2`."""
     batch: int
-    """Global batch of a strong curve, batch a device of a weak one."""
+    """Global batch of a strong curve, batch per device of a weak one."""
     points: pd.DataFrame
     """`cell`, `implementation`, `devices`, `mesh`, `step_s` with quartiles, `units_per_s`, `unit`,
-    `oversubscribed`, and `efficiency` with quartiles `efficiency_q1`, `efficiency_q3`, a share
-    of 1: NaN for an implementation without a time on the smallest mesh. `memory_bytes` and
-    `high_water_bytes` of a device, and `communication_s`, what its collectives alone take at the
+    `oversubscribed`, and `efficiency` with quartiles `efficiency_q1`, `efficiency_q3`, where 1 is
+    ideal: NaN for an implementation without a time on the smallest mesh. `memory_bytes` and
+    `high_water_bytes` per device, and `communication_s`, the time of its collectives alone at the
     measured rate: NaN where unknown."""
 
     @property
@@ -45,7 +45,7 @@ class Scaling:
 
     @property
     def slug(self) -> str:
-        """A file name without its ending."""
+        """A file name without its suffix."""
         words = [self.kind, self.workload, self.size, self.options, self.family, f"b{self.batch}"]
         if self.devices_a_process is not None:
             words.append(f"{self.devices_a_process}each")
@@ -53,7 +53,7 @@ class Scaling:
 
     @property
     def title(self) -> str:
-        """What is held fixed along the curve."""
+        """The curve's name and the quantities held fixed along it."""
         fixed = "in all" if self.kind == "strong" else "a device"
         each = ""
         if self.devices_a_process is not None:
@@ -62,10 +62,10 @@ class Scaling:
 
     @property
     def ideal(self) -> NDArray[np.float64]:
-        """Ideal scaling of the fastest cell on the smallest mesh.
+        """Ideal scaling from the fastest cell on the smallest mesh.
 
         Returns:
-          (meshes, 2): devices, and seconds a step.
+          (meshes, 2): devices, and seconds per step.
         """
         devices = np.unique(self.points["devices"].to_numpy(float))
         best = self.points.loc[self.points["devices"] == devices[0], "step_s"].min()
@@ -74,10 +74,10 @@ class Scaling:
 
     @property
     def communication_bound(self) -> NDArray[np.float64]:
-        """The time of the least communication of any implementation, at the measured rate.
+        """The smallest communication time of any implementation, at the measured rate.
 
         Returns:
-          (meshes, 2): devices, and seconds a step; empty unless it is known on two meshes.
+          (meshes, 2): devices, and seconds per step; empty unless it is known on two meshes.
         """
         known = self.points[self.points["communication_s"] > 0]
         least = known.groupby("devices")["communication_s"].min()
@@ -86,9 +86,9 @@ class Scaling:
 
     @property
     def oversubscribed_from(self) -> float | None:
-        """Where devices begin to share cores: between two meshes, or 0 if they do on all.
+        """The number of devices above which devices share cores; 0 if they do on all meshes.
 
-        None where every device has a core.
+        It lies between two meshes. None where every device has a core.
         """
         shared = self.points.loc[self.points["oversubscribed"].astype(bool), "devices"]
         if shared.empty:
@@ -105,7 +105,7 @@ _COLUMNS = [
 
 
 def find(cells: pd.DataFrame) -> list[Scaling]:
-    """Find all curves over at least two meshes in `Tables.cells`, strong before weak."""
+    """Return all curves over at least two meshes in `Tables.cells`, strong before weak."""
     ok = cells[cells["status"] == "ok"] if not cells.empty else cells
     if ok.empty:
         return []
@@ -129,7 +129,7 @@ def find(cells: pd.DataFrame) -> list[Scaling]:
 
 
 def _curves(ok: pd.DataFrame, kind: Kind, fixed: str, own: int | None) -> list[Scaling]:
-    """Find all curves of a kind; `fixed` is the column that is constant along each."""
+    """Return all curves of one kind; `fixed` is the column that is constant along each."""
     ok = ok[ok[fixed] % 1 == 0]
     same = ["workload", "size", "in_one_process", "family", fixed]
     curves = []
@@ -152,9 +152,9 @@ def _curves(ok: pd.DataFrame, kind: Kind, fixed: str, own: int | None) -> list[S
 
 
 def _efficiency(rows: pd.DataFrame, kind: Kind, same: list[str]) -> pd.DataFrame:
-    """Add efficiency against each implementation's own time on the smallest mesh of its curve.
+    """Add the efficiency relative to each implementation's own time on its curve's smallest mesh.
 
-    Strong: T(n0) n0 / (T(n) n). Weak: T(n0) / T(n). Its quartiles are those of T(n) alone.
+    Strong: T(n0) n0 / (T(n) n). Weak: T(n0) / T(n). Quartiles are those of T(n) alone.
     """
     smallest = rows.groupby(same)["devices"].transform("min")
     there = rows["step_s"].where(rows["devices"] == smallest)

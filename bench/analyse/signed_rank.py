@@ -1,14 +1,14 @@
 """The Hodges-Lehmann estimate of a shift, and its interval by Wilcoxon's signed-rank test.
 
 The location of n differences is the median of their n (n + 1) / 2 Walsh averages, the means of all
-pairs and of each value with itself. The interval of error alpha holds all shifts that the
-signed-rank test does not reject at alpha: it goes from one order statistic of the Walsh averages to
-the opposite one (Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 3.1-3.3).
+pairs and of each value with itself. The interval of error alpha contains all shifts that the
+signed-rank test does not reject at alpha: it extends from one order statistic of the Walsh averages
+to the opposite one (Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 3.1-3.3).
 
-The test assumes only that each difference from the true shift is as likely positive as negative of
-the same size. Random orders of the arms make it so, whatever the host does: if two arms are the
-same program, each could as well have had the other's turn. Neighbouring rounds may be as dependent
-as they like.
+The test assumes only that deviations from the true shift are symmetric: each is as likely positive
+as negative. Randomizing the order of the arms guarantees this, whatever the host does: if two arms
+run the same program, each could as well have had the other's turn. Neighbouring rounds may be
+arbitrarily dependent.
 """
 
 import math
@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from scipy import special
 
 _ALPHA = 0.05
-"""Error of the interval whose width is taken for a standard error."""
+"""Error of the interval from whose width a standard error is derived."""
 
 _MOST_EXACT = 64
-"""Differences up to which the null distribution is counted. Beyond, the normal approximation is
-used, whose tails are longer: at an error of 1e-5, its interval is less than 1 % wider."""
+"""The most differences for which the null distribution is computed exactly. Above that, the normal
+approximation is used; its tails are longer: at an error of 1e-5, its interval is less than 1 %
+wider."""
 
 
 def walsh_averages(differences: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -46,8 +47,7 @@ def shift(
 
     Args:
       differences: (..., n), a series along the last axis.
-      alpha: error of the interval. Its ends are infinite where n differences are too few: see
-        `fewest`.
+      alpha: error of the interval. Its ends are infinite where n is too small: see `fewest`.
     """
     averages = walsh_averages(differences)
     count, depth = averages.shape[-1], excluded_averages(differences.shape[-1], alpha)
@@ -61,7 +61,7 @@ def shift(
 
 
 def estimated(differences: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the location of each series, and its standard error by the width of its interval."""
+    """Return the location of each series, and its standard error from the width of its interval."""
     location, low, high = shift(differences, _ALPHA)
     return location, (high - low) / 2 / -float(special.ndtri(_ALPHA / 2))
 
@@ -73,10 +73,10 @@ def fewest(alpha: float) -> int:
 
 @cache
 def excluded_averages(count: int, alpha: float) -> int:
-    """Return how many Walsh averages lie outside the interval at each end; -1: there is none.
+    """Return how many Walsh averages lie outside the interval at each end; -1 if there is none.
 
-    With T the sum of the ranks of the positive differences, this is the largest k with
-    P(T <= k) <= alpha / 2.
+    With T the sum of the ranks of the positive differences, this is the largest k for which P(T <=
+    k) <= alpha / 2.
     """
     if count > _MOST_EXACT:
         total = count * (count + 1) / 2
@@ -88,7 +88,7 @@ def excluded_averages(count: int, alpha: float) -> int:
 
 @cache
 def _null_distribution(count: int) -> NDArray[np.float64]:
-    """Return P(T = t) for t from 0 to n (n + 1) / 2, if each sign is a fair coin."""
+    """Return P(T = t) for t from 0 to n (n + 1) / 2, for independent, equally likely signs."""
     chances = np.ones(1)
     for rank in range(1, count + 1):
         positive = np.zeros(len(chances) + rank)

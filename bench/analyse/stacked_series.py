@@ -1,4 +1,4 @@
-"""Many series treated at once, as rows of arrays."""
+"""Vectorized operations on many series, as rows of arrays."""
 
 from collections.abc import Iterator, Sequence
 
@@ -26,7 +26,7 @@ def nan_quantiles(values: NDArray[np.float64], shares: Sequence[float]) -> NDArr
 def stacked(
     series: Sequence[NDArray[np.float64]],
 ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float64]]]:
-    """Yield the indices of the series of each length, and these series as (series, length)."""
+    """Yield, for each length, the indices of the series and the series as (series, length)."""
     lengths = np.array([len(values) for values in series])
     for length in set(lengths.tolist()):
         places = np.flatnonzero(lengths == length)

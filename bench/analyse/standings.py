@@ -1,17 +1,17 @@
-"""A block's arms by how far they are behind the fastest: which lead, and who is surely slower.
+"""Simultaneous comparison of a block's arms with the fastest: leaders, and tiers of slower arms.
 
-Which arm is the fastest is not known beforehand. Let k arms have the times t_1 .. t_k, b be the
-arm of the smallest, and [low_ij, high_ij] an interval of t_i / t_j of error alpha / (k - 1). By
-Bonferroni's inequality, the k - 1 intervals against b hold at once with probability 1 - alpha, and
-whenever they do (Edwards and Hsu, Journal of the American Statistical Association 78 (1983), 965:
-multiple comparisons with the best),
+It is not known beforehand which arm is the fastest. Let k arms have the times t_1 .. t_k, let b be
+the fastest of them, and let [low_ij, high_ij] be an interval for t_i / t_j with error
+alpha / (k - 1). By Bonferroni's inequality, the k - 1 intervals against b hold simultaneously with
+probability at least 1 - alpha. Whenever they do (Edwards and Hsu, Journal of the American
+Statistical Association 78 (1983), 965: multiple comparisons with the best),
 
 - b is one of the leaders S = {j: low_ji <= 1 for all i};
-- t_i / t_b lies between the least max(1, low_ij) and the greatest high_ij over j in S;
-- t_i / t_j is at least the least max(1, low_ic) / high_jc over c in S.
+- t_i / t_b lies between the minimum of max(1, low_ij) and the maximum of high_ij over j in S;
+- t_i / t_j is at least the minimum of max(1, low_ic) / high_jc over c in S.
 
-All these statements about a block therefore share one error, which is another than that of the
-verdicts against the baseline.
+All of these statements about a block share one error, separate from that of the verdicts against
+the baseline.
 """
 
 import math
@@ -28,34 +28,34 @@ from bench.analyse.sample_rounds import Rounds
 
 @dataclass(frozen=True)
 class Tier:
-    """Arms that cannot be told apart, each surely slower than each arm of the tiers above."""
+    """Arms that cannot be ranked among themselves, each surely slower than every arm above them."""
 
     arms: tuple[str, ...]
-    """By estimated time."""
+    """Sorted by estimated time."""
     slower: float
-    """Each of them takes at least so many times as long as each leader. 1 in a first tier that is
-    surely behind the fastest, but not surely behind all that may be it."""
+    """Lower bound on the time of each of these arms over that of each leader. It is 1 in a first
+    tier that is surely slower than the fastest arm, but not surely slower than every leader."""
 
 
 @dataclass(frozen=True)
 class Standings:
-    """What is sure about the arms of a block, all at once."""
+    """Simultaneous statements about the arms of a block."""
 
     leaders: tuple[str, ...]
-    """The arms that may be the fastest, the one that is surely nearest to it first. Empty where no
-    arms took turns with one another."""
+    """The arms that may be the fastest, sorted by the upper bound of `behind`. Empty where no arms
+    shared a round."""
     tiers: tuple[Tier, ...]
-    """The other arms that took turns with any, faster tiers first."""
+    """The other arms that shared a round with any, faster tiers first."""
     behind: dict[str, tuple[float, float]]
-    """By arm, the ends of an interval of its time over that of the fastest, from 1 to infinity."""
+    """By arm, an interval of its time over that of the fastest; its ends lie from 1 to infinity."""
 
     @property
     def bound(self) -> float:
-        """How many times as long as another any leader takes at most; 1 for a single one."""
+        """Upper bound on the ratio of any two leaders' times; 1 for a single leader."""
         return max((self.behind[arm][1] for arm in self.leaders), default=math.inf)
 
     def tier(self, arm: str) -> float:
-        """Return the number of an arm's tier, 0 for leaders; NaN for an arm that has no place."""
+        """Return the number of an arm's tier, 0 for leaders; NaN for an arm that is not ranked."""
         every = (self.leaders, *(tier.arms for tier in self.tiers))
         return next((float(place) for place, arms in enumerate(every) if arm in arms), math.nan)
 
@@ -63,17 +63,17 @@ class Standings:
 def rank(
     rounds: Rounds, arms: Sequence[str], alpha: float, process: ProcessSpread = PROCESS
 ) -> Standings:
-    """Return the standings of those arms that shared any round with another.
+    """Return the standings of the arms that shared a round with any other arm.
 
     Args:
-      rounds: of the block, in all launches.
-      arms: to rank; a single one is its own leader.
-      alpha: error of all statements together; 0 excludes nothing.
-      process: how much worker processes are taken to differ.
+      rounds: those of the block, over all launches.
+      arms: the arms to rank; a single arm is its own leader.
+      alpha: error of all statements together; with 0, nothing is excluded.
+      process: assumed spread between worker processes.
     """
     names, middle, high = _logs(rounds, arms, alpha, process)
     leads = (-high.T <= 0).all(axis=1)
-    leads |= not leads.any()  # a circle, in which each is slower than another: nothing is sure
+    leads |= not leads.any()  # a cycle, in which each is slower than another: nothing is sure
     # Arms in rows, those that may be the fastest in columns.
     least, most = np.maximum(-high.T[:, leads], 0), np.maximum(high[:, leads], 0)
     nearest, farthest = least.min(axis=1, initial=math.inf), most.max(axis=1, initial=0)
@@ -105,10 +105,10 @@ def rank(
 def _logs(
     rounds: Rounds, arms: Sequence[str], alpha: float, process: ProcessSpread
 ) -> tuple[list[str], NDArray[np.float64], NDArray[np.float64]]:
-    """Return the arms to rank, and of log(time(i) / time(j)) the estimates and the upper ends.
+    """Return the arms to rank, and the estimates and upper bounds of log(time(i) / time(j)).
 
-    Nothing is sure, here, of two arms that are both surely slower than a third: neither leads, so
-    that nobody asks.
+    Two arms that are both surely slower than a third are not compared: their bound is infinite.
+    Neither of them leads, so the bound is never used.
     """
     known = [arm for arm in arms if arm in rounds.arms]
     columns = rounds.throughput[:, [rounds.arms.index(arm) for arm in known]]

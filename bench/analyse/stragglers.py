@@ -13,10 +13,10 @@ from bench.records.trace_rows import TraceRow
 
 @dataclass(frozen=True)
 class Spread:
-    """How far apart the processes of an implementation are."""
+    """Spread between the processes of an implementation."""
 
     slowest: int
-    """Rank of the process that most often takes longest."""
+    """Rank of the process that most often takes the longest."""
     often: float
     """Share of the spans in which it does."""
     excess: float
@@ -24,7 +24,7 @@ class Spread:
 
 
 def process_times(timed: pd.DataFrame, places: NDArray[np.intp]) -> dict[str, NDArray[np.int64]]:
-    """Return each arm's nanoseconds of throughput spans, (spans, processes)."""
+    """Return the nanoseconds of each arm's throughput spans, (spans, processes)."""
     rows = timed[["arm", "process_throughput_ns"]].iloc[places].dropna()
     return {
         str(arm): np.array(own["process_throughput_ns"].tolist(), dtype=np.int64)
@@ -41,7 +41,7 @@ def spread(times: NDArray[np.int64]) -> Spread:
 
 
 def busiest(trace: TraceRow, block: Block) -> tuple[int, float]:
-    """Return the rank that computes most in traced steps, and its excess over the mean."""
+    """Return the rank that computes the most in traced steps, and its excess over the mean."""
     devices = block.mesh.size // block.options.processes
     seconds = np.zeros(block.options.processes)
     for place, computing in attribution.stragglers(trace).items():

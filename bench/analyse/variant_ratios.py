@@ -1,7 +1,7 @@
-"""Blocks with another environment, processes or memory, against the same blocks otherwise.
+"""Blocks with another environment, processes or memory, against the same blocks without it.
 
-They are processes of their own, and so are not measured side by side. But launches of all blocks
-take turns in random order, so their means may be compared: `ratio_intervals.apart`.
+Such blocks run in separate processes, so they are not measured side by side. But launches of all
+blocks are interleaved in random order, so their means may be compared: `ratio_intervals.apart`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from bench.analyse.ratio_intervals import Ratio, apart
 from bench.analyse.verdicts import ALPHA, Verdict, decide
 
 USUAL: dict[str, Any] = {"variant": "", "processes": 1, "remat": "", "scan_layers": False}
-"""Options whose effect is shown, each by itself, and their usual values."""
+"""Options whose effect is estimated, one at a time, and their default values."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Effect:
     usual: Comparison
     """The block without the option."""
     option: str
-    """As cells are named: `remat=dots`."""
+    """As in a cell's name: `remat=dots`."""
     implementation: str
     ratio: Ratio
     """Step time over that without the option."""
@@ -36,7 +36,7 @@ class Effect:
 
 
 def find(comparisons: Sequence[Comparison]) -> list[Effect]:
-    """List every cell that has a time with one of these options, and one without it.
+    """Return the effect of each of these options on every cell that has a time with and without it.
 
     At most ALPHA of runs contain a wrong verdict among them.
     """

@@ -1,11 +1,11 @@
-"""From ratios to verdicts: faster, slower, same or undecided.
+"""Verdicts on ratios: faster, slower, same or undecided.
 
-The 95 % interval of a ratio is about that ratio alone. A verdict is held to more: at most 1 %
-(ALPHA) of all blocks may contain a wrong one about an arm and the baseline, however often their
-samples were looked at. A block therefore splits what each look may spend (see
-bench.analyse.alpha_spending) evenly over its comparisons, by Bonferroni's inequality. Comparisons
-of all pairs of arms, on demand, split it over the pairs. A regress run is held to more still: ALPHA
-is for a wrong verdict anywhere in it.
+The 95 % confidence interval of a ratio covers that ratio alone. Verdicts are stricter: at most 1 %
+(ALPHA) of all blocks may contain a wrong verdict about an arm against the baseline, no matter how
+often their samples were looked at. A block therefore divides the error of each look (see
+bench.analyse.alpha_spending) evenly among its comparisons, by Bonferroni's inequality. Comparisons
+of all pairs of arms, on request, divide it among the pairs. A regress run is stricter still: there,
+ALPHA bounds the probability of any wrong verdict in the whole run.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ ALPHA = 0.01
 
 @dataclass(frozen=True)
 class Verdict:
-    """What may be said about a ratio."""
+    """A verdict on a ratio, and the interval that supports it."""
 
     word: VerdictWord
     low: float
     high: float
-    """Interval of the ratio that the word rests on: stricter than its 95 % interval. 0 and
-    infinity where there is none."""
+    """Interval of the ratio that supports the word, wider than its 95 % interval. 0 and infinity
+    where there is none."""
 
     @property
     def decided(self) -> bool:
-        """Whether anything can be said."""
+        """Whether the word is anything but undecided."""
         return self.word != "undecided"
 
 
 def margin_of(manifest: Manifest) -> float:
-    """Return the relative difference of step times that is too small to matter in a run."""
+    """Return the margin of a run: the relative difference of step times that is negligible."""
     return float(manifest["config"].get("margin", MARGIN))
 
 
 def decide(ratio: Ratio, alpha: float, margin: float = MARGIN) -> Verdict:
-    """Hold a ratio's interval, of error alpha, against no difference and the margin.
+    """Decide by comparing a ratio's interval of error alpha with 1 and with the margin.
 
-    *same*: the interval lies within 1 / (1 + margin) .. 1 + margin, so that whatever difference
-    there is does not matter. Otherwise *faster* (*slower*): it lies below (above) 1.
+    *same*: the interval lies within 1 / (1 + margin) .. 1 + margin, so any difference is
+    negligible. Otherwise, *faster* (*slower*): the interval lies entirely below (above) 1.
     """
     low, high = ratio.interval(alpha) or (0.0, math.inf)
     word: VerdictWord = "undecided"
@@ -66,12 +66,12 @@ def decide(ratio: Ratio, alpha: float, margin: float = MARGIN) -> Verdict:
 
 @dataclass(frozen=True)
 class Claim:
-    """A block's claim about one of its arms against another, by default its baseline."""
+    """A verdict on one arm of a block against another, by default the baseline."""
 
     ratio: Ratio
     verdict: Verdict
     to_decide: float
-    """Factor on the launches so far that would probably decide it: `launches_to_decide`."""
+    """Factor on the launches so far that would probably decide it: see `launches_to_decide`."""
 
 
 def compare(
@@ -81,14 +81,14 @@ def compare(
     margin: float,
     process: ProcessSpread | None = None,
 ) -> dict[str, Claim]:
-    """Return the claim about each arm against its opponent, wherever both have samples.
+    """Return the claim about each arm against its opponent, for all pairs that have samples.
 
     Args:
-      rounds: of the block, in all launches.
-      opponents: by arm.
+      rounds: those of the block, over all launches.
+      opponents: the opponent of each arm.
       alpha: error of each comparison.
-      margin: relative difference of step times that is too small to matter.
-      process: how much processes differ; what is assumed of it if None.
+      margin: relative difference of step times that is negligible.
+      process: spread between worker processes; None means the assumed spread, PROCESS.
     """
     # Planning a run needs no scipy.
     from bench.analyse.process_spread import PROCESS  # noqa: PLC0415
@@ -99,23 +99,23 @@ def compare(
 
 
 def claim(ratio: Ratio, alpha: float, margin: float) -> Claim:
-    """Make a claim about a ratio, with an error of alpha."""
+    """Make a claim about a ratio, with error alpha."""
     verdict = decide(ratio, alpha, margin)
     needed = 0.0 if verdict.decided else launches_to_decide(ratio, alpha, margin)
     return Claim(ratio, verdict, needed)
 
 
 def pairs(arms: int) -> int:
-    """Count the pairs of so many arms; at least 1."""
+    """Return the number of pairs of `arms` arms; at least 1."""
     return max(1, arms * (arms - 1) // 2)
 
 
 def launches_to_decide(ratio: Ratio, alpha: float, margin: float = MARGIN) -> float:
-    """Estimate the factor on the launches so far that would decide an undecided ratio.
+    """Estimate how many times the launches so far would decide an undecided ratio.
 
-    The interval narrows with the root of the number of launches. It decides once its half-width is
-    below the distance to what it must exclude: no difference, or the end of the margin, whichever
-    is farther. This takes the estimated ratio for the truth; infinite where there is no interval.
+    The interval narrows with the square root of the number of launches, and decides once its
+    half-width is below the distance to what it must exclude: 1 or the end of the margin, whichever
+    is farther. The estimated ratio is taken as true. Infinite where there is no interval.
     """
     effect, limit = abs(math.log(ratio.value)), math.log1p(margin)
     needed = max(effect, limit - effect)

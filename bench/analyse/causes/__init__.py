@@ -1,1 +1,1 @@
-"""Why one step is slower than another: from what traces showed, as stored. Imports no jax."""
+"""Causes of one step being slower than another, from stored traces. Imports no jax."""

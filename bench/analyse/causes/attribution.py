@@ -1,7 +1,7 @@
-"""Why one traced step takes longer than another: the difference, divided among operations.
+"""Attribution of the difference between two traced steps to their operations.
 
-Operations of two programs are matched by what they compute, never by their names: their category
-and phase, the source line they come from, and the sizes of their results, whatever the layout.
+Operations of two programs are matched by what they compute, never by name: by category and phase,
+source line, and the sizes of their results in any layout.
 """
 
 import re
@@ -32,16 +32,16 @@ class Side:
     """One program's part of a cause."""
 
     seconds: float = 0.0
-    """A step, as traced."""
+    """Per traced step."""
     ops: tuple[str, ...] = ()
     """HLO instructions."""
     transposes: bool = False
-    """Whether any of them moves elements to another layout."""
+    """Whether any of them changes an array's layout."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """One thing that two steps spend different times on."""
+    """One activity on which two steps spend different times."""
 
     key: Key
     a: Side
@@ -49,19 +49,19 @@ class Cause:
 
     @property
     def difference(self) -> float:
-        """Seconds that a step of A spends more than one of B."""
+        """Seconds by which a step of A exceeds one of B in this activity."""
         return self.a.seconds - self.b.seconds
 
 
 @dataclass(frozen=True)
 class Attribution:
-    """Why a step of A takes another time than one of B."""
+    """Attribution of the time difference between a step of A and one of B."""
 
     traced_a: float
     """Seconds a step, as traced."""
     traced_b: float
     causes: list[Cause]
-    """All of them; they add up to the difference. Largest difference first, idle time last."""
+    """All causes; they add up to the difference. Largest difference first, idle time last."""
     untraced: float
     """Ratio of the steps that were timed just before the traced ones, without a profiler."""
 
@@ -72,28 +72,28 @@ class Attribution:
 
     @property
     def named(self) -> float:
-        """Difference that is attributed to named causes, relative to B's step."""
+        """Difference attributed to named causes, relative to B's step."""
         named = (cause.difference for cause in self.causes if cause.key.category != "idle")
         return sum(named) / self.traced_b
 
     @property
     def whole(self) -> float:
-        """The difference to explain: that of untraced steps, in seconds of traced ones."""
+        """The difference to explain: that of untraced steps, scaled to seconds of traced ones."""
         return (self.untraced - 1) * self.traced_b
 
     @property
     def explained(self) -> float:
         """Share of the difference of untraced steps that is attributed to named causes.
 
-        1 where the named causes add up to it, less where they come to more or less, and 0 where
-        they do not show it at all.
+        1 if the named causes add up to it exactly, less if their sum is smaller or larger, down to
+        0.
         """
         timed = self.untraced - 1
         return max(0.0, 1 - abs(timed - self.named) / abs(timed)) if timed else 0.0
 
 
 def attribute(a: TraceRow, b: TraceRow) -> Attribution:
-    """Divide the difference of two traced steps among everything that they spend time on."""
+    """Divide the difference of two traced steps among all activities that they spend time on."""
     spent = sides(a), sides(b)
     causes = [
         Cause(key, *(side.get(key, Side()) for side in spent)) for key in {**spent[0], **spent[1]}
@@ -104,7 +104,7 @@ def attribute(a: TraceRow, b: TraceRow) -> Attribution:
 
 
 def sides(row: TraceRow) -> dict[Key, Side]:
-    """Return what a step spends time on: means over devices and counted steps."""
+    """Return what a step spends time on, as means over devices and counted steps."""
     groups: defaultdict[Key, list[tuple[OpTime, float]]] = defaultdict(list)
     for op in row["ops"]:
         if op["category"] == "collective":
@@ -128,12 +128,12 @@ def sides(row: TraceRow) -> dict[Key, Side]:
 
 
 def means(row: TraceRow) -> dict[str, float]:
-    """Return seconds of a step by part of StepParts: means over devices and counted steps."""
+    """Return seconds per step for each part of StepParts: means over devices and counted steps."""
     return {part.removesuffix("_ns"): _mean(row, part) for part in get_args(Part)}
 
 
 def oversubscription(row: TraceRow) -> float | None:
-    """Return the seconds in which devices were busy over those that the cores had.
+    """Return the devices' busy time over the time that the cores had.
 
     Above 1, devices share cores, and "computing" includes waiting for a core. None where devices
     are not made of cores.
@@ -147,7 +147,7 @@ def oversubscription(row: TraceRow) -> float | None:
 
 
 def stragglers(row: TraceRow) -> dict[int, float]:
-    """Return the seconds that each device computes in a step, by its place in the mesh."""
+    """Return the seconds that each device computes in a step, by its position in the mesh."""
     seconds: defaultdict[int, list[int]] = defaultdict(list)
     for part in counted(row):
         seconds[part["device"]].append(part["compute_ns"])
@@ -171,7 +171,7 @@ def _key(op: OpTime) -> Key:
 
 
 def _size(shape: str) -> str:
-    """`f32[1,1024,256]` -> `f32[256,1024]`: the same values may be laid out in another order."""
+    """Return `f32[1,1024,256]` as `f32[256,1024]`: equal values may be laid out in any order."""
     dtype, _, dimensions = shape.rstrip("]").partition("[")
     ordered = sorted((size for size in dimensions.split(",") if size not in {"", "1"}), key=int)
     return f"{dtype}[{','.join(ordered)}]"

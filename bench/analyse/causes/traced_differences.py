@@ -1,4 +1,4 @@
-"""Where traced steps spend their time, and how they differ from the baseline's."""
+"""Breakdown of traced steps, and attribution of their differences from the baseline."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -16,10 +16,10 @@ _COMPUTING = ("matmul", "elementwise", "layout", "unknown")
 
 
 def parts(trace: TraceRow) -> dict[str, float]:
-    """Return the seconds of a step by what they are spent on, in the order of the report.
+    """Return the breakdown of a step in seconds, in the order of the report.
 
-    Means over devices and counted steps, of `dispatch`, `matmul`, `elementwise`, `layout` and
-    `unknown` operations, `wait` and `move` in collectives, and `idle`.
+    The values are means over devices and counted steps: `dispatch`; `matmul`, `elementwise`,
+    `layout` and `unknown` operations; `wait` and `move` in collectives; `idle`.
     """
     mean = means(trace)
     computing = {
@@ -75,7 +75,7 @@ def pair_of(
 
 
 def steps_frame(traces: Iterable[TraceRow]) -> pd.DataFrame:
-    """Return one row a traced step and device, with whether the step counts."""
+    """Return one row per traced step and device, and whether the step counts."""
     return pd.DataFrame(
         {"cell": row["cell"], **step, "counted": step["step"] in row["counted"]}
         for row in traces
@@ -84,5 +84,5 @@ def steps_frame(traces: Iterable[TraceRow]) -> pd.DataFrame:
 
 
 def operations_frame(traces: Iterable[TraceRow]) -> pd.DataFrame:
-    """Return one row an operation of a cell."""
+    """Return one row per operation of a cell."""
     return pd.DataFrame({"cell": row["cell"], **op} for row in traces for op in row["ops"])
