@@ -45,7 +45,7 @@ SCRIPTS = (
 """In the order of their definitions; together they are one script."""
 
 FIRST = 8
-"""Blocks of a subject that are shown at first; the others are a click away."""
+"""Blocks of a workload and its options that are shown at first; the others are a click away."""
 
 
 def html(found: Tables, manifest: Manifest, projected: Projected | None = None) -> str:
@@ -82,9 +82,11 @@ def content(
         "tally": sentences.tally(cells),
         "started": run_environment.started(manifest),
         "subjects": [
-            (name, [_marked(text, data["implementations"]) for text in sentences.advice(own)], own)
+            (name, [_marked(text, data["implementations"]) for text in sentences.advice(own)])
             for name, own in subjects
         ],
+        "shown": [(name, own[:FIRST]) for name, own in subjects],
+        "folded": [(name, own[FIRST:]) for name, own in subjects if own[FIRST:]],
         "matrix": placing_table.make(found),
         "failures": [
             (ended[name], status.label)
@@ -99,7 +101,6 @@ def content(
         "timed": not found.timeline.empty,
         "guide": reading_guide(traces=bool(found.traces), losses=bool(found.losses)),
         "projected": projected,
-        "first": FIRST,
         "licence": vega.LICENCE,
         "policy": _policy(style, library, code, images=projected is not None),
         "style": style,

@@ -189,8 +189,15 @@ function csvLines(columns, rows) {
 /* Tables that are part of the page as it was written can be downloaded too, as they stand. */
 function offerDownload(button) {
   const table = button.parentElement.nextElementSibling.querySelector("table");
-  const lines = () =>
-    [...table.rows].map((row) => [...row.cells].map((cell) => cell.innerText.replace(/\s+/g, " ")));
+  const lines = () => {
+    let group = table.dataset.groups; // A row that names a group becomes a column of its rows.
+    return [...table.rows].flatMap((row) => {
+      const texts = [...row.cells].map((cell) => cell.innerText.replace(/\s+/g, " "));
+      if (row.cells[0].scope !== "rowgroup") return [group ? [group, ...texts] : texts];
+      [group] = texts;
+      return [];
+    });
+  };
   button.addEventListener("click", () => downloadCsv(table.caption.textContent, lines()));
 }
 
