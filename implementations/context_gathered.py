@@ -1,15 +1,15 @@
-"""Context parallelism by gathering: each device's queries attend to the keys and values of all.
+"""Context parallelism by gathering: every device's queries attend to all devices' keys and values.
 
-The batch is split over `data` and each sequence over `context`, one run of tokens a device; the
-state is replicated. Every layer but attention works on single tokens and needs nothing from other
-devices. Attention all-gathers the keys and values of the sequence (4 bytes per value each), and in
-the backward pass a reduce-scatter (psum_scatter) brings their gradients back, as in Llama 3 (Dubey
-et al. 2024, https://arxiv.org/abs/2407.21783). Gradients and the loss are all-reduced once over
-both axes.
+The batch is split over `data` and each sequence over `context`, one run of tokens per device; the
+state is replicated. Every layer but attention works on single tokens and communicates nothing.
+Attention all-gathers the keys and values of the sequence (4 bytes per value each), and in the
+backward pass a reduce-scatter (psum_scatter) brings their gradients back, as in Llama 3 (Dubey et
+al. 2024, https://arxiv.org/abs/2407.21783). Gradients and the loss are all-reduced once over both
+axes.
 
-With n devices along `context`, activations take 1/n of the memory and the scores of attention 1/n
-as well; whole keys and values are kept for the backward pass. Every device computes its scores with
-all tokens and masks the later ones, so that devices have equal work, half of it in vain.
+With n devices along `context`, activations and attention scores take 1/n of the memory; gathered
+keys and values are kept for the backward pass. Every device computes the scores of its queries with
+all keys and masks the later ones, so devices have equal work, and half of it is wasted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bench.contract.divided_sequences import (
 
 
 def attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-    """Attend to the tokens of all devices; arrays are (batch, tokens, heads, head width)."""
+    """Attend to all devices' tokens; arrays are (batch, tokens, heads, head width)."""
     first = jax.lax.axis_index("context") * query.shape[1]
     key, value = jax.lax.all_gather((key, value), "context", axis=1, tiled=True)
     return causal_attention(query, key, value, first)

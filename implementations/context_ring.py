@@ -3,13 +3,13 @@
 The batch is split over `data` and each sequence over `context`; the state is replicated. In n - 1
 turns, a ppermute passes every device's keys and values on to its neighbour, and each device folds
 them into the softmax of its own queries (Liu et al. 2023, https://arxiv.org/abs/2310.01889). The
-backward pass computes the scores again, and the gradients of keys and values travel along, with one
-more ppermute home. So no device ever holds more than two devices' keys. In units of its keys (4
-bytes per value), a device sends 2 (n - 1) in the forward and 4 (n - 1) + 2 in the backward pass.
+backward pass recomputes the scores, and the gradients of keys and values travel along, with one
+last ppermute home. No device ever holds more than two devices' keys. In units of its keys (4 bytes
+per value), a device sends 2 (n - 1) in the forward pass and 4 (n - 1) + 2 in the backward pass.
 Gradients and the loss are all-reduced once over both axes.
 
 A device holds an early and a late piece of the sequence (`zigzag_part`), because late tokens attend
-to more. In every turn but the first, half of the scores are causal, and only those are computed.
+to more. In all turns but the first, half of the scores are causal, and only those are computed.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from bench.contract.divided_sequences import (
 
 
 def pass_on(tree: Any) -> Any:
-    """Pass arrays on to the next device of the ring."""
+    """Send arrays to the next device of the ring."""
     ways = jax.lax.axis_size("context")
     return jax.lax.ppermute(tree, "context", [(i, (i + 1) % ways) for i in range(ways)])
 
 
 def causal(scores: jax.Array) -> jax.Array:
-    """Mask the scores of a device's own tokens: both of its pieces are in order."""
+    """Mask the scores of a device's own tokens, whose two pieces are in sequence order."""
     return jnp.where(jnp.tri(scores.shape[-1], dtype=bool), scores, -jnp.inf)
 
 
 def add_keys(so_far: Any, query: jax.Array, key: jax.Array, value: jax.Array, mask: Any) -> Any:
-    """Go on with a softmax: weighted values, sum of the weights and largest score so far."""
+    """Update an online softmax: its weighted values, sum of weights and largest score so far."""
     out, total, largest = so_far
     scores = mask(scores_of(query, key))
     top = jnp.maximum(largest, scores.max(-1, keepdims=True))
@@ -58,10 +58,10 @@ def forward(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Arr
     def turn(carry: Any, number: jax.Array) -> tuple[Any, None]:
         (key, value), so_far = pass_on(carry[0]), carry[1]
 
-        def of_earlier() -> Any:  # their late piece is later than all queries
+        def of_earlier() -> Any:  # the sender's late keys come after all queries
             return add_keys(so_far, query, key[:, :half], value[:, :half], lambda x: x)
 
-        def of_later() -> Any:  # only the late piece of the queries is later than they are
+        def of_later() -> Any:  # only the late queries come after the sender's keys
             late = jax.tree.map(lambda x: x[:, :, half:], so_far)
             late = add_keys(late, query[:, half:], key, value, lambda x: x)
             return jax.tree.map(lambda x, y: x.at[:, :, half:].set(y), so_far, late)
@@ -82,13 +82,13 @@ def backward(saved: Any, d_result: jax.Array) -> Any:
     shift = (d_out * out).sum(-1, keepdims=True)
 
     def pairs(query: Any, key: Any, value: Any, rows: slice, mask: Any = lambda x: x) -> Any:
-        """Return a sum whose gradients are the softmax's, as in FlashAttention (Dao 2022)."""
+        """Return a scalar with the gradients of attention, as in FlashAttention (Dao 2022)."""
         weights = jnp.exp(mask(scores_of(query[:, rows], key)) - log_total[:, :, rows])
         d_weights = jnp.einsum("bhqd,bkhd->bhqk", d_out[:, :, rows], value)
         return (weights * (d_weights - shift[:, :, rows])).sum()
 
     gradients = partial(jax.grad, argnums=(0, 1, 2))
-    cases = (  # an earlier device's keys, and a later one's, as in the forward pass
+    cases = (  # keys of an earlier device and of a later one, as in the forward pass
         lambda query, key, value: pairs(query, key[:, :half], value[:, :half], slice(None)),
         lambda query, key, value: pairs(query, key, value, slice(half, None)),
     )

@@ -1,10 +1,10 @@
 """equinox.filter_jit: Equinox layers and Optax, for which the compiler inserts collectives.
 
 The model is a pytree of layers that map one sample, and jax.vmap maps them over the batch. The
-batch is split over `data`, and the model and the optimizer state are replicated, so that XLA's
-partitioner inserts the all-reduce of the gradients (4 bytes per parameter, plus the loss; for every
-microbatch). At every call, filter_jit divides the model into arrays and the rest in Python. Weights
-are (outputs, inputs), as in PyTorch: transposed with respect to Flax.
+batch is split over `data`, and the model and the optimizer state are replicated, so XLA's
+partitioner inserts the all-reduce of the gradients (4 bytes per parameter, plus the loss) for every
+microbatch. At every call, filter_jit partitions the model into arrays and static leaves in Python.
+Weights are (outputs, inputs), as in PyTorch and transposed with respect to Flax.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         hidden = eqx.filter_checkpoint(hidden, policy=POLICIES[policy])
 
     def predict(model: Any, x: jax.Array) -> jax.Array:
-        """Map one sample; activations and products are in the precision of the pass."""
+        """Map one sample, with activations and products in the compute dtype."""
         *first, last = jax.tree.map(lambda array: array.astype(compute), model)
         x = x.astype(compute)
         for layer in first:

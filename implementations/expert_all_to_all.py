@@ -1,15 +1,14 @@
-"""Expert parallelism: each device holds some experts, and all-to-alls bring them their tokens.
+"""Expert parallelism: each device holds some experts, and all-to-alls route tokens to them.
 
 The batch is split over `data` and `expert`; the experts are divided over `expert`, and everything
 else is replicated. A device routes its own tokens into slots, the same number for each expert. One
 all-to-all along `expert` sends every expert's slots to the device that holds it, and after the
-experts, another sends the outputs back (Lepikhin et al. 2020, https://arxiv.org/abs/2006.16668). A
-device sends (e - 1) / e of its slots each time (4 bytes per value), in the backward pass as in the
-forward pass. The slots are fixed, so that uneven routing wastes slots rather than time.
+experts, another sends the outputs back (Lepikhin et al. 2020, https://arxiv.org/abs/2006.16668).
+With e devices along `expert`, each all-to-all sends (e - 1) / e of a device's slots (4 bytes per
+value), and the backward pass repeats both. Uneven routing wastes slots rather than time.
 
-Gradients of experts are all-reduced over `data` alone, which is the point: replicated experts take
-e times the memory and an all-reduce of all of them. All other gradients, and the loss, are
-all-reduced over both axes.
+The point is that the experts' gradients are all-reduced over `data` alone; replicated experts take
+e times the memory and are all-reduced over both axes, as all other gradients and the loss are here.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ RULES = (("expert", "expert"),)
 
 
 def experts(inputs: jax.Array, up: jax.Array, down: jax.Array) -> jax.Array:
-    """Compute slots (batch, experts, slots, width) where their experts are."""
+    """Exchange slots (batch, experts, slots, width), so that each device applies its experts."""
     exchange = partial(jax.lax.all_to_all, axis_name="expert", tiled=True)
     own = exchange(inputs, split_axis=1, concat_axis=0)
     return exchange(compute_experts(own, up, down), split_axis=0, concat_axis=1)

@@ -1,9 +1,9 @@
-"""Replicated experts: data parallelism over `data` and `expert`, for the sake of comparison.
+"""Replicated experts: data parallelism over `data` and `expert`, as a baseline.
 
-Every device holds all experts and computes its own tokens, as jax.shard_map with one psum does for
-any model. Tokens stay where they are; the price is memory for all experts and their optimizer
-state, and an all-reduce of all gradients and the loss over both axes (4 bytes per parameter), most
-of which belong to experts: expert_all_to_all reduces those over `data` alone.
+Every device holds all experts and applies them to its own tokens, as jax.shard_map with one psum
+does for any model. No token is communicated. The price is memory for all experts and their
+optimizer state, and an all-reduce of all gradients and the loss over both axes (4 bytes per
+parameter). Most of these bytes are the experts', which expert_all_to_all reduces over `data` alone.
 """
 
 from __future__ import annotations

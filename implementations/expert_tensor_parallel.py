@@ -1,13 +1,13 @@
-"""Tensor-parallel experts: each device holds a part of every expert and works on all tokens.
+"""Tensor-parallel experts: each device holds a shard of every expert and processes all tokens.
 
 The batch is split over `data` and `expert`; the hidden layer of every expert is divided over
 `expert`, and everything else is replicated. An all-gather along `expert` brings all devices' slots
-together; each device computes its part of all experts, and a reduce-scatter adds the parts and
-returns to every device its own slots. In the backward pass the two change places. With e devices
-each moves e - 1 times a device's slots (4 bytes per value), e times what expert_all_to_all sends;
-in return, all devices have equal work however the router chooses, and no expert count to divide.
+together; each device applies its shard of all experts, and a reduce-scatter sums the partial
+results and returns each device's own slots. The backward pass swaps the two. With e devices, each
+collective moves e - 1 times a device's slots (4 bytes per value), e times as much as in
+expert_all_to_all. In return, work is equal for any routing, and e need not divide the experts.
 
-Gradients of experts are all-reduced over `data`; all others, and the loss, over both axes.
+The experts' gradients are all-reduced over `data`; all others, and the loss, over both axes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RULES = (("mlp", "expert"),)
 
 
 def experts(inputs: jax.Array, up: jax.Array, down: jax.Array) -> jax.Array:
-    """Compute slots (batch, experts, slots, width) of all devices, with a part of each expert."""
+    """Apply this device's shard of each expert to all slots (batch, experts, slots, width)."""
     everyones = jax.lax.all_gather(inputs, "expert", axis=0, tiled=True)
     partial_sums = compute_experts(everyones, up, down)
     return jax.lax.psum_scatter(partial_sums, "expert", scatter_dimension=0, tiled=True)

@@ -1,10 +1,10 @@
 """jax.jit with explicit axes: shardings are part of array types and are checked while tracing.
 
-JAX's own rules decide here what jit_spmd leaves to XLA's partitioner: the sharding of every result
-follows from the shardings of the inputs, and an ambiguous one is an error rather than a guess. The
-batch is split over `data` and the state is replicated. The gradients of replicated parameters are
-sums over the split batch, which takes an all-reduce (4 bytes per parameter, plus the loss) for
-every microbatch, and on CPU for every use of a parameter.
+Where jit_spmd leaves shardings to XLA's partitioner, JAX's own rules derive the sharding of every
+result from those of the inputs, and raise an error if it is ambiguous. The batch is split over
+`data` and the state is replicated. The gradients of replicated parameters are sums over the split
+batch, which take an all-reduce (4 bytes per parameter, plus the loss) for every microbatch, and on
+CPU for every use of a parameter.
 """
 
 from __future__ import annotations

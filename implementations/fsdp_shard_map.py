@@ -6,8 +6,8 @@ all-gathered where the loss uses it (4 bytes per element), and again in the back
 jax.checkpoint policy forbids saving whole parameters (XLA:CPU of jax 0.10 saves them anyway). That
 policy takes precedence over those of `--remat`. The transpose of all_gather is psum_scatter, so
 gradients come out reduce-scattered, for every microbatch. Arrays that do not divide evenly are
-replicated and their gradients all-reduced; so are the gradients of shards over `data` if the mesh
-has it beside `fsdp`.
+replicated, and their gradients are all-reduced. On a mesh with both `data` and `fsdp`, the shards'
+gradients are also all-reduced over `data`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
 
     @partial(jax.checkpoint, policy=keep_no_gathered)
     def share_of_loss(shards: Params, batch: Batch) -> jax.Array:
-        """Return this device's part of the mean loss; gradients of the parts add up."""
+        """Return this device's term of the mean loss; the terms' gradients add up."""
         return of_shards(shards, batch) / shards_of_batch
 
     def left(spec: P) -> tuple[str, ...]:

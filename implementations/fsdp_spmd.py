@@ -5,7 +5,7 @@ Each parameter and its optimizer state are sharded along the largest dimension o
 the loss asks for whole parameters, so XLA's partitioner inserts an all-gather of each. The output
 sharding makes each device keep its shard of the gradients and update its shard of the state. On GPU
 and TPU, gradients are reduce-scattered; XLA:CPU all-reduces them, for every microbatch and every
-use of a parameter (tied embeddings have two), and each device keeps its part.
+use of a parameter (tied embeddings have two), and each device slices out its shard.
 """
 
 from __future__ import annotations

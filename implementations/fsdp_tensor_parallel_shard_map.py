@@ -1,15 +1,15 @@
-"""FSDP and tensor parallelism by hand: parameters are gathered over one axis, split over another.
+"""FSDP and tensor parallelism by hand: parameters are gathered over one axis, sharded over another.
 
 This is the mesh on which large models are trained. The layers' widths are sharded over `model`, as
-in tensor_parallel_shard_map, and each parameter and its optimizer state are sharded once more over
-`fsdp` (over `data` if the mesh has no `fsdp`), along the largest dimension that is left. The batch
-is split over `data` and `fsdp`.
+in tensor_parallel_shard_map, and each parameter and its optimizer state are also sharded over
+`fsdp` (over `data` if the mesh has no `fsdp`), along the largest remaining dimension. The batch is
+split over `data` and `fsdp`.
 
 Over `fsdp`, each device all-gathers its shard of a layer where the loss uses it (4 bytes per
 element, 1/model of the parameters), and again in the backward pass; gradients come out
 reduce-scattered, for every microbatch. Over `model`, activations are all-reduced twice per block in
-the forward and twice in the backward pass. Over `data`, the gradients of a device's shards are
-all-reduced if the mesh has it beside `fsdp`, and so are those of arrays that do not divide evenly.
+the forward and twice in the backward pass. On a mesh with both `data` and `fsdp`, the shards'
+gradients are also all-reduced over `data`. Gradients of unsharded arrays are all-reduced over both.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
 
     @partial(jax.checkpoint, policy=keep_no_gathered)
     def share_of_loss(shards: Params, batch: Batch) -> jax.Array:
-        """Return this device's part of the mean loss; gradients of the parts add up."""
+        """Return this device's term of the mean loss; the terms' gradients add up."""
         return of_shards(shards, batch) / shards_of_batch
 
     def left(spec: P) -> tuple[str, ...]:

@@ -1,13 +1,13 @@
-"""FSDP and tensor parallelism by annotation: two rules shard the state, the compiler does the rest.
+"""FSDP and tensor parallelism by annotation: rules shard the state, the compiler does the rest.
 
 This is the mesh on which large models are trained. Rules shard the layers' widths over `model`, as
-in tensor_parallel_spmd, and each parameter and its optimizer state are sharded once more over
-`fsdp` (over `data` if the mesh has no `fsdp`), along the largest dimension that is left. The batch
-is split over `data` and `fsdp`. A constraint inside the loss asks for parameters that are whole
-along `fsdp`, so XLA's partitioner inserts an all-gather of each device's shard of the layers (4
-bytes per element). Activations are all-reduced over `model`, about two per block in the forward and
-two in the backward pass. On GPU and TPU, gradients are reduce-scattered over `fsdp`; XLA:CPU
-all-reduces them, for every microbatch and every use of a parameter.
+in tensor_parallel_spmd, and each parameter and its optimizer state are also sharded over `fsdp`
+(over `data` if the mesh has no `fsdp`), along the largest remaining dimension. The batch is split
+over `data` and `fsdp`. A constraint inside the loss asks for parameters that are whole along
+`fsdp`, so XLA's partitioner inserts an all-gather of each device's shard of the layers (4 bytes per
+element). Activations are all-reduced over `model`, about two per block in the forward and two in
+the backward pass. On GPU and TPU, gradients are reduce-scattered over `fsdp`; XLA:CPU all-reduces
+them, for every microbatch and every use of a parameter.
 """
 
 from __future__ import annotations

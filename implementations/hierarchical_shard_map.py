@@ -2,11 +2,10 @@
 
 The batch is split over `data` and `fsdp`, and the state is replicated. On a cluster, `data` counts
 the hosts and `fsdp` the devices of a host, whose links are many times faster. The gradients and the
-loss are one flat array, and their sum takes three collectives (4 bytes per parameter each): a
-reduce-scatter over `fsdp`, so that each device of a host holds one part; an all-reduce of the parts
-over `data`, the only one between hosts, of 1/fsdp as many bytes as one all-reduce over all devices
-would bring to each host's device; and an all-gather over `fsdp`. On a mesh without one of the two,
-the other axis does it all.
+loss are one flat array (4 bytes per parameter), which three collectives sum: a reduce-scatter over
+`fsdp` leaves each device of a host with one shard; an all-reduce over `data` sums these shards
+between hosts, with 1/fsdp of each device's bytes in a flat all-reduce; and an all-gather over
+`fsdp` restores the whole array. On a mesh with one of the two axes, that axis does everything.
 
 fsdp_shard_map moves the same bytes over `data` and keeps the state sharded over `fsdp` as well,
 which is hybrid sharding (HSDP; Zhao et al. 2023, https://arxiv.org/abs/2304.11277).
@@ -58,7 +57,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         part = jax.lax.psum(part, outer) if outer else part
         return unravel(jax.lax.all_gather(part, inner, tiled=True)[: flat.size])
 
-    # Results of all_gather are equal on all devices, which check_vma cannot know.
+    # all_gather's results are equal on all devices, but check_vma types them as varying.
     @partial(jax.jit, donate_argnums=0)
     @partial(jax.shard_map, mesh=mesh, in_specs=(P(), P(axes)), out_specs=P(), check_vma=False)
     def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:

@@ -1,9 +1,9 @@
 """flax.linen with its TrainState under jax.jit, for which the compiler inserts collectives.
 
-This is the Flax of most published training code: the model is a description, its parameters are a
-dict beside it, and a TrainState holds them with the optimizer's state. The batch is split over
-`data` and the TrainState is replicated, so that XLA's partitioner inserts the all-reduce of the
-gradients (4 bytes per parameter, plus the loss; for every microbatch).
+Most published Flax training code has this form: the model is a stateless description, its
+parameters are a separate dict, and a TrainState holds them with the optimizer's state. The batch is
+split over `data` and the TrainState is replicated, so XLA's partitioner inserts the all-reduce of
+the gradients (4 bytes per parameter, plus the loss) for every microbatch.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class MLP(nn.Module):
     """Layers with ReLU between them; a single one is a linear model."""
 
     widths: tuple[int, ...]
-    """Of the layers' outputs."""
+    """Widths of the layers' outputs."""
     dtype: str
-    """Of activations and products; parameters have their own."""
+    """Dtype of activations and products; parameters have their own."""
     remat: str = ""
     """A policy's name; empty for none."""
 
@@ -68,7 +68,7 @@ class MLP(nn.Module):
 
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
-    # A layer's bias stands before its kernel, in the contract's tree and in linen's.
+    # In the contract's tree and in linen's, a layer's bias precedes its kernel.
     leaves, structure = jax.tree.flatten(problem.draw())
     widths = tuple(bias.shape[0] for bias in leaves[::2])
     outline = problem.outline

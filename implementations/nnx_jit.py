@@ -1,10 +1,10 @@
 """nnx.jit with nnx.Optimizer: idiomatic Flax, for which the compiler inserts collectives.
 
 The model and the optimizer are objects that the step updates in place. The batch is split over
-`data` and their variables are replicated. As for jax.jit, XLA's partitioner inserts the all-reduce
-of the gradients (4 bytes per parameter, plus the loss; for every microbatch, and on CPU for every
-use of a parameter). The difference is dispatch: at every call, nnx.jit walks both objects in Python
-to pass their variables to jax.jit and to write them back.
+`data`, and the objects' variables are replicated. As in jit_spmd, XLA's partitioner inserts the
+all-reduce of the gradients (4 bytes per parameter, plus the loss) for every microbatch, and on CPU
+for every use of a parameter. The difference is dispatch: at every call, nnx.jit traverses both
+objects in Python to pass their variables to jax.jit and to write them back.
 """
 
 from __future__ import annotations

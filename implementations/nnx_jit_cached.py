@@ -1,7 +1,7 @@
-"""nnx.jit with nnx.cached_partial: like nnx_jit, but the objects are walked only once.
+"""nnx.jit with nnx.cached_partial: like nnx_jit, but the objects are traversed only once.
 
 `nnx.cached_partial` binds the model and the optimizer to the compiled function and caches their
-structure, so a call passes their variables without walking the objects again. The computation and
+structure, so a call passes their variables without traversing them again. The computation and
 communication are those of nnx_jit: XLA's partitioner inserts an all-reduce of the gradients (4
 bytes per parameter, plus the loss) for every microbatch, and on CPU for every use of a parameter.
 """

@@ -1,14 +1,14 @@
 """1F1B pipeline: backward passes begin early, so that few microbatches are in flight.
 
-As in pipeline_gpipe, a device along `pipe` holds a run of blocks and hands microbatches on. But a
-microbatch's backward pass begins in the tick in which it reaches the last stage: from then on, a
+As in pipeline_gpipe, a device along `pipe` holds a run of blocks and passes microbatches on. Here a
+microbatch's backward pass begins in the tick in which it reaches the last stage; from then on, each
 tick is one forward and one backward pass (PipeDream-flush, Narayanan et al. 2021,
 https://arxiv.org/abs/2104.04473). With S stages and M microbatches there are S - 1 ticks of forward
-passes alone, M of both, and S - 1 of backward passes alone: the bubble is that of GPipe,
-(S - 1) / (M + S - 1). Stage s, from 0, has 2 (S - s) - 1 microbatches in flight, whatever M is,
-where GPipe has M, and keeps only their inputs: the backward pass computes activations again.
+passes alone, M of both, and S - 1 of backward passes alone: the bubble equals GPipe's, (S - 1) / (M
++ S - 1). Stage s, from 0, has 2 (S - s) - 1 microbatches in flight for any M, where GPipe has M,
+and saves only their inputs: the backward pass recomputes activations.
 
-In each of M + 2 (S - 1) ticks, a ppermute hands activations on and another hands gradients back.
+In each of M + 2 (S - 1) ticks, one ppermute passes activations on and one passes gradients back.
 The batch is split over `data`, and blocks are sharded over `model` as in tensor_parallel_shard_map.
 Gradients are all-reduced over `data`; those outside the blocks over `pipe` as well.
 """
@@ -55,11 +55,11 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     state_specs = jax.tree.map(lambda x: x.sharding.spec, state)
 
     def loss_and_gradients(params: tuple[Params, Params], batch: Batch) -> tuple[Any, Any]:
-        """Return this stage's part of the mean loss and of its gradients."""
+        """Return this stage's terms of the mean loss and of its gradients."""
         stage, parts = jax.lax.axis_index("pipe"), into_microbatches(batch, count)
 
         def run(params: tuple[Params, Params], x: jax.Array, number: jax.Array) -> Any:
-            """Run this stage; return what it hands on and, on the last stage, the loss."""
+            """Run this stage; return its output and the loss, which is 0 before the last stage."""
             ends, blocks = params
             part = jax.tree.map(lambda x: x[number], parts)
             x = jnp.where(stage == 0, chain.first(ends, part), x)

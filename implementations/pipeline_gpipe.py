@@ -54,7 +54,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     state_specs = jax.tree.map(lambda x: x.sharding.spec, state)
 
     def share_of_loss(params: tuple[Params, Params], batch: Batch) -> jax.Array:
-        """Return this device's part of the mean loss."""
+        """Return this device's term of the mean loss."""
         ends, blocks = params
         blocks = jax.tree.map(lambda x: x[0, 0], blocks)
         stage = jax.lax.axis_index("pipe")

@@ -1,9 +1,9 @@
-"""Reference: a Python loop over the shards whose gradients are summed, divided and applied once.
+"""Reference: a Python loop over the shards; gradients are summed, divided and applied once.
 
 Every device gets a copy of the parameters and its shard of the batch, and computes the shard's loss
-and gradients. The first device collects them, sums and divides them, and makes the single update;
+and gradients. The first device collects them, sums and divides them, and applies the only update;
 it alone keeps the state. A step therefore copies the parameters to every device and one set of
-gradients back from each, through separate programs that Python launches one after the other.
+gradients back from each, through separate programs that Python launches one after another.
 """
 
 from __future__ import annotations
@@ -80,15 +80,15 @@ def distributed_train_step(
 ) -> jax.Array:
     """Run one data-parallel step of linear regression with `nnx.Linear` and `optax.sgd`.
 
-    This is all of data parallelism in one function: split the batch, differentiate each shard's
-    mean squared error, sum and divide the gradients, update once.
+    One function shows all of data parallelism: split the batch, differentiate each shard's mean
+    squared error, sum and divide the gradients, update once.
 
     Args:
-      seed: of the layer's initial parameters.
+      seed: seed of the layer's initial parameters.
       x_batch: inputs, float (batch, features in).
       y_batch: targets, float (batch, features out).
       num_devices: number of shards, which must divide the batch evenly. All are computed on the
-        default device, because the place of computation does not change the result.
+        default device, because placement does not change the result.
       lr: learning rate.
 
     Returns:

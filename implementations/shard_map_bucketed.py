@@ -2,8 +2,8 @@
 
 A single all-reduce of all gradients can begin only when the last gradient is ready. This step
 reduces them in buckets of up to BUCKET_BYTES, in the order in which the backward pass produces
-them, so that most communication can overlap with it, as in PyTorch's DDP (Li et al. 2020,
-https://arxiv.org/abs/2006.15704). The amount is the same (4 bytes per parameter, plus the loss).
+them, so most communication can overlap with that pass, as in PyTorch's DDP (Li et al. 2020,
+https://arxiv.org/abs/2006.15704). The volume is the same (4 bytes per parameter, plus the loss).
 Barriers keep XLA from combining the buckets again (XLA:CPU of jax 0.10 drops them). With several
 microbatches, all gradients become ready together at the end, and nothing is left to overlap with.
 """
@@ -66,7 +66,7 @@ def backward_order(loss_fn: LossFn, params: Params, batch: Batch) -> list[int]:
 
 
 def mean_in_buckets(gradients: Params, order: list[int]) -> Params:
-    """Average over `data`, bucket by bucket; each bucket waits for the one before."""
+    """Average over `data`, bucket by bucket; each bucket waits for the previous one."""
     leaves, structure = jax.tree.flatten(gradients)
     reduced: dict[int, jax.Array] = {}
     last = None
@@ -81,7 +81,7 @@ def mean_in_buckets(gradients: Params, order: list[int]) -> Params:
 
 
 def buckets(order: list[int], sizes: list[int]) -> list[list[int]]:
-    """Split the order into buckets of up to BUCKET_BYTES."""
+    """Split leaf indices, in order, into buckets of up to BUCKET_BYTES or a single leaf."""
     parts: list[list[int]] = []
     filled = BUCKET_BYTES
     for index in order:

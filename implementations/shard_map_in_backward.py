@@ -1,12 +1,12 @@
 """jax.shard_map with gradients reduced inside the backward pass, one parameter at a time.
 
-jax.shard_map knows that the parameters are replicated, so the transpose of their use on every
+jax.shard_map knows that the parameters are replicated, so the transpose of their use on each
 device's own data is a sum over devices: jax.grad inserts a psum where each gradient is produced,
 and the rest of the backward pass can overlap with it. The step only divides by the number of
-devices. It communicates as much as one all-reduce of everything (4 bytes per parameter, plus the
-loss), in one all-reduce per parameter; XLA may combine them again, as it does on CPU. Each
-microbatch has its own backward pass and is reduced separately, which multiplies the communication.
-A parameter that is used twice (tied embeddings) has two gradients, and both are reduced.
+devices. It communicates as much as a single all-reduce (4 bytes per parameter, plus the loss), but
+in one all-reduce per parameter; XLA may combine them again, as it does on CPU. Each microbatch has
+its own backward pass and is reduced separately, which multiplies the communication. A parameter
+that is used twice (tied embeddings) has two gradients, and both are reduced.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ The function sees one device's shard of the batch and a full copy of the state. 
 loss and all gradients is the step's only communication (4 bytes per parameter, plus the loss). Each
 device then applies the same update to its own copy.
 
-`pcast` marks the parameters as this device's own before differentiation. Without it, shard_map
+`pcast` marks the parameters as varying over `data` before differentiation. Without it, shard_map
 knows that they are replicated and already sums their gradients over `data`; `pmean` would then
-average equal values, and the gradients would be too large by the number of devices.
+average equal sums, and the gradients would be too large by a factor of the number of devices.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""jax.shard_map with psum: shards compute scaled losses whose gradients sum to the mean's.
+"""jax.shard_map with psum: shards scale their losses, so that gradients sum to those of the mean.
 
 The function sees one device's shard of the batch and a full copy of the state. Dividing the loss by
 the number of shards turns the mean into a sum, so one `psum` of the loss and all gradients is the
 step's only communication (4 bytes per parameter, plus the loss), and no pass over the gradients is
 needed to divide them.
 
-`pcast` marks the parameters as this device's own before differentiation. Without it, shard_map
+`pcast` marks the parameters as varying over `data` before differentiation. Without it, shard_map
 knows that they are replicated and already sums their gradients over `data`.
 """
 

@@ -2,11 +2,11 @@
 
 Parameter dimensions have logical names (`embed`, `mlp`, `heads`, `vocab`), and a table of rules
 maps them to `model`: the columns of one layer and the rows of the next, as in Megatron (Shoeybi et
-al. 2019). The batch is split over `data`. The model's code is that of one device's shard, with
-Megatron's all-reduces where partial sums meet: two per block in the forward pass, and two in the
-backward pass for the input gradients of sharded layers (4 bytes per value). The token table is
-sharded if it divides evenly, with one all-reduce for its lookup and three of one number per token
-for the loss. Over `data`, each device's gradients are all-reduced once.
+al. 2019). The batch is split over `data`. The model's code computes one device's shard, with
+Megatron's all-reduces of partial sums: two per block in the forward pass, and two in the backward
+pass for the input gradients of sharded layers (4 bytes per value). The token table is sharded if it
+divides evenly, with one all-reduce for its lookup and three of one number per token for the loss.
+Over `data`, each device's gradients are all-reduced once.
 """
 
 from __future__ import annotations

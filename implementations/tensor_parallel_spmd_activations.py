@@ -4,9 +4,9 @@ Parameter dimensions have logical names (`embed`, `mlp`, `heads`, `vocab`), and 
 maps them to `model`: the columns of one layer and the rows of the next, as in Megatron (Shoeybi et
 al. 2019). The batch is split over `data`. After each pair of layers, `with_sharding_constraint`
 keeps activations split over `data` and whole along `embed`, where the partitioner might choose
-otherwise (XLA:CPU's does not for these models, and communicates the same as tensor_parallel_spmd).
-It inserts the all-reduces over `model` for activations, two per block in the forward and two in the
-backward pass (4 bytes per value), and over `data` for the gradients of each device's shard.
+otherwise (XLA:CPU's does not for these models, and communicates as much as tensor_parallel_spmd).
+XLA inserts the all-reduces over `model` for activations, two per block in the forward and two in
+the backward pass (4 bytes per value), and over `data` for the gradients of each device's shard.
 """
 
 from __future__ import annotations

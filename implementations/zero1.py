@@ -1,6 +1,6 @@
 """ZeRO-1: optimizer state is sharded, parameters are replicated; reduce-scatter and all-gather.
 
-An all-reduce would give every device all gradients and the whole update to compute. Here a
+An all-reduce would give every device all gradients and the whole update to compute. Instead, a
 reduce-scatter (psum_scatter) gives each device the sum of its share of the gradients, the device
 updates that share with its share of the optimizer state, and the new parameters are all-gathered.
 Each collective is half of an all-reduce (4 bytes per parameter); optimizer memory and time shrink

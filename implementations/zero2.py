@@ -1,12 +1,12 @@
 """ZeRO-2: optimizer state and gradients are sharded; every microbatch's gradients are scattered.
 
-This is zero1, except that no device ever accumulates whole gradients: a reduce-scatter
-(psum_scatter) after every microbatch gives each device the sum of its share, and it adds up shares
-(Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054). With M microbatches this communicates M
-halves of an all-reduce of the gradients (4 bytes per parameter each) where zero1 communicates one;
-in return, gradients take 1/N of the memory. Each device updates its share of the parameters with
-its share of the optimizer state, and the new parameters are all-gathered once. Arrays without a
-dimension that divides evenly are all-reduced and updated by every device.
+This is zero1, except that no device accumulates whole gradients: after every microbatch, a
+reduce-scatter (psum_scatter) gives each device the sum of its share, and the device accumulates
+that share alone (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054). With M microbatches
+this communicates M halves of an all-reduce of the gradients (4 bytes per parameter each) where
+zero1 communicates one; in return, gradients take 1/N of the memory. Each device updates its share
+of the parameters with its share of the optimizer state, and the new parameters are all-gathered
+once. Arrays without a dimension that divides evenly are all-reduced and updated by every device.
 """
 
 from __future__ import annotations

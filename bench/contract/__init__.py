@@ -2,8 +2,8 @@
 
 A workload is a module in bench/contract/workloads/ with `SIZES`, `DEFAULT_SIZE` and `problem`. An
 implementation is a module in implementations/ with `why_unsupported` and `build`. The file's name
-is its name. The protocols below serve the reader and the type checker; nothing needs to inherit
-them.
+is its name. The protocols below document both and serve the type checker; modules need not inherit
+from them.
 """
 
 from __future__ import annotations
@@ -73,18 +73,18 @@ WHOLE = ModelAxis()
 
 
 class Records(Protocol):
-    """Random access to single samples: what a batch consists of, without its leading axis."""
+    """Random access to single samples: elements of a batch, without its leading axis."""
 
     def __len__(self) -> int:
         """Number of samples."""
 
     def __getitem__(self, number: int, /) -> Batch:
-        """The sample with this number, as NumPy arrays; the same at every call."""
+        """The sample at this index, as NumPy arrays; every call returns the same values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A workload at one size, batch and precision: what one train step must compute."""
+    """A workload at one size, batch and precision: the specification of one train step."""
 
     make_model: Callable[[], nnx.Module]
     """Returns the single-device model, with the same parameters at every call. Its only state is
@@ -99,10 +99,10 @@ class Problem:
     """Returns the model, or one device's shard of it, as a chain of equal blocks for pipelines.
     None if the model is not such a chain."""
     stacked: str = ""
-    """The key under which the parameters hold those of all layers, stacked as (layers, ...) for a
-    loop; empty if each layer has parameters of its own. See bench.contract.layer_stacks."""
+    """The key of the parameter subtree that stacks all layers as (layers, ...) for a loop; empty if
+    each layer has its own subtree. See bench.contract.layer_stacks."""
     sequence: TokenSequence | None = None
-    """How a batch can be divided along its tokens; None if the model has no sequence."""
+    """How to shard a batch along its tokens; None if the model has no sequence."""
     loss: Callable[[Any, Batch], jax.Array]
     """`loss(model, batch)`: the mean over the batch, so that the mean of the losses of equal shards
     is the loss of the whole batch."""
@@ -119,12 +119,12 @@ class Problem:
     """Number of `unit`s in a global batch."""
     unit: str = "samples"
     microbatches: int = 1
-    """Parts of the batch that are computed one after the other for one update."""
+    """Number of equal parts of the batch that are computed one after another for one update."""
     outline: Mapping[str, Any] = field(default_factory=dict)
-    """What a program in another framework must know to compute the same step, as JSON: see
-    docs/foreign.md. Empty if there are no such programs for the workload."""
+    """A JSON description from which a program in another framework computes the same step: see
+    docs/foreign.md. Empty if the workload has no such programs."""
     start: Params | None = None
-    """Host arrays that replace the parameters `make_model` draws."""
+    """Initial parameters as host arrays; None if `make_model` draws them."""
 
     def functional(self) -> tuple[Params, LossFn]:
         """Return the initial parameters and `loss_fn(params, batch)`.
@@ -229,35 +229,35 @@ def zeros_for(like: jax.ShapeDtypeStruct) -> jax.Array:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenSequence:
-    """A batch as sequences of tokens that devices can share.
+    """How devices can shard the token sequences of a batch.
 
     The model calls bench.contract.divided_sequences for its attention and positions.
     """
 
     length: int
-    """Tokens that attend to one another."""
+    """Tokens in a sequence, all of which attend to one another."""
     heads: int
-    """Of every attention layer."""
+    """Heads in every attention layer."""
     split: Callable[[Batch], Batch]
-    """From a batch to arrays (batch, length, ...), such as tokens and their labels."""
+    """Maps a batch to arrays (batch, length, ...), such as tokens and their labels."""
     loss: Callable[[Any, Batch], jax.Array]
-    """`loss(model, parts)`: the mean over the tokens of what `split` returned, or of a part of its
-    length."""
+    """`loss(model, parts)`: the mean loss over the tokens of `parts`, which are the result of
+    `split` or a shard of it along the length."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
     """A model as a chain: a first part, equal blocks, and a last part.
 
-    The parameters hold those of the blocks under the key `blocks`, by number.
+    The parameter tree keeps the blocks' subtrees under the key `blocks`, by number.
     """
 
     first: Callable[[Params, Batch], jax.Array]
-    """From the parameters without blocks and a batch to the first block's input, (batch, ...)."""
+    """Maps parameters outside the blocks and a batch to the first block's input, (batch, ...)."""
     block: Callable[[Params, jax.Array], jax.Array]
-    """From one block's parameters and its input to its output, of the same shape."""
+    """Maps one block's parameters and its input to its output, of the same shape."""
     last: Callable[[Params, jax.Array, Batch], jax.Array]
-    """From the parameters without blocks, the last block's output and the batch to the mean
+    """Maps the parameters outside the blocks, the last block's output and the batch to the mean
     loss."""
 
 
@@ -268,25 +268,25 @@ class TrainStep:
     state: Any
     """Parameters and optimizer state, placed on the mesh."""
     place: Callable[[Batch], Any]
-    """Places a host batch on the mesh. It is timed only where `--input` asks for it."""
+    """Places a host batch on the mesh. It is timed only under `--input`."""
     step: Callable[[Any, Any], tuple[Any, jax.Array]]
     """`step(state, placed_batch)` returns the next state and the mean loss over the global batch.
-    It is what is timed. It returns before the devices have finished, and may donate the state."""
+    This call is timed. It returns before the devices have finished, and may donate the state."""
     params: Callable[[Any], Params]
     """Returns a state's parameters in the layout of `Problem.functional`; not timed. Replicated
     parameters stay replicated, because the gate compares their replicas bit by bit."""
     held: Callable[[Any], Params] | None = None
-    """Returns the parameters as the state holds them, without computing anything, if `params`
-    rearranges them. `inspect` uses it to show where they lie."""
+    """Returns the parameters in the state's own layout, without computing anything; None if
+    `params` does not rearrange them. `inspect` shows where these arrays are placed."""
     bubble: float = 0.0
-    """Share of a step in which a device is idle, according to a pipeline's schedule."""
+    """Fraction of a step in which a device idles, by the pipeline's schedule."""
 
 
 class Implementation(Protocol):
     """A module that distributes a problem's step over a mesh."""
 
     def why_unsupported(self, problem: Problem, mesh: Mesh) -> str | None:
-        """Return the reason, for people, why this implementation cannot run; None if it can."""
+        """Return a readable reason why this implementation cannot run; None if it can."""
 
     def build(self, problem: Problem, mesh: Mesh) -> TrainStep:
         """Return the train step on this mesh."""
@@ -308,8 +308,8 @@ class Workload(Protocol):
           config: the result of a function in SIZES.
           batch_size: samples in a global batch.
           precision: a key of PRECISIONS.
-          remat: what the backward pass recomputes, a key of bench.contract.rematerialization's
-            POLICIES; empty for nothing.
+          remat: a key of bench.contract.rematerialization's POLICIES, which choose what the
+            backward pass recomputes; empty for nothing.
         """
 
 
@@ -323,7 +323,7 @@ class Precision:
     """Dtype of parameters, gradients and optimizer state."""
 
     def of_layer(self, rngs: nnx.Rngs) -> dict[str, Any]:
-        """Return the arguments of a layer of nnx that draws its parameters from `rngs`."""
+        """Return keyword arguments for an nnx layer that draws its parameters from `rngs`."""
         return {"dtype": self.compute, "param_dtype": self.params, "rngs": rngs}
 
 

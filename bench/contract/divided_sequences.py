@@ -1,7 +1,7 @@
-"""Attention that a model calls, and the parts of a sequence that devices along `context` hold.
+"""Context parallelism: a model's attention and positions, on sequences sharded over `context`.
 
-A model calls `attend` and `positions`. Both are those of the whole sequence, unless the model is
-traced for a step of `context_parallel_step`.
+A model calls `attend` and `positions`. They cover the whole sequence, unless the model is traced in
+a step of `context_parallel_step`; there they cover this device's shard.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bench.contract.placement import (
 )
 
 OwnPart = Callable[[Any], Any]
-"""From an array (batch, length, ...) to this device's part (batch, tokens, ...)."""
+"""Maps an array (batch, length, ...) to this device's shard of it (batch, tokens, ...)."""
 
 
 def scores_of(query: jax.Array, key: jax.Array) -> jax.Array:
@@ -40,11 +40,11 @@ def scores_of(query: jax.Array, key: jax.Array) -> jax.Array:
 def causal_attention(
     query: jax.Array, key: jax.Array, value: jax.Array, first: jax.Array | int = 0
 ) -> jax.Array:
-    """Compute causal attention of queries that begin at position `first` of the keys.
+    """Compute causal attention for queries whose first token is at position `first` of the keys.
 
-    One program has a branch for each platform that has a fused kernel for these arrays, and
-    lowering keeps one branch. Elsewhere, and in the proof's float64, whose digits the kernels'
-    softmax in float32 would lose, the scores are computed as arrays.
+    The traced program has a branch for each platform with a fused kernel for these arrays; lowering
+    keeps one branch. Other platforms materialize the scores. So does the proof in float64, where
+    the kernels' float32 softmax would lose digits.
     """
     fused = kernels(query) if query.shape == key.shape else {}
     if not fused:
@@ -52,7 +52,7 @@ def causal_attention(
     attention = partial(jax.lax.platform_dependent, **fused, default=_attention_by_scores_twice)
     if AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types:
         spec = jax.typeof(query).sharding.spec  # cuDNN's gradients have no sharding in their types
-        # Nothing is communicated, and splash attention does not say what varies over an axis.
+        # Nothing is communicated. Splash attention does not declare how its results vary.
         attention = jax.shard_map(attention, in_specs=(spec,) * 3, out_specs=spec, check_vma=False)
     found: jax.Array = attention(query, key, value)
     return found
@@ -69,10 +69,10 @@ def _attention_by_scores(
 
 @jax.custom_vjp
 def _attention_by_scores_twice(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-    """Compute the scores again in the backward pass.
+    """Compute attention from materialized scores, and recompute the scores in the backward pass.
 
-    What a branch of a conditional keeps for its backward pass, all branches return, as zeros if
-    need be. jax.checkpoint would not do: the policy of another one around it takes precedence.
+    Every branch of a conditional returns the residuals of all branches, as zeros where it has none,
+    so residuals must be small. An enclosing jax.checkpoint's policy would override one here.
     """
     return _attention_by_scores(query, key, value)
 
@@ -85,7 +85,7 @@ _attention_by_scores_twice.defvjp(
 
 @dataclass(frozen=True)
 class _View:
-    """What a model sees of its sequence."""
+    """The attention and positions of the tokens that a model is given."""
 
     attend: Attention = causal_attention
     positions: Callable[[int], jax.Array] = jnp.arange
@@ -100,16 +100,16 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
 
 
 def positions(tokens: int) -> jax.Array:
-    """Return the positions (tokens,) in the sequence of the tokens that the model sees."""
+    """Return the positions (tokens,), within the whole sequence, of the tokens at hand."""
     return _view.get().positions(tokens)
 
 
 def why_not_divided(
     problem: Problem, mesh: Mesh, pieces: int = 1, *, divide_heads: bool = False
 ) -> str | None:
-    """Return why `context` cannot divide the sequence, and perhaps the heads; None if it can.
+    """Return why `context` cannot shard the sequence; None if it can.
 
-    A device gets so many equal pieces of the sequence.
+    Each device gets `pieces` equal pieces. With `divide_heads`, the heads must divide evenly too.
     """
     reason = unknown_axes(mesh, "data", "context")
     if reason is not None or problem.sequence is None:
@@ -131,8 +131,8 @@ def contiguous_part(array: jax.Array) -> jax.Array:
 def zigzag_part(array: jax.Array) -> jax.Array:
     """Return this device's part of an array (batch, length, ...): pieces i and 2n - 1 - i of 2n.
 
-    The later a token, the more it attends to; an early and a late piece together have the same work
-    on every device.
+    Later tokens attend to more keys. Pairing an early piece with a late one gives every device the
+    same work.
     """
     ways, rank = jax.lax.axis_size("context"), jax.lax.axis_index("context")
     size = array.shape[1] // (2 * ways)
@@ -148,14 +148,14 @@ def context_parallel_step(
 ) -> TrainStep:
     """Return the train step of a replicated model whose sequences are divided over `context`.
 
-    The batch is split over `data`, and each device takes the mean loss over its own tokens. The
-    parts are equal, so one all-reduce over both axes adds up the loss and the gradients.
+    The batch is split over `data`, and each device computes the mean loss over its own tokens. The
+    shards are equal, so one all-reduce over both axes combines the loss and the gradients.
 
     Args:
-      problem: has a `sequence`.
-      mesh: has the axes `data` and `context`.
-      attention: of this device's tokens to those of all devices.
-      own_part: which tokens are this device's.
+      problem: a problem with a `sequence`.
+      mesh: a mesh with the axes `data` and `context`.
+      attention: attends from this device's tokens to those of all devices.
+      own_part: selects this device's tokens.
     """
     sequence, axes = problem.sequence, ("data", "context")
     assert sequence is not None, "the model has no sequence"  # noqa: S101

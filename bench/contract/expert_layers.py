@@ -1,7 +1,7 @@
-"""A mixture of experts that a model calls, and the devices along `expert` that share its work.
+"""Expert parallelism: a mixture-of-experts layer whose experts can be sharded over `expert`.
 
-A model calls `mixture`. All experts are computed where their tokens are, unless the model is traced
-for a step of `expert_parallel_step`.
+A model calls `mixture`. Each device applies all experts to its own tokens, unless the model is
+traced in a step of `expert_parallel_step`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from bench.contract.placement import (
 AXES = ("data", "expert")
 """Both split the batch: outside the experts, `expert` is a further axis of data parallelism."""
 Experts = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
-"""From inputs (batch, experts, slots, width) and kernels (experts, width, hidden) and (experts,
-hidden, width) to outputs of the inputs' shape. In jax.shard_map, the kernels are this device's."""
+"""Maps inputs (batch, experts, slots, width) and kernels (experts, width, hidden) and (experts,
+hidden, width) to outputs of the inputs' shape. In jax.shard_map, kernels are local shards."""
 
 
 def compute_experts(inputs: jax.Array, up: jax.Array, down: jax.Array) -> jax.Array:
@@ -51,28 +51,28 @@ def mixture(
 ) -> tuple[jax.Array, jax.Array]:
     """Send each token to the experts with the largest logits, and add up their weighted outputs.
 
-    Each sequence has choices x tokens / experts slots for each expert. They go to first choices
-    before second ones, and to earlier tokens first; a choice that finds no slot adds nothing. No
-    sequence depends on another, so that any split of the batch computes the same (GShard's groups;
-    Lepikhin et al. 2020, https://arxiv.org/abs/2006.16668).
+    Each expert has a capacity of choices x tokens / experts slots per sequence. First choices take
+    slots before second choices, and earlier tokens before later ones; choices without a slot are
+    dropped. Sequences are independent, like GShard's groups, so any split of the batch computes the
+    same result (Lepikhin et al. 2020, https://arxiv.org/abs/2006.16668).
 
     Args:
-      x: (batch, tokens, width).
-      logits: the router's, (batch, tokens, experts).
+      x: activations (batch, tokens, width).
+      logits: the router's output (batch, tokens, experts).
       up: kernels (experts, width, hidden).
       down: kernels (experts, hidden, width).
-      choices: experts of a token.
+      choices: number of experts per token.
 
     Returns:
-      The outputs (batch, tokens, width), and the loss that balances the load, a mean over the batch
-      of 1 for equal load (Fedus et al. 2021, https://arxiv.org/abs/2101.03961, equation 4).
+      The outputs (batch, tokens, width), and the load-balancing loss, a mean over the batch that is
+      1 for equal load (Fedus et al. 2021, https://arxiv.org/abs/2101.03961, equation 4).
     """
     tokens, experts = logits.shape[1:]
     slots = choices * tokens // experts
     share = jax.nn.softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))
 
     def slots_of(share: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return weights and slots (choices x tokens,) of a sequence, and its balance."""
+        """Return one sequence's weights and slots (choices x tokens,), and its balance."""
         weights, chosen = jax.lax.top_k(share, choices)
         weights = weights / weights.sum(-1, keepdims=True)
         taken = jax.nn.one_hot(chosen.T.reshape(-1), experts, dtype=jnp.int32)
@@ -96,7 +96,7 @@ def mixture(
 
 
 def why_no_experts(problem: Problem, mesh: Mesh, rules: Rules, name: str) -> str | None:
-    """Return why `expert` cannot divide the dimension of that logical name; None if it can."""
+    """Return why `expert` cannot shard the dimension with this logical name; None if it can."""
     return unknown_axes(mesh, *AXES) or undivided(
         problem, shapes_of_params(problem), rules, mesh, name
     )
@@ -105,16 +105,16 @@ def why_no_experts(problem: Problem, mesh: Mesh, rules: Rules, name: str) -> str
 def expert_parallel_step(
     problem: Problem, mesh: Mesh, experts: Experts, rules: Rules = ()
 ) -> TrainStep:
-    """Return the train step of a model whose experts' kernels the rules shard.
+    """Return the train step of a model with the experts' kernels sharded by the rules.
 
-    The batch is split over `data` and `expert`, and all else is replicated. Gradients are summed
-    over the axes that do not shard their parameter.
+    The batch is split over `data` and `expert`, and all else is replicated. Each gradient is summed
+    over those of the two axes that do not shard its parameter.
 
     Args:
-      problem: has a model that calls `mixture`.
-      mesh: has the axes `data` and `expert`.
-      experts: computes this device's tokens, inside jax.shard_map.
-      rules: may shard logical axes over `expert`.
+      problem: a problem whose model calls `mixture`.
+      mesh: a mesh with the axes `data` and `expert`.
+      experts: applies the experts to this device's tokens, inside jax.shard_map.
+      rules: rules that may shard logical axes over `expert`.
     """
     loss_fn = problem.loss_function()
     batch_sharding = create_data_parallel_sharding(mesh, AXES)

@@ -23,7 +23,7 @@ DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", 
 
 
 def write_arrays(path: str | Path, arrays: dict[str, Any]) -> None:
-    """Write named arrays in the format of safetensors: a header's length, the header, the data."""
+    """Write named arrays as safetensors: the header's length, the header, the data."""
     names, header, data, at = {np.dtype(v): k for k, v in DTYPES.items()}, {}, [], 0
     for name, value in arrays.items():
         array = np.asarray(value, order="C")
@@ -35,7 +35,7 @@ def write_arrays(path: str | Path, arrays: dict[str, Any]) -> None:
 
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
-    """Read what `write_arrays` wrote, or another library for safetensors."""
+    """Read the named arrays of a safetensors file."""
     data = Path(path).read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
     arrays = {}
@@ -47,7 +47,7 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def run(step: Any, batch: Any, steps: int, wait_each: bool) -> dict[str, Any]:
-    """Take steps and wait for the devices; return the nanoseconds, and the last step's loss."""
+    """Run steps until the devices finish; return the nanoseconds and the last step's loss."""
     loss: Any = 0.0
     gc.disable()
     began = time.perf_counter_ns()
@@ -62,12 +62,12 @@ def run(step: Any, batch: Any, steps: int, wait_each: bool) -> dict[str, Any]:
 
 
 def serve(load: Any, packages: list[str]) -> None:
-    """Answer the requests on stdin, with the implementation that `load` returns, on stdout."""
+    """Serve requests from stdin with the implementation that `load` returns; reply on stdout."""
     module: Any = None
     step: Any = None
     python = {"python": sys.version.split()[0]}
     channel = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what else is printed goes to stderr
+    os.dup2(2, 1)  # anything else that is printed goes to stderr
     for line in sys.stdin:
         asked, answer = json.loads(line), {}
         try:
@@ -76,7 +76,7 @@ def serve(load: Any, packages: list[str]) -> None:
                 case "why_unsupported":
                     answer["reason"] = module.why_unsupported(SimpleNamespace(**asked["problem"]))
                 case "build":
-                    step = batch = None  # an earlier step's memory is free for this one
+                    step = batch = None  # frees an earlier step's memory
                     params = read_arrays(asked["arrays"])
                     step = module.build(SimpleNamespace(**asked["problem"], params=params))
                     answer["versions"] = {name: version(name) for name in packages} | python

@@ -14,21 +14,21 @@ import jax.numpy as jnp
 from jax.sharding import AxisType
 
 Attention = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
-"""Causal attention: from queries, keys and values (batch, tokens, heads, head width) to the same
-shape."""
+"""Causal attention: maps queries, keys and values (batch, tokens, heads, head width) to outputs of
+that shape."""
 
 HALF_BYTES = 2
-"""Of bfloat16 and float16."""
+"""Bytes of a bfloat16 or float16."""
 LANES = 128
 """The widest head of cuDNN's kernel on every GPU; on TPU, tokens are taken in multiples of it."""
 TPU_BLOCK = 512
-"""Queries and keys of a block in splash attention; its default of 128 is for short sequences."""
+"""Queries and keys per block of splash attention, whose default of 128 suits short sequences."""
 
 
 def kernels(query: jax.Array) -> dict[str, Attention]:
-    """Return the kernels for queries (batch, tokens, heads, head width) by jax's platform names.
+    """Return the kernels for queries (batch, tokens, heads, head width), by JAX platform name.
 
-    There are none but for bfloat16 and float16.
+    Only bfloat16 and float16 have kernels.
     """
     tokens, width = query.shape[1], query.shape[-1]
     found: dict[str, Attention] = {}
@@ -45,7 +45,7 @@ def kernels(query: jax.Array) -> dict[str, Attention]:
 
 @cache
 def cudnn_is_here() -> bool:
-    """Whether jax finds cuDNN, without which it does not even trace cuDNN's attention."""
+    """Whether JAX finds cuDNN; without it, tracing cuDNN's attention fails."""
     probe: Any = jax.eval_shape(lambda: jnp.zeros((1, 64, 1, 64), jnp.bfloat16))
     attention = partial(jax.nn.dot_product_attention, implementation="cudnn")
     try:
@@ -56,10 +56,10 @@ def cudnn_is_here() -> bool:
 
 
 def tpu_kernel_applies() -> bool:
-    """Whether the step is for a TPU where XLA need not divide the kernel, which it cannot.
+    """Whether the step runs on a single TPU chip, outside jax.shard_map.
 
-    A kernel in jax.shard_map that checks which axes values vary over must declare them for its own
-    results; splash attention does not. So it serves a single chip.
+    XLA cannot partition the kernel, and jax.shard_map with `check_vma` needs kernels that declare
+    the axes over which their results vary; splash attention does not.
     """
     if jax.device_count() > 1 or jax.default_backend() != "tpu":
         return False
@@ -67,8 +67,8 @@ def tpu_kernel_applies() -> bool:
 
 
 def splash_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-    """Attend by jax's kernel for TPUs; arrays are (batch, tokens, heads, head width)."""
-    # Not above: importing Pallas takes a second.
+    """Attend by JAX's TPU kernel; arrays are (batch, tokens, heads, head width)."""
+    # Imported here because Pallas takes a second to import.
     import jax.experimental.pallas.ops.tpu.splash_attention as splash  # noqa: PLC0415
 
     tokens, heads, width = query.shape[1:]

@@ -1,8 +1,8 @@
-"""Chains of equal layers: each in the program on its own, or all in one loop over stacked layers.
+"""Chains of equal layers: unrolled in the program, or one loop over stacked layers.
 
-A loop (jax.lax.scan) has the program of one layer, so that neither tracing nor compiling takes
-longer the more layers there are. Its parameters are those of all layers, stacked as (layers, ...);
-in logical axis names, that dimension is `layers`. Nothing shards it: each turn uses one layer.
+A loop (jax.lax.scan) contains one layer's program, so tracing and compile time do not grow with the
+number of layers. Its parameters are stacked as (layers, ...); the leading dimension has the logical
+axis name `layers`. It is never sharded, because each iteration uses one layer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _as_used: ContextVar[Callable[[Params], Params]] = ContextVar("as_used", default
 
 
 def make_layers(make: Callable[[], nnx.Module], count: int, *, stacked: bool) -> Any:
-    """Return a list of layers, or one layer whose parameters are those of all, (count, ...)."""
+    """Return a list of layers, or one layer whose parameters are stacked as (count, ...)."""
     layers = [make() for _ in range(count)]
     if not stacked:
         return nnx.List(layers)
@@ -35,16 +35,16 @@ def make_layers(make: Callable[[], nnx.Module], count: int, *, stacked: bool) ->
 def run_layers(
     layers: Any, call: Callable[[Any, jax.Array], tuple[jax.Array, Any]], x: jax.Array, remat: str
 ) -> tuple[jax.Array, Any]:
-    """Apply what `make_layers` returned to the first layer's input.
+    """Apply the layers of `make_layers` in order.
 
     Args:
       layers: a list, or a layer with stacked parameters.
-      call: from a layer and its input to the next one's input and something else, such as None.
+      call: maps a layer and its input to the next layer's input and an auxiliary output, or None.
       x: the first layer's input.
       remat: a policy's name, or empty.
 
     Returns:
-      The last layer's output, and what else the layers returned, stacked as (layers, ...).
+      The last layer's output, and the layers' auxiliary outputs, stacked as (layers, ...).
     """
     if isinstance(layers, nnx.List):
         call, others = rematerialized(call, remat), []
@@ -58,13 +58,13 @@ def run_layers(
     def turn(x: jax.Array, own: Params) -> tuple[jax.Array, Any]:
         return call(nnx.merge(definition, as_used(own)), x)
 
-    if remat:  # in a loop, nothing can be shared with the forward pass by mistake
+    if remat:  # inside a loop, CSE cannot undo the recomputation
         turn = jax.checkpoint(turn, policy=POLICIES[remat], prevent_cse=False)
     return jax.lax.scan(turn, x, nnx.to_pure_dict(params))
 
 
 def reference_loss(plain: Problem, problem: Problem) -> LossFn:
-    """Return the plain problem's loss for parameters of another, whose layers may be stacked."""
+    """Return the plain problem's loss as a function of `problem`'s parameters, stacked or not."""
     loss_fn, name = plain.loss_function(), problem.stacked
 
     def of_stacked(params: Params, batch: Batch) -> jax.Array:
@@ -78,9 +78,9 @@ def reference_loss(plain: Problem, problem: Problem) -> LossFn:
 def loss_of_shards(
     problem: Problem, loss_fn: LossFn, whole: Callable[[Any, P], Any], specs: Params
 ) -> LossFn:
-    """Return the loss of sharded parameters, which `whole(shard, spec)` gathers for their use.
+    """Return the loss of sharded parameters, each of which `whole(shard, spec)` gathers for use.
 
-    Each turn of a loop over stacked layers gathers its own, with the rest of their specs.
+    An iteration over stacked layers gathers its own layer, by specs without the leading dimension.
     """
     stack = problem.stacked
     of_layer = jax.tree.map(lambda spec: P(*[*spec][1:]), specs[stack]) if stack else {}

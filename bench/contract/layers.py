@@ -19,12 +19,12 @@ LECUN_NORMAL = nnx.initializers.lecun_normal()
 """The default initializer of nnx.Linear."""
 
 ROWS_MULTIPLE = 128
-"""As nanoGPT and llm.c pad GPT-2's 50,257 tokens to 50,304 rows: tensor cores multiply them faster,
-and a mesh axis of up to 128 devices divides them."""
+"""Pads GPT-2's 50,257 tokens to 50,304 rows, as nanoGPT and llm.c do: tensor cores multiply them
+faster, and every mesh axis whose size is a power of two up to 128 divides them."""
 
 
 class RowLinear(nnx.Module):
-    """A linear layer whose inputs, and so the rows of its kernel, are sharded.
+    """A linear layer whose inputs are sharded, and with them the rows of its kernel.
 
     Each device multiplies its shard of the inputs, one all-reduce sums the products, and the bias
     is added to the sum.
@@ -61,7 +61,7 @@ class RowLinear(nnx.Module):
 def lookup(table: nnx.Embed, rows: jax.Array) -> jax.Array:
     """Return embeddings (..., width) of rows (...).
 
-    With explicit axes, JAX needs the sharding of a lookup's result: that of the rows.
+    With explicit axes, JAX needs to be given the result's sharding, which is that of `rows`.
     """
     if AxisType.Explicit not in jax.sharding.get_abstract_mesh().axis_types:
         return table(rows)
@@ -73,9 +73,9 @@ class Vocabulary(nnx.Module):
     """Token embedding and output layer that share one table, whose rows may be sharded.
 
     Args:
-      size: number of tokens. The table has more rows, `padded_rows(size)`, which are no tokens'. It
-        is replicated if the axis does not divide them evenly.
-      width: of a token's embedding.
+      size: number of tokens. The table is padded to `padded_rows(size)` rows, and replicated if the
+        axis does not divide them evenly.
+      width: width of a token's embedding.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Vocabulary(nnx.Module):
         )
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Return embeddings (..., width) of tokens (...); one all-reduce adds the shards."""
+        """Return embeddings (..., width) of tokens (...); one all-reduce sums the shards'."""
         if self.model_axis is WHOLE:
             return lookup(self.table, tokens)
         rows = self.model_axis.part(self.rows)
@@ -111,22 +111,22 @@ class Vocabulary(nnx.Module):
     def cross_entropy(self, x: jax.Array, labels: jax.Array) -> jax.Array:
         """Return the cross-entropy (...) of labels (...) for activations (..., width).
 
-        The logits are kept once, in the dtype of the activations; each pass over them widens them
-        to float32 or better as it reads them. Each device computes those of its shard, and three
-        all-reduces of one number per label combine the softmax.
+        The logits are stored once, in the activations' dtype, and widened to float32 or better on
+        each read. Each device computes the logits of its shard, and three all-reduces of one number
+        per label combine the softmax.
         """
         return _cross_entropy(self.model_axis, self.size, self.table.attend(x), labels)
 
 
 def padded_rows(size: int) -> int:
-    """Return the rows of a table for so many tokens: the next multiple of ROWS_MULTIPLE."""
+    """Return the rows of a table for `size` tokens: the next multiple of ROWS_MULTIPLE."""
     return -(-size // ROWS_MULTIPLE) * ROWS_MULTIPLE
 
 
 def _widened(
     axis: ModelAxis, size: int, logits: jax.Array, labels: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return logits without those of padded rows, and which are their labels', both (..., rows)."""
+    """Return the logits, with padding at -inf, and a mask of each label's row, both (..., rows)."""
     rows = axis.first(padded_rows(size)) + jnp.arange(logits.shape[-1])
     wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     if size != padded_rows(size):
@@ -145,7 +145,7 @@ def _cross_entropy_forward(
     wide, own = _widened(axis, size, logits, labels)
     largest = axis.largest(wide.max(-1))
     log_total = largest + jnp.log(axis.total(jnp.exp(wide - largest[..., None]).sum(-1)))
-    # A sum over a comparison rather than a lookup, whose transpose would scatter into a wide array.
+    # A masked sum, because the transpose of a lookup would scatter into a wide array.
     of_label = axis.total(jnp.where(own, wide, 0).sum(-1))
     return log_total - of_label, (logits, labels, log_total)
 

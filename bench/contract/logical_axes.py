@@ -1,4 +1,4 @@
-"""Logical axis names: a table of rules turns names of dimensions into shardings."""
+"""Logical axis names: rules map the names of dimensions to mesh axes, and so to shardings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def axis_names(problem: Problem, params: Params) -> Params:
     """Return the logical axis names of each parameter, in a tree like the parameters.
 
     Raises:
-      ValueError: names match no parameter, or their number is not its number of dimensions.
+      ValueError: names match no parameter, or differ in number from the parameter's dimensions.
     """
     used = set()
 
@@ -62,8 +62,8 @@ def axis_names(problem: Problem, params: Params) -> Params:
 def partition_specs(problem: Problem, params: Params, rules: Rules, mesh: Mesh) -> Params:
     """Return each parameter's PartitionSpec by the rules, in a tree like the parameters.
 
-    A dimension that its mesh axis does not divide evenly is replicated; so are names without a
-    rule, or with one for an axis that the mesh lacks. `params` are arrays or shapes.
+    A dimension is replicated if its mesh axis does not divide it evenly, its name has no rule, or
+    the mesh lacks the rule's axis. `params` are arrays or shapes.
     """
     axis_of = {name: axis for name, axis in rules if axis in mesh.shape}
 
@@ -83,8 +83,8 @@ def partition_specs(problem: Problem, params: Params, rules: Rules, mesh: Mesh) 
 def undivided(problem: Problem, params: Params, rules: Rules, mesh: Mesh, *must: str) -> str | None:
     """Return why the rules cannot shard the parameters as required; None if they can.
 
-    Of the names in `must`, at least one must occur, and all must divide evenly. `params` are arrays
-    or shapes.
+    At least one of the names in `must` must occur, and every dimension with one must divide evenly.
+    `params` are arrays or shapes.
     """
     axis_of: Mapping[str, str | None] = dict(rules)
     names = jax.tree.leaves(axis_names(problem, params), is_leaf=lambda x: isinstance(x, tuple))
@@ -110,7 +110,7 @@ _constraint: ContextVar[Callable[[jax.Array, AxisNames], jax.Array]] = ContextVa
 
 
 def constrain(x: jax.Array, names: AxisNames) -> jax.Array:
-    """Constrain activations to the sharding of their logical axes, if a strategy asked for it.
+    """Constrain activations to the sharding of their logical axes.
 
     Models call this; it does nothing outside `constrained_activations`.
     """
@@ -119,7 +119,7 @@ def constrain(x: jax.Array, names: AxisNames) -> jax.Array:
 
 @contextmanager
 def constrained_activations(rules: Rules, mesh: Mesh) -> Iterator[None]:
-    """Shard the activations of models that are traced within this context by the rules."""
+    """Make `constrain` shard activations by the rules in models traced within this context."""
     axis_of = {name: axis for name, axis in rules if axis in mesh.shape}
 
     def by_rules(x: jax.Array, names: AxisNames) -> jax.Array:

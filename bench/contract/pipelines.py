@@ -1,4 +1,4 @@
-"""Helpers that pipelines share: stacking blocks by stage, and what surrounds a schedule."""
+"""Helpers that pipelines share: stacking blocks by stage, splitting batches, computing losses."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from bench.contract.logical_axes import TENSOR_PARALLEL, partition_specs, undivi
 from bench.contract.placement import shapes_of_params, unknown_axes
 
 BLOCKS = "blocks"
-"""The key under which a chain's parameters hold those of its blocks, by number."""
+"""The key of the subtree with a chain's blocks, by number."""
 
 
 def why_no_pipeline(problem: Problem, mesh: Mesh, chunks: int = 1) -> str | None:
-    """Return why no pipeline can run over `pipe`, `data` and perhaps `model`; None if one can.
+    """Return why no pipeline can run over `pipe`, `data` and optionally `model`; None if one can.
 
-    Each device has `chunks` separate runs of blocks.
+    Each device holds `chunks` separate runs of blocks.
     """
     reason = unknown_axes(mesh, "data", "pipe", *(["model"] if "model" in mesh.shape else []))
     if reason is not None:
@@ -60,7 +60,7 @@ def to_stages(params: Params, stages: int, chunks: int = 1) -> tuple[Params, Par
     Block i belongs to run i // length, and run j to stage j % stages.
 
     Returns:
-      The parameters outside the blocks, and those of the blocks as (stages, chunks, length, ...).
+      The parameters outside the blocks, and the blocks stacked as (stages, chunks, length, ...).
     """
     ends = {name: own for name, own in params.items() if name != BLOCKS}
     blocks = [params[BLOCKS][number] for number in sorted(params[BLOCKS])]
@@ -74,7 +74,7 @@ def to_stages(params: Params, stages: int, chunks: int = 1) -> tuple[Params, Par
 
 
 def from_stages(ends: Params, stacked: Params) -> Params:
-    """Invert `to_stages`."""
+    """Restore the model's parameters from the result of `to_stages`."""
 
     def flat(leaf: jax.Array) -> jax.Array:
         return jnp.swapaxes(leaf, 0, 1).reshape(-1, *leaf.shape[3:])
@@ -85,7 +85,7 @@ def from_stages(ends: Params, stacked: Params) -> Params:
 
 
 def stage_specs(problem: Problem, mesh: Mesh) -> tuple[Params, Params]:
-    """Return PartitionSpecs of what `to_stages` returns: blocks over `pipe`, all over `model`."""
+    """Return PartitionSpecs for the result of `to_stages`: blocks over `pipe`, all over `model`."""
     specs = partition_specs(problem, shapes_of_params(problem), TENSOR_PARALLEL, mesh)
     ends = {name: own for name, own in specs.items() if name != BLOCKS}
     first = next(iter(specs[BLOCKS].values()))
@@ -100,7 +100,7 @@ def chain_on(problem: Problem, mesh: Mesh) -> Stages:
 
 
 def run_blocks(chain: Stages, blocks: Params, x: jax.Array) -> jax.Array:
-    """Apply a run of blocks, whose parameters are stacked as (length, ...)."""
+    """Apply a run of blocks with parameters stacked as (length, ...)."""
     x, _ = jax.lax.scan(lambda x, block: (chain.block(block, x), None), x, blocks)
     return x
 
@@ -117,9 +117,9 @@ def losses_over_stages(chain: Stages, ends: Params, left: jax.Array, parts: Batc
 
     Args:
       chain: the model.
-      ends: its parameters outside the blocks.
-      left: outputs of the last block, (microbatches, ...); ignored on other stages.
-      parts: the batch, as `into_microbatches` returns it.
+      ends: the parameters outside the blocks.
+      left: outputs of the last block (microbatches, ...); ignored on other stages.
+      parts: the batch as returned by `into_microbatches`.
     """
     stage = jax.lax.axis_index("pipe")
     finished = jnp.where(stage == jax.lax.axis_size("pipe") - 1, left, 0)

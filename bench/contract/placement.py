@@ -24,7 +24,7 @@ def unknown_axes(mesh: Mesh, *known: str) -> str | None:
     """Return why an implementation that uses only the `known` axes cannot use this mesh.
 
     Returns:
-      A reason that names missing axes, or other axes of a size above 1; None if there are none.
+      A reason that names missing axes, or other axes with a size above 1; None if the mesh fits.
     """
     missing = [name for name in known if name not in mesh.shape]
     if missing:
@@ -37,14 +37,14 @@ def unknown_axes(mesh: Mesh, *known: str) -> str | None:
 
 
 def batch_axes(mesh: Mesh) -> tuple[str, ...]:
-    """Return the mesh's axes that split a batch: `data` and `fsdp`, as far as it has them."""
+    """Return those of the axes `data` and `fsdp`, which split a batch, that the mesh has."""
     return tuple(name for name in ("data", "fsdp") if name in mesh.shape)
 
 
 def create_data_parallel_sharding(
     mesh: Mesh, data_axis: str | tuple[str, ...] = "data"
 ) -> NamedSharding:
-    """Return a sharding that splits only the leading dimension, over one axis or several.
+    """Return a sharding that splits the leading dimension alone, over one axis or several.
 
     Raises:
       ValueError: the mesh has no such axis.
@@ -89,8 +89,8 @@ def place_model_state_on_shards(
       state: parameters, optimizer state, or both.
       mesh: the target.
       param_sharding: `"replicate"`, or PartitionSpecs by regular expression. The first expression
-        found in an array's path, such as `blocks/0/up/kernel`, applies; arrays that match none are
-        replicated.
+        that matches within an array's path, such as `blocks/0/up/kernel`, applies; arrays that
+        match none are replicated.
 
     Raises:
       ValueError: `param_sharding` is another string, or an expression applies to no array.
@@ -136,9 +136,9 @@ def _copy(
 ) -> Any:
     """Copy a pytree onto the mesh; the first rule that matches a leaf shards it.
 
-    A compiled program makes the copy, because `jax.device_put` may reuse its source's buffer for
-    one of the replicas; a step that donates the replica would then delete the source. Leaves have
-    a path and a value; rules a name, a predicate of both, and a PartitionSpec.
+    A compiled program makes the copy, because `jax.device_put` may alias its source's buffer as one
+    of the replicas; a step that donates the replica would then delete the source. A leaf is a path
+    and a value; a rule is a name, a predicate of path and value, and a PartitionSpec.
     """
     first = [next((rule for rule in rules if rule[1](path, leaf)), None) for path, leaf in leaves]
     for rule in rules:
@@ -163,14 +163,14 @@ def create_sharded_state(
     """Create initial parameters and optimizer state directly as shards.
 
     In one compiled program, each device draws only its own shards of the parameters and of the
-    optimizer state, so that a model may be larger than a device.
+    optimizer state, so a model may be larger than one device's memory.
 
     Args:
-      problem: draws the parameters; if it has a `start`, each device gets its shards of that.
+      problem: draws the parameters. If it has a `start`, that is sharded instead.
       mesh: the target.
       specs: a tree with a PartitionSpec for each parameter.
-      arrange: rearranges the model's parameters (jax or NumPy arrays) into the tree that the state
-        holds, which `specs` matches.
+      arrange: rearranges the model's parameters (jax or NumPy arrays) into the state's own tree,
+        which `specs` matches.
     """
     shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
 
@@ -188,10 +188,10 @@ def create_sharded_state(
 
 
 def optimizer_specs(problem: Problem, opt_state: Any, specs: Params) -> Any:
-    """Return PartitionSpecs of an optimizer's state, arrays or shapes.
+    """Return PartitionSpecs for an optimizer's state, given as arrays or shapes.
 
-    What it keeps for a parameter is sharded like the parameter; the rest, such as a step count, is
-    replicated.
+    Per-parameter state, such as moments, is sharded like the parameter; the rest, such as a step
+    count, is replicated.
     """
     return optax.tree_utils.tree_map_params(
         problem.optimizer,
@@ -216,14 +216,14 @@ def fsdp_specs(problem: Problem, mesh: Mesh, axis: str, layers: Params | None = 
     """Return PartitionSpecs that shard each parameter along its largest divisible dimension.
 
     Args:
-      problem: has the parameters.
-      mesh: has the axis.
-      axis: over which they are sharded.
-      layers: PartitionSpecs that shard some dimensions already, which stay as they are.
+      problem: defines the parameters.
+      mesh: a mesh with the axis.
+      axis: the axis to shard over.
+      layers: PartitionSpecs that shard some dimensions already, and are kept.
 
     Returns:
-      A tree like the parameters. A parameter without a dimension that is left and that the axis
-      divides evenly has only what `layers` says. The first dimension of stacked ones is not left.
+      A tree like the parameters. If the axis divides none of a parameter's other dimensions, the
+      parameter keeps its spec of `layers`. The first dimension of stacked layers is never sharded.
     """
 
     def spec(path: Any, leaf: jax.ShapeDtypeStruct, taken: P) -> P:
@@ -243,14 +243,14 @@ def fsdp_specs(problem: Problem, mesh: Mesh, axis: str, layers: Params | None = 
 
 
 def gather_for_use(axis: str, shard: jax.Array, spec: P) -> jax.Array:
-    """All-gather a parameter that `fsdp_specs` sharded; the transpose scatters its gradient."""
+    """All-gather a parameter by its spec; its transpose reduce-scatters the gradient."""
     if axis not in spec:
         return shard
     return jax.lax.all_gather(shard, axis, axis=spec.index(axis), tiled=True)
 
 
 def scatter_gradient(axis: str, gradient: jax.Array, spec: P) -> jax.Array:
-    """Sum a gradient over an axis; each device gets the shard that `fsdp_specs` says, or all."""
+    """Reduce-scatter a gradient over an axis by its spec; all-reduce it if the spec lacks it."""
     if axis not in spec:
         return jax.lax.psum(gradient, axis)
     dimension = spec.index(axis)
@@ -258,7 +258,7 @@ def scatter_gradient(axis: str, gradient: jax.Array, spec: P) -> jax.Array:
 
 
 def own_shard(axis: str, whole: jax.Array, spec: P) -> jax.Array:
-    """Slice this device's shard, as `fsdp_specs` says, out of a whole parameter."""
+    """Slice this device's shard, by its spec, out of a whole parameter."""
     if axis not in spec:
         return whole
     dimension = spec.index(axis)
@@ -268,12 +268,12 @@ def own_shard(axis: str, whole: jax.Array, spec: P) -> jax.Array:
 
 
 def keep_no_gathered(primitive: Any, *_: Any, **__: Any) -> bool:
-    """Keep everything for the backward pass but whole parameters: a policy of jax.checkpoint."""
+    """Policy of jax.checkpoint that saves everything but gathered parameters."""
     return primitive.name not in {"all_gather", "convert_element_type", "transpose", "reshape"}
 
 
 def reduce_gradient_tree(tree: Any, reduce_type: ReduceType, axis_name: str) -> Any:
-    """Reduce a tree over the devices of an axis, by one psum or pmean that XLA can combine.
+    """Reduce a tree over an axis by one psum or pmean, whose all-reduces XLA can combine.
 
     Raises:
       ValueError: `reduce_type` is neither "mean" nor "sum".
@@ -287,12 +287,12 @@ def reduce_gradient_tree(tree: Any, reduce_type: ReduceType, axis_name: str) -> 
 def reduce_gradients_across_devices(
     gradients: Any, reduce_type: ReduceType = "mean", axis_name: str = "data"
 ) -> Any:
-    """Reduce the gradients of each device's own loss over the devices of an axis.
+    """Reduce the gradients of each device's own loss over an axis.
 
     Inside jax.shard_map with `check_vma=True` (the default), jax.grad returns gradients of
     replicated parameters already summed over the axis; with `check_vma=False` it returns each
-    device's own. Both are handled: gradients that still vary over the axis are reduced, and sums
-    are only divided, for a mean.
+    device's own. Both are handled: gradients that still vary over the axis are reduced; gradients
+    that are sums already are only divided, for a mean.
 
     Args:
       gradients: pytree of gradients of the mean loss over this device's shard of the batch.

@@ -1,10 +1,10 @@
-"""What the backward pass computes again instead of keeping it: policies of jax.checkpoint.
+"""Rematerialization: jax.checkpoint policies that choose what the backward pass recomputes.
 
-The block of layers that a policy applies to always keeps its input. `full` keeps nothing else:
-"full" recomputation in Megatron and torchtitan, `full` in T5X and MaxText, `nothing_saveable` in
-JAX. `dots` keeps the outputs of products with weights as well (`dots_with_no_batch_dims_saveable`,
-T5X's and MaxText's `minimal`), so that only cheap operations are repeated, and products of two
-activations, such as attention's scores, whose size grows with the square of the sequence.
+A block of layers under a policy always saves its input. `full` saves nothing else: "full"
+recomputation in Megatron and torchtitan, `full` in T5X and MaxText, `nothing_saveable` in JAX.
+`dots` also saves the outputs of products with weights (`dots_with_no_batch_dims_saveable`, T5X's
+and MaxText's `minimal`), so it recomputes only cheap operations and products of two activations,
+such as attention's scores, whose size grows with the square of the sequence.
 """
 
 from __future__ import annotations
@@ -24,5 +24,5 @@ POLICIES = {
 
 
 def rematerialized(call: Call, policy: str) -> Call:
-    """Return `call(module, ...)` whose backward pass recomputes by a policy's name; "" for none."""
+    """Wrap `call(module, ...)` in jax.checkpoint with the named policy; "" leaves it as it is."""
     return cast("Call", nnx.remat(call, policy=POLICIES[policy])) if policy else call

@@ -1,7 +1,7 @@
-"""The workloads' models in PyTorch's own modules, with its optimizers: what torch_*.py share.
+"""Models, optimizers and steps shared by torch_*.py, built from PyTorch's own modules.
 
-Parameters keep the names of the contract, except that a linear layer's `kernel` (in, out) is
-PyTorch's `weight` (out, in).
+Parameters keep the contract's names, except that a linear layer's `kernel` (in, out) is PyTorch's
+`weight` (out, in).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.
 
 
 def why_unsupported(problem: Any) -> str | None:
-    """Say what none of the files can do; None if there is nothing."""
+    """Return why no step of torch_*.py can run the problem; None if one can."""
     if other := [axis for axis, size in problem.mesh.items() if axis != "data" and size > 1]:
         return f"it splits the batch alone, and this mesh has {', '.join(other)}"
     if problem.compute not in DTYPES:
@@ -38,7 +38,7 @@ def why_unsupported(problem: Any) -> str | None:
 
 
 def device_of(problem: Any) -> torch.device:
-    """The device of this process: a GPU of its own, or its share of the CPU's cores."""
+    """Return this process's device: its own GPU, or the CPU with its share of the cores."""
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     if problem.platform == "gpu":
         return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -59,7 +59,7 @@ class MLP(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal multi-head attention, (batch, context, width) to the same."""
+    """Causal multi-head attention that keeps (batch, context, width)."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Block(nn.Module):
 class GPT2(nn.Module):
     """GPT-2, from tokens (batch, context) to logits; the output layer shares the embedding.
 
-    The table has `rows`, of which those beyond the vocabulary are padding without logits.
+    The table has `rows` rows; those beyond the vocabulary are padding and get no logits.
     """
 
     def __init__(self, sizes: dict[str, int], rows: int, remat: str) -> None:
@@ -132,7 +132,7 @@ def make_model(problem: Any) -> nn.Module:
 
 
 def named(model: nn.Module, names: Any) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield each of a model's parameters with its name in the contract."""
+    """Yield a model's parameters, each with its name in the contract."""
     weights = ("kernel", "product/kernel", "scale", "embedding", "table/embedding")
     for path, module in model.named_modules():
         for word, tensor in module.named_parameters(recurse=False):
@@ -142,7 +142,7 @@ def named(model: nn.Module, names: Any) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def params_of(model: nn.Module, names: Any) -> dict[str, np.ndarray]:
-    """The model's parameters by the contract's names, in the shapes that they had at the start."""
+    """Return the model's parameters on the host, by the contract's names and in its shapes."""
     arrays = {}
     for name, tensor in named(model, names):
         whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
@@ -152,12 +152,12 @@ def params_of(model: nn.Module, names: Any) -> dict[str, np.ndarray]:
 
 
 def make_optimizer(problem: Any, model: nn.Module) -> torch.optim.Optimizer:
-    """Build the workload's optimizer, fused: one kernel updates all parameters."""
+    """Build the workload's optimizer, fused if PyTorch can: one kernel updates all parameters."""
     rule = dict(problem.optimizer)
     kind = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[rule.pop("name")]
     rule.pop("clip_norm", None)
     sharded = any(isinstance(tensor, DTensor) for tensor in model.parameters())
-    fused = not (sharded and kind is torch.optim.SGD)  # for which there is no such kernel
+    fused = not (sharded and kind is torch.optim.SGD)  # has no such kernel
     return kind(model.parameters(), lr=rule.pop("learning_rate"), fused=fused, **rule)
 
 
@@ -174,13 +174,13 @@ def loss_of(problem: Any, model: nn.Module, batch: list[Tensor]) -> Tensor:
 
 
 class Step:
-    """A train step on one device or as one of several equal processes.
+    """A train step on one device, or in one of several equal processes.
 
     Args:
-      problem: what to compute.
-      model: as it is called; it may average gradients over processes in its backward pass.
-      loss: `loss(problem, model, batch)`, perhaps compiled.
-      parts: processes that share the batch, and the place of this one.
+      problem: the problem to compute.
+      model: the model, whose backward pass may average gradients over processes.
+      loss: `loss(problem, model, batch)`, which may be compiled.
+      parts: the number of processes that share the batch, and this process's rank.
     """
 
     def __init__(self, problem: Any, model: nn.Module, loss: Any = loss_of,
@@ -199,7 +199,7 @@ class Step:
         return [[part[number::count].contiguous() for part in wide] for number in range(count)]
 
     def step(self, microbatches: list[list[Tensor]]) -> Tensor:
-        """Take one step, and return the loss before its update."""
+        """Take one step; return the loss before its update."""
         self.optimizer.zero_grad(set_to_none=True)
         total: Any = 0.0
         for number, batch in enumerate(microbatches, 1):
@@ -213,14 +213,14 @@ class Step:
         return total
 
     def exchanging(self, last: bool) -> contextlib.AbstractContextManager[Any]:
-        """Exchange gradients with other processes, if there are any, in the last microbatch."""
+        """Context of a backward pass, in which subclasses reduce gradients after the last one."""
         return contextlib.nullcontext()
 
     def wait(self) -> None:
-        """Wait until the device is done; a CPU's work is done when its call returns."""
+        """Wait until the device is done; on CPU, calls return when their work is done."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def params(self) -> dict[str, np.ndarray]:
-        """The parameters on the host."""
+        """Return the parameters on the host."""
         return params_of(self.model, self.problem.params)

@@ -1,8 +1,8 @@
 """PyTorch with torch.compile, in a process of its own: the forward and backward pass are compiled.
 
-TorchInductor makes one compiled graph of the model with its loss and another of its gradients, and
-the fused optimizer is one more kernel. Nothing is communicated: one process computes the whole
-batch. On CPU, the devices of a mesh are that many threads.
+TorchInductor compiles one graph of the model with its loss and another of its gradients; the fused
+optimizer is one more kernel. Nothing is communicated: one process computes the whole batch. On CPU,
+it runs as many threads as the mesh has devices.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ why_unsupported = torch_eager.why_unsupported
 
 
 def build(problem: Any) -> Step:
-    torch.compiler.reset()  # what was compiled for a proof in float64 is of no use
-    # Compiling on this thread leaves no pool of processes behind.
+    torch.compiler.reset()  # drops graphs compiled for a float64 proof
+    # Compiling on this thread leaves no process pool behind.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-    if problem.timed:  # its compile time must not be that of a cache
+    if problem.timed:  # a warm cache would hide the compile time
         fresh = TemporaryDirectory(prefix="lockstep-", ignore_cleanup_errors=True)
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = fresh.name
         atexit.register(fresh.cleanup)

@@ -1,7 +1,7 @@
-"""PyTorch's DistributedDataParallel: a process for each device, and an all-reduce of the gradients.
+"""PyTorch's DistributedDataParallel: one process per device, and an all-reduce of the gradients.
 
 Every process has all parameters and its rows of the batch. Gradients are averaged in buckets, by
-gloo on CPU and NCCL on GPU, while the backward pass goes on. The loss is one more all-reduce.
+gloo on CPU and NCCL on GPU, overlapping with the backward pass. The loss is one more all-reduce.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ why_unsupported = _torch_models.why_unsupported
 
 
 def join(problem: Any) -> None:
-    """Meet the other processes, once."""
+    """Initialize the process group, once."""
     if not dist.is_initialized():
         if problem.platform == "cpu":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -1,7 +1,7 @@
 """PyTorch, eager, in a process of its own: modules, autograd and a fused optimizer.
 
-Each operation is launched by Python, one after the other, and nothing is communicated: one process
-computes the whole batch. On CPU, the devices of a mesh are that many threads of its operations.
+Python launches the operations one after another. Nothing is communicated: one process computes the
+whole batch. On CPU, its operations run on as many threads as the mesh has devices.
 """
 
 from __future__ import annotations

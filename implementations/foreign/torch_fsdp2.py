@@ -1,7 +1,7 @@
-"""PyTorch's FSDP2 (fully_shard): a process for each device, which holds a shard of each parameter.
+"""PyTorch's FSDP2 (fully_shard): one process per device, which holds a shard of each parameter.
 
-Parameters are all-gathered before they are used, and gradients reduce-scattered, block by block.
-Each process updates its own shards. gloo communicates on CPU, NCCL on GPU.
+Block by block, parameters are all-gathered before use and gradients are reduce-scattered. Each
+process updates its own shards. gloo communicates on CPU, NCCL on GPU.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ SIZES = {
     "tiny": lambda: Config(layers=1, heads=2, width=16, context=16, vocabulary=256),
     # For a laptop's CPU.
     "nano": lambda: Config(layers=2, heads=4, width=64, context=64, vocabulary=256),
-    # For sequences that devices share.
+    # For sequences sharded over devices.
     "nano-512": lambda: Config(layers=2, heads=8, width=64, context=512, vocabulary=256),
     "nano-2048": lambda: Config(layers=2, heads=8, width=64, context=2048, vocabulary=256),
     # For pipelines of up to eight stages.
@@ -68,7 +68,7 @@ NORMAL = nnx.initializers.normal(0.02)
 
 
 class Attention(nnx.Module):
-    """Causal multi-head attention, (batch, context, width) to the same; heads may be sharded."""
+    """Causal multi-head attention that keeps (batch, context, width); heads may be sharded."""
 
     def __init__(self, config: Config, dtypes: Precision, rngs: nnx.Rngs, axis: ModelAxis) -> None:
         shape = (axis.part(config.heads), config.width // config.heads)
@@ -154,18 +154,18 @@ def residual(
 
 
 def with_labels(tokens: Any) -> tuple[Any, Any]:
-    """Split (batch, context + 1) into the tokens and the tokens after them, (batch, context)."""
+    """Split (batch, context + 1) into inputs and next-token labels, both (batch, context)."""
     return tokens[:, :-1], tokens[:, 1:]
 
 
 def loss_of_labels(model: Any, parts: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """Return the labels' mean cross-entropy; `parts` are what `with_labels` returned."""
+    """Return the labels' mean cross-entropy; `parts` is the result of `with_labels`."""
     tokens, labels = parts
     return model.loss(model(tokens), labels)
 
 
 def next_token_loss(model: Any, tokens: jax.Array) -> jax.Array:
-    """Return the mean cross-entropy of next tokens; `tokens` is (batch, context + 1)."""
+    """Return the mean next-token cross-entropy; `tokens` is (batch, context + 1)."""
     return loss_of_labels(model, with_labels(tokens))
 
 
@@ -196,7 +196,7 @@ def text() -> np.ndarray:
 
 @dataclass(frozen=True)
 class Windows:
-    """The text as consecutive samples, int32 (context + 1,) each.
+    """Consecutive windows of the text, int32 (context + 1,) each.
 
     The last token of a sample is the first of the next, so every token but the first of the text is
     predicted exactly once.

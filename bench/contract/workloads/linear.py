@@ -21,7 +21,7 @@ from bench.contract import PRECISIONS, Problem
 
 @dataclass(frozen=True)
 class Config:
-    """Widths of the one layer."""
+    """Widths of the single layer."""
 
     features_in: int
     features_out: int
@@ -32,7 +32,7 @@ DEFAULT_SIZE = "base"
 
 
 def batches_of(planted: np.ndarray, rows: int, dtype: DTypeLike) -> Callable[[int], Any]:
-    """Return `batch(i)`: normal inputs (rows, features) and what a planted map makes of them."""
+    """Return `batch(i)`: normal inputs (rows, features) and their targets under a planted map."""
 
     def batch(index: int) -> tuple[np.ndarray, np.ndarray]:
         inputs = np.random.default_rng((1, index)).normal(size=(rows, len(planted)))
@@ -42,7 +42,7 @@ def batches_of(planted: np.ndarray, rows: int, dtype: DTypeLike) -> Callable[[in
 
 
 def squared_error(model: Any, batch: Any) -> jax.Array:
-    """Return the mean over the batch and the outputs, in the parameters' dtype."""
+    """Return the mean squared error over batch and outputs, in the parameters' dtype."""
     inputs, targets = batch
     return jnp.mean((model(inputs).astype(targets.dtype) - targets) ** 2)
 

@@ -1,8 +1,8 @@
-"""GPT-2 with a mixture of experts in place of each MLP: 8 experts, of which a token uses two.
+"""GPT-2 with a mixture of 8 experts, two per token, in place of each MLP.
 
-Attention, embeddings, data and the optimizer are those of `gpt2`. A router in float32 or better
-chooses each token's experts, whose slots are limited (bench.contract.expert_layers); the loss has
-0.01 of the load-balancing loss added, as in the Switch Transformer.
+Attention, embeddings, data and the optimizer are the same as in `gpt2`. A router in float32 or
+better chooses each token's experts, whose capacity is limited (bench.contract.expert_layers). The
+loss includes 0.01 times the load-balancing loss, as in the Switch Transformer.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Block(nnx.Module):
 
 
 class MoE(nnx.Module):
-    """Maps tokens (batch, context) to the output layer's input and the mean balance of blocks."""
+    """Maps tokens (batch, context) to the output layer's input and the blocks' mean balance."""
 
     def __init__(
         self, config: Config, dtypes: Precision, rngs: nnx.Rngs,
@@ -97,7 +97,7 @@ AXIS_NAMES = {
 
 
 def loss(model: Any, tokens: jax.Array) -> jax.Array:
-    """Return the mean cross-entropy of next tokens and the balance; see `gpt2`."""
+    """Return the mean next-token cross-entropy plus the weighted balance; see `gpt2`."""
     inputs, labels = gpt2.with_labels(tokens)
     x, balance = model(inputs)
     return model.tokens.cross_entropy(x, labels).mean() + BALANCE * balance
@@ -106,7 +106,7 @@ def loss(model: Any, tokens: jax.Array) -> jax.Array:
 def problem(
     config: Config, batch_size: int, precision: str, remat: str = "", scan_layers: bool = False
 ) -> Problem:
-    """Return a problem whose batches are those of `gpt2`, int32 (batch, context + 1)."""
+    """Return a problem with the batches of `gpt2`, int32 (batch, context + 1)."""
     dtypes, dense = PRECISIONS[precision], gpt2.problem(config, batch_size, precision)
     router = config.width * config.experts
     further = config.layers * (router + 8 * (CHOICES - 1) * config.width**2)
@@ -119,6 +119,6 @@ def problem(
         axis_names=AXIS_NAMES,
         stacked="blocks" if scan_layers else "",
         loss=loss,
-        # Those of gpt2, of the router, and of the experts after a token's first.
+        # FLOPs of gpt2, of the router, and of each token's experts after the first.
         model_flops=dense.model_flops + 6.0 * dense.units_per_step * further,
     )

@@ -1,4 +1,4 @@
-"""A variational autoencoder of images, 784-512-512 to a latent of 32 and back, with Adam.
+"""A variational autoencoder of images, 784-512-512 to a latent of width 32 and back, with Adam.
 
 The encoder returns a mean and a log-variance; a sample of that normal distribution is decoded, and
 the negative evidence lower bound is minimized (Kingma and Welling,
