@@ -1,4 +1,4 @@
-"""The implementations that a gate compares with an earlier revision of themselves."""
+"""The implementations that a gate compares with their own earlier revisions."""
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ class Origin:
     """The file and the repository of an implementation."""
 
     path: Path
-    """Resolved."""
+    """The resolved path."""
     repository: Repository
 
 
@@ -31,7 +31,7 @@ class Bases:
     """The revision as typed."""
     allow_undecided: int
     origins: Mapping[str, Origin]
-    """By name of the compared implementations, those that exist at the base."""
+    """By name, the compared implementations that exist at the base."""
     new: tuple[str, ...]
     removed: tuple[str, ...]
 
@@ -44,7 +44,7 @@ class Bases:
         return {name: base_of(name) for name in self.origins if {name, base_of(name)} <= set(arms)}
 
     def paired(self, arms: Sequence[str]) -> list[str]:
-        """Return those of these arms whose opponent is among them."""
+        """Return the arms whose opponent is also among the given arms."""
         opponents = self.opponents(arms)
         return [name for name in arms if name in {*opponents, *opponents.values()}]
 
@@ -74,7 +74,7 @@ class Bases:
             yield files
 
     def record(self) -> dict[str, Any]:
-        """Return the manifest's entry, with no paths except those within a repository."""
+        """Return the manifest's entry, without paths except those within a repository."""
         return {
             "revision": self.revision,
             "allow_undecided": self.allow_undecided,
@@ -134,6 +134,6 @@ def find_bases(options: Options, catalogue: Catalogue, selected: Sequence[str]) 
     had: list[str] = []
     if not options.implementations:
         had = [name for folder, one in folders.items() for name in one.python_files(folder)]
-    # Of the implementations that these folders had at the base, those that no folder has now.
+    # Implementations that these folders had at the base and that no folder has now.
     removed = tuple(name for name in had if name not in files and not name.startswith("_"))
     return Bases(revision, int(allowed), origins, tuple(new), removed)

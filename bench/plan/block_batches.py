@@ -1,4 +1,4 @@
-"""The global batches of a plan's blocks: a preset's own, and how they grow with the mesh."""
+"""Global batches of a plan's blocks: the preset's defaults, and how they grow with the mesh."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from bench.records.mesh import MeshShape
 
 
 def default_batches(workload: str, preset: Preset, meshes: Sequence[MeshShape]) -> list[int]:
-    """The preset's batches, rounded up to what every mesh can split."""
+    """Return the preset's batches, rounded up so that every mesh can divide them."""
     batch = presets.default_batch(workload)
     shards = math.lcm(*(mesh.batch_shards for mesh in meshes))
     return [math.ceil(batch * factor / shards) * shards for factor in preset.batch_factors]
@@ -18,7 +18,7 @@ def default_batches(workload: str, preset: Preset, meshes: Sequence[MeshShape]) 
 def placed(
     batches: Sequence[int], meshes: Sequence[MeshShape], scaling: str
 ) -> list[tuple[int, MeshShape]]:
-    """Global batch and mesh of each block; a block of both scalings occurs twice."""
+    """Yield the global batch and mesh of each block; a block of both scalings occurs twice."""
     pairs = []
     for batch in batches:
         if scaling in ("strong", "both"):

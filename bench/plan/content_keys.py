@@ -1,10 +1,10 @@
-"""Content keys: a hash of everything that a cell's numbers depend on.
+"""Content keys: hashes of everything that the figures of a cell depend on.
 
 A key covers the files of the implementation and the workload, everything they import from the
-project or from beside them, the workload's size, the mesh, the global batch, the step's options
-with the variables of their variant, package versions, platform and device. It does not cover
-installed packages' files, names (a renamed file keeps its key) or the harness, whose commit is in
-the manifest.
+project or from their own folders, the workload's size, the mesh, the global batch, the step options
+with the variables of their variant, package versions, platform and device. It covers neither
+installed packages' files, nor names (a renamed file keeps its key), nor the harness, whose commit
+is in the manifest.
 """
 
 import ast
@@ -27,7 +27,7 @@ DIGITS = 16
 """Hexadecimal digits of a hash."""
 
 BY_OPTIONS = "bench.contract.clipping"
-"""A module that the step's options may add to a workload that does not import it."""
+"""A module that step options may add to a workload that does not import it."""
 
 _INSTALLED = {"site-packages", "dist-packages"}
 
@@ -36,7 +36,7 @@ _OWN = {"bench", "implementations"}
 
 
 class Files(NamedTuple):
-    """Hashes of files, and the packages and modules that these import from elsewhere."""
+    """Hashes of files, and the packages and modules that they import from elsewhere."""
 
     hashes: dict[str, str]
     elsewhere: set[str]
@@ -48,7 +48,7 @@ class Contents:
     Args:
       catalogue: the implementations, workloads, versions and device.
       variants: the environments of variants.
-      bases: files of arms from another revision, which import from that revision as well.
+      bases: files of arms from another revision, whose imports come from that revision as well.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Contents:
         self._workload = cache(self._files_of_workload)
 
     def sources(self, cell: Cell) -> Sources:
-        """Return the hashes of a cell's files; a cell without an implementation has none of it.
+        """Return the hashes of a cell's files; without an implementation, that part is empty.
 
         Raises:
           BadInput: a file cannot be read.
@@ -78,7 +78,7 @@ class Contents:
         }
 
     def elsewhere(self, cell: Cell) -> set[str]:
-        """Return the packages that a cell's files import from where no files are hashed.
+        """Return the packages that a cell's files import from folders that are not hashed.
 
         Raises:
           BadInput: a file cannot be read.
@@ -115,7 +115,7 @@ class Contents:
 
 
 def changed(cell: Cell, then: Sources, now: Sources) -> Iterator[str]:
-    """Yield which of a cell's files differ: its own by name, others by path."""
+    """Yield the files of a cell that differ: its own by name, others by path."""
     own = {"implementation": cell.implementation, "workload": cell.block.workload}
     for part, before in then.items():
         name, after = own[part], now[part]
@@ -195,7 +195,7 @@ def _file(root: Path, name: str) -> Path | None:
 
 @cache  # many cells share files
 def _imported(text: bytes, package: str) -> tuple[str, ...]:
-    """Return the full names of modules and packages that a file may import, anywhere in it."""
+    """Return the full names of all modules and packages that a file may import, at any depth."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):  # importing it will report that
@@ -217,5 +217,5 @@ def _imported(text: bytes, package: str) -> tuple[str, ...]:
 
 
 def digest(content: bytes, digits: int = DIGITS) -> str:
-    """The first digits of the SHA-256 of a content."""
+    """Return the first digits of the SHA-256 hash of some content."""
     return hashlib.sha256(content).hexdigest()[:digits]

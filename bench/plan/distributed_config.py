@@ -1,7 +1,7 @@
-"""The description of a run of several processes, with all of its checks.
+"""Configuration of a multi-process run, with all of its checks.
 
-A process has a *rank* among all processes and a *local rank* among those of its node. Ranks count
-node by node: with N processes per node, rank r is local rank r % N of node r // N.
+A process has a *rank* among all processes and a *local rank* among those of its node. Ranks are
+assigned node by node: with N processes per node, rank r has local rank r % N on node r // N.
 """
 
 import math
@@ -29,7 +29,7 @@ VARIABLES = {
 
 
 class DistributedConfigError(ValueError):
-    """A description that contradicts itself; the text lists every fault, one per line."""
+    """A configuration that contradicts itself; the message lists every fault, one per line."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         self.faults = tuple(faults)
@@ -70,11 +70,11 @@ Names = Annotated[
 
 
 class DistributedConfig(BaseModel):
-    """A run of several processes, as one of them sees it.
+    """Configuration of a multi-process run, as seen by one of its processes.
 
-    Missing fields follow from the others: all processes are on one node, the local rank follows
-    from the rank, and the sizes of tensor and pipeline parallelism are those of the explicit mesh.
-    Numbers must be integers: no text, no `True`, no `2.0`.
+    Missing fields are derived from the others: all processes are on one node, the local rank
+    follows from the rank, and the sizes of tensor and pipeline parallelism are those of the
+    explicit mesh. Numbers must be integers: no text, no `True`, no `2.0`.
 
     Raises:
       DistributedConfigError: values have the wrong type, names are unknown, or values contradict
@@ -84,7 +84,7 @@ class DistributedConfig(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     enabled: Switch = False
-    """Whether to join the processes."""
+    """Whether to join the other processes of the run."""
     backend: Literal["nccl", "gloo", "mpi"] = "gloo"
     """The library that moves data between processes."""
     world_size: Count = 1
@@ -184,17 +184,17 @@ class DistributedConfig(BaseModel):
         return self.device_count // (self.tensor_parallel_size * self.pipeline_parallel_size)
 
     def is_main_process(self) -> bool:
-        """Whether this process speaks for the whole run."""
+        """Return whether this process is the main process, rank 0."""
         return self.rank == 0
 
     @property
     def device_count(self) -> int:
-        """Number of devices of all processes."""
+        """Number of devices over all processes."""
         return self.world_size * self.devices_per_process
 
     @property
     def precision(self) -> str:
-        """The precision in the words of `--precision`."""
+        """The precision, as spelled for `--precision`."""
         return "fp32" if self.mixed_precision == "no" else self.mixed_precision
 
     @property

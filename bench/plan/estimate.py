@@ -1,9 +1,9 @@
-"""Estimates of the time that blocks take, from stored runs or else from a rough model.
+"""Estimates of the duration of blocks, from stored runs or else from a rough model.
 
 The model adds the start of a worker, a time per arm for proof and compilation, and the requested
-measuring time. An earlier run of the workload tells the time per arm. Other constants come from a
-two-core CPU host and serve to tell minutes from hours. While a run measures, `Remaining` scales the
-estimates by the time that launches really took.
+measuring time. An earlier run of the workload gives the time per arm. Other constants come from a
+two-core CPU host; they only distinguish minutes from hours. During a run, `Remaining` scales the
+estimates by the actual durations of its launches.
 """
 
 import contextlib
@@ -30,17 +30,17 @@ TRACE_S = 2.0
 """Tracing one arm."""
 
 TWINS = 1
-"""Arms of a launch beside the implementations: the baseline's twin."""
+"""Arms of a launch besides the implementations: the baseline's twin."""
 
 _PER_ARM = ("gate", "compile")
-"""Phases whose time grows with the number of arms, and is the same whatever the options are."""
+"""Phases whose time grows with the number of arms and does not depend on options."""
 
 CHECKPOINT_S = 3.0
 """Saving and restoring the state of one arm repeatedly in one mode."""
 
 History = dict[tuple[str, bool], tuple[float, int]]
-"""Seconds of launches outside of measuring, without the workers' start, and the number of arms that
-they are for, by workload-size and whether the launches were first ones."""
+"""By workload-size and whether it was the first launch, seconds of launches outside of measuring
+and worker start, and the number of arms that they cover."""
 
 
 def read_history(reports: Path, platform: str) -> History:
@@ -66,12 +66,12 @@ def _overheads(run: store.Run) -> History:
 
 
 def block_seconds(block: Block, arms: int, plan: Plan, history: History, launch: int = 0) -> float:
-    """Estimate the seconds of one launch of a block, at most.
+    """Estimate an upper limit of the seconds of one launch of a block.
 
     Args:
-      block: to measure.
+      block: the block to measure.
       arms: number of implementations that can run it.
-      plan: of the run.
+      plan: the plan of the run.
       history: overheads of earlier runs.
       launch: number of the launch, from 0.
     """
@@ -89,12 +89,12 @@ def block_seconds(block: Block, arms: int, plan: Plan, history: History, launch:
 
 
 class Remaining:
-    """The time that a run still needs: estimates, scaled by the pace of its launches so far.
+    """The remaining time of a run: estimates, scaled by the pace of its launches so far.
 
     Args:
       seconds: estimate for all planned launches.
       budget_s: limit for all measuring, if there is one.
-      more: whether launches may follow the planned ones until intervals are narrow enough.
+      more: whether launches beyond the planned ones may follow until intervals are narrow enough.
     """
 
     def __init__(
@@ -111,13 +111,13 @@ class Remaining:
         """Seconds of completed launches."""
 
     def begin(self, seconds: float) -> None:
-        """Note the start of a launch with this estimate."""
+        """Record the start of a launch with this estimate."""
         self._began = time.monotonic()
         self._current = seconds
         self._left = max(self._left - seconds, 0.0)
 
     def end(self, took: float) -> None:
-        """Note the end of the launch and the seconds it took."""
+        """Record the end of the launch and its duration in seconds."""
         self._estimated += self._current
         self._took += took
         self._current = 0.0

@@ -78,7 +78,7 @@ def find_repository(folder: Path, revision: str) -> Repository:
 def worktrees(repositories: Sequence[Repository]) -> Iterator[dict[Path, Path]]:
     """Check the bases out into temporary worktrees; maps each repository's root to its worktree.
 
-    The worktrees and git's records of them are removed afterwards, however this ends.
+    The worktrees and git's records of them are removed on any exit.
 
     Raises:
       RevisionError: git cannot check one out.
@@ -103,7 +103,7 @@ def git(folder: Path, *arguments: str) -> str:
     """Return the output of a git command that runs in a folder.
 
     Raises:
-      RevisionError: with git's last line of errors, or the reason why it did not run.
+      RevisionError: with the last line of git's errors, or the reason why git did not run.
     """
     environment = {name: value for name, value in os.environ.items() if name not in _PLACE}
     try:
@@ -137,7 +137,7 @@ def _remove(root: Path, place: Path) -> None:
 
 
 def _forget_left(root: Path) -> None:
-    """Remove git's records of worktrees that killed runs have left, whose folders are gone."""
+    """Remove git's records of worktrees whose folders are gone because their runs were killed."""
     for line in git(root, "worktree", "list", "--porcelain").splitlines():
         place = Path(line.removeprefix("worktree "))
         if place.parent.name.startswith("lockstep-") and not place.exists():
@@ -145,7 +145,7 @@ def _forget_left(root: Path) -> None:
 
 
 def _changed(root: Path) -> bool:
-    """Whether a tracked file differs from the commit, or there is a new Python file.
+    """Return whether a tracked file differs from the commit or there is an untracked Python file.
 
     Other new files are output, such as the run's own folder.
     """

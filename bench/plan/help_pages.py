@@ -1,4 +1,4 @@
-"""The help pages of the commands that take the options of a run."""
+"""Help pages of the commands that take the options of a run."""
 
 import argparse
 
@@ -80,7 +80,7 @@ Options and exit codes are those of `python -m bench regress`.
 
 
 def help_text() -> str:
-    """The page of `python -m bench run --help`."""
+    """Return the page of `python -m bench run --help`."""
     text = "Prove and time every implementation in every block, then write a report."
     parser = _parser("run", text, _RUN_EXAMPLES)
     add_options(parser.add_argument)
@@ -88,7 +88,7 @@ def help_text() -> str:
 
 
 def regress_help_text() -> str:
-    """The page of `python -m bench regress --help`."""
+    """Return the page of `python -m bench regress --help`."""
     parser = _parser("regress", _REGRESS_TEXT, _REGRESS_EXAMPLES + _REGRESS_CODES)
     add_options(parser.add_argument, without=["resume"])
     add_options(parser.add_argument, gate=True)
@@ -97,7 +97,7 @@ def regress_help_text() -> str:
 
 
 def upgrade_help_text() -> str:
-    """The page of `python -m bench upgrade --help`."""
+    """Return the page of `python -m bench upgrade --help`."""
     parser = _parser("upgrade", _UPGRADE_TEXT, _UPGRADE_EXAMPLES + _REGRESS_CODES)
     for option, text in (("--from", "to compare with"), ("--to", "in place of the present one")):
         parser.add_argument(option, metavar="VERSION", help=f"version {text}, as jax==0.10.2")

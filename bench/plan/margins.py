@@ -1,4 +1,4 @@
-"""The margin of a run that names none: what its preset can resolve on this machine."""
+"""The default margin of a run: what its preset can resolve on this machine."""
 
 import contextlib
 import json
@@ -17,24 +17,24 @@ from bench.records.numbers import percent
 MARGINS = (0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
 
 ASSUMED = {"cpu": 0.12, "gpu": 0.02}
-"""Standard deviation of a round's log ratio of equal programs where no run here shows it: that of
-steps of 10 ms and more on shared cores, and on accelerators of any kind."""
+"""By platform, the assumed standard deviation of a round's log ratio of equal programs, used until
+a run here measures it: for steps of at least 10 ms on shared cores, and on any accelerator."""
 
 RACED = 1.5
-"""How many times the planned rounds an arm takes part in that stays open."""
+"""Rounds of an arm that stays undecided, as a multiple of the planned rounds."""
 
 SEVERAL = 1.5
-"""Times the half-width of a verdict's interval: a margin as narrow as the interval itself would
-leave each comparison undecided whose estimate is not 1."""
+"""Margin over half-width of a verdict's interval: a margin no wider than the interval would leave
+every comparison undecided unless its estimate is exactly 1."""
 
 
 def resolved_margin(plan: Plan, catalogue: Catalogue, reports: Path) -> tuple[float, str]:
-    """Return the margin that a plan can resolve on this machine, and why.
+    """Return the margin that a plan can resolve on this machine, and the reason in words.
 
-    The noise of rounds is the median over launches of the newest run here that has timed one of the
-    plan's workloads beside a twin: short steps vary more than long ones. From it follows the
-    half-width of a verdict's interval after the plan's rounds, by a normal approximation, and from
-    that the next larger of MARGINS.
+    The noise of rounds is the median over launches of the newest run here that timed one of the
+    plan's workloads beside a twin; only the same workloads count, because short steps vary more. A
+    normal approximation gives the half-width of a verdict's interval after the plan's rounds; the
+    margin is the smallest of MARGINS that is at least SEVERAL times that.
     """
     noise, source = _noise(plan, catalogue, reports)
     comparisons = max(1, len(plan.implementations) - 1)
@@ -69,13 +69,13 @@ def runs_here(catalogue: Catalogue, reports: Path) -> Iterator[store.Run]:
 
 
 def _of_launch(samples: bytes) -> float:
-    """Return the robust standard deviation of log(twin / baseline); 0 where there is no twin."""
+    """Return the robust standard deviation of log(twin / baseline); 0 without a twin."""
     turns: defaultdict[int, dict[str, float]] = defaultdict(dict)
     rows = [json.loads(line) for line in samples.splitlines() if line.startswith(b"{")]
     baselines = {row["arm"] for row in rows} - {TWIN}
     for row in rows:
         turns[row["round"]][row["arm"]] = math.log(row["throughput_ns"] / row["steps"])
-    # Any arm does: a constant ratio does not add to the spread.
+    # Any arm will do: a constant ratio does not add to the spread.
     spreads = []
     for name in sorted(baselines):
         logs = [times[TWIN] - times[name] for times in turns.values() if {TWIN, name} <= set(times)]

@@ -21,40 +21,40 @@ from bench.records.variants import Variant
 T = TypeVar("T")
 
 REFERENCE = "python_loop"
-"""The one implementation that bench names: the baseline where none is typed."""
+"""The only implementation that bench names: the default baseline."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that a run measures, and how."""
+    """The blocks of a run and the settings of their measurement."""
 
     preset: str
     blocks: tuple[Block, ...]
     implementations: tuple[str, ...]
     variants: tuple[Variant, ...]
-    """Other environments that every block is measured in as well."""
+    """Further environments in which every block is also measured."""
     baseline: str
     scaling: str
     launches: int
-    """Fresh processes that each block is measured in."""
+    """Number of fresh processes in which each block is measured."""
     worker: WorkerSettings
     """Settings of every worker; the engine adds folders and the files of a base revision."""
     margin: float
-    """Relative difference of step times that is too small to matter."""
+    """Relative difference of step times that is negligible."""
     budget_s: float | None
-    """Wall time of all measuring; None where every block gets its planned launches."""
+    """Limit on the wall time of all measuring; None where every block gets its planned launches."""
     target_ci: float | None
-    """Half-width of a 95 % interval that is narrow enough; None where a verdict is enough."""
+    """Target half-width of the 95 % intervals; None where measuring ends with a verdict."""
     timeout_s: float | None
-    """The longest that one worker process may take."""
+    """Time limit of one worker process."""
     silence_s: float
-    """The longest that it may show no progress."""
+    """The longest time that a worker process may show no progress."""
     margin_reason: str = ""
-    """Why it is the margin, if no option names it."""
+    """Why the margin was chosen; empty if an option names it."""
     passes: int = 0
-    """Launches that a resumed run gets, where they are more than was planned."""
+    """Launches of a resumed run, if it gets more than were planned."""
     process_spread: dict[str, float] | None = None
-    """`sd` and `freedom` of the ProcessSpread that earlier runs here show; None if none does."""
+    """`sd` and `freedom` of the ProcessSpread measured by earlier runs here; None without any."""
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -69,7 +69,7 @@ class Plan:
 
     @property
     def modes(self) -> list[str]:
-        """Modes in which the state of every implementation is saved."""
+        """Modes in which every implementation's state is saved."""
         return [*self._phase("checkpoint").get("modes", [])]
 
     def _phase(self, name: str) -> dict[str, Any]:
@@ -111,8 +111,8 @@ def make_plan(options: Options, catalogue: Catalogue, faults: Sequence[str] = ()
 
     Args:
       options: as typed.
-      catalogue: the implementations, workloads and devices that exist.
-      faults: found before, to be reported together with those found here.
+      catalogue: the available implementations, workloads and devices.
+      faults: those found earlier, to be reported together with the ones found here.
 
     Raises:
       BadInput: anything is wrong; lists every fault.
@@ -125,19 +125,19 @@ def make_plan(options: Options, catalogue: Catalogue, faults: Sequence[str] = ()
 
 
 class _Planner:
-    """Reads one option after the other, and collects faults instead of stopping at the first."""
+    """Reads the options one by one, collecting faults instead of stopping at the first."""
 
     def __init__(self, options: Options, catalogue: Catalogue, faults: list[str]) -> None:
         self.options = options
         self.catalogue = catalogue
         self.faults = faults
         self.virtual = catalogue["platform"] == "cpu"
-        """Whether devices are made as they are needed."""
+        """Whether devices are virtual CPU devices, of which any number can be created."""
 
     def read(self, name: str) -> Any:
-        """Read an option: its value or None, or the list of its values.
+        """Return an option's parsed value, None if it is absent, or the list of its values.
 
-        A value that cannot be read becomes a fault and counts as absent.
+        A value that cannot be parsed becomes a fault and counts as absent.
         """
         given = getattr(self.options, name)
         if isinstance(given, tuple):
@@ -153,7 +153,7 @@ class _Planner:
             return None
 
     def fault(self, name: str, text: str) -> None:
-        """Note a fault of an option."""
+        """Record a fault of an option."""
         self.faults.append(f"{flag(name)}: {text}")
 
     def plan(self) -> Plan:
@@ -236,7 +236,7 @@ class _Planner:
         return self._needing_package("input")
 
     def phases(self) -> dict[str, dict[str, Any]]:
-        """The settings of the phases after the rounds that are wanted."""
+        """Return the settings of the requested phases after the rounds."""
         phases: dict[str, dict[str, Any]] = {}
         if self.options.profile:
             phases["trace"] = {"steps": self.read("profile_steps") or presets.PROFILE_STEPS}
@@ -335,7 +335,7 @@ class _Planner:
         return None
 
     def device_limit(self) -> int:
-        """The most devices that a mesh may have."""
+        """Return the largest number of devices that a mesh may have."""
         count = presets.CPU_DEVICES if self.virtual else self.catalogue["device_count"]
         limit: int = self.read("devices") or count
         if limit > count and not self.virtual:
@@ -382,7 +382,7 @@ class _Planner:
 
 
 def name_of(path: str) -> str:
-    """The name of a file that is given by its path: the file name without `.py`."""
+    """Return the implementation's or workload's name for a path: the file name without `.py`."""
     return path.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
 
 

@@ -1,4 +1,4 @@
-"""Reading the values of options: each reader raises ValueError, which becomes one fault of many."""
+"""Readers of option values: each raises ValueError, which becomes one of several faults."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class BadInput(Exception):  # noqa: N818 (it is the user's error, not the program's)
-    """The input cannot be run. The text lists every fault."""
+    """The input cannot be run. The message lists every fault."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         self.faults = tuple(faults)
@@ -19,13 +19,13 @@ class BadInput(Exception):  # noqa: N818 (it is the user's error, not the progra
 
 
 def collected(faults: list[str], read: Callable[[str], T], text: str, option: str = "") -> T | None:
-    """Read a text; if `read` refuses it, add what is wrong to `faults` and return None.
+    """Read a text; if `read` refuses it, append the message to `faults` and return None.
 
     Args:
-      faults: of all options.
-      read: raises BadInput, or ValueError whose text does not name the option.
+      faults: collects those of all options.
+      read: raises BadInput, or ValueError with a message that does not name the option.
       text: to read.
-      option: such as `--precision`, to begin the text of a ValueError.
+      option: such as `--precision`; prefixes the message of a ValueError.
     """
     try:
         return read(text)
@@ -44,7 +44,7 @@ def whole(text: str) -> int:
 
 
 def positive(unit: str) -> Callable[[str], float]:
-    """Make a reader of a positive number of a unit."""
+    """Return a reader of positive numbers in a unit."""
 
     def read(text: str) -> float:
         value = _number(text)
@@ -56,7 +56,7 @@ def positive(unit: str) -> Callable[[str], float]:
 
 
 def share(text: str) -> float:
-    """Read a percentage above 0 and below 100 as a share of 1."""
+    """Read a percentage between 0 and 100, both excluded, as a fraction."""
     value = _number(text) / 100
     if 0 < value < 1:
         return value
@@ -64,7 +64,7 @@ def share(text: str) -> float:
 
 
 def choice(known: Sequence[str]) -> Callable[[str], str]:
-    """Make a reader of one of some words."""
+    """Return a reader that accepts only the known words."""
 
     def read(text: str) -> str:
         if text in known:
@@ -75,7 +75,7 @@ def choice(known: Sequence[str]) -> Callable[[str], str]:
 
 
 def remat_policy(text: str) -> str:
-    """Read a policy of rematerialization; `full` computes all again, and keeps `nothing`."""
+    """Read a rematerialization policy; `full` and `nothing` both mean to keep no activations."""
     known = {"none": "", **{word: word for word in REMAT}, "nothing": FULL}
     return known[choice(tuple(known))(text)]
 

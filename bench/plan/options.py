@@ -1,7 +1,7 @@
-"""The options of a run: each is declared once, with its help and the reader of its value.
+"""The options of a run: each is declared once, with its help text and a reader of its value.
 
-Values stay as the text that was typed, which a resumed run reads again. bench.plan.matrix reads
-them, so that all faults of a command line are reported in one message.
+Values remain text as typed, which a resumed run reads again. bench.plan.matrix parses them, so that
+all faults of a command line are reported in one message.
 """
 
 import argparse
@@ -31,8 +31,8 @@ def _option(
     Args:
       metavar: placeholder of the value in the help.
       help_: text of the help.
-      read: reads a value, or raises ValueError.
-      action: as of argparse: `store`, `store_true`, `append` (repeatable) or `extend` (several
+      read: parses a value, or raises ValueError.
+      action: as in argparse: `store`, `store_true`, `append` (repeatable) or `extend` (several
         values at once).
       more: `gate=True` for an option of `regress` alone.
     """
@@ -51,7 +51,7 @@ def _meanings(words: dict[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Options:
-    """The options as typed. None and empty tuples leave the value to the preset."""
+    """The options as typed. None and empty tuples mean the preset's value."""
 
     preset: str | None = _option(
         "NAME",
@@ -258,7 +258,7 @@ class Options:
     )
 
     def to_json(self) -> dict[str, Any]:
-        """The options for the manifest, without those that are left to the preset."""
+        """Return the options for the manifest, without those that are left to the preset."""
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self).items()
@@ -267,7 +267,7 @@ class Options:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Self:
-        """Read what `to_json` wrote; older runs have `remat` as true."""
+        """Read the output of `to_json`; older runs store `remat` as true."""
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in stored.items()
@@ -278,22 +278,22 @@ class Options:
 
 
 READERS = {one.name: one.metadata["read"] for one in fields(Options)}
-"""Readers of the values, by the option's name; each raises ValueError."""
+"""Readers of the values by option name; each raises ValueError."""
 
 
 def flag(name: str) -> str:
-    """How an option is typed: `--batch-sizes`."""
+    """Return an option as it is typed: `--batch-sizes`."""
     return f"--{name.replace('_', '-')}"
 
 
 def add_options(
     add: Callable[..., Any], *, gate: bool = False, without: Collection[str] = ()
 ) -> None:
-    """Declare the options of a run, or with `gate` those that only a regress run takes.
+    """Declare the options of a run, or, if `gate`, those of a regress run alone.
 
     Args:
-      add: takes what argparse's add_argument takes.
-      gate: which options.
+      add: has the signature of argparse's add_argument.
+      gate: which of the two sets to declare.
       without: names of options to leave out.
     """
     for option in fields(Options):
@@ -307,7 +307,7 @@ def add_options(
 
 
 def read_options(namespace: argparse.Namespace) -> Options:
-    """Collect the options from parsed arguments. Several values in one quoted string are split."""
+    """Collect the options from parsed arguments; quoted strings with several values are split."""
     values: dict[str, Any] = {}
     for option in fields(Options):
         value: Any = getattr(namespace, f"lockstep_{option.name}", option.default)

@@ -1,4 +1,4 @@
-"""Presets: how much a run measures where its options do not say."""
+"""Presets: the amount of measuring where a run's options do not specify it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEFAULT_BATCHES = {
 takes milliseconds, small enough that `quick` stays quick."""
 
 REGRESS = "regress"
-"""The preset of a regress run where none is asked for."""
+"""The default preset of a regress run."""
 
 PROFILE_STEPS = 5
 
@@ -28,10 +28,10 @@ compiles."""
 
 @dataclass(frozen=True)
 class Preset:
-    """How much to measure where the options do not say."""
+    """Defaults for everything that the options of a run leave open."""
 
     workloads: tuple[str, ...]
-    """Empty: every workload at its default size."""
+    """If empty, every workload at its default size."""
     batch_factors: tuple[int, ...]
     """Batches, as multiples of the workload's default batch."""
     precisions: tuple[str, ...]
@@ -40,17 +40,17 @@ class Preset:
     rounds: int
     seconds: float
     past_cores: bool
-    """Whether default meshes of virtual devices have more of them than there are cores."""
+    """Whether default meshes of virtual devices may have more devices than there are cores."""
     meshes: tuple[str, ...] = ()
-    """Those that the devices allow are measured; empty: `data` alone, by powers of two."""
+    """Those that fit the devices are measured; if empty, `data` alone, in powers of two."""
     only_ends: bool = False
-    """Whether default meshes are one device and all of them, without those between."""
+    """Whether default meshes are only one device and all devices, without those in between."""
     microbatches: int = 1
     parts: tuple[Preset, ...] = ()
-    """Presets whose blocks make up this one's."""
+    """Presets whose blocks make up this preset."""
 
     def default_sizes(self, limit: int) -> list[int]:
-        """Devices of the default meshes, of which none has more than `limit`, each once."""
+        """Return the device counts of the default meshes, up to `limit`, without repetition."""
         powers = [2**power for power in range(1 if self.only_ends else limit.bit_length())]
         return list(dict.fromkeys([*powers, limit]))
 
@@ -66,11 +66,11 @@ _STANDARD = replace(
 PRESET_TABLE = {
     "quick": _QUICK,
     "standard": _STANDARD,
-    # Not fp16: without a scaled loss, not every batch has gradients that it can hold.
+    # Not fp16: without loss scaling, the gradients of some batches overflow or underflow.
     "full": replace(
         _STANDARD, workloads=(), precisions=("fp32", "bf16"), launches=5, rounds=128, seconds=30.0
     ),
-    # A small block of each kind of strategy, on a mesh that it is for.
+    # A small block for each kind of strategy, on a mesh that suits it.
     "strategies": replace(
         _QUICK,
         parts=tuple(
@@ -84,7 +84,7 @@ PRESET_TABLE = {
             )
         ),
     ),
-    # A model that fills an accelerator, from a small batch to one that hides most waiting.
+    # A model that fills an accelerator, from a small batch to one that hides most latency.
     "accelerator": replace(
         _QUICK,
         workloads=("gpt2-124m",),
@@ -93,7 +93,7 @@ PRESET_TABLE = {
         seconds=20.0,
         only_ends=True,
     ),
-    # More rounds than quick: a gate that is left undecided is of no use, and looks end it early.
+    # More rounds than quick: an undecided gate is useless, and looks can end it early.
     REGRESS: replace(_QUICK, launches=3, rounds=64, seconds=10.0),
 }
 

@@ -1,4 +1,4 @@
-"""`-k EXPRESSION` over names of cells."""
+"""`-k EXPRESSION` over the names of cells."""
 
 import ast
 import re
@@ -8,16 +8,16 @@ from bench.plan.option_values import BadInput
 
 
 def keyword(text: str) -> str:
-    """Rewrite `data=2,model=4` so that pytest's -k can read it, with every value delimited.
+    """Rewrite `data=2,model=4` so that pytest's -k can parse it, with every value delimited.
 
-    Expressions and cell names are rewritten alike, so that `data=1` matches `data=1,model=2` but
-    not `data=16`.
+    Expressions and cell names are rewritten in the same way, so that `data=1` matches
+    `data=1,model=2` but not `data=16`.
     """
     return re.sub(r"(\w+)=([\w.+-]+),?", r":\1.\2:", text)
 
 
 def selector(expression: str) -> Callable[[str], bool]:
-    """Compile an expression of words, `and`, `or`, `not` and parentheses to a predicate of names.
+    """Compile an expression of words, `and`, `or`, `not` and parentheses to a predicate on names.
 
     A word matches anywhere in a name, ignoring case. An empty expression selects everything.
 

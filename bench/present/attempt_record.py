@@ -19,13 +19,13 @@ _BAR_COLUMNS = 60
 def diagnosis(
     fared: Fared, name: str, other: str, programs: Mapping[str, StepProgram]
 ) -> list[str]:
-    """Say why a challenger fared as it did.
+    """Explain the outcome of a challenger.
 
     Args:
-      fared: how it did.
-      name: of the challenger.
+      fared: its outcome.
+      name: name of the challenger.
       other: name of the incumbent.
-      programs: stored ones, by cell.
+      programs: stored programs, by cell.
     """
     if not fared.cells:
         return []
@@ -34,7 +34,7 @@ def diagnosis(
 
 
 def sentence(attempt: Attempt) -> str:
-    """Say in a line how an attempt ended: `keep 12 mine: 4.1 % to 6.0 % faster, ratio 0.951`."""
+    """Return an attempt in one line: `keep 12 mine: 4.1 % to 6.0 % faster, ratio 0.951`."""
     text = f"{attempt.get('decision', 'undecided')} {attempt['number']} {attempt['name']}"
     ratio, low, high = attempt.get("ratio"), attempt.get("low"), attempt.get("high")
     if ratio is None or low is None or high is None:
@@ -47,7 +47,7 @@ def sentence(attempt: Attempt) -> str:
 
 
 def summary(ledger: Ledger) -> str:
-    """Say in a line what the record is."""
+    """Return the record in one line."""
     curve = record(ledger.question, ledger.attempts)
     kept = sum(one.get("decision") == "keep" for one in ledger.attempts)
     return (
@@ -57,7 +57,7 @@ def summary(ledger: Ledger) -> str:
 
 
 def bars(curve: Sequence[float]) -> str:
-    """Draw the record after each attempt as bars; of many attempts, evenly chosen ones."""
+    """Draw the record after each attempt as bars; if there are many, evenly chosen ones."""
     chosen = curve[:: -(-len(curve) // _BAR_COLUMNS)] if curve else []
     return "".join(_BARS[round(value * (len(_BARS) - 1))] for value in chosen)
 
@@ -98,7 +98,7 @@ _COLUMNS = (
 
 
 def _plot(ledger: Ledger, curve: Sequence[float]) -> Plot:
-    """Draw the record as a line, and what was kept as points."""
+    """Draw the record as a line, and kept challengers as points."""
     rows = [{"number": 0, "record": 1.0, "kept": False}]
     rows += [
         {"number": one["number"], "record": best, "kept": one.get("decision") == "keep"}

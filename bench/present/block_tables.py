@@ -1,4 +1,4 @@
-"""The table of a block, and what holds for the whole block."""
+"""The table of a block, and facts about the whole block."""
 
 from collections.abc import Iterator, Mapping
 
@@ -19,7 +19,7 @@ def comparison(block: Comparison, cells: Mapping[str, Row], manifest: Manifest) 
 
 
 def facts(block: Comparison, manifest: Manifest) -> list[str]:
-    """Sentences on a whole block; empty if it has no time."""
+    """Return sentences about a whole block; none if it has no time."""
     return list(_facts(block, manifest)) if block.ranked else []
 
 
@@ -56,7 +56,7 @@ def _known(block: Comparison, figure: str) -> list[float]:
 
 
 def _disturbances(block: Comparison) -> Iterator[str]:
-    """Order, drift and host, one sentence each."""
+    """Yield sentences on order effects, drift and the host."""
     if block.order:
         yield f"Effects of the order of turns: {order(block)}."
     moving = {name: effect for name, effect in block.drifts.items() if effect.sure}
@@ -75,7 +75,7 @@ def _disturbances(block: Comparison) -> Iterator[str]:
 
 
 def order(block: Comparison) -> str:
-    """`position 0.31 % (no more than chance), predecessor 0.52 %`."""
+    """Return `position 0.31 % (no more than chance), predecessor 0.52 %`."""
     return ", ".join(
         f"{by} {numbers.percent(e.size)}{'' if e.sure else ' (no more than chance)'}"
         for by, e in block.order.items()

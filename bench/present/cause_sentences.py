@@ -1,4 +1,4 @@
-"""Why a step takes longer than another, in a sentence made from an attribution."""
+"""A sentence on why one step takes longer than another, from an attribution."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -26,10 +26,10 @@ _PHASES = {
     "other": " outside passes and update",
 }
 _MOST = 3
-"""Causes that a sentence names, of those in its direction."""
+"""Causes that a sentence names, among those in its direction."""
 
 _WORTH_NAMING = 0.05
-"""Share of the difference from which on a cause is named; in the other direction, twice that."""
+"""Share of the difference from which on a cause is named; in the opposite direction, twice that."""
 
 
 class Theme(NamedTuple):
@@ -40,7 +40,7 @@ class Theme(NamedTuple):
     kind: str
     """Kind of a collective: `all-reduce`."""
     transposes: str
-    """`a` or `b` where only its operations move elements to another layout."""
+    """`a` or `b` if only its operations change an array's layout."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Reason:
 
     sentence: str
     main: str = ""
-    """The main cause, in a few words; empty if the traces do not show the difference."""
+    """The main cause in a few words; empty if the traces do not show the difference."""
     seconds: float = 0.0
-    """Seconds that the main cause takes longer in A."""
+    """Seconds by which the main cause takes longer in A."""
 
 
 def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
@@ -126,9 +126,9 @@ def _themes(causes: Iterable[Cause]) -> dict[Theme, list[Cause]]:
 
 
 def only_one_transposes(cause: Cause) -> str:
-    """Return the one side, `a` or `b`, whose operations change the layout; empty if not just one.
+    """Return the side, `a` or `b`, that alone has operations that change the layout; else empty.
 
-    Empty as well where only one side has operations at all.
+    Also empty if only one side has operations at all.
     """
     if not (cause.a.ops and cause.b.ops) or cause.a.transposes == cause.b.transposes:
         return ""
@@ -152,7 +152,7 @@ def _phrase(a: str, b: str, theme: Theme, causes: list[Cause]) -> str:
 
 
 def _places(sources: list[str]) -> str:
-    """` at transform.py:283 and :290`: a file that repeats is named once."""
+    """Return ` at transform.py:283 and :290`: a repeated file is named once."""
     if not sources:
         return ""
     first, *others = sources

@@ -34,12 +34,12 @@ _OF_CAUSE: dict[str, Callable[[Cause], Any]] = {
 
 
 def causes_frame(pairs: Iterable[Explanation]) -> pd.DataFrame:
-    """One row a cause of a difference between cells `a` and `b`.
+    """Return one row per cause of a difference between cells `a` and `b`.
 
-    `timed_ratio` is that of rounds, `untraced_ratio` that of the steps just before the traced ones,
-    and `explained` the share of the latter that all causes but idle time come to. `a_ops` and
-    `b_ops` are HLO instructions, `a_transposes` whether any of them moves elements to another
-    layout, and `a_s`, `b_s` and `difference_s` seconds a traced step.
+    `timed_ratio` is from the rounds, `untraced_ratio` from the steps just before the traced ones,
+    and `explained` is the share of the latter that all causes but idle time account for. `a_ops`
+    and `b_ops` are HLO instructions, `a_transposes` is whether any of them changes an array's
+    layout, and `a_s`, `b_s` and `difference_s` are seconds per traced step.
     """
     rows = [
         {
@@ -55,7 +55,7 @@ def causes_frame(pairs: Iterable[Explanation]) -> pd.DataFrame:
 def baseline_pairs(
     blocks: Iterable[Comparison], traces: Mapping[str, TraceRow]
 ) -> Iterator[Explanation]:
-    """Each traced cell with the baseline of its block."""
+    """Yield each traced cell with the baseline of its block."""
     for block in blocks:
         for cell in block.ranked:
             if (pair := pair_of(cell, baseline_cell(block), traces)) is not None:

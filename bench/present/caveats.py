@@ -1,4 +1,4 @@
-"""Caveats: what the stored rows say against trusting the numbers too far."""
+"""Caveats: reasons in the stored rows to read the figures with care."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,25 +20,25 @@ from bench.records.rows import Manifest
 from bench.records.store import Damage
 
 NAMED = 8
-"""Damaged parts of files that are named."""
+"""Damaged parts of files that are listed by name."""
 
 FUSED_ATTENTION = r"[^ ,]*fmha[^ ,]*|tpu_custom_call"
-"""Names of custom calls that attend: cuDNN's on CUDA, and a kernel of Pallas on TPU."""
+"""Names of custom calls that compute attention: cuDNN's on CUDA, and a Pallas kernel on TPU."""
 
 BUSY_SHARE = 0.05
-"""Share of the cores' time above which others on the host are worth mentioning."""
+"""Share of the cores' time above which other processes' load is reported."""
 
 
 @dataclass(frozen=True)
 class Caveat:
-    """A reason to read some numbers with care."""
+    """A reason to read some figures with care."""
 
     title: str
     text: str
 
 
 def caveats(content: Tables, manifest: Manifest) -> list[Caveat]:
-    """All caveats that apply to a run."""
+    """Return all caveats that apply to a run."""
     said = {
         "Damaged files": damage(content.damaged),
         **_of_host(content, manifest),
@@ -52,7 +52,7 @@ def caveats(content: Tables, manifest: Manifest) -> list[Caveat]:
 
 
 def damage(found: Sequence[Damage]) -> str:
-    """Which parts of the stored files were ignored; empty if none were."""
+    """Describe the parts of stored files that were ignored; empty if none were."""
     if not found:
         return ""
     named = "; ".join(map(str, found[:NAMED]))
@@ -81,7 +81,7 @@ def _of_host(content: Tables, manifest: Manifest) -> dict[str, str]:
                 f"While {where} was timed, {what} used {numbers.percent(worst)} of the cores' time."
             )
     cores, load = host.get("usable_cores"), host.get("load")
-    # Where the load of others was measured, a load average only adds what the user ran before.
+    # Where others' load was measured, a load average only adds what the user ran before.
     measured = any(block.conditions for block in blocks)
     if not measured and cores is not None and load is not None and load > cores / 2:
         busy.append(f"When the run began, the load was {load:.2g} on {cores} usable cores.")
@@ -89,7 +89,7 @@ def _of_host(content: Tables, manifest: Manifest) -> dict[str, str]:
     precisions = sorted({block.block.options.precision for block in blocks})
     kind = manifest["device_kind"]
     missing = [precision for precision in precisions if not peaks.peak(kind, precision)]
-    if missing and manifest["platform"] != "cpu":  # of a CPU, nobody publishes one
+    if missing and manifest["platform"] != "cpu":  # nobody publishes a CPU's peak
         said["Utilization unknown"] = (
             f"No peak is published for {kind} in {listing(missing)}, so there is no MFU."
         )
@@ -136,7 +136,7 @@ def _of_ratios(blocks: Sequence[Comparison]) -> dict[str, str]:
 
 
 def _of_rounds(blocks: Sequence[Comparison]) -> dict[str, str]:
-    """What moved while the blocks were timed."""
+    """Return disturbances that occurred while the blocks were timed."""
     said: dict[str, str] = {}
     moving = [
         (abs(effect.size), name, block)
@@ -222,7 +222,7 @@ def _of_cells(cells: pd.DataFrame) -> dict[str, str]:
 
 
 def _fused_attention(cells: pd.DataFrame) -> str:
-    """Which attention was proved against which; empty if no program calls a kernel for it."""
+    """Describe attention kernels and their proof; empty if no program calls such a kernel."""
     called = zip(cells["cell"], cells["kernels"].str.findall(FUSED_ATTENTION), strict=True)
     found = {cell: kernels for cell, kernels in called if kernels}
     if not found:
@@ -236,7 +236,7 @@ def _fused_attention(cells: pd.DataFrame) -> str:
 
 
 def _of_phases(content: Tables, manifest: Manifest) -> dict[str, str]:
-    """What was asked for beside the times, and failed."""
+    """Return the failures of requested phases other than timing."""
     said: dict[str, str] = {}
     cells, config = content.cells, manifest["config"]
     if proof := config.get("functions"):

@@ -16,13 +16,13 @@ from bench.records import numbers
 from bench.records.rows import Manifest
 
 Row = dict[str, Any]
-"""A row of `Tables.cells`, with what its block knows of it: see `rows`."""
+"""A row of `Tables.cells`, with facts about its block: see `rows`."""
 
 _COMPILING = ("trace_s", "lower_s", "compile_s")
 
 
 def rows(found: Tables, manifest: Manifest) -> dict[str, Row]:
-    """Every cell by its name: its row of `found.cells`, and the items that `_context` adds."""
+    """Return every cell by name: its row of `found.cells`, and the items that `_context` adds."""
     context = {block.name: _context(block, manifest) for block in found.comparisons}
     reasons = {
         f"{block.name}/{name}": reason
@@ -53,17 +53,17 @@ def _context(block: Comparison, manifest: Manifest) -> Row:
 
 
 def of_block(block: Comparison, cells: Mapping[str, Row]) -> list[Row]:
-    """The rows of a block's cells that have a time, fastest first."""
+    """Return the rows of a block's cells that have a time, fastest first."""
     return [cells[cell["cell"]] for cell in block.ranked]
 
 
 def is_baseline(cell: Row) -> bool:
-    """Whether the cell is its block's baseline, and has a time."""
+    """Return whether the cell is its block's baseline, and has a time."""
     return bool(cell["status"] == "ok" and cell["implementation"] == cell["baseline"])
 
 
 def _standing(cell: Row) -> str:
-    """What is special about an implementation in its block."""
+    """Return whether an implementation is the baseline, and whether it was measured apart."""
     parts = ["baseline"] if is_baseline(cell) else []
     if not cell["interleaved"]:
         parts.append("measured apart")
@@ -79,7 +79,7 @@ def _behind(cell: Row) -> str:
 
 
 def _step(cell: Row) -> str:
-    """Quartiles; a span of one step shows a latency, whatever it is called."""
+    """Return the quartiles; for a span of a single step, note that it is a latency."""
     spread = between(cell["step_q1_s"], cell["step_q3_s"], "s")
     return f"{spread}, single steps" if spread and cell["single_steps"] else spread
 
@@ -93,7 +93,7 @@ def _ratio_interval(cell: Row) -> str:
 
 
 def _compile(cell: Row) -> str:
-    """`0.12 + 0.08 + 1.30 in run r1`."""
+    """Return `0.12 + 0.08 + 1.30 in run r1`."""
     parts = [cell[name] for name in _COMPILING]
     if any(map(missing, parts)):
         return ""
@@ -121,7 +121,7 @@ def _host_calls(cell: Row) -> str:
 
 
 def _idle(cell: Row) -> str:
-    """How much of a pipelined step was measured to be idle, beside what its schedule says."""
+    """Return the measured idle share of a pipelined step, beside its schedule's."""
     if missing(cell["idle"]):
         return ""
     ends = between(cell["idle_low"], cell["idle_high"], "percent")
@@ -145,7 +145,7 @@ def _collectives(used: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _error(value: str, error: str, unit: str) -> Callable[[Row], str]:
-    """Return a function that writes the interval of a value and its error."""
+    """Return a formatter of the interval of a value with this error."""
 
     def text(cell: Row) -> str:
         middle, half = cell[value], cell[error]
@@ -159,7 +159,7 @@ def _over_model(key: str) -> Callable[[Row], float]:
 
 
 def _again(cell: Row) -> str:
-    """The command that measures the cell again, beside its baseline."""
+    """Return the command that measures the cell again, beside its baseline."""
     if cell["command"] == command_lines.LIBRARY:
         return command_lines.LIBRARY
     names = dict.fromkeys([cell["baseline"] or cell["implementation"], cell["implementation"]])
@@ -260,7 +260,7 @@ COLUMNS = (
 
 
 def energy(cells: Sequence[Row]) -> Table:
-    """What steps use, where that is known."""
+    """Return the energy figures of steps, where they are known."""
     known = [cell for cell in cells if not missing(cell["joules_per_step"])]
     fact = (
         "Energy of whole boards or CPU packages, idle power included, over whole turns: the steps "
@@ -274,5 +274,5 @@ def energy(cells: Sequence[Row]) -> Table:
 
 
 def all_cells(cells: Sequence[Row], run: str) -> Table:
-    """Every cell of a run."""
+    """Return the table of all cells of a run."""
     return Table("All cells", COLUMNS, cells, name=f"{run}-cells", cell=lambda cell: cell["cell"])

@@ -1,7 +1,7 @@
-"""Descriptions of the charts that a report shows: their words, and the look of their series.
+"""Descriptions of a report's charts: their words, and the look of their series.
 
-specs.json describes each in Vega-Lite. plots/<kind>.py gives it the values of a printed chart, and
-web/charts/<kind>.js those of the page's, which gets `for_page` as JSON.
+specs.json describes each in Vega-Lite. plots/<kind>.py supplies the values of a printed chart, and
+web/charts/<kind>.js those of the page's chart, which gets `for_page` as JSON.
 """
 
 import json
@@ -13,20 +13,20 @@ from typing import Any, NamedTuple
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b5609a", "#c48a00", "#3f9fd8", "#6b5bb8", "#7a7a7a")
 """After Okabe and Ito, https://jfly.uni-koeln.de/color/, with the lightest darkened for lines.
-templates/style.css has them as --c0 to --c7, with lighter ones for a dark page."""
+templates/style.css defines them as --c0 to --c7, and lighter ones for dark mode."""
 
 SHAPES = {
     "circle": "\u25cf", "square": "\u25a0", "triangle-up": "\u25b2", "diamond": "\u25c6",
     "cross": "\u271a", "triangle-down": "\u25bc", "triangle-right": "\u25b6\ufe0e",
     "triangle-left": "\u25c0\ufe0e",
 }  # fmt: skip
-"""Vega's names of marks, and letters that look like them."""
+"""Vega's names of marks, and similar-looking characters."""
 
 DASHES: tuple[tuple[float, ...], ...] = ((1, 0), (4, 1.5), (1, 1))
 """Dashes of the first eight implementations, the next eight, and so on."""
 
 FARTHEST_RATIO = 1.5
-"""Where the axis of ratios may end and the colours of ratios saturate, in either direction."""
+"""Limit of the axis of ratios, and saturation of their colours, in either direction."""
 
 PARTS = {
     "dispatch": ("dispatch", "#7a7a7a"),
@@ -38,8 +38,8 @@ PARTS = {
     "move": ("moving data", "#c4480a"),
     "idle": ("idle", "var(--line)"),
 }
-"""Label and colour of each part of a traced step, in the order of the bars. The colours are told
-apart by all kinds of sight; a test computes how far they are from one another."""
+"""Label and colour of each part of a traced step, in the order of the bars. The colours are
+distinguishable under colour blindness; a test computes their distances."""
 
 
 class Look(NamedTuple):
@@ -52,7 +52,7 @@ class Look(NamedTuple):
 
 
 def look(number: int) -> Look:
-    """The look of an implementation by its place among all of the run; unique among 64."""
+    """Return an implementation's look by its index in the run; unique among 64."""
     again = number // len(PALETTE)
     shapes = list(SHAPES)
     return Look(
@@ -68,20 +68,20 @@ class Chart:
     """Heading of its section on the page."""
     title: str = ""
     note: str = ""
-    """How to read it. `{margin}` stands for the margin of the verdicts."""
+    """How to read it. `{margin}` is replaced by the margin of the verdicts."""
     x: str = ""
     """Title of the horizontal axis."""
     y: str = ""
     panels: Mapping[str, str] = field(default_factory=dict)
     """Titles of panels that show different quantities."""
     remarks: Mapping[str, str] = field(default_factory=dict)
-    """Sentences for the note that apply to some data only."""
+    """Sentences to add to the note for some data only."""
     figures: Sequence[str] = ()
-    """Columns of `Tables.cells` that the page's chart needs beside those of the table of cells."""
+    """Columns of `Tables.cells` that the page's chart needs in addition to the table of cells."""
     printed: bool = True
-    """Whether plots/ draws it too."""
+    """Whether plots/ also draws it."""
     apart: bool = False
-    """Whether its section stands apart from those that the page's choices apply to."""
+    """Whether its section is separate from those that the page's choices affect."""
 
 
 CHARTS = {
@@ -94,12 +94,12 @@ CHARTS = {
 
 
 SPECS = json.loads(Path(__file__).with_name("specs.json").read_text("utf-8"))
-"""Vega-Lite of the charts that page and print share. `$name` stands for a value, or for another
-part: of `values` of the kind, or of `common`."""
+"""Vega-Lite of the charts shared by page and print. `$name` stands for a value or for another part:
+of the kind's `values`, or of `common`."""
 
 
 def looks(names: Iterable[str], implementations: Sequence[str]) -> dict[str, Any]:
-    """The looks of some implementations of a run, as the values that `SPECS` names."""
+    """Return the looks of implementations of a run, as the values that `SPECS` names."""
     shown = sorted(set(names))
     own = [look(implementations.index(name)) for name in shown]
     return {
@@ -111,7 +111,7 @@ def looks(names: Iterable[str], implementations: Sequence[str]) -> dict[str, Any
 
 
 def for_page(implementations: Iterable[str]) -> dict[str, Any]:
-    """What the page's script needs: `charts`, `specs`, `looks`, and `parts` of a step."""
+    """Return the data of the page's script: `charts`, `specs`, `looks`, and `parts` of a step."""
     return {
         "specs": SPECS,
         "charts": {kind: asdict(chart) for kind, chart in CHARTS.items()},

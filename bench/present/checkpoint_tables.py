@@ -1,4 +1,4 @@
-"""What checkpoints cost: a table, and a sentence."""
+"""The cost of checkpoints: a table, and sentences."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ FACT = (
 
 
 def _other(column: str, key: str, name: str) -> Callable[[dict[str, Any]], str]:
-    """Return a function that writes another item where the column has a value."""
+    """Return a formatter of another item, for rows in which the column has a value."""
     return lambda row: "" if missing(row[column]) else formatted(row[key], name)
 
 
@@ -46,14 +46,14 @@ COLUMNS = (
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The saves and restores."""
+    """Return the table of saves and restores."""
     return Table(
         "Checkpoints", COLUMNS, rows, [FACT], name="checkpoints", cell=lambda row: row["cell"]
     )
 
 
 def sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What checkpoints cost over all cells, and for how many there are no figures."""
+    """Return the cost of checkpoints over all cells, and the number of cells without figures."""
     parts = []
     for mode in CHECKPOINT_MODES:
         saves = [row for row in rows if row["what"] == f"save, {mode}"]

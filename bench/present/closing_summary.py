@@ -26,10 +26,10 @@ from bench.records.statuses import STATUSES
 from bench.records.store import Run
 
 FEW_BLOCKS = 4
-"""Blocks of a run up to which each has a line of its own below the answer."""
+"""Runs with at most this many blocks get a line for each block below the answer."""
 
 MOST_SUBJECTS = 12
-"""Workloads and options that are shown."""
+"""Subjects (workloads with options) that are shown."""
 
 MOST_FAILURES = 12
 """Reasons that are shown."""
@@ -62,7 +62,7 @@ def print_summary(console: Console, run: Run) -> None:
 
 
 def _answers(every: Sequence[Summary]) -> Iterator[RenderableType]:
-    """The answer for each subject; of few blocks, what is sure about each."""
+    """Return the answer for each subject; if there are few blocks, the statements about each."""
     subjects = [list(same) for _, same in groupby(every, key=lambda each: each.subject)]
     for own in subjects[:MOST_SUBJECTS]:
         first, *others = {each.comparison.block.batch for each in own}
@@ -78,7 +78,7 @@ def _answers(every: Sequence[Summary]) -> Iterator[RenderableType]:
 
 
 def _failures(cells: pd.DataFrame) -> Iterator[RenderableType]:
-    """Every reason once, with the cells that failed for it."""
+    """Return every reason once, with the cells that failed for it."""
     endings = run_tables.endings(cells)
     failed = [row for row in endings.rows if STATUSES[row["status"]].failure] if endings else []
     for row in failed[:MOST_FAILURES]:

@@ -1,9 +1,9 @@
-"""Tables, each described once, whoever shows it: Markdown, HTML, the page's script, a terminal.
+"""Tables, each described once for all outputs: Markdown, HTML, the page's script, a terminal.
 
 A `Column` has a heading, a number format and a value; a `Table` has columns and rows of any type.
-Text renderers read `Table.headings` and `Table.body`. The report's page gets `Table.for_page`: raw
-values with the names of their formats, which bench/present/web/format.js knows too, so that it can
-sort, filter and search any table without knowing which it is.
+Text renderers use `Table.headings` and `Table.body`. The report's page gets `Table.for_page`: raw
+values with the names of their formats, which bench/present/web/format.js also implements, so that
+generic code can sort, filter and search every table.
 """
 
 import math
@@ -26,21 +26,21 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "seconds": numbers.seconds,
     "significant": numbers.significant,
 }
-"""Ways to write a value. Any other name is an SI unit, `s` or `FLOP/s`, written with a prefix;
-with a plus before it, `+s`, positive values get one too. `si` stands for no unit."""
+"""Number formats by name. Any other name is an SI unit, `s` or `FLOP/s`, written with a prefix;
+with a plus before it, `+s`, positive values get a sign as well. `si` means no unit."""
 
 DIGITS = 7
-"""Significant digits of numbers on a page, which shows three or four: rounding twice must not show
-another last digit than rounding once does."""
+"""Significant digits of numbers in the page's data. The page shows three or four: with fewer here,
+rounding twice could change the last one."""
 
 
 def missing(value: Any) -> bool:
-    """Whether there is no value: None, NaN or infinity."""
+    """Return whether there is no value: None, NaN or infinity."""
     return value is None or (isinstance(value, float) and not math.isfinite(value))
 
 
 def formatted(value: Any, name: str) -> str:
-    """A value in the format of this name; a dash where there is no value."""
+    """Return a value in the format of this name; a dash where there is no value."""
     if missing(value):
         return numbers.MISSING
     if name in FORMATS:
@@ -51,7 +51,7 @@ def formatted(value: Any, name: str) -> str:
 
 
 def between(low: Any, high: Any, name: str) -> str:
-    """`1.20-1.31 ms` with an en dash; empty where either end is missing."""
+    """Return `1.20-1.31 ms` with an en dash; empty where either end is missing."""
     if missing(low) or missing(high):
         return ""
     if name in FORMATS:
@@ -60,7 +60,7 @@ def between(low: Any, high: Any, name: str) -> str:
 
 
 def shortened(values: Iterable[float | None], digits: int = DIGITS) -> list[float | None]:
-    """Numbers rounded to so many significant digits for JSON; None where there is no value."""
+    """Return numbers rounded to significant digits for JSON; None where there is no value."""
     return [
         None if value is None or missing(value) else float(f"{value:.{digits}g}")
         for value in values
@@ -69,7 +69,7 @@ def shortened(values: Iterable[float | None], digits: int = DIGITS) -> list[floa
 
 @dataclass(frozen=True)
 class Figure:
-    """A value as text, and what qualifies it, shown smaller."""
+    """A value as text, with a qualifier that is shown smaller."""
 
     main: str
     note: str = ""
@@ -80,41 +80,41 @@ class Column:
     """A column of a table."""
 
     key: str
-    """Its name in files. The value is the row's item or attribute of that name, unless given."""
+    """Its name in files. By default, the value is the row's item or attribute of that name."""
     title: str
     note: str = ""
-    """Qualifies the title."""
+    """Qualifier of the title."""
     format: str = "text"
     value: Callable[[Any], Any] | None = None
     """Computes a row's value; may return None where there is none, or a `Figure`."""
     detail: Callable[[Any], str] | None = None
-    """Qualifies a row's value; shown smaller."""
+    """Computes a qualifier of a row's value; shown smaller."""
     span: tuple[str, str] | None = None
-    """Names of two items of a row that are the ends of an interval, for the detail."""
+    """Names of two items of a row, the ends of an interval, to show as the detail."""
     filter: bool = False
-    """Whether a page offers the column's values to choose from."""
+    """Whether a page offers a filter on the column's values."""
     long: bool = False
     """Whether a page may fold the text."""
     optional: bool = False
-    """Whether to leave the column out of a table in which it has no value."""
+    """Whether to omit the column from a table in which it has no value."""
     only: Literal["", "page", "cell", "text"] = ""
-    """Where it is shown, if not everywhere: on the page, there in the description of a single cell
-    alone, or in texts (Markdown, terminal)."""
+    """The only place that shows it, if not everywhere: the page, the description of a single cell
+    there, or texts (Markdown, terminal)."""
 
     def of(self, row: Any) -> Any:
-        """The value in a row; None where there is none."""
+        """Return the value in a row; None where there is none."""
         value = self.value(row) if self.value else item(row, self.key)
         return None if missing(value) else value
 
     def figure(self, row: Any) -> Figure:
-        """The text in a row."""
+        """Return the text in a row."""
         value = self.of(row)
         if isinstance(value, Figure):
             return value
         return Figure(formatted(value, self.format), self.detail_of(row))
 
     def detail_of(self, row: Any) -> str:
-        """The smaller text in a row; empty if there is none."""
+        """Return the smaller text in a row; empty if there is none."""
         if self.detail:
             return self.detail(row)
         if self.span:
@@ -123,7 +123,7 @@ class Column:
         return ""
 
     def for_page(self) -> dict[str, Any]:
-        """How the page's script is to show it."""
+        """Return the column's description for the page's script."""
         described = {
             "key": self.key, "title": self.title, "note": self.note, "filter": self.filter,
             "format": self.format if self.format != "text" else "",
@@ -133,7 +133,7 @@ class Column:
 
 
 def item(row: Any, key: str) -> Any:
-    """A row's item or attribute."""
+    """Return a row's item or attribute."""
     return row[key] if isinstance(row, Mapping) else getattr(row, key)
 
 
@@ -148,25 +148,25 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns and rows. The first column names the row. Without rows, there is nothing to show."""
+    """Columns and rows. The first column names the row. A table without rows is not shown."""
 
     title: str
     columns: Sequence[Column]
     rows: Sequence[Any]
     facts: Sequence[str] = ()
-    """What holds for all rows, for the caption."""
+    """Facts about all rows, for the caption."""
     remarks: Sequence[str] = ()
-    """What is said of single rows, below the table."""
+    """Remarks on single rows, below the table."""
     name: str = ""
     """Name of its section on the page, and of the file that the page offers for download."""
     cell: Callable[[Any], str] | None = None
-    """Name of the cell that a row is about, to which its first column leads on a page."""
+    """Returns the name of a row's cell, to which its first column links on a page."""
 
     def __bool__(self) -> bool:
         return bool(self.rows)
 
     def shown(self, *places: str) -> list[Column]:
-        """The columns for these places, as of `Column.only`, that have something to show."""
+        """Return the columns for these places (see `Column.only`) that are not empty."""
         return [
             column
             for column in self.columns
@@ -187,7 +187,7 @@ class Table:
 
     @property
     def body(self) -> list[Line]:
-        """The rows of a text."""
+        """Return the rows of a text."""
         first, *others = self.shown("text")
         return [
             Line(name.main, name.note, [column.figure(row) for column in others])
@@ -196,10 +196,10 @@ class Table:
         ]
 
     def for_page(self, cells: Mapping[str, int]) -> dict[str, Any]:
-        """Its columns and values, column by column, as bench/present/web/table.js shows them.
+        """Return columns and values, column by column, as bench/present/web/table.js shows them.
 
         Args:
-          cells: places of cells on the page, by name.
+          cells: numbers of cells on the page, by name.
         """
         shown = self.shown("page", "cell")
         details = {c.key: [c.detail_of(row) for row in self.rows] for c in shown}
@@ -215,7 +215,7 @@ class Table:
 
 
 def packed(values: Iterable[Any]) -> Any:
-    """A column's values; of texts that repeat, each once, and its places."""
+    """Return a column's values; repeated texts are stored once, with indices."""
     listed = [shortened([value])[0] if isinstance(value, float) else value for value in values]
     texts = list(dict.fromkeys(listed))
     if not any(isinstance(text, str) for text in texts) or 2 * len(texts) > len(listed):

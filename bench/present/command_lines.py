@@ -1,4 +1,4 @@
-"""Command lines that made a run, or that measure one of its blocks again."""
+"""Command lines that reproduce a run, or measure one of its blocks again."""
 
 import shlex
 from collections.abc import Sequence
@@ -12,21 +12,21 @@ _REPEATED = ("implementation-path", "workload-path")
 """Options that take one value each time."""
 
 LIBRARY = "lockstep.compare(...)"
-"""The call that made a run of functions, in somebody's own program."""
+"""The call that made a run of functions, in a user's own program."""
 
 
 def of_run(manifest: Manifest) -> str:
-    """The command line that made the run."""
+    """Return the command line that made the run."""
     if "functions" in manifest["config"]:
         return LIBRARY
     return shlex.join(["python", "-m", "bench", *manifest["argv"]])
 
 
 def of_block(comparison: Comparison, manifest: Manifest) -> str:
-    """The command line that measures a block again, but for `--implementations` at its end.
+    """Return the command that measures a block again, apart from `--implementations` at its end.
 
     A cell needs its baseline beside it, because its ratio refers to that. The user's own files have
-    the names under which the run was started.
+    the paths under which the run was started.
     """
     block, config = comparison.block, manifest["config"]
     if "functions" in config:

@@ -1,4 +1,4 @@
-"""A sentence on what counted the energy of a run, or why it is unknown."""
+"""A sentence about the source of a run's energy figures, or why there are none."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from bench.records import numbers
 
 
 def sentence(found: Tables) -> str:
-    """What counted the energy, or why it is unknown; empty if no launch looked for counters."""
+    """Name the energy counter, or why there is none; empty if no launch looked for counters."""
     meters = [meter for block in found.comparisons for meter in found.meters.get(block.name, ())]
     reasons = sorted({meter["reason"] for meter in meters if meter["reason"]})
     known = [meter for meter in meters if not meter["reason"]]
@@ -34,7 +34,7 @@ def _kinds(counted: Iterable[str]) -> str:
 
 
 def _unsure(found: Tables) -> str:
-    """How many cells have no figure although there are counters."""
+    """Count the cells that have no figure although there are counters."""
     blocks = {
         name for name, meters in found.meters.items() if not all(one["reason"] for one in meters)
     }

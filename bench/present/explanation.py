@@ -1,4 +1,4 @@
-"""Why two cells of a run differ, as a sentence and a table on the terminal."""
+"""The difference between two cells of a run, as a sentence and a table on the terminal."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ from bench.records.step_programs import StepProgram, unpacked
 from bench.records.trace_rows import TraceRow
 
 _WORTH_A_ROW = 0.01
-"""Causes below this share of the difference, or of a hundredth of the step, share one row."""
+"""Causes below this share of the difference, or of a hundredth of the step, share a row."""
 
 _ROWS = 10
-"""Causes, the largest, that a screen has room for."""
+"""The number of causes, largest first, that fit on a screen."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why two cells of a stored run differ."""
+    """The explanation of the difference between two cells of a stored run."""
 
     a: str
     b: str
@@ -45,7 +45,7 @@ class Explanation:
 
 
 def show(console: Console, explanation: Explanation, *, every: bool = False) -> None:
-    """Print the table of causes between the sentence and itself: at most a screen, or `every`."""
+    """Print the sentence, the causes (at most a screen, or `every` one), and the sentence again."""
     attribution = explanation.attribution
     gap = attribution.traced_a - attribution.traced_b
     worth = _WORTH_A_ROW * max(abs(gap), _WORTH_A_ROW * attribution.traced_b)
@@ -72,7 +72,7 @@ def show(console: Console, explanation: Explanation, *, every: bool = False) -> 
 def show_programs(
     console: Console, cells: tuple[str, str], programs: tuple[StepProgram, StepProgram]
 ) -> None:
-    """Print how the programs of two cells relate, and what they do differently by source line."""
+    """Print the relation of two cells' programs, and their differences by source line."""
     found = relation(*programs)
     console.print(Text(program_sentences.told(*cells, found)))
     a, b = (unpacked(program["operations"]) for program in programs)
@@ -85,9 +85,9 @@ def show_programs(
 
 
 def show_times(console: Console, a: str, b: str, blocks: Sequence[Comparison]) -> None:
-    """Print the ratio of two cells that ran side by side, and what is sure of it.
+    """Print the ratio of two cells that ran side by side, with its interval.
 
-    What is sure holds for all pairs of arms of the block together.
+    The interval holds for all pairs of arms of the block simultaneously.
     """
     for block in blocks:
         arm, other = (cell.removeprefix(f"{block.name}/") for cell in (a, b))
@@ -104,9 +104,9 @@ def show_apart(
     blocks: Sequence[Comparison],
     traces: Mapping[str, TraceRow],
 ) -> None:
-    """Print what is known of two cells if a process of its own runs one, which no trace shows.
+    """Print what is known about two cells of which one runs in its own process, outside any trace.
 
-    These are their ratio, and where the step of the other one spends its time if it is traced.
+    That is their ratio, and the breakdown of the other cell's step if it is traced.
     """
     show_times(console, *cells, blocks)
     console.print("Processes of an arm's own have no traces: only the worker is traced.")
@@ -142,7 +142,7 @@ def _what(cause: Cause) -> Text:
 
 
 def _figures(a: float, b: float, gap: float) -> list[str]:
-    """Seconds of both, their difference, and its share of the whole difference."""
+    """Return the seconds of both, their difference, and its share of the whole difference."""
     return [
         numbers.si(a, "s") if a else numbers.MISSING,
         numbers.si(b, "s") if b else numbers.MISSING,

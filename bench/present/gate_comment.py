@@ -1,7 +1,7 @@
 """A gate's outcome as a comment on a pull request, and on a terminal.
 
-Names, reasons and the revision come from the author of the change. In Markdown they are shown as
-code, in which GitHub links, mentions and renders nothing.
+Names, reasons and the revision are controlled by the author of the change. In Markdown they are
+code spans, in which GitHub renders no links, mentions or markup.
 """
 
 import re
@@ -45,7 +45,7 @@ QUIET: frozenset[Word] = frozenset({"same", "neither"})
 """Outcomes that need no attention."""
 
 _ABSENT = {"new": "new in the head", "removed": "removed in the head"}
-"""Reasons why the gate's `new` and `removed` implementations are not compared."""
+"""Why the gate's `new` and `removed` implementations are not compared."""
 
 _HEADINGS = ("Cell", "Base, ms", "Head, ms", "Ratio (95 % interval)", "Verdict")
 
@@ -107,7 +107,7 @@ def show(outcome: Outcome, console: Console) -> None:
 
 
 def headline(outcome: Outcome, revision: str) -> str:
-    """State the outcome in one line; `revision` is the base's name as shown."""
+    """Summarize the outcome in one line; `revision` is the base's displayed name."""
     of = f"{numbers.count(len(outcome.cases), 'comparison')} with {revision}"
     broken, slower, open_ = (len(outcome.of(w)) for w in ("broken", "slower", "undecided"))
     if outcome.ended:
@@ -138,15 +138,15 @@ def command(outcome: Outcome) -> str:
 
 
 def code(text: str) -> str:
-    """Return a code span on one line that no text can end, not even within a table."""
-    # No escape of a bar works behind any number of backslashes.
+    """Return a code span on one line that no text can close, not even within a table."""
+    # A backslash does not escape a bar reliably: it may follow other backslashes.
     text = _plain(text).replace("|", "\N{BROKEN BAR}")
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence} {text} {fence}" if "`" in text else f"{fence}{text}{fence}"
 
 
 def _plain(text: str) -> str:
-    """Put text on one line, without characters that a terminal or a reader does not show."""
+    """Put text on one line, without characters that terminals or readers do not display."""
     line = " ".join(text.split())
     return "".join(letter if letter.isprintable() else "?" for letter in line)
 
@@ -191,7 +191,7 @@ def _sure(case: Case) -> str:
 
 
 def _changes(outcome: Outcome) -> Iterator[str]:
-    """What else another version of the packages changed; `explain` tells it of a revision."""
+    """Describe other effects of new package versions; for a revision, `explain` does that."""
     for case in outcome.cases if "versions" in outcome.gate else ():
         said = program_sentences.changes(case.rows, "base", outcome.programs) if case.rows else ()
         if found := "; ".join(map(code, said)):

@@ -1,4 +1,4 @@
-"""What input costs: a table, and a sentence for each way of input."""
+"""The cost of input: a table, and a sentence for each way of input."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ COLUMNS = (
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """What input costs."""
+    """Return the table of the cost of input."""
     ways = dict.fromkeys(row["way"] for row in rows)
     meanings = [f"{way.capitalize()}: {INPUT_WAYS[way]}." for way in ways]
     return Table(
@@ -47,7 +47,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What input costs over all cells, in one sentence for each way."""
+    """Return the cost of input over all cells, in one sentence for each way."""
     said = []
     for way in INPUT_WAYS:
         measured = [row for row in rows if row["way"] == way and row["verdict"]]

@@ -1,4 +1,4 @@
-"""Largest batches on the terminal: a line each as they are found, and tables."""
+"""Largest batches on the terminal: one line each as they are found, and tables."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -20,16 +20,16 @@ COLUMNS = (
     Column("peak_bytes", "Measured", format="bytes"),
     Column("next_batch", "Too large", format="count"),
 )  # fmt: skip
-"""Those of bench.present.run_tables.largest that fit a terminal."""
+"""Those of bench.present.run_tables.largest that fit on a terminal."""
 
 
 def line(row: MaxBatchRow) -> str:
-    """The row's cell and outcome."""
+    """Return the row's cell and outcome."""
     return f"{row['workload']}/{row['mesh']}/{row['options']}/{row['implementation']}: {words(row)}"
 
 
 def words(row: MaxBatchRow) -> str:
-    """The largest batch, or why there is none."""
+    """Return the largest batch, or why there is none."""
     if row["batch"] is None:
         return f"{row['status']}: {row['reason']}"
     less = f"; {row['refuted'][0]} was predicted and ran out of memory" if row["refuted"] else ""
@@ -37,7 +37,7 @@ def words(row: MaxBatchRow) -> str:
 
 
 def show(console: Console, rows: Sequence[MaxBatchRow]) -> None:
-    """Print a table of 80 columns for each workload, its options, and limit."""
+    """Print a table of 80 columns for each workload with its options and limit."""
     for (subject, limit, source), own in groupby(rows, key=_subject):
         title = f"{subject}: {numbers.bytes_(limit)} per device, {source}"
         terminal.show(console, Table(title, COLUMNS, list(own)))

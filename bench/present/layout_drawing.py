@@ -1,4 +1,4 @@
-"""Where a cell's arrays lie, drawn on the terminal: mesh, parameters, shards, bytes per device."""
+"""The layout of a cell's arrays on the terminal: mesh, parameters, shards, bytes per device."""
 
 from collections.abc import Iterator, Sequence
 from typing import cast
@@ -12,11 +12,11 @@ from bench.records import numbers
 from bench.records.messages import ArrayLayout, Inspection
 
 _MOST = 8
-"""Shards along a dimension that are drawn; of more, the first ones and the last."""
+"""Shards along a dimension that are drawn: the first ones and the last."""
 
 
 def show(console: Console, layout: Inspection) -> None:
-    """Print the mesh, every parameter, how the sharded ones are divided, and bytes per device."""
+    """Print the mesh, all parameters, the shards of divided ones, and bytes per device."""
     axes = ", ".join(f"{name}={size}" for name, size in layout["axes"])
     console.print(Text(f"Mesh {axes}: device ids, {layout['axes'][-1][0]} across", style="bold"))
     console.print(_grid(layout["devices"]))
@@ -71,7 +71,7 @@ def _starts(array: ArrayLayout) -> list[list[int]]:
 
 
 def _examples(arrays: Sequence[ArrayLayout]) -> Iterator[ArrayLayout]:
-    """The largest array of each way to shard one."""
+    """Return the largest array for each kind of sharding."""
     seen = set()
     for array in sorted(arrays, key=lambda array: -array["bytes"]):
         counts = tuple(map(len, _starts(array)))
@@ -82,7 +82,7 @@ def _examples(arrays: Sequence[ArrayLayout]) -> Iterator[ArrayLayout]:
 
 
 def _drawing(array: ArrayLayout) -> Table:
-    """The shards with the devices that hold them; the last dimension runs across."""
+    """Return the shards with the devices that hold them; the last dimension runs across."""
     starts = _starts(array)
     divided = [d for d, own in enumerate(starts) if len(own) > 1]
     across = divided[-1] if divided[-1] == len(starts) - 1 or len(divided) > 1 else None

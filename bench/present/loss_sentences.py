@@ -1,4 +1,4 @@
-"""Sentences on loss curves: how far they are from the reference, and which end early."""
+"""Sentences about loss curves: their distance from the reference, and curves that end early."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,7 +11,7 @@ _HOW = {IN_PARTS: "with its batch in parts", EXACT: "in float64"}
 
 
 def sentence(trainings: Sequence[Training]) -> str:
-    """The largest difference from the reference, and what rounding explains; empty without any."""
+    """Return the largest difference from the reference, and what rounding explains; or nothing."""
     known = [
         (curve.largest or 0.0, curve, training)
         for training in trainings
@@ -37,13 +37,13 @@ def sentence(trainings: Sequence[Training]) -> str:
 
 
 def _cut_off(curve: Curve, training: Training) -> str:
-    """The number of steps of a curve that ended before the longest one."""
+    """Return the number of steps of a curve that ended before the longest one."""
     steps = len(curve.losses)
     return "" if steps == training.steps else f" (of {numbers.count(steps, 'step')})"
 
 
 def parted(trainings: Iterable[Training]) -> str:
-    """Curves that rounding does not explain; empty if there are none."""
+    """Name the curves whose differences rounding does not explain; empty if there are none."""
     curves = [(curve.early or 0.0, curve, each) for each in trainings for curve in each.parted]
     if not curves:
         return ""
@@ -57,7 +57,7 @@ def parted(trainings: Iterable[Training]) -> str:
 
 
 def unfinished(trainings: Sequence[Training], manifest: Manifest) -> str:
-    """Curves that were asked for, but are missing or end early; empty if there are none."""
+    """Name the requested curves that are missing or end early; empty if there are none."""
     if not manifest["config"].get("train_steps"):
         return ""
     missing = [

@@ -1,4 +1,4 @@
-"""What `doctor` found, on one screen."""
+"""The findings of `doctor`, on one screen."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from bench.records.numbers import MISSING, bytes_, count
 
 
 def show(console: Console, machine: Machine) -> None:
-    """Print what is here, what can be measured, and what to install or set."""
+    """Print the hardware, what can be measured on it, and what to install or set."""
     console.print(Text("Here", style="bold"))
     console.print(terminal.table("", "", rows=_here(machine), header=False))
     rows = [(f"GPU {n}", _board(board)) for n, board in enumerate(machine["gpus"]["boards"])]

@@ -37,13 +37,13 @@ from bench.records.rows import Manifest
 from bench.records.statuses import STATUSES
 
 BYTES = 450_000
-"""The most that tables may take. GitHub shows no file over 512 KB."""
+"""Limit on the size of all tables: GitHub displays no file over 512 KB."""
 
 SECTION = BYTES // 6
-"""The most that one section may take: a longer one would leave others no room."""
+"""Limit on one section, so that it leaves room for the others."""
 
 NAMED = 3
-"""Reasons that the summary gives for each status."""
+"""Reasons in the summary for each status."""
 
 REASON = 120
 """Characters of a reason in the summary."""
@@ -52,7 +52,7 @@ REASON = 120
 def content(
     found: Tables, manifest: Manifest, drawn: Figures, projected: Projected | None = None
 ) -> dict[str, Any]:
-    """Everything that the template shows, by the names it uses.
+    """Return everything that the template shows, by the names it uses.
 
     Args:
       found: the run's tables.
@@ -75,7 +75,7 @@ def content(
 
 
 def render(page: Mapping[str, Any]) -> str:
-    """The whole page; plots are links into plots/."""
+    """Return the whole page; plots are links into plots/."""
     text = environment(markdown=True).get_template("report.md.j2").render(page=page)
     return re.sub(r"\n{3,}", "\n\n", text)
 
@@ -83,7 +83,7 @@ def render(page: Mapping[str, Any]) -> str:
 def _summary(
     found: Tables, manifest: Manifest, noted: Sequence[Caveat], endings: Table | None
 ) -> dict[str, Any]:
-    """What fits into a comment."""
+    """Return a summary that fits into a comment."""
     every = sentences.summaries(found)
     counts = [sentences.decisions(found.cells), sentences.tally(found.cells)]
     failed = [row for row in endings.rows if STATUSES[row["status"]].failure] if endings else []
@@ -103,7 +103,7 @@ def _summary(
 
 
 def _failure(row: Mapping[str, Any]) -> dict[str, str]:
-    """Cells that were wrong, or failed, for one reason."""
+    """Return the cells that were wrong or failed for one reason."""
     reason = " ".join(row["reason"].split())
     if len(reason) > REASON:
         reason = f"{reason[: REASON - 1]}\N{HORIZONTAL ELLIPSIS}"
@@ -165,7 +165,7 @@ def _left_out(blocks: int, others: int) -> str:
 def _general(
     subject: str, found: Tables, cells: Mapping[str, Row], charts: Sequence[PrintedChart]
 ) -> list[Markup]:
-    """Tables of a whole subject."""
+    """Render the tables of a whole subject."""
     blocks = [block for block in found.comparisons if block.subject == subject]
     effects = [e for e in variant_ratios.find(found.comparisons) if e.block.subject == subject]
     trained = [each for each in loss_curves.find(found) if each.block.subject == subject]
@@ -184,7 +184,7 @@ def _general(
 def _of_block(
     block: Comparison, found: Tables, cells: Mapping[str, Row], manifest: Manifest
 ) -> Iterator[Table]:
-    """Tables of one block, its times first."""
+    """Render the tables of one block, its times first."""
     reasons = trace_tables.reasons(traced_differences.differences(block, found.traces))
     said = [*reasons.values(), *trace_tables.against_fastest(block, found.traces).values()]
     yield block_tables.comparison(block, cells, manifest)

@@ -1,4 +1,4 @@
-"""What to do where comparisons are undecided: why they are, and the command that goes on."""
+"""Next steps for undecided comparisons: the reason, and the command that continues the run."""
 
 import math
 from collections.abc import Iterator
@@ -12,19 +12,19 @@ from bench.records.paths import PROGRAM
 from bench.records.store import Run
 
 BUSY = 0.05
-"""Share of the cores' time that others took, from which on they are named as the reason."""
+"""Share of the cores' time from which on other processes are named as the reason."""
 
 INDENT = "  "
-"""Of a command."""
+"""Indentation of a command."""
 
 LONGEST_S = 6 * 3600.0
-"""No command is given that would probably take longer."""
+"""Longest expected duration of a command that is suggested."""
 
 
 def lines(found: Tables, run: Run) -> Iterator[str]:
-    """Yield the bound that is sure, the reason, and commands; nothing where all is decided.
+    """Yield the known bound, the reason, and commands; nothing if all comparisons are decided.
 
-    Commands stand on lines of their own, indented, and must not be broken.
+    Commands are on indented lines of their own, which must not be wrapped.
     """
     left = [
         (block, claims)
@@ -53,7 +53,7 @@ def lines(found: Tables, run: Run) -> Iterator[str]:
 
 
 def _why(blocks: list[Comparison]) -> str:
-    """What disturbed the blocks most, as measured."""
+    """Return why comparisons are undecided: the largest disturbance, or small differences."""
     known = [block.conditions for block in blocks if block.conditions]
     shares = {
         "other processes": max((one.foreign for one in known), default=0.0),
@@ -66,13 +66,13 @@ def _why(blocks: list[Comparison]) -> str:
 
 
 def _needed(left: list[tuple[Comparison, list[Claim]]], run: Run) -> float:
-    """Seconds that would probably decide all claims that have an interval."""
+    """Return the seconds that would probably decide all claims that have an interval."""
     seconds = {block.name: 0.0 for block, _ in left}
     for row in run.block_rows:
         if row["block"] in seconds:
             seconds[row["block"]] += sum(row["seconds"].values())
     total = sum(
-        # Rounds are taken by whole launches, so it is one more at least.
+        # Rounds are added by whole launches, at least one.
         max([1.0, *(one.to_decide - 1 for one in claims if math.isfinite(one.to_decide))])
         * seconds[block.name]
         for block, claims in left

@@ -1,4 +1,4 @@
-"""The report as one HTML file: its first screen is text, the rest is drawn from its own data."""
+"""The report as one HTML file: the first screen is text, the rest is drawn from embedded data."""
 
 import base64
 import hashlib
@@ -42,14 +42,14 @@ SCRIPTS = (
     *sorted(path.relative_to(WEB).as_posix() for path in (WEB / "charts").glob("*.js")),
     *("cell.js", "tables.js", "controls.js", "app.js"),
 )
-"""In the order of their definitions; together they are one script."""
+"""In order of definition; they are concatenated into one script."""
 
 FIRST = 8
-"""Blocks of a workload and its options that are shown at first; the others are a click away."""
+"""Blocks of a workload with its options that are shown at first; the others unfold on request."""
 
 
 def html(found: Tables, manifest: Manifest, projected: Projected | None = None) -> str:
-    """The page of a run.
+    """Return the page of a run.
 
     Args:
       found: the run's tables.
@@ -63,7 +63,7 @@ def html(found: Tables, manifest: Manifest, projected: Projected | None = None) 
 def content(
     found: Tables, manifest: Manifest, projected: Projected | None = None
 ) -> dict[str, Any]:
-    """Everything that the template shows, by the names it uses; arguments as of `html`."""
+    """Return everything that the template shows, by the names it uses; arguments as in `html`."""
     cells = found.cells
     ended = Counter(cells["status"]) if len(cells) else Counter[str]()
     data = page_data.build(found, manifest)
@@ -71,7 +71,7 @@ def content(
         (name, list(own))
         for name, own in groupby(sentences.summaries(found), lambda each: each.subject)
     ]
-    # Everything in here is ours, or escaped for where it stands.
+    # Everything here is either our own or escaped for its context.
     style = Markup(stylesheet() + _read("page.css"))  # noqa: S704
     library = Markup(_inert(vega.library()))  # noqa: S704
     code = Markup("\n".join(map(_read, SCRIPTS)))  # noqa: S704
@@ -120,7 +120,7 @@ def _policy(style: str, *scripts: str, images: bool) -> str:
 
 
 def _counts(found: Tables) -> str:
-    """`11 implementations in 10 situations`; empty before any cell has ended."""
+    """Return `11 implementations in 10 situations`; empty before any cell has ended."""
     if not len(found.cells):
         return ""
     names = numbers.count(found.cells["implementation"].nunique(), "implementation")
@@ -128,7 +128,7 @@ def _counts(found: Tables) -> str:
 
 
 def _marked(text: str, names: list[str]) -> Markup:
-    """An answer with the names of implementations in bold, slower ones in another colour."""
+    """Return an answer with implementation names in bold, and slower ones in another colour."""
     longest_first = sorted(map(re.escape, names), key=len, reverse=True)
     parts = re.split(rf"(?<!\w)({'|'.join(longest_first)})(?!\w)", text)
     marked = Markup("").join(
@@ -144,11 +144,11 @@ def _read(name: str) -> str:
 
 
 def _inert(script: str) -> str:
-    """A script whose strings cannot end the element that it stands in."""
+    """Return a script whose strings cannot close the element that contains it."""
     return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def _source(text: str) -> str:
-    """The hash by which a Content-Security-Policy names an inline element."""
+    """Return the hash by which a Content-Security-Policy identifies an inline element."""
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -1,9 +1,9 @@
-"""The data of a report's page, as JSON: every figure that its charts and tables show.
+"""The data of a report's page, as JSON: every figure in its charts and tables.
 
-Tables come as `columns.Table.for_page` writes them. What charts need beyond that are columns of
-equal length, whose rows refer to one another by their numbers. Numbers have `columns.DIGITS`
-significant digits; samples, which are only drawn, have five; samples.csv has all of them.
-bench/present/web/data.js is the one reader.
+Tables are in the form of `columns.Table.for_page`. Further data for charts is stored as columns of
+equal length, whose rows refer to one another by index. Numbers have `columns.DIGITS` significant
+digits; samples, which are only drawn, have five; samples.csv has all of them.
+bench/present/web/data.js is the only reader.
 """
 
 import json
@@ -39,30 +39,30 @@ from bench.records.rows import Manifest
 from bench.records.statuses import STATUSES
 
 MOST_ROUNDS = 200
-"""Rounds of a block whose samples the page has, evenly over time; samples.csv has all."""
+"""Rounds of a block whose samples the page has, evenly spaced in time; samples.csv has all."""
 
 MOST_MOMENTS = 1000
-"""Rounds of the run that its timeline has, evenly over time."""
+"""Rounds of the run on its timeline, evenly spaced in time."""
 
 MOST_LOSSES = 40_000
-"""Numbers of all loss curves together; losses.csv has every step."""
+"""Limit on the points of all loss curves together; losses.csv has every step."""
 
 MOST_STEPS = 200
 FEWEST_STEPS = 20
-"""Steps that a curve has, evenly spaced, as far as MOST_LOSSES allows."""
+"""Minimum points of a curve, evenly spaced, as far as MOST_LOSSES allows."""
 
 FIGURES = tuple({figure: None for chart in charts.CHARTS.values() for figure in chart.figures})
-"""Numbers of a cell that charts need beside the columns of its table."""
+"""Figures of a cell that charts need in addition to the columns of its table."""
 
 Columns = dict[str, Any]
 
 
 def tables(found: Tables, cells: Mapping[str, Row]) -> list[Table]:
-    """The tables of a run that has something to show in them, besides all of its cells.
+    """Return the non-empty tables of a run, except that of all cells.
 
     Args:
       found: the run's tables.
-      cells: its cells, as of `cell_columns.rows`.
+      cells: its cells, as from `cell_columns.rows`.
     """
     every = (
         run_tables.losses(loss_curves.find(found)),
@@ -77,7 +77,7 @@ def tables(found: Tables, cells: Mapping[str, Row]) -> list[Table]:
 
 
 def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
-    """Everything that the page can show, ready for `encode`."""
+    """Return all data of the page, ready for `encode`."""
     cells = cell_columns.rows(found, manifest)
     names = sorted({cell["implementation"] for cell in cells.values()})
     arms = {name: number for number, name in enumerate(names)}
@@ -106,7 +106,7 @@ def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
 
 
 def encode(value: dict[str, Any]) -> str:
-    """JSON that may stand in an HTML script element: no text can end it."""
+    """Return JSON that is safe in an HTML script element: no text can close it."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -156,7 +156,7 @@ def _blocks(
 
 
 def _samples(block: Comparison, arm: str, rounds: Sequence[int]) -> list[float | None]:
-    """Microseconds per step in each of these rounds."""
+    """Return microseconds per step in each of these rounds."""
     return shortened((1e6 * block.rounds.seconds(arm, "throughput")[list(rounds)]).tolist(), 5)
 
 

@@ -1,4 +1,4 @@
-"""What the page needs to compare any two cells: bench/present/web/charts/compare.js reads it."""
+"""Data for comparing any two cells on the page: bench/present/web/charts/compare.js reads it."""
 
 import math
 import statistics
@@ -14,10 +14,10 @@ from bench.records.trace_rows import TraceRow
 
 
 def ratios(block: Comparison, arms: Mapping[str, int]) -> dict[str, list[float | None]]:
-    """What `explain` says of two arms that took turns, by their numbers: `3/5`.
+    """Return the ratios of `explain` for arms that shared rounds, by their numbers: `3/5`.
 
-    Each is how many times as long the first took as the second, and the ends of the interval that
-    holds for all pairs of the block at once, or None where there is no interval.
+    Each is the first's time over the second's, with the ends of the interval that holds for all
+    pairs of the block simultaneously, or None where there is no interval.
     """
     found = {}
     for place, arm in enumerate(block.arms[:-1], 1):
@@ -31,13 +31,13 @@ def ratios(block: Comparison, arms: Mapping[str, int]) -> dict[str, list[float |
 
 
 def spent(traces: Mapping[str, TraceRow]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """What traced steps spend time on, so that the page need only subtract one from another.
+    """Return how traced steps spend their time, so that the page need only subtract.
 
     Returns:
-      `what` and `source` of each cause, as columns; and by cell, `causes`, the numbers of those its
-      step has, `ns`, nanoseconds on each as of `attribution.sides` with operations of all sizes
-      together, `transposing`, the causes with operations that move elements to another layout, and
-      `steps_ns`, of a traced step and of one just before without a profiler.
+      `what` and `source` of each cause, as columns; and by cell, `causes`, the numbers of the
+      step's causes, `ns`, nanoseconds on each as in `attribution.sides` with operations of all
+      sizes together, `transposing`, the causes whose operations change an array's layout, and
+      `steps_ns`, the times of a traced step and of one just before without a profiler.
     """
     causes: dict[tuple[str, str], int] = {}
     cells = {}

@@ -1,4 +1,4 @@
-"""The matrix of a report: implementations by situations, and how far each is behind the fastest."""
+"""The matrix of a report: implementations by blocks, and how far each is behind the fastest."""
 
 import math
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ from bench.records import numbers
 from bench.records.statuses import STATUSES
 
 COLUMNS = 12
-"""Situations that are shown; worst and mean are over all of them."""
+"""Blocks that are shown; worst and mean are over all of them."""
 
 SHADES = (1.02, 1.1, 1.25, 1.6)
-"""Times over the fastest's from which a field has another colour."""
+"""Thresholds of the shades: times over the fastest's."""
 
 CAPTION = (
     "Medians; below each mesh, the step time of the fastest. Outlined: came out fastest; dashed: "
@@ -29,15 +29,15 @@ CAPTION = (
 
 
 class Field(NamedTuple):
-    """One cell of the run in the matrix."""
+    """One cell of the run, as a field of the matrix."""
 
     text: str
     look: str
     """Classes of the page's style: `shade0` to `shade4`, `leads`, `fastest`, `apart`, `failed`."""
     sure: str
-    """What is sure, and the step time."""
+    """The interval in words, and the step time."""
     choices: Mapping[str, str]
-    """What the page's address chooses for it: `subject` and `cell`."""
+    """The choices that its link sets: `subject` and `cell`."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Line:
 
     name: str
     fields: list[Field | None]
-    """None where it is not supported or was not asked for."""
+    """None where a block does not support it or did not include it."""
     worst: str
     mean: str
     count: str
-    """`6 of 10`; empty for all."""
+    """`6 of 10`; empty if it is ranked in all."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class PlacingTable:
     subjects: list[tuple[str, int]]
     """Workloads with their options, and how many columns each has."""
     situations: list[Figure]
-    """Meshes, with the time of the fastest."""
+    """Meshes, with the fastest time on each."""
     lines: list[Line]
     note: str
 
 
 def make(found: Tables) -> PlacingTable | None:
-    """Put the matrix of a run into words; None if nothing was compared."""
+    """Return the matrix of a run in words; None if nothing was compared."""
     matrix = placings.find(found)
     shown, left = some(matrix.blocks, COLUMNS, "situations")
     if not shown:
@@ -119,7 +119,7 @@ def _field(place: Placing, subject: str) -> Field:
 
 
 def behind(times: float) -> str:
-    """`+4 %`, or `2.1x` from 2 on; a dash for NaN."""
+    """Return `+4 %`, or `2.1x` from 2 on; a dash for NaN."""
     if math.isnan(times):
         return numbers.MISSING
     if times >= sentences.TWICE:

@@ -9,10 +9,10 @@ from bench.present.rendering import image
 from bench.records import derived_files
 
 PAGE = Path(derived_files.PROJECTION, "projection.html")
-"""In a run's folder, if `project` has made it."""
+"""Path within a run's folder; `project` creates it."""
 
 MOST = 8
-"""Charts that a report shows; a link leads to the others."""
+"""Charts that a report shows; it links to the others."""
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,14 @@ class Chart:
 
     label: str
     path: str
-    """From the run's folder."""
+    """Path from the run's folder."""
     source: str
     """The image as a data URL."""
 
 
 @dataclass(frozen=True)
 class Projected:
-    """What a report shows of a projection."""
+    """The part of a projection that a report shows."""
 
     page: str
     """Path from the run's folder."""
@@ -56,6 +56,6 @@ def find(run_dir: Path) -> Projected | None:
 
 
 def _title(plot: Path) -> str:
-    """The title in an SVG, or for a file without one the words of its name."""
+    """Return the title in an SVG, or else the words of its file name."""
     found = re.search(r"<title>(.*?)</title>", plot.read_text("utf-8"))
     return html.unescape(found[1]) if found else plot.stem.replace("-", " ")

@@ -1,4 +1,4 @@
-"""Which printed plots a report has, and their captions: as many as take a few seconds to draw."""
+"""Selection of a report's printed plots, and their captions: as many as take a few seconds."""
 
 import math
 import re
@@ -19,7 +19,7 @@ from bench.present.plots.plot_plan import Plan, Subject
 from bench.present.plots.vega_plot import Plot
 
 PANELS = 36
-"""Most panels of all plots of a report: one takes about 80 ms to draw as SVG and PNG."""
+"""Limit on the panels of all plots of a report: one takes about 80 ms to draw as SVG and PNG."""
 
 FEWEST, MOST = 3, 5
 """Bounds of a plot's panels: the more subjects share PANELS, the fewer each plot has."""
@@ -27,7 +27,7 @@ FEWEST, MOST = 3, 5
 
 @dataclass(frozen=True)
 class PrintedChart:
-    """A plot and its words."""
+    """A plot with its title and caption."""
 
     kind: str
     title: str
@@ -36,7 +36,7 @@ class PrintedChart:
     caption: str
     plot: Plot
     table: Table | None = None
-    """The numbers behind it; None where the report's other tables hold them."""
+    """The figures behind it; None where the report's other tables contain them."""
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,18 @@ class Figures:
     subjects: Mapping[str, list[PrintedChart]]
     """By `Comparison.subject`, in the order of the report."""
     left_out: Mapping[str, str]
-    """A sentence for each subject some plots of which are not drawn."""
+    """A sentence for each subject of which some plots are not drawn."""
 
     @property
     def charts(self) -> list[PrintedChart]:
-        """All of them."""
+        """All plots."""
         return [chart for charts in self.subjects.values() for chart in charts]
 
 
 def draw(found: Tables, *, every: bool = False, machine: str = "") -> Figures:
-    """Draw the plots of a run, the most telling of every subject first, up to PANELS or all.
+    """Draw the plots of a run, most informative first for every subject, up to PANELS or all.
 
-    `machine` is written into each.
+    `machine` is printed on each of them.
     """
     blocks: dict[str, list[Comparison]] = {}
     for block in found.comparisons:
@@ -93,7 +93,7 @@ def _plans(
     panels: int,
     machine: str,
 ) -> Iterator[tuple[str, Plan]]:
-    """Yield the plots of a subject with their kinds, those to draw first before the others."""
+    """Yield the plots of a subject with their kinds, those to be drawn first before the others."""
     cells = found.cells
     first = blocks[0]
     subject = Subject(

@@ -1,4 +1,4 @@
-"""What arms with equal programs have in common, and what two programs do differently, in words."""
+"""Sentences about arms with equal programs, and about the differences between two programs."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ _MOST_OPERATIONS = 3
 _MOST_CHANGES = 3
 
 _NOTICED = 0.02
-"""Relative difference of a figure that is worth a sentence."""
+"""Relative difference of a figure above which a sentence mentions it."""
 
 _FIGURES = (
     ("memory_bytes", "memory", "B"),
@@ -32,7 +32,7 @@ _FIGURES = (
     ("wire_bytes", "sent bytes", "B"),
     ("compile_s", "compile time", "s"),
 )
-"""Columns of a cell that such a sentence names, with words and unit."""
+"""Columns of a cell that such a sentence mentions, with words and unit."""
 
 _TOLD: dict[Relation, str] = {
     "same": "are proved to be the same: equal programs, dispatched in the same way",
@@ -43,12 +43,12 @@ _TOLD: dict[Relation, str] = {
 
 
 def facts(block: Comparison) -> list[str]:
-    """Return a sentence for each program that several arms of a block run."""
+    """Return a sentence for each program that several arms of a block share."""
     return [_shared(cells) for cells in groups(block)]
 
 
 def caveat(blocks: Iterable[Comparison]) -> str:
-    """Return where times contradict a proof that two arms are the same; empty if nowhere."""
+    """Describe where times contradict a proof that two arms are the same; empty if nowhere."""
     found = [str(cell["cell"]) for block in blocks for cell in contradicted(block)]
     if not found:
         return ""
@@ -59,12 +59,12 @@ def caveat(blocks: Iterable[Comparison]) -> str:
 
 
 def told(a: str, b: str, found: Relation) -> str:
-    """Return in a sentence how the programs of two cells relate."""
+    """Describe in a sentence how the programs of two cells are related."""
     return f"{a} and {b} {_TOLD[found]}."
 
 
 def shown(differences: Sequence[LineDifference]) -> Iterator[tuple[str, str, str]]:
-    """Yield where two programs differ most: a source line, what only A does, what only B does."""
+    """Yield where two programs differ most: source line, operations of only A, and of only B."""
     for line in differences[:MOST_LINES]:
         yield line.source or "unknown", _operations(line.a), _operations(line.b)
     if rest := differences[MOST_LINES:]:
@@ -76,11 +76,11 @@ def shown(differences: Sequence[LineDifference]) -> Iterator[tuple[str, str, str
 def changes(
     rows: Sequence[Mapping[Any, Any]], word: str, programs: Mapping[str, StepProgram]
 ) -> Iterator[str]:
-    """Yield in which figures a cell differs from another one, and in which source lines most.
+    """Yield the figures in which a cell differs from another, and the most different source lines.
 
     Args:
-      rows: of Tables.cells: its own, and that of the other.
-      word: what a sentence calls the other.
+      rows: rows of Tables.cells: the cell's own, and the other's.
+      word: name of the other in a sentence.
       programs: stored ones, by cell.
     """
     new, old = rows
@@ -97,7 +97,7 @@ def changes(
 
 
 def _operations(found: Sequence[Operation]) -> str:
-    """`2 dot f32[8,16]{1,0}, 1 copy f32[16]{0}`, the most bytes first."""
+    """Return `2 dot f32[8,16]{1,0}, 1 copy f32[16]{0}`, most bytes first."""
     largest = sorted(found, key=lambda one: -one.runs * one.bytes)
     parts = [f"{one.runs} {one.opcode} {one.result}" for one in largest[:_MOST_OPERATIONS]]
     more = sum(one.runs for one in largest[_MOST_OPERATIONS:])

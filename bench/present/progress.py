@@ -1,4 +1,4 @@
-"""The display of a running measurement: live on a terminal, one line per launch elsewhere."""
+"""The progress display of a run: live on a terminal, one line per launch elsewhere."""
 
 import time
 from collections import Counter
@@ -23,30 +23,30 @@ STYLES = {name: status.style for name, status in STATUSES.items()}
 """Colours of the statuses, in the order in which they are listed."""
 
 REFRESHES_PER_S = 1
-"""Drawing keeps a core busy for a moment; more often would disturb the measurement."""
+"""Low, because each refresh occupies a core and so disturbs the measurement."""
 
 _BAR_COLUMNS = 60
 """A narrower terminal has no room for a bar."""
 
 _NAME_COLUMNS = 12
-"""The least that is shown of a block's name on a short line."""
+"""The minimum width of a block's name on a short line."""
 
 
 class Estimate(Protocol):
-    """An estimate of the time that is left, corrected by what launches really take."""
+    """An estimate of the remaining time, corrected by the actual durations of launches."""
 
     def begin(self, seconds: float) -> None:
-        """Note that a launch begins that should take this long."""
+        """Record that a launch with this estimate begins."""
 
     def end(self, took: float) -> None:
-        """Note how long the launch took."""
+        """Record the duration of the launch."""
 
     def words(self, now: float) -> str:
-        """Say how long is left at a moment of time.monotonic."""
+        """Return the remaining time in words, at a moment of time.monotonic."""
 
 
 class Progress:
-    """Shows how far the run is, what it does, what is decided, and about how long is left.
+    """Shows how far the run is, its current activity, its verdicts, and the time left.
 
     rich renders it as four lines, none of which is ever wrapped.
     """
@@ -73,7 +73,7 @@ class Progress:
         self._display.stop()  # does nothing if it was not started
 
     def begin(self, block: Block, launch: int, seconds: float) -> None:
-        """Show that a launch begins, which is estimated to take this long."""
+        """Show that a launch begins, with its estimated duration."""
         self._began = time.monotonic()
         self._remaining.begin(seconds)
         self._block, self._launch, self._phase = block.name, f"launch {launch + 1}", ""
@@ -89,9 +89,9 @@ class Progress:
         """Show that a launch has ended.
 
         Args:
-          block: the block that it measured.
-          launch: its number, from 0.
-          statuses: how its cells ended.
+          block: the measured block.
+          launch: number of the launch, from 0.
+          statuses: statuses of its cells.
           verdicts: the block's claims over all launches so far.
         """
         seconds = time.monotonic() - self._began
@@ -115,7 +115,7 @@ class Progress:
             self._console.print(name + line, soft_wrap=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Render the progress, the block, what its worker does, and what is decided."""
+        """Render the progress, the block, its worker's phase, and the verdicts."""
         now = time.monotonic()
         of = max(self._to_do, self._done)  # A budget may add launches that were not planned.
         times = f"{timedelta(seconds=int(now - self._started))}, {self._remaining.words(now)}"
@@ -152,7 +152,7 @@ def _line(text: Text) -> Text:
 
 
 def _listed(counts: Mapping[str, int], styles: Mapping[str, str]) -> Text:
-    """`3 ok, 1 wrong`: counts that are not 0, in the order and colours of the styles."""
+    """Return `3 ok, 1 wrong`: nonzero counts, in the order and colours of the styles."""
     parts = [
         Text(f"{counts[word]} {word}", style) for word, style in styles.items() if counts[word]
     ]

@@ -1,4 +1,4 @@
-"""Filling in page templates: one style, and every value escaped for the page's language."""
+"""Rendering of templates: one style, and every value escaped for the output language."""
 
 import base64
 import re
@@ -15,10 +15,10 @@ _HERE = Path(__file__).with_name("templates")
 
 
 def environment(folder: Path = _HERE, *, markdown: bool) -> Environment:
-    """Templates of HTML, or of GitHub's Markdown, in a folder and among the shared ones.
+    """Return the environment for templates of HTML or GitHub's Markdown, in a folder or shared.
 
-    A template that imports `macros` has those of its language, which are named alike: it can be
-    rendered in both.
+    A template that imports `macros` gets those of its language, which have the same names, so it
+    can be rendered in both.
     """
     made = Environment(
         loader=FileSystemLoader([folder, _HERE]),
@@ -35,7 +35,7 @@ def environment(folder: Path = _HERE, *, markdown: bool) -> Environment:
 
 
 def render(name: str, templates: Path = _HERE, *, markdown: bool, **values: Any) -> str:
-    """Fill in the template `NAME.j2` of a folder in one language; blank lines are not repeated."""
+    """Render the template `NAME.j2` of a folder in one language; blank lines are not repeated."""
     text = environment(templates, markdown=markdown).get_template(f"{name}.j2").render(values)
     return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n" if markdown else text
 
@@ -43,11 +43,11 @@ def render(name: str, templates: Path = _HERE, *, markdown: bool, **values: Any)
 def write_pages(
     folder: Path, name: str, templates: Path = _HERE, *, file: str = "", **values: Any
 ) -> Path:
-    """Fill in a template as a page and as Markdown, and return the page.
+    """Render a template as a page and as Markdown, and return the page.
 
     Args:
       folder: where to write `FILE.md` and `FILE.html`.
-      name: of the template, `NAME.j2`, and of the files unless `file` is given.
+      name: name of the template, `NAME.j2`, and of the files unless `file` is given.
       templates: folder of the template, which may include the shared ones.
       file: name of the files.
       values: for the template.
@@ -62,12 +62,12 @@ def write_pages(
 
 
 def stylesheet() -> str:
-    """The style of all pages."""
+    """Return the style of all pages."""
     return (_HERE / "style.css").read_text("utf-8")
 
 
 def reading_guide(**present: bool) -> list[tuple[str, Markup]]:
-    """Terms of a report with their explanations in Markdown.
+    """Return the terms of a report with their explanations in Markdown.
 
     Args:
       present: whether the run has `traces` and `losses`, which some entries need.
@@ -81,36 +81,36 @@ def reading_guide(**present: bool) -> list[tuple[str, Markup]]:
 
 
 def image(svg: str) -> str:
-    """An SVG as the address of an image, which a page without network can hold."""
+    """Return an SVG as a data URL, which a page can show without network access."""
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
 
 
 def _contents(page: str) -> list[tuple[str, Markup]]:
-    """Ids and headings of a page's sections."""
+    """Return ids and headings of a page's sections."""
     found = re.findall(r'<section id="(.+?)">\s*<h2>(.+?)</h2>', page)
     return [(name, Markup(heading)) for name, heading in found]  # noqa: S704 (is escaped)
 
 
 def _prose(text: str) -> Markup:
-    """HTML of a text of our own with `code`, *emphasis* and [links](to) in Markdown."""
+    """Return our own text as HTML, given `code`, *emphasis* and [links](to) in Markdown."""
     html = str(escape(text))
     html = re.sub(r"`(.+?)`", r"<code>\1</code>", html)
     html = re.sub(r"\[(.+?)\]\((.+?)\)", r'<a href="\2">\1</a>', html)
-    # A name with a star, `*.jsonl`, is code by now.
+    # A name with a star, `*.jsonl`, is already code here.
     return Markup(re.sub(r"(?<!>)\*(\w[\w ]*)\*", r"<em>\1</em>", html))  # noqa: S704
 
 
 def _escaped(value: Any) -> Markup:
-    """Text that GitHub's Markdown shows as it is, even within a table. Lines are joined."""
+    """Return text that GitHub's Markdown shows unchanged, even in a table. Lines are joined."""
     if isinstance(value, Markup):
         return value
     text = " ".join(str(value).split())
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = re.sub(r"([\\`*\[\]|#~!$])", r"\\\1", text)
-    # An underscore within a word is plain, and names are full of them.
+    # An underscore within a word needs no escape, and names are full of them.
     return Markup(re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", text))  # noqa: S704
 
 
 def _code(value: str) -> Markup:
-    """A line of a code block, which cannot end its block."""
+    """Return a line of a code block, which cannot end its block."""
     return Markup("    " + " ".join(value.split()))  # noqa: S704

@@ -1,4 +1,4 @@
-"""The files of a report: pages, plots and tables, all made from stored rows alone."""
+"""The files of a report: pages, plots and tables, all derived from stored rows alone."""
 
 from pathlib import Path
 
@@ -22,14 +22,14 @@ from bench.records.store import Run
 def build(run: Run, *, all_plots: bool = False) -> Path:
     """Write the report of a stored run into its folder and return the path of `report.html`.
 
-    Beside the page, this writes `report.md`, `plots/`, and tables as CSV and Parquet: `cells`,
-    `samples` and `blocks`, and for what was measured also `trace_steps`, `trace_operations`,
-    `causes`, `inputs`, `checkpoints`, `losses`, `loss_differences` and `max_batch`. The same rows
-    give the same bytes. `share.svg` and `share.png` are a picture of the page's first screen.
+    Besides the page, this writes `report.md`, `plots/`, and tables as CSV and Parquet: `cells`,
+    `samples` and `blocks`, and, if measured, `trace_steps`, `trace_operations`, `causes`, `inputs`,
+    `checkpoints`, `losses`, `loss_differences` and `max_batch`. Equal rows give equal bytes.
+    `share.svg` and `share.png` are a picture of the page's first screen.
 
     Args:
-      run: the run, as stored.
-      all_plots: draw every plot, and not only as many as take a few seconds.
+      run: the stored run.
+      all_plots: draw every plot, rather than only those that take a few seconds.
     """
     directory = run.directory
     found = cell_table.build(run)
@@ -53,7 +53,7 @@ def build(run: Run, *, all_plots: bool = False) -> Path:
 
 
 def _frames(run: Run, found: cell_table.Tables) -> dict[str, pd.DataFrame]:
-    """The tables of a run by their file names."""
+    """Return the tables of a run by file name."""
     frames = {"cells": found.cells, "samples": run.samples, "blocks": run.blocks}
     if found.traces:
         traces = found.traces.values()

@@ -40,7 +40,7 @@ def environment(manifest: Manifest, energy: str = "") -> list[tuple[str, str]]:
 
 
 def machine(manifest: Manifest) -> str:
-    """The environment in a few words."""
+    """Return the environment in a few words."""
     host = manifest["host"]
     known = [
         manifest["device_kind"] if manifest["platform"] != "cpu" else host.get("cpu") or "CPU",
@@ -53,12 +53,12 @@ def machine(manifest: Manifest) -> str:
 
 
 def question(manifest: Manifest) -> str:
-    """What a run answers."""
+    """Return the question that a run answers."""
     return f"Which train step is fastest on {hardware(manifest)}?"
 
 
 def hardware(manifest: Manifest) -> str:
-    """`2 CPU cores` or `8 x NVIDIA H200`."""
+    """Return `2 CPU cores` or `8 x NVIDIA H200`."""
     if manifest["platform"] == "cpu":
         return numbers.count(int(manifest["host"].get("usable_cores") or 1), "CPU core")
     count, kind = manifest["device_count"], manifest["device_kind"]
@@ -66,7 +66,7 @@ def hardware(manifest: Manifest) -> str:
 
 
 def provenance(manifest: Manifest) -> str:
-    """Devices, host, commit, versions and time in one line."""
+    """Return devices, host, commit, versions and time in one line."""
     known = dict(environment(manifest))
     parts = [known[key] for key in ("Device", "Processor") if key in known]
     parts += [f"{key.lower()} {known[key]}" for key in ("Cores", "Commit") if key in known]
@@ -74,7 +74,7 @@ def provenance(manifest: Manifest) -> str:
 
 
 def started(manifest: Manifest) -> str:
-    """When the run began: `2026-11-21 14:10 UTC`."""
+    """Return the start time of the run: `2026-11-21 14:10 UTC`."""
     moment = datetime.fromisoformat(manifest["started_at"])
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 

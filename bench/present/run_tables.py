@@ -1,4 +1,4 @@
-"""Tables of a run beside its cells: variants, processes, largest batches, losses and endings."""
+"""Further tables of a run: variants, processes, largest batches, losses and failed cells."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,10 +24,10 @@ _COSTS = {"compile_total_s", "memory_bytes"}
 
 
 def variants(effects: Sequence[Effect]) -> Table:
-    """What a variant, several processes or rematerialization change."""
+    """Return the effects of variants, several processes and rematerialization."""
 
     def pair(column: Column) -> Column:
-        """Show a cell's figure with the option and, smaller, without it."""
+        """Return a cell's figure with the option and, smaller, without it."""
         return replace(
             column, note="", optional=True, value=lambda one: column.of(one.cell(one.block)),
             detail=lambda effect: f"{column.figure(effect.cell(effect.usual)).main} without",
@@ -54,7 +54,7 @@ def variants(effects: Sequence[Effect]) -> Table:
 
 
 def processes(blocks: Sequence[Comparison], traces: Mapping[str, TraceRow]) -> Table:
-    """The slowest process of each implementation on meshes of several processes."""
+    """Return the slowest process of each implementation on meshes of several processes."""
     rows = [row for block in blocks for row in _processes(block, traces)]
     columns = [
         IMPLEMENTATION,
@@ -97,7 +97,7 @@ def _processes(block: Comparison, traces: Mapping[str, TraceRow]) -> Iterator[Ro
 
 
 def largest(rows: Sequence[MaxBatchRow]) -> Table:
-    """The largest batches that fit."""
+    """Return the largest batches that fit."""
     columns = [
         IMPLEMENTATION,
         Column(
@@ -135,7 +135,7 @@ def _refuted(row: MaxBatchRow) -> str:
 
 
 def losses(trainings: Sequence[Training]) -> Table:
-    """How far loss curves are from the reference's."""
+    """Return the distance of loss curves from the reference's."""
     rows = [
         {
             "implementation": curve.arm,
@@ -175,7 +175,7 @@ def losses(trainings: Sequence[Training]) -> Table:
 
 
 def endings(cells: pd.DataFrame) -> Table:
-    """Cells without a time, those with the same reason together, worst first."""
+    """Return the cells without a time, grouped by reason, worst first."""
     without = cells[cells["status"] != "ok"] if len(cells) else cells
     rows = [
         {
@@ -200,7 +200,7 @@ def endings(cells: pd.DataFrame) -> Table:
 
 
 def scaling(curve: Scaling) -> Table:
-    """The numbers behind a scaling plot: step time, and efficiency below it."""
+    """Return the figures of a scaling plot: step time, and efficiency below it."""
     devices = sorted(curve.points["devices"].unique())
     rows = [
         {"implementation": name, **points.set_index("devices").to_dict("index")}

@@ -1,4 +1,4 @@
-"""The answer in words: what leads, within which bound, and how far the others are surely behind."""
+"""The answer in sentences: the leaders with a bound, and how far the others are surely behind."""
 
 import math
 import re
@@ -21,24 +21,24 @@ from bench.records.statuses import STATUSES, VERDICT_STYLES
 from bench.records.trace_rows import TraceRow
 
 NAMED = 3
-"""Implementations that a sentence names; of more, it says how many."""
+"""Implementations that a sentence names; any further ones are only counted."""
 
 AVOIDED = 1.1
-"""An implementation that surely takes so many times as long as the fastest is one to avoid, as are
-those that are about as far behind: by no more than this."""
+"""An implementation is one to avoid if its time is surely at least this many times the fastest's.
+So are others within this factor of the worst."""
 
 WIDE = 1.25
-"""A bound from which on the answer is that more has to be measured."""
+"""A bound from which on the sentence says that too little was measured."""
 
 NARROWER = "more rounds (--rounds) or launches (--launches) would narrow this"
 
 TWICE = 2.0
-"""From here on, a ratio is told as a factor: a percentage over 100 is hard to read."""
+"""Ratios from here on are written as factors, because percentages above 100 are hard to read."""
 
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """What is sure about one block."""
+    """The simultaneous statements about one block, in words."""
 
     comparison: Comparison
     traces: Mapping[str, TraceRow] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Summary:
         return self.comparison.place
 
     def among(self, own: Sequence[Self]) -> str:
-        """The mesh, without axes of length 1 beside others; with the batch, where it differs."""
+        """Return the mesh, without axes of length 1 beside others; add the batch if they differ."""
         block = self.comparison.block
         differ = len({each.comparison.block.batch for each in own}) > 1
         mesh = re.sub(r"\b\w+=1,|,\w+=1\b", "", str(block.mesh))
@@ -63,18 +63,18 @@ class Summary:
 
     @property
     def compared(self) -> bool:
-        """Whether any arms took turns with one another."""
+        """Whether any arms shared rounds with one another."""
         return len(self.comparison.standings.behind) > 1
 
     @property
     def first(self) -> str:
-        """The leader surely nearest to the fastest, or the first that has a time; may be empty."""
+        """The leader with the smallest bound, or the first arm that has a time; may be empty."""
         timed = [cell["implementation"] for cell in self.comparison.ranked]
         return next(iter([*self.comparison.standings.leaders, *timed]), "")
 
     @property
     def leaders(self) -> Figure:
-        """Those that may be the fastest, and how far apart they may be."""
+        """The leaders, and how far apart they may be."""
         standings = self.comparison.standings
         if not self.compared:
             return Figure(self.first or numbers.MISSING, "nothing to compare it with")
@@ -87,21 +87,21 @@ class Summary:
 
     @property
     def step(self) -> Figure:
-        """The first one's step time."""
+        """The step time of `first`."""
         cells = self.comparison.ranked
         step_s = next((c["step_s"] for c in cells if c["implementation"] == self.first), math.nan)
         latency = "latency of single steps" if self.comparison.span_steps == (1,) else ""
         return Figure(numbers.si(step_s, "s"), latency)
 
     def cause(self, slower: str, faster: str) -> str:
-        """The main cause of a difference, as far as traces show one; else empty."""
+        """Return the main cause of a difference, as far as traces show one; else an empty text."""
         cells = {cell["implementation"]: cell for cell in self.comparison.ranked}
         pair = pair_of(cells[slower], cells[faster], self.traces)
         return reason(slower, faster, *pair).main if pair and pair[1] > 1 else ""
 
     @property
     def floor(self) -> str:
-        """How far two copies of the baseline may differ: a 95 % bound."""
+        """A 95 % bound on the difference between two copies of the baseline."""
         floor = self.comparison.floor
         if floor is None or floor.low is None:
             return numbers.MISSING
@@ -138,7 +138,7 @@ def _behind(block: Comparison, names: Callable[[Sequence[str]], str]) -> Iterato
             verb = ""
             continue
         verb = " take"
-        # Not surely behind each leader, which may be far from one another.
+        # Not surely slower than every leader: leaders may be far apart.
         known = [arm for arm in tier.arms if behind[arm][0] > 1]
         if rest := [arm for arm in tier.arms if arm not in known]:
             far = max(behind[arm][1] for arm in rest)
@@ -151,14 +151,14 @@ def _behind(block: Comparison, names: Callable[[Sequence[str]], str]) -> Iterato
 
 
 def outward(share: float, rounded: Callable[[float], int] = math.ceil) -> str:
-    """A bound in two digits, `4.2 %`, rounded to where it stays true: up unless told."""
+    """Return a bound with two digits, `4.2 %`, rounded so that it remains true: by default up."""
     if share <= 0 or math.isinf(share):
         return f"{numbers.INFINITY if share > 0 else 0}{numbers.NARROW}%"
     return f"{_digits(100 * share, rounded)}{numbers.NARROW}%"
 
 
 def _share(times: float) -> str:
-    """A bound as a share, or as a factor where that is hard to read."""
+    """Return a bound as a percentage, or as a factor where that is easier to read."""
     return outward(times - 1) if times < TWICE else f"a factor of {_digits(times)}"
 
 
@@ -168,26 +168,26 @@ def _digits(value: float, rounded: Callable[[float], int] = math.ceil) -> str:
 
 
 def within(most: float) -> str:
-    """`within 4.2 %` or `within a factor of 2.4`, rounded up."""
+    """Return `within 4.2 %` or `within a factor of 2.4`, rounded up."""
     return f"within {_share(most)}"
 
 
 def longer(least: float) -> str:
-    """`41 % longer` or `2.3 times as long`, rounded down."""
+    """Return `41 % longer` or `2.3 times as long`, rounded down."""
     if least < TWICE:
         return f"{outward(least - 1, math.floor)} longer"
     return f"{_digits(least, math.floor)} times as long"
 
 
 def _far(least: float, whom: str) -> str:
-    """`71 % behind`, or `2.3 times the fastest`, rounded down."""
+    """Return `71 % behind`, or `2.3 times the fastest`, rounded down."""
     if least < TWICE:
         return f"{outward(least - 1, math.floor)} behind{whom}"
     return f"{_digits(least, math.floor)} times the fastest"
 
 
 def sure(low: float, high: float) -> str:
-    """What an interval of a ratio says: `within 4.2 %`, or `3.1 % to 5.2 %` on one side of 1."""
+    """Return an interval as words: `within 4.2 %`, or `3.1 % to 5.2 %` on one side of 1."""
     if math.isinf(bound_of(low, high)):
         return "no interval"
     if low <= 1 <= high:
@@ -197,17 +197,17 @@ def sure(low: float, high: float) -> str:
 
 
 def bound_of(low: float, high: float) -> float:
-    """How many times as long either side may take at most; infinite without an interval."""
+    """Return the largest ratio of either side to the other; infinite without an interval."""
     return max(high, 1 / low) if low > 0 and high < math.inf else math.inf
 
 
 def summaries(content: Tables) -> list[Summary]:
-    """The summary of every block."""
+    """Return the summary of every block."""
     return [Summary(block, content.traces) for block in content.comparisons]
 
 
 def advice(own: Sequence[Summary]) -> list[str]:
-    """The answer for one workload with one set of options, a sentence for blocks of one answer."""
+    """Return the answer for one subject, as one sentence for each group of blocks that share it."""
     compared = left = [summary for summary in own if summary.compared]
     if len(compared) == 1:
         return [compared[0].text()]
@@ -245,7 +245,7 @@ def _faster(bound: float) -> str:
 
 
 def _avoid(best: str, where: Sequence[Summary], own: Sequence[Summary]) -> str:
-    """Implementations that are farthest behind in any of these blocks; empty if none is far."""
+    """Name the implementations farthest behind in any of these blocks; empty if none is far."""
     behind = {each: each.comparison.standings.behind for each in where}
     place = max(where, key=lambda each: max(low for low, _ in behind[each].values()))
     worst = max(low for low, _ in behind[place].values())
@@ -263,14 +263,14 @@ def _avoid(best: str, where: Sequence[Summary], own: Sequence[Summary]) -> str:
 
 
 def answers(every: Sequence[Summary]) -> dict[str, list[str]]:
-    """The answer for each workload with its options, as of `advice`."""
+    """Return the answers of `advice` by subject: a workload with its options."""
     return {
         subject: advice(list(own)) for subject, own in groupby(every, key=lambda each: each.subject)
     }
 
 
 def headline(every: Sequence[Summary]) -> str:
-    """The answer for each workload, in one paragraph."""
+    """Return the answer for each workload, in one paragraph."""
     known = {subject: " ".join(texts) for subject, texts in answers(every).items() if texts}
     if len(known) == 1:
         (text,) = known.values()
@@ -281,9 +281,9 @@ def headline(every: Sequence[Summary]) -> str:
 
 
 def decisions(cells: pd.DataFrame) -> str:
-    """`Against the baselines: 2 faster, 3 within 4.2 %.`; empty where nothing was compared.
+    """Return `Against the baselines: 2 faster, 3 within 4.2 %.`; empty if nothing was compared.
 
-    Of undecided comparisons, the smallest and the largest of the bounds that are sure.
+    Undecided comparisons are given by the smallest and the largest of their bounds.
     """
     compared = cells[cells["verdict"].notna()] if len(cells) else cells
     if compared.empty:
@@ -303,7 +303,7 @@ def decisions(cells: pd.DataFrame) -> str:
 
 
 def tally(cells: pd.DataFrame) -> str:
-    """How the cells ended: `84 cells: 60 ok, 2 wrong, ...`."""
+    """Count cells by status: `84 cells: 60 ok, 2 wrong, ...`."""
     if cells.empty:
         return "No cell has ended yet."
     ended = Counter(cells["status"])
@@ -312,13 +312,13 @@ def tally(cells: pd.DataFrame) -> str:
 
 
 def listing(words: Iterable[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Join words: `a`, `a and b`, `a, b and c`."""
     *head, last = list(words)
     return f"{', '.join(head)} and {last}" if head else last
 
 
 def some(names: Sequence[str]) -> str:
-    """The first names of many: `a, b, c and 5 more`."""
+    """Join the first names of many: `a, b, c and 5 more`."""
     if len(names) <= NAMED:
         return listing(names)
     return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"

@@ -10,10 +10,10 @@ from bench.present.plots.vega_plot import Plot, blend, colours, compose, spec_of
 SLUG = "share"
 
 LINE = 135
-"""Letters of a line of the answer."""
+"""Characters per line of the answer."""
 
 _SHADES = (0.0, 0.06, 0.16, 0.3, 0.46)
-"""How much orange each shade of the matrix has."""
+"""Share of orange in each shade of the matrix."""
 
 
 def draw(found: Tables, title: str, machine: str) -> Plot | None:
@@ -21,7 +21,7 @@ def draw(found: Tables, title: str, machine: str) -> Plot | None:
 
     Args:
       found: the run's tables.
-      title: what the run answers.
+      title: the question that the run answers.
       machine: in a few words, with the date.
     """
     matrix = placing_table.make(found)

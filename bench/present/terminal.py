@@ -20,19 +20,19 @@ from rich.text import Text
 from bench.present import columns
 
 _LINES = 10
-"""Lines that a counter prints where nothing can be drawn over."""
+"""Lines that a counter prints where the display cannot be updated in place."""
 
 
 def live(console: Console) -> bool:
-    """Whether the console can be drawn over.
+    """Return whether the console's display can be updated in place.
 
-    FORCE_COLOR makes rich take a pipe for a terminal: good for colours, not for a display.
+    FORCE_COLOR makes rich treat a pipe as a terminal, which is right for colours but not for this.
     """
     return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
 
 
 def plain(text: str) -> Text:
-    """Stored text with a space for every character that is not printable."""
+    """Return stored text with a space in place of every character that is not printable."""
     return Text("".join(c if c.isprintable() else " " for c in text))
 
 
@@ -42,11 +42,11 @@ def table(
     gap: int = 2,
     header: bool = True,
 ) -> Table:
-    """A table without lines; `table.add_row` takes further rows.
+    """Return a table without lines; `table.add_row` adds rows.
 
     Args:
-      headings: names of columns: `name` for text, which is folded where there is no room,
-        `>name` for numbers, which are aligned right and never folded; or rich's own columns.
+      headings: names of columns: `name` for text, which is folded if there is no room, `>name` for
+        numbers, which are right-aligned and never folded; or rich's own columns.
       rows: a cell for each heading.
       gap: spaces between columns.
       header: whether to show the headings.
@@ -75,12 +75,12 @@ def show(
     notes: bool = False,
     styles: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Print a table with its facts and remarks; a name that repeats is left out.
+    """Print a table with its facts and remarks; repeated row names are left out.
 
     Args:
       console: where to print.
       content: the table.
-      notes: whether figures have what qualifies them, in brackets behind them; they stay on a line.
+      notes: whether to show the qualifiers of figures, in brackets on the same line.
       styles: styles of figures, by their first word.
     """
     headings = (
@@ -110,7 +110,7 @@ def show(
 
 @contextmanager
 def activity(console: Console, text: str) -> Iterator[None]:
-    """Show what goes on and for how long: a live line on a terminal, a plain line elsewhere."""
+    """Show an activity and its duration: a live line on a terminal, a plain line elsewhere."""
     if not live(console):
         console.print(text, markup=False, soft_wrap=True)
         yield
@@ -125,15 +125,15 @@ def activity(console: Console, text: str) -> Iterator[None]:
 
 @contextmanager
 def counter(console: Console, doing: str, done: str) -> Iterator[Callable[[int, int], None]]:
-    """Show how much of something is done: a bar and the time left, or some lines elsewhere.
+    """Show progress: a bar and the time left on a terminal, a few lines elsewhere.
 
     Args:
       console: where to show it.
-      doing: what goes on: `compiling steps`.
-      done: what a line says, with places for two numbers: `compiled {} of {} steps`.
+      doing: the activity: `compiling steps`.
+      done: text of a line with two placeholders: `compiled {} of {} steps`.
 
     Yields:
-      A function to call with how many are done, and of how many.
+      A function to call with the number that is done, and the total.
     """
     if not live(console):
 

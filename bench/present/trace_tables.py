@@ -1,4 +1,4 @@
-"""Tables of where traced steps spend their time, and sentences on why one takes longer."""
+"""Breakdown of traced steps in tables, and sentences on why one step takes longer."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from bench.records import numbers
 from bench.records.trace_rows import TraceRow
 
 TENSORBOARD = "http://localhost:6006"
-"""Where `nox -s tensorboard` serves traces by default."""
+"""Default address at which `nox -s tensorboard` serves traces."""
 
 NOTES = {
     "dispatch": "no launch or inputs yet",
@@ -24,18 +24,18 @@ NOTES = {
     "wait": "in collectives",
     "move": "in collectives",
 }
-"""Qualifies the label of a part of a traced step."""
+"""Qualifiers of the labels of a traced step's parts."""
 
 
 def breakdown(
     block: Comparison, traces: Mapping[str, TraceRow], said: Iterable[Reason] = ()
 ) -> Table:
-    """Where the steps of a block's cells spend their time.
+    """Return the breakdown of the steps of a block's cells.
 
     Args:
       block: the comparison.
       traces: traces by cell.
-      said: why implementations differ, for below the table.
+      said: why implementations differ, to be shown below the table.
     """
     traced = {
         cell["implementation"]: traces[cell["cell"]]
@@ -86,7 +86,7 @@ def _share(part: str) -> Any:
 
 
 def _slowest(trace: TraceRow) -> dict[str, Any]:
-    """The device that computes longest, and by what share longer than the mean."""
+    """Return the device that computes longest, and its relative excess over the mean."""
     seconds = stragglers(trace)
     if len(seconds) == 1:
         return {"slowest": None, "excess": None}
@@ -100,12 +100,12 @@ def _excess(row: Mapping[str, Any]) -> str:
 
 
 def reasons(found: Iterable[Difference]) -> dict[str, Reason]:
-    """Why implementations are faster or slower than their baseline."""
+    """Return why implementations are faster or slower than their baseline."""
     return {one.cell["implementation"]: _reason(one) for one in found}
 
 
 def _reason(one: Difference) -> Reason:
-    """Explain a difference that also shows with a wait after every step, as in traces."""
+    """Explain a difference that also appears when waiting after every step, as in traces."""
     cell, baseline, timed = one.cell, one.baseline, one.timed
     name = cell["implementation"]
     if (timed > 1) == (cell["verdict"] == "slower"):
@@ -118,7 +118,7 @@ def _reason(one: Difference) -> Reason:
 
 
 def against_fastest(block: Comparison, traces: Mapping[str, TraceRow]) -> dict[str, Reason]:
-    """Why what is slower than the baseline is slower than the fastest, where that is another."""
+    """Explain why arms slower than the baseline are slower than the fastest, if that is another."""
     if not block.ranked:
         return {}
     fastest = block.ranked[0]
@@ -133,6 +133,6 @@ def against_fastest(block: Comparison, traces: Mapping[str, TraceRow]) -> dict[s
 
 
 def trace_viewer(trace: TraceRow) -> str:
-    """Address of a cell's trace in TensorBoard."""
+    """Return the address of a cell's trace in TensorBoard."""
     run = quote(trace["profile"], safe="")
     return f"{TENSORBOARD}/?run={run}&tag=trace_viewer@&host={quote(trace['host'])}#profile"

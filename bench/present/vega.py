@@ -8,7 +8,7 @@ import vl_convert
 from bench.records import user_cache
 
 VERSION = "6.1"
-"""Of Vega-Lite. vl-convert holds several; bench/present/web/charts/ is written for it."""
+"""Version of Vega-Lite. vl-convert bundles several; bench/present/web/charts/ targets this one."""
 
 LICENCE = (
     "Charts by Vega, Vega-Lite and Vega-Embed of the University of Washington Interactive Data Lab "

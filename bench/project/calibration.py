@@ -34,7 +34,7 @@ EXPOSED, EXPOSED_WIDTH = 0.5, 0.5
 OVERHEAD_S, OVERHEAD_WIDTH = 50e-6, 1.5
 """Prior of a step's overhead, and its standard deviation in logs: 2.5 us to 1 ms."""
 NOISE = 0.05
-"""Standard deviation of a measured log step time; weighs measurements against priors."""
+"""Standard deviation of a measured log step time; it weights measurements against priors."""
 LEAST_GROUPS = 3
 CONFIDENCE = 0.95
 
@@ -51,7 +51,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class Trial:
-    """A measured step, and the time predicted for it without its group."""
+    """A measured step, and its time predicted without its group."""
 
     observation: Observation
     predicted_s: float
@@ -79,11 +79,11 @@ class Calibrated:
 
     fitted: Calibration
     tried: tuple[Trial, ...]
-    """One for each observation."""
+    """One trial for each observation."""
 
     @cached_property
     def errors(self) -> dict[str, float]:
-        """Root mean square of the log errors of each group that was left out."""
+        """Root mean square of the log errors of each left-out group."""
         groups = defaultdict[str, list[float]](list)
         for trial in self.tried:
             if math.isfinite(trial.predicted_s):

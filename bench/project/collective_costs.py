@@ -1,20 +1,20 @@
-"""The time that a collective takes over the links between its members.
+"""Cost model of a collective over the links between its members.
 
-The *payload* of a collective is the one of `bench.records.rows.Communication`: the bytes on one
+The *payload* of a collective is defined as in `bench.records.rows.Communication`: the bytes on one
 device that go in, or for an all-gather the bytes that come out. Bandwidths are those of one device
 in one direction. The formulae assume that a collective has its links to itself at full bandwidth;
 calibration accounts for real ones being slower.
 
-The latencies in the hardware sheets are those of NCCL's protocol for large messages, Simple. LL and
-LL128, which have less latency and less bandwidth, and reductions inside the switches (SHARP) are
-not modelled.
+The latencies in the hardware sheets are those of Simple, NCCL's protocol for large messages. LL and
+LL128, which have lower latency and lower bandwidth, and reductions in the switches (SHARP) are not
+modelled.
 
 Sources, which the docstrings cite by name:
 
 - NCCL: `ncclTopoTuneModel` and `ncclTopoGetAlgoTime` in
   https://github.com/NVIDIA/nccl/blob/master/src/graph/tuning.cc, NCCL's own cost model
-- the scaling book: https://jax-ml.github.io/scaling-book/, parts "Sharded Matrices" (3) and
-  "GPUs" (12)
+- the scaling book: https://jax-ml.github.io/scaling-book/, parts "Sharded Matrices" (3) and "GPUs"
+  (12)
 """
 
 import math
@@ -24,7 +24,7 @@ from typing import Literal, get_args
 from bench.records.collective_kinds import bus_factor
 
 Limit = Literal["latency", "inside", "between"]
-"""What takes longest: the latency, the links inside a domain, or the links between domains."""
+"""The dominant part: the latency, the links inside a domain, or the links between domains."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Ring:
 
     @property
     def links(self) -> int:
-        """Links of the member that has the fewest."""
+        """Number of links of the member with the fewest."""
         return 2 if self.wraps else 1
 
     @property
@@ -71,7 +71,7 @@ class Route:
     """
 
     inside: Switch | tuple[Ring, ...] = ALONE
-    """Links within a domain; several axes of a torus are used at the same time."""
+    """Links within a domain; the axes of a torus are used simultaneously."""
     between: Switch = ALONE
     """Links between domains, its members; every device has its own share of this bandwidth."""
     overhead_s: float = 0.0
@@ -92,7 +92,7 @@ class Route:
 
 @dataclass(frozen=True)
 class Cost:
-    """The time of a collective, and the algorithm that takes it."""
+    """The time of a collective, and the algorithm that achieves it."""
 
     seconds: float
     algorithm: str
@@ -104,7 +104,7 @@ FREE = Cost(0.0, "none", "latency")
 
 
 def cost(kind: str, payload: float, route: Route) -> Cost:
-    """The cost of one collective with the fastest algorithm.
+    """Return the cost of one collective with the fastest algorithm.
 
     Raises:
       ValueError: `kind` is not in `bench.records.collective_kinds.KINDS`.
@@ -149,11 +149,11 @@ def ring(payload: float, route: Route, phases: int) -> Cost:
 
 
 def tree(payload: float, route: Route) -> Cost:
-    """An all-reduce up and down a tree, over switches.
+    """Return the cost of an all-reduce up and down a tree, on switches.
 
-    NCCL: a chain inside a domain and a binary tree between the d domains,
-    2 ((m - 1) a + log2(d) b), at half the bus bandwidth whatever the number of members. NCCL's
-    corrections of a tree's bandwidth for certain sizes and chips are left out.
+    NCCL: a chain inside a domain and a binary tree between the d domains, 2 ((m - 1) a + log2(d)
+    b), at half the bus bandwidth for any number of members. NCCL's corrections of a tree's
+    bandwidth for certain sizes and chips are omitted.
     """
     inside, between = route.inside, route.between
     assert isinstance(inside, Switch)  # noqa: S101
@@ -168,16 +168,16 @@ def tree(payload: float, route: Route) -> Cost:
 
 
 def torus(payload: float, route: Route, phases: int) -> Cost:
-    """A reduce-scatter or all-gather (1 phase), or an all-reduce (2 phases), on a torus.
+    """Return the cost of a reduce-scatter or all-gather (1 phase) or an all-reduce (2), on a torus.
 
     The scaling book, part 3, "How is an AllGather actually performed?": along one axis, whole
     shards travel in both directions, n / 2 hops of payload / n each, and a hop takes at least its
-    latency. Without a link between the ends it is n - 1 hops. Several axes are used at once:
-    payload / (bandwidth x axes). Where the ends are not linked, the corner has the fewest links and
-    receives (N - 1) / N of the payload through them. (The book rounds n / 2 up; a ring of odd
-    length needs only (n - 1) / 2 hops.) Links of unequal bandwidth are assumed to share the bytes
-    so that they finish together. XLA may use fewer axes: jax's mesh_utils says that it does on
-    planes that are not square.
+    latency. Without a wraparound link it is n - 1 hops. Several axes are used at once: payload /
+    (bandwidth x axes). Without wraparound, a corner has the fewest links and receives (N - 1) / N
+    of the payload through them. (The book rounds n / 2 up; a ring of odd length needs only (n - 1)
+    / 2 hops.) Links of unequal bandwidth are assumed to share the bytes so that they finish
+    together. XLA may use fewer axes: according to jax's mesh_utils, it does on planes that are not
+    square.
     """
     rings = route.inside
     assert isinstance(rings, tuple)  # noqa: S101
@@ -251,19 +251,19 @@ def _hops_s(rings: tuple[Ring, ...]) -> float:
 
 
 def _sum(algorithm: str, latency: float, inside: float, between: float) -> Cost:
-    """The cost where steps wait for one another: NCCL's latency + bytes / bandwidth."""
+    """Return the cost where steps are sequential: NCCL's latency + bytes / bandwidth."""
     return _cost(algorithm, latency + max(inside, between), latency, inside, between)
 
 
 def _flow(
     algorithm: str, overhead: float, inside: tuple[float, float], between: tuple[float, float]
 ) -> Cost:
-    """The cost on a torus, whose chips forward bytes while more arrive, with the network beside it.
+    """Return the cost on a torus, whose chips forward bytes while receiving, beside the network.
 
     Args:
       algorithm: its name.
       overhead: fixed seconds.
-      inside: seconds of the hops and of the bytes; the longer counts.
+      inside: seconds of the hops and of the bytes; the larger counts.
       between: seconds of the steps and of the bytes; they add up.
     """
     seconds = overhead + max(*inside, sum(between))

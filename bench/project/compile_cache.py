@@ -1,7 +1,7 @@
-"""The cache of compiled steps' figures, in the user's cache folder.
+"""A cache of compiled steps' figures, in the user's cache folder.
 
 The key of an entry hashes everything that it depends on: the cell's contents, the files that
-compile and read its program, and the environment variables that change what is compiled.
+compile and read its program, and the environment variables that affect compilation.
 """
 
 import json
@@ -22,14 +22,14 @@ _RUNNING = re.compile(
     r"JAX_NUM_CPU_DEVICES$|NPROC$|OMP_|NCCL_|SLURM_NTASKS$|JAX_COMPILATION_CACHE_"
     r"|JAX_PERSISTENT_CACHE_|JAX_LOG"
 )
-"""Variables that change how programs run, the number of devices (which the cell gives), caching or
-logging, but not what is compiled."""
+"""Variables that affect how programs run, the number of devices (which the cell specifies), caching
+or logging, but not compilation."""
 _ACCELERATORS = re.compile(r"LIBTPU_|TPU_|CUDA_VISIBLE_DEVICES$|TF_GPU_")
-"""Variables that only affect platforms other than `cpu`."""
+"""Variables that affect only platforms other than `cpu`."""
 
 
 class CompileCache:
-    """Answers of the compiler of one platform."""
+    """Cached compiler results for one platform."""
 
     def __init__(self, catalogue: Catalogue, platform: str) -> None:
         self._contents = Contents(catalogue)
@@ -37,7 +37,7 @@ class CompileCache:
         self._shared = [sorted(files.items()), compiling_variables(platform)]
 
     def read(self, cell: Cell) -> CompiledAnswer | None:
-        """The answer about a cell; None if it is missing or its file is damaged.
+        """Return the result for a cell; None if it is missing or its file is damaged.
 
         Raises:
           BadInput: one of the cell's files cannot be read.
@@ -46,17 +46,17 @@ class CompileCache:
         return None if answer is None else cast("CompiledAnswer", json.loads(answer))
 
     def write(self, cell: Cell, answer: CompiledAnswer) -> None:
-        """Store an answer; if the folder cannot be written, the next call compiles again."""
+        """Store a result; if the folder cannot be written, the next call compiles again."""
         user_cache.write(self.name(cell), json.dumps(answer).encode())
 
     def name(self, cell: Cell) -> str:
-        """The path of a cell's answer in the user's cache; raises BadInput as `read` does."""
+        """Return the path of a cell's result in the user's cache; raises BadInput like `read`."""
         key = digest(json.dumps([self._contents.key(cell), self._shared]).encode(), 32)
         return f"programs/{key}.json"
 
 
 def compiling_variables(platform: str) -> dict[str, str]:
-    """Environment variables of a compiling process that change what it compiles."""
+    """Return the environment variables that affect what a process compiles."""
     return {
         name: value
         for name, value in relevant_variables(environment(platform, devices=1)).items()

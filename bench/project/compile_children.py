@@ -1,7 +1,7 @@
-"""Child processes that compile steps and report what one device does in each.
+"""Child processes that compile steps and report the work of one device in each.
 
 Compiling for virtual devices takes one core and less than a gigabyte of memory, so as many children
-run at a time as there are cores and memory for. See bench/worker/answer/compile_only.py.
+run concurrently as cores and memory allow. See bench/worker/answer/compile_only.py.
 """
 
 import json
@@ -24,36 +24,36 @@ from bench.records.messages import CompiledAnswer
 COMMAND = (sys.executable, "-m", "bench.worker.answer.compile_only")
 
 ROOM = 2 << 30
-"""Bytes of free host memory that each child needs."""
+"""Bytes of free host memory required for each child."""
 
 _devices = operator.attrgetter("block.mesh.size")
 
 
 @dataclass(frozen=True)
 class Compilers:
-    """A way to ask child processes about cells."""
+    """Child processes that compile cells on request."""
 
     platform: str
     """Whose compiler is asked. An accelerator's needs the accelerators, so only one child runs."""
     request: Callable[[Cell], str]
-    """The line that asks a child about a cell."""
+    """The line that requests a cell from a child."""
     timeout_s: float
-    """For one cell."""
+    """Limit for one cell."""
     answered: Callable[[Cell, CompiledAnswer], None]
-    """Called with each answer as it arrives, in other threads."""
+    """Called with each answer as it arrives, from other threads."""
 
     def ask(self, cells: Sequence[Cell]) -> None:
-        """Get an answer about every cell, those of the fewest devices first."""
+        """Return an answer for every cell, compiling those with the fewest devices first."""
         for _, group in groupby(sorted(cells, key=_devices), key=_devices):
             room = min(usable_cores(), psutil.virtual_memory().available // ROOM)
             self._ask([*group], max(1, room) if self.platform == "cpu" else 1)
 
     def _ask(self, cells: Sequence[Cell], at_once: int) -> None:
-        """Ask about cells of equally many devices.
+        """Request cells with equal numbers of devices.
 
-        If a child ends early, the cell that it was compiling gets the blame, and another child is
-        asked about the rest. If other children ran beside it, they may have exhausted the host, so
-        that cell is asked about again, alone.
+        If a child ends early, the cell that it was compiling is blamed, and another child gets the
+        rest. If other children ran beside it, they may have exhausted the host's memory, so that
+        cell is retried alone.
         """
         again: list[Cell] = []
         parts = [deque(cells[first::at_once]) for first in range(min(at_once, len(cells)))]
@@ -83,7 +83,7 @@ class Compilers:
 
 
 def environment(platform: str, devices: int) -> dict[str, str]:
-    """The environment variables of a process that compiles."""
+    """Return the environment variables of a process that compiles."""
     if platform == "cpu":
         return compiling_environment(devices)
     return worker_environment(platform, devices)

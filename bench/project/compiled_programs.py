@@ -1,7 +1,7 @@
-"""What one device does in a cell's step, according to a compiler.
+"""The work of one device in a cell's step, according to a compiler.
 
 Child processes compile the steps without running them (see bench/worker/answer/compile_only.py),
-and a cache keeps what they report. Virtual CPU devices stand for meshes of any size. The program is
+and a cache keeps their reports. Virtual CPU devices stand in for meshes of any size. The program is
 then XLA:CPU's: another backend may combine collectives, choose other kinds of them or fuse more,
 which affects counts and accessed bytes more than FLOPs and payloads. For meshes of devices that
 this machine has, the devices' own compiler can be used.
@@ -26,19 +26,19 @@ MOST_DEVICES = 1024
 """Devices of the largest mesh that is compiled."""
 
 TIMEOUT_S = 900.0
-"""For one cell."""
+"""Limit for one cell."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """What one device does in a step."""
+    """The work of one device in a step."""
 
     cell: Cell
     flops: float
     """FLOPs of one device's matrix products and convolutions, counting every loop iteration."""
     accessed_bytes: float | None
-    """XLA's count for one device: the operands and results of every operation, a loop's body once.
-    None in programs by formula; no prediction uses it."""
+    """XLA's count for one device: operands and results of every operation, with a loop's body
+    counted once. None in programs by formula; no prediction uses it."""
     memory_bytes: float
     """Bytes on one device: arguments, outputs and temporaries, less donated buffers."""
     state_bytes: float
@@ -51,9 +51,10 @@ class Program:
     """Samples or tokens per step."""
     unit: str
     bubble: float
-    """Idle share of a pipeline's schedule."""
+    """Idle share of the pipeline schedule."""
     read: Literal["compiled", "formula"]
-    """Whether it was compiled for this mesh, or follows from a formula fitted to smaller ones."""
+    """Whether it was compiled for this mesh, rather than extrapolated by a formula from smaller
+    ones."""
 
     @property
     def mesh(self) -> MeshShape:
@@ -63,7 +64,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Unread:
-    """A cell whose program is not available, and why."""
+    """A cell without an available program, and the reason."""
 
     cell: Cell
     reason: str
@@ -86,11 +87,11 @@ def programs(
 
     Args:
       cells: of meshes up to 1,024 devices.
-      catalogue: the implementations and workloads that exist.
-      timeout_s: for one cell.
+      catalogue: the available implementations and workloads.
+      timeout_s: limit for one cell.
       here: compile for this machine's own devices instead of virtual ones; a mesh then has at most
         as many devices as the machine.
-      progress: called from another thread with the number of cells answered, and the number asked.
+      progress: called from another thread with the number of cells answered, and the total.
     """
     platform = catalogue["platform"] if here else "cpu"
     if not here:
@@ -117,7 +118,7 @@ def programs(
 
 
 def _known(cell: Cell, catalogue: Catalogue, cache: CompileCache) -> Program | Unread | None:
-    """What is known of a cell without compiling it; None if it has to be compiled."""
+    """Return what is known about a cell without compilation; None if it has to be compiled."""
     if reason := _why_not(cell, catalogue):
         return Unread(cell, reason)
     try:
@@ -128,10 +129,9 @@ def _known(cell: Cell, catalogue: Catalogue, cache: CompileCache) -> Program | U
 
 
 def from_row(row: CellRow) -> Program | Unread:
-    """The program of a stored run's cell, from the figures stored with its measurement.
+    """Return the program of a stored run's cell, from the figures stored with its measurement.
 
-    The size of its state is that of the buffers it donates, or else of all its arguments, including
-    the batch.
+    Its state's size is that of its donated buffers, or else of all arguments including the batch.
     """
     cell = Cell.of(row)
     mesh = cell.block.mesh
@@ -159,7 +159,7 @@ def from_row(row: CellRow) -> Program | Unread:
 
 
 def _why_not(cell: Cell, catalogue: Catalogue) -> str:
-    """Why a cell cannot be compiled; empty if it can."""
+    """Return why a cell cannot be compiled; empty if it can."""
     block = cell.block
     for kind, name, entries in (
         ("implementation", cell.implementation, catalogue["implementations"]),

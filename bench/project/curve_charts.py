@@ -21,12 +21,12 @@ from bench.records.cells import StepOptions
 
 @dataclass(frozen=True)
 class Chart:
-    """The curves of one step, family of meshes and batch on one kind of hardware."""
+    """The curves of one step, one family of meshes and one batch on one kind of hardware."""
 
     title: str
     plot: Plot
     points: list[Point]
-    """Points of all its curves."""
+    """Points of all curves."""
 
 
 class _Line(NamedTuple):
@@ -119,14 +119,14 @@ def _row(
     what: str,
     series: str = "",
 ) -> dict[str, Any]:
-    """A point of a curve, measured if it is of a `series`."""
+    """Return a point of a curve; it is measured if it belongs to a `series`."""
     known = {"value": value, "low": low, "high": high}
     finite = {k: v if v is not None and math.isfinite(v) else None for k, v in known.items()}
     return {"name": name, "x": x, **finite, "what": what, "series": series, "predicted": not series}
 
 
 def _lines(tried: Sequence[Trial], points: Sequence[Point]) -> list[_Line]:
-    """The curves, those with the same predictions as one; the fastest on most chips first."""
+    """Return the curves, merging equal predictions; the fastest on most chips comes first."""
     curves = defaultdict[Curve, list[Point]](list)
     for point in points:
         curves[point.curve].append(point)
@@ -144,10 +144,10 @@ def _lines(tried: Sequence[Trial], points: Sequence[Point]) -> list[_Line]:
 
 
 def _measured(tried: Sequence[Trial], curve: Curve) -> list[Trial]:
-    """The measured cells of a curve's step, by devices.
+    """Return the measured cells of a curve's step, by devices.
 
     If several precisions, environments or numbers of processes were measured, these are the cells
-    of the curve's own precision and the plainest environment.
+    with the curve's own precision and the plainest environment.
     """
     by_options = defaultdict[StepOptions, list[Trial]](list)
     for one in tried:
@@ -166,6 +166,6 @@ def _devices(cell: Trial) -> int:
 
 
 def _efficiency(cells: Sequence[Trial]) -> list[float]:
-    """Throughput per device, relative to the fewest devices."""
+    """Return the throughput per device, relative to the fewest devices."""
     rates = [one.cell.block.batch / (_devices(one) * one.measured_s) for one in cells]
     return [rate / rates[0] for rate in rates]

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class HardwareError(ValueError):
-    """Chips cannot form a mesh, or lack a figure that is needed; the message says why."""
+    """Chips cannot form a mesh, or a required figure is unknown; the message says why."""
 
 
 class Part(BaseModel):
@@ -46,12 +46,12 @@ class Part(BaseModel):
 
 
 class Figure(Part, Generic[T]):
-    """One figure and its source."""
+    """One figure with its source."""
 
     value: T
     source: Annotated[str, Field(pattern="^https://")]
     says: Annotated[str, Field(min_length=1)]
-    """What the source says, in its own unit."""
+    """A quotation from the source, in its own unit."""
     assumed: bool = False
     """Whether the figure describes something other than this chip."""
 
@@ -67,7 +67,7 @@ class Network(Part):
     """The links between domains or slices."""
 
     bandwidth: Figure[PositiveFloat]
-    """Of a network, one chip's share of its host's."""
+    """One chip's share of its host's bandwidth."""
     latency_s: Figure[NonNegativeFloat]
     """Latency of one step of a collective."""
 
@@ -79,12 +79,12 @@ class Domain(Network):
 
 
 class Wraps(Part):
-    """The rule by which the ends of a slice's axes are linked: exactly one of two."""
+    """The rule that decides whether the axes of a slice wrap around: exactly one of two."""
 
     axis_is: PositiveInt | None = None
-    """An axis of this length wraps."""
+    """An axis of this length wraps around."""
     every_axis_a_multiple_of: PositiveInt | None = None
-    """All axes wrap if each is a multiple of this."""
+    """All axes wrap around if each length is a multiple of this."""
 
     @model_validator(mode="after")
     def _one_rule(self) -> Self:
@@ -93,7 +93,7 @@ class Wraps(Part):
         return self
 
     def of(self, shape: Sequence[int]) -> tuple[bool, ...]:
-        """Whether each axis of a slice has its ends linked."""
+        """Return for each axis of a slice whether it wraps around."""
         unit = self.every_axis_a_multiple_of
         if unit is None:
             return tuple(size == self.axis_is for size in shape)
@@ -109,7 +109,7 @@ class Torus(Part):
     link_bandwidth: Figure[PositiveFloat]
     """Bandwidth of one link; a chip has two links per axis."""
     hop_latency_s: Figure[NonNegativeFloat]
-    """From a chip to its neighbour."""
+    """Latency from a chip to its neighbour."""
 
 
 class Hardware(Part):
@@ -120,7 +120,7 @@ class Hardware(Part):
     """jax's name of the device."""
     memory: Memory
     achievable: Figure[PositiveFloat]
-    """The share of the peak that its best matrix products reach."""
+    """Share of the peak that the best matrix products reach."""
     domain: Domain | None = None
     torus: Torus | None = None
     network: Network | None = None
@@ -136,22 +136,22 @@ class Hardware(Part):
         return self
 
     def peak(self, precision: str) -> peaks.Peak | None:
-        """Published FLOP/s of a chip; None if peaks.toml has none."""
+        """Return the published FLOP/s of a chip; None if peaks.toml has none."""
         return peaks.peak(self.device_kind, precision)
 
 
 def known() -> list[str]:
-    """Names of all hardware sheets."""
+    """Return the names of all hardware sheets."""
     return sorted(path.stem for path in SHEETS.glob("*.toml"))
 
 
 @functools.cache
 def hardware(name: str) -> Hardware:
-    """The sheet of a chip.
+    """Return the sheet of a chip.
 
     Raises:
       ValueError: there is no such sheet, and the message lists the known ones; or the sheet is
-        invalid, as of `read`.
+        invalid: see `read`.
     """
     names = known()
     if name not in names:

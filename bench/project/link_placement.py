@@ -1,10 +1,10 @@
-"""The placement of a mesh on hardware, and the links that its axes get.
+"""Placement of a mesh on hardware, and the links that each axis gets.
 
 Axes are laid out as jax.make_mesh does, with the last one innermost. On GPUs, devices are taken in
 order: an axis lies inside a domain if its members and those of all inner axes fit there, and
-strides over domains otherwise. On TPUs, the last axis chooses first among the axes of the torus; it
-takes as many as multiply to its size, or parts of axes if no whole ones do. With several slices,
-the outermost mesh axes span as many slices as divide them, a layout that jax's
+strides across domains otherwise. On TPUs, the last axis has first choice among the axes of the
+torus; it takes as many as multiply to its size, or parts of axes if no whole ones do. With several
+slices, the outermost mesh axes span as many slices as divide them, a layout that jax's
 create_hybrid_device_mesh can produce.
 """
 
@@ -32,7 +32,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Placement:
-    """A mesh on hardware; `place` makes it."""
+    """The placement of a mesh on hardware; `place` creates it."""
 
     hardware: Hardware
     mesh: MeshShape
@@ -41,7 +41,7 @@ class Placement:
     domains: int
     """Number of slices or domains."""
     pieces: dict[str, tuple[Piece, ...]]
-    """Parts of the torus that each mesh axis has; empty without a torus."""
+    """Parts of the torus that each mesh axis occupies; empty without a torus."""
     outer: dict[str, int]
     """Number of slices that each mesh axis spans; empty without a torus."""
 
@@ -125,7 +125,7 @@ class Placement:
 
 
 def place(hardware: Hardware, mesh: MeshShape) -> Placement:
-    """Lay a mesh out on as many chips as it has.
+    """Place a mesh on as many chips as it has devices.
 
     A job uses an equal number of chips in each domain: 64 of 72 for a mesh of 128. On a torus it
     uses the slice with as many chips as the mesh, or else several of the largest slices whose size
@@ -149,15 +149,15 @@ def place(hardware: Hardware, mesh: MeshShape) -> Placement:
 
 
 def lay(axes: Sequence[tuple[str, int]], shape: Sequence[int]) -> dict[str, tuple[Piece, ...]]:
-    """Give mesh axes their parts of a slice, the last axis first.
+    """Assign parts of a slice to mesh axes, the last axis first.
 
     As in jax's mesh_utils, an axis takes the largest number of torus axes whose lengths multiply to
-    its size. If none do, its prime factors come from the torus axes with most left; jax considers
-    more ways to split, so its choice may differ.
+    its size. If none do, its prime factors come from the torus axes with the most left; jax
+    considers more ways to split, so its choice may differ.
 
     Args:
       axes: names and sizes, which multiply to the size of the slice.
-      shape: of the slice.
+      shape: shape of the slice.
     """
     left = list(shape)
     pieces: dict[str, tuple[Piece, ...]] = {}
@@ -183,7 +183,7 @@ def _whole(size: int, left: Sequence[int]) -> list[int] | None:
 
 
 def _split(size: int, left: Sequence[int]) -> list[int]:
-    """Take the prime factors of the size, largest first, from the axes with most left."""
+    """Take the prime factors of the size, largest first, from the axes with the most left."""
     rest, taken = list(left), [1] * len(left)
     for prime in range(size, 1, -1):
         while size % prime == 0 and all(prime % divisor for divisor in range(2, prime)):
@@ -195,7 +195,7 @@ def _split(size: int, left: Sequence[int]) -> list[int]:
 
 
 def _joined(pieces: Sequence[Piece]) -> list[Piece]:
-    """The pieces of one axis, innermost first, with adjoining ones joined."""
+    """Return the pieces of one axis, innermost first, with adjoining ones joined."""
     joined: list[Piece] = []
     for piece in sorted(pieces, key=lambda piece: piece.stride):
         last = joined[-1] if joined else None

@@ -14,23 +14,23 @@ from bench.records.rows import Ceilings
 
 @dataclass(frozen=True)
 class Machine:
-    """What each device of a mesh can do. Bandwidths are in bytes per second."""
+    """Capabilities of each device of a mesh. Bandwidths are in bytes per second."""
 
     flops: float
     """FLOP/s of a device's best matrix products."""
     peak: float | None
-    """Published FLOP/s of a device, the reference of MFU; None if unknown."""
+    """Published FLOP/s of a device, the denominator of MFU; None if unknown."""
     memory_bandwidth: float
     memory_bytes: float | None
     """Memory of a device; None if unknown."""
     route: Callable[[Sequence[str]], Route]
-    """The links of collectives along mesh axes; raises HardwareError if there are none."""
+    """Returns the links of collectives along mesh axes; raises HardwareError if there are none."""
     combines: bool
-    """Whether its compiler combines collectives; if not, programs are as they run."""
+    """Whether its compiler combines collectives; if not, programs run them as they are."""
 
 
 def of_sheet(hardware: Hardware, mesh: MeshShape, precision: str) -> Machine:
-    """The chips of a hardware sheet, as many as the mesh has.
+    """Return a machine with as many chips of a hardware sheet as the mesh has devices.
 
     Products reach the share of the published peak that others have measured in bfloat16.
 
@@ -56,9 +56,9 @@ def of_sheet(hardware: Hardware, mesh: MeshShape, precision: str) -> Machine:
 
 
 def of_ceilings(measured: Ceilings, mesh: MeshShape) -> Machine:
-    """This machine, from the ceilings measured on as many of its devices as the mesh has.
+    """Return this machine, from ceilings measured on as many of its devices as the mesh has.
 
-    All members of a collective are assumed to reach one another equally well: a collective has the
+    All members of a collective are assumed to be equally well connected: a collective has the
     latency of an all-reduce of one number, and the bandwidth of large all-reduces over the mesh.
     """
     rate, latency = measured["all_reduce_bytes"], measured["all_reduce_s"]

@@ -1,1 +1,1 @@
-"""Two stored runs compared, cell by cell: what became faster or slower, and how sure that is."""
+"""Cell-by-cell comparison of two stored runs: what became faster or slower, with intervals."""

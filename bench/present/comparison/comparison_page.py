@@ -21,8 +21,8 @@ def build(a: Run, b: Run, output: Path, margin: float | None) -> Compared:
     Args:
       a: the run to compare with.
       b: the run to compare.
-      output: the folder; it is made if missing.
-      margin: relative difference of step times that is too small to matter; None for the runs' own.
+      output: the folder; it is created if missing.
+      margin: relative difference of step times that is negligible; None for the runs' own.
 
     Raises:
       OSError: the folder cannot be written.

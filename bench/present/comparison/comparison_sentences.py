@@ -1,4 +1,4 @@
-"""A comparison of two runs in sentences: what differs, what changed, and what to mind."""
+"""Sentences about a comparison of two runs: their differences, the changes, and caveats."""
 
 from collections import Counter
 
@@ -35,18 +35,18 @@ APART = (
     "both runs have the same baseline, the ratios to it are compared instead, because whatever "
     "slows the whole host cancels out of them."
 )
-"""Why a comparison of two runs is less sure than a ratio within one."""
+"""Why a comparison of two runs is less certain than a ratio within one."""
 
 
 def setting(compared: Compared) -> str:
-    """Say what differs between the runs, in a sentence for each kind of difference."""
+    """Return the differences between the runs, in a sentence for each kind."""
     if compared.same_run:
         return SAME_RUN
     if not compared.differences:
         return ALIKE
     by_kind: dict[Kind, list[str]] = {}
     for each in compared.differences:
-        # Names of packages, variables and files are spelled as they are.
+        # Names of packages, variables and files keep their spelling.
         verbatim = each.kind in ("versions", "environment", "sources")
         by_kind.setdefault(each.kind, []).append(each.name if verbatim else each.name.lower())
     return " ".join(
@@ -56,7 +56,7 @@ def setting(compared: Compared) -> str:
 
 
 def tally(compared: Compared) -> str:
-    """Count cells by verdict, and those that have no counterpart."""
+    """Count cells by verdict, and those without a counterpart."""
     counts = Counter[str](change.verdict.word for change in compared.changes)
     verdicts = ", ".join(f"{counts[word]} {word}" for word in VERDICT_STYLES if counts[word])
     cells = numbers.count(len(compared.changes), "cell")
@@ -77,7 +77,7 @@ def tally(compared: Compared) -> str:
 
 
 def basis(compared: Compared) -> str:
-    """Say how many verdicts rest on what, and the margin."""
+    """Return the number of verdicts by what they are based on, and the margin."""
     counts = Counter[str](change.source for change in compared.changes)
     parts = [
         f"{counts[source]} on {what}"
@@ -92,7 +92,7 @@ def basis(compared: Compared) -> str:
 
 
 def caveats(compared: Compared) -> list[Caveat]:
-    """List reasons in both runs' rows not to trust the changes too far."""
+    """Return reasons in both runs' rows to read the changes with care."""
     said = {
         "Damaged files in A": damage(compared.damaged_a),
         "Damaged files in B": damage(compared.damaged_b),

@@ -40,7 +40,7 @@ CHANGES = (
     Column("memory", "Memory", "B over A", "ratio", optional=True,
            detail=lambda c: _sides(c, "memory_bytes", "bytes", " to ")),
 )  # fmt: skip
-"""Columns of a table of `Change`. Most runs change neither compile times nor memory."""
+"""Columns of a table of `Change`. In most runs, compile times and memory do not change."""
 
 SHORT = (
     Column("implementation", "Implementation"),
@@ -52,20 +52,20 @@ SHORT = (
     Column("compile", "Compile", format="ratio", optional=True),
     Column("memory", "Memory", format="ratio", optional=True),
 )  # fmt: skip
-"""Those that fit a terminal, all of them B over A; verdicts on step times have a star."""
+"""The columns that fit on a terminal, all of them B over A; verdicts on step times have a star."""
 
 
 class Group(NamedTuple):
-    """Cells that one thing is said about."""
+    """Cells that share one remark."""
 
     a: str
-    """How they ended in A, or the one run that has them."""
+    """How they ended in A, or the run that alone has them."""
     b: str
     """How they ended in B, or what the other run lacks."""
     number: int
     """Number of cells."""
     cells: list[str]
-    """A line a block: `block: implementation, implementation`."""
+    """One line per block: `block: implementation, implementation`."""
 
 
 CELLS = Column(
@@ -109,7 +109,7 @@ def endings(compared: Compared) -> list[Group]:
 
 
 def missing(compared: Compared) -> list[Group]:
-    """Group the cells that one run alone has by what the other lacks."""
+    """Group the cells of only one run by what the other lacks."""
     return [
         Group(run, absence, len(cells), _lines((cell["block"], _named(cell)) for cell in cells))
         for (run, absence), cells in compared.only.items()
@@ -117,7 +117,7 @@ def missing(compared: Compared) -> list[Group]:
 
 
 def _named(cell: Row) -> str:
-    """Name a cell's implementation, and how the cell ended if that is not ok."""
+    """Return a cell's implementation, and how the cell ended if that is not ok."""
     ended = "" if cell["status"] == "ok" else f" ({_ending(cell)})"
     return f"{cell['implementation']}{ended}"
 
@@ -128,7 +128,7 @@ def _ending(cell: Row) -> str:
 
 
 def _lines(cells: Iterable[tuple[str, str]]) -> list[str]:
-    """List implementations by block, a line each."""
+    """List implementations by block, one line each."""
     blocks: defaultdict[str, list[str]] = defaultdict(list)
     for block, implementation in cells:
         blocks[block].append(implementation)

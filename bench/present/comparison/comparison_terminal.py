@@ -15,11 +15,11 @@ from bench.records import numbers
 from bench.records.statuses import CHANGE_STYLES
 
 SHOWN = 8
-"""Blocks, or reasons, that a list shows; the page has them all."""
+"""Blocks, or reasons, that a list shows; the page shows all."""
 
 
 def show(console: Console, compared: Compared) -> None:
-    """Print what differs between the runs, then what changed; briefly if nothing compares."""
+    """Print the differences between the runs, then the changes; briefly if nothing compares."""
     for name, run in (("A", compared.a), ("B", compared.b)):
         console.print(plain(f"{name}  {run['run']}, started {started(run)}"))
     console.print(plain(comparison_sentences.setting(compared)), style="bold")

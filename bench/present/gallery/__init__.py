@@ -1,1 +1,1 @@
-"""The published runs: their folders, the checks of them, and the index of all of them."""
+"""Published runs: their folders, the checks of them, and their index."""

@@ -39,15 +39,15 @@ class Entry:
     page: str = "report.html"
     """File name of the page."""
     markdown: str = "report.md"
-    """File name of the same in Markdown."""
+    """File name of the Markdown version."""
     picture: str = ""
-    """`share.svg`, where the report has one."""
+    """`share.svg`, if the report has one."""
     dirty: bool = False
-    """Whether the working tree had uncommitted changes: the code is not that of the commit."""
+    """Whether the working tree had uncommitted changes, so that the code is not the commit's."""
 
 
 def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:
-    """List what a folder of reports holds: by section, clean commits first, then the newest first.
+    """Return a folder's published runs by section: clean commits first, then newest first.
 
     Args:
       reports: the folder of reports.
@@ -63,7 +63,7 @@ def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:
 
 
 def _published(reports: Path) -> Iterable[str]:
-    """Folders that git tracks, so that mere trial runs are left out; without git, all folders."""
+    """Return the folders that git tracks, which excludes trial runs; without git, all folders."""
     tracked = tracked_folders(reports)
     return tracked if tracked is not None else [p.name for p in reports.iterdir() if p.is_dir()]
 
@@ -145,7 +145,7 @@ def _made(manifest: Any) -> list[str]:
 
 
 def hardware(platform: str, device_kind: str, host: dict[str, Any], count: int) -> str:
-    """Name hardware: `2 cores of AMD EPYC`, or `8 x NVIDIA H200`."""
+    """Return the hardware's name: `2 cores of AMD EPYC`, or `8 x NVIDIA H200`."""
     if platform == "cpu":
         return f"{numbers.count(int(host['usable_cores']), 'core')} of {host['cpu']}"
     return device_kind if count == 1 else f"{count} {numbers.TIMES} {device_kind}"

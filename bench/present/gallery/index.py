@@ -22,7 +22,7 @@ def build(reports: Path, also: Iterable[str] = ()) -> tuple[Path, Sequence[Entry
       The page, and its entries.
 
     Raises:
-      EntryError: a published folder cannot be read. Nothing is written then.
+      EntryError: a published folder cannot be read; nothing is written then.
     """
     entries = find(reports, also)
     sections = [

@@ -1,4 +1,4 @@
-"""The folder of a published run: named, reduced to what readers need, and checked."""
+"""The folder of a published run: named, reduced to the files that readers need, and checked."""
 
 import getpass
 import itertools
@@ -15,13 +15,13 @@ from bench.records.largest_batches import FILE as MAX_BATCH
 from bench.records.rows import Manifest
 
 MOST_BYTES = 20 * 2**20
-"""Limit on the size of a published folder, because git keeps it forever."""
+"""Size limit of a published folder, because git keeps it forever."""
 
 _SHOWN = 10
 """Private details that an error message lists."""
 
 _COMMON = {"", "localhost", "root", "runner", "ubuntu", "user"}
-"""Names of users and hosts that identify nobody, and are ordinary words."""
+"""Names of users and hosts that are ordinary words and identify nobody."""
 
 _HOMES = re.compile(r"(?:/home/|/Users/|/root/|[A-Za-z]:\\{1,2}Users\\)[\w.-]*")
 
@@ -81,7 +81,7 @@ def publish(run: store.Run, reports: Path) -> Path:
 
 
 def _free_folder(run: store.Run, reports: Path) -> Path:
-    """The run's published folder, numbered if other runs have taken its name."""
+    """Return the run's published folder, numbered if other runs have taken its name."""
     name = published_name(run)
     for number in itertools.count(1):
         target = reports / (name if number == 1 else f"{name}_{number}")
@@ -95,7 +95,7 @@ def _free_folder(run: store.Run, reports: Path) -> Path:
 
 
 def _is_same_run(folder: Path, manifest: Manifest) -> bool:
-    """Whether a folder holds a published run; one that cannot be read may do."""
+    """Return whether a folder holds a published run; one that cannot be read may do so."""
     try:
         published = store.read_manifest(folder)
     except store.StoreError:
@@ -136,7 +136,7 @@ def _too_large(folder: Path) -> Iterator[str]:
 
 
 def _private(folder: Path) -> Sequence[str]:
-    """Find private details of this machine or its user; the first ones in full."""
+    """Return private details of this machine or its user; the first ones in full."""
     details = [
         f"{path.relative_to(folder).as_posix()}, line {number}: {detail!r} tells of this machine "
         "or its user"
@@ -150,16 +150,16 @@ def _private(folder: Path) -> Sequence[str]:
 
 
 def _without_code(text: str) -> str:
-    """Blank a page's script, which is the same in every report, and keep its lines.
+    """Blank out a page's script, which is the same in every report, but keep its line breaks.
 
-    So are compressed operations, in which a short name may stand by chance.
+    Compressed operations are blanked as well, since they may contain a short name by chance.
     """
     text = _PACKED.sub("", text)
     return _CODE.sub(lambda code: "\n" * code[0].count("\n"), text)
 
 
 def _private_words(line: str) -> list[str]:
-    """Folders of this machine, home folders, and names of the user or host in a line."""
+    """Return folders of this machine, home folders, and names of the user or host in a line."""
     folders = {str(Path.cwd()), str(Path.home()), tempfile.gettempdir()}
     if sys.prefix != sys.base_prefix:  # a virtual environment
         folders.add(sys.prefix)

@@ -1,4 +1,4 @@
-"""Where the time of traced steps goes, as stacked bars."""
+"""Breakdown of traced steps, as stacked bars."""
 
 from collections.abc import Iterator
 

@@ -12,12 +12,12 @@ from bench.records import numbers
 from bench.records.statuses import STATUSES
 
 SIDE = 6
-"""Most batches, and most meshes, of a heatmap."""
+"""Limit on the batches, and on the meshes, of a heatmap."""
 
 _CHART = CHARTS["heatmap"]
 
 _FIELDS_A_PANEL = 25
-"""Fields that take as much room as a panel of another plot."""
+"""Fields that take as much space as a panel of another plot."""
 
 
 def plan(subject: Subject) -> Iterator[Plan]:
@@ -69,6 +69,6 @@ def _draw(
 
 
 def colour(ratio: float) -> str:
-    """The colour of a field: as far from neutral as the ratio is from 1, by its logarithm."""
+    """Return the colour of a field: its distance from neutral is the ratio's logarithm, scaled."""
     share = math.log(ratio) / math.log(FARTHEST_RATIO)
     return blend("c0" if share < 0 else "c1", "shade", 0.55 * min(abs(share), 1))

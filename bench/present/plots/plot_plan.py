@@ -1,4 +1,4 @@
-"""What a kind of plot is given, and what it offers to draw."""
+"""The input of a kind of plot, and the plots that it offers to draw."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,14 +15,14 @@ from bench.present.plots.vega_plot import Plot
 from bench.records.trace_rows import TraceRow
 
 LINES = 120
-"""Most lines of a plot over its panels: more could not be read on a page."""
+"""Limit on the lines of a plot over its panels: more would be unreadable on a page."""
 
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A workload at one size with one set of options: what its plots draw from."""
+    """A workload at one size with one set of options: the data of its plots."""
 
     slug: str
     blocks: list[Comparison]
@@ -31,25 +31,25 @@ class Subject:
     curves: list[Scaling]
     traces: Mapping[str, TraceRow]
     implementations: list[str]
-    """All of the run, in order: they fix colours and marks."""
+    """All implementations of the run, in order: they determine colours and marks."""
     panels: int
-    """Most panels of a plot."""
+    """Limit on the panels of a plot."""
     machine: str = ""
 
     @property
     def subtitle(self) -> str:
-        """What a figure says of itself where it stands alone."""
+        """The text that makes a figure understandable outside of the report."""
         baselines = ", ".join(dict.fromkeys(b.baseline for b in self.blocks if b.baseline))
         parts = [self.blocks[0].subject, f"baseline {baselines}" if baselines else "", self.machine]
         return " \N{MIDDLE DOT} ".join(filter(None, parts))
 
     def some(self, items: Sequence[Item], what: str, lines: int = 1) -> tuple[list[Item], str]:
-        """As many items as a plot may have panels, and a sentence if these are not all.
+        """Return as many items as a plot may have panels, and a sentence if these are not all.
 
         Args:
-          items: what could be drawn, a panel each.
+          items: candidates, one panel each.
           what: their plural.
-          lines: of a panel.
+          lines: number of lines in a panel.
         """
         return some(items, max(1, min(self.panels, LINES // lines)), what)
 
@@ -61,16 +61,16 @@ class Plan:
     title: str
     note: str
     panels: int
-    """Panels, which measure how long it takes to draw."""
+    """Number of panels, the measure of drawing time."""
     draw: Callable[[], Plot]
     table: Table | None = None
-    """The numbers behind it; None where the report's other tables hold them."""
+    """The figures behind it; None where the report's other tables contain them."""
     later: bool = False
     """Whether all other plots of the subject come first."""
 
 
 def sample(items: Sequence[Item], most: float) -> list[Item]:
-    """At most so many items, evenly spaced, with the first and the last."""
+    """Return at most this many items, evenly spaced, including the first and the last."""
     if len(items) <= most:
         return list(items)
     places = np.linspace(0, len(items) - 1, max(1, math.floor(most))).round().astype(int)
@@ -78,7 +78,7 @@ def sample(items: Sequence[Item], most: float) -> list[Item]:
 
 
 def some(items: Sequence[Item], most: int, what: str) -> tuple[list[Item], str]:
-    """At most so many items, evenly spaced, and a sentence if these are not all."""
+    """Return at most this many items, evenly spaced, and a sentence if these are not all."""
     chosen = sample(items, most)
     if len(chosen) == len(items):
         return chosen, ""

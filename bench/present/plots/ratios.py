@@ -49,7 +49,7 @@ def _draw(subject: Subject, blocks: Sequence[Comparison]) -> Plot:
 
 
 def _rows(block: Comparison) -> list[dict[str, Any]]:
-    """A row for each arm with a ratio: the baseline first, then the others."""
+    """Return a row for each arm with a ratio: the baseline first, then the others."""
     floor = floor_width(block.floor) if block.floor else None
     rows = []
     for cell in block.ranked:

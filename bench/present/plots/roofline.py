@@ -16,7 +16,7 @@ _CHART = CHARTS["roofline"]
 
 def plan(subject: Subject) -> Iterator[Plan]:
     """Yield a plot with a panel for each number of devices whose roofs were measured."""
-    # The first block of each number of devices has its say.
+    # The first block for each number of devices decides.
     ceilings = {
         comparison.block.mesh.size: comparison.ceilings
         for comparison in reversed(subject.blocks)

@@ -15,7 +15,7 @@ _CHART = CHARTS["scaling"]
 
 
 def plan(subject: Subject) -> Iterator[Plan]:
-    """Yield a plot for each scaling curve: the first of each kind, and the others later."""
+    """Yield a plot for each scaling curve: the first of each kind now, the others as `later`."""
     seen = set()
     for curve in subject.curves:
         remarks = [
@@ -73,7 +73,7 @@ def draw(curve: Scaling, subject: Subject) -> Plot:
             },
         )
     ]
-    # Only the whole may have parameters.
+    # Only the top level may have parameters.
     _, params = (panel.pop("params") for panel in panels)
     return compose(curve.slug, {"params": params, "hconcat": panels}, curve.title, subject.subtitle)
 

@@ -1,4 +1,4 @@
-"""Printed charts: the specifications of the page, with the colours of paper and a legend."""
+"""Printed charts: the page's specifications, with colours for paper and a legend."""
 
 import functools
 import json
@@ -16,13 +16,13 @@ from bench.present.vega import VERSION
 from bench.records import files
 
 WIDTH = 700
-"""Pixels that a plot has room for: about the text width of a page at 96 to the inch."""
+"""Width of a plot in pixels: about the text width of a page at 96 pixels per inch."""
 
 LABELS = 190
 """Pixels beside panels for the names of implementations."""
 
 SCALE = 1.5
-"""Pixels of a PNG for each of the plot."""
+"""Pixels of a PNG per pixel of the plot."""
 
 SECONDS = {"title": None, "labelExpr": "format(datum.value, '~s') + 's'"}
 """An axis of seconds."""
@@ -50,29 +50,29 @@ class Plot:
 
 @functools.cache
 def colours() -> dict[str, str]:
-    """The colours of the light page by their names in style.css: `c0`, `ink`, `muted`."""
+    """Return the colours of the light page by their names in style.css: `c0`, `ink`, `muted`."""
     return dict(re.findall(r"--([\w-]+): light-dark\((#\w+)", _STYLE.read_text("utf-8")))
 
 
 def blend(one: str, other: str, share: float) -> str:
-    """The colour between two of `colours`, in sRGB: `share` of the first."""
+    """Return a colour between two of `colours`, in sRGB: `share` of the first."""
     ends = [[int(colours()[name][at : at + 2], 16) for at in (1, 3, 5)] for name in (one, other)]
     mixed = (round(share * a + (1 - share) * b) for a, b in zip(*ends, strict=True))
     return f"#{''.join(f'{value:02x}' for value in mixed)}"
 
 
 def panel_sizes(panels: int, most: int, labels: int = LABELS) -> dict[str, int]:
-    """How many panels stand beside one another, `columns`, and the `width` of each."""
+    """Return the number of panels in a row, `columns`, and the `width` of each."""
     columns = min(panels, most)
     return {"columns": columns, "width": min(320, (WIDTH - labels) // columns - 20)}
 
 
 def spec_of(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The Vega-Lite specification of a kind of chart, as `specOf` in web/chart_style.js.
+    """Return the Vega-Lite specification of a kind of chart, like `specOf` in web/chart_style.js.
 
     Args:
       kind: a key of bench/present/specs.json.
-      values: what stands there as `$name`. A name without a value is left out.
+      values: replacements for `$name` there. A name without a value is left out.
     """
     spec = dict(SPECS[kind])
     parts = SPECS["common"] | spec.pop("values", {})
@@ -95,24 +95,24 @@ def _filled(part: Any, values: Mapping[str, Any], parts: Mapping[str, Any]) -> A
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Ticks of a logarithmic axis: 1, 2 and 5 times powers of ten."""
+    """Return ticks of a logarithmic axis: 1, 2 and 5 times powers of ten."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     return [float(f"{step}e{power}") for power in powers for step in (1, 2, 5)]
 
 
 def draw(slug: str, kind: str, values: Mapping[str, Any], title: str, subtitle: str) -> Plot:
-    """Draw a chart of one specification; arguments as of `spec_of` and `compose`."""
+    """Draw a chart of one specification; arguments as in `spec_of` and `compose`."""
     return compose(slug, spec_of(kind, values), title, subtitle)
 
 
 def compose(slug: str, spec: Mapping[str, Any], title: str, subtitle: str | Sequence[str]) -> Plot:
-    """Render a specification; the same one always gives the same bytes.
+    """Render a specification; equal specifications always give equal bytes.
 
     Args:
       slug: file name.
       spec: in Vega-Lite.
-      title: of the whole figure, above its panels.
-      subtitle: what the figure needs to be read alone: workload, baseline and machine;
+      title: title of the whole figure, above its panels.
+      subtitle: what the figure needs to be understood alone: workload, baseline and machine;
         several lines as a list.
     """
     given = {"paper": "#ffffff", "font": "DejaVu Sans, Liberation Sans, sans-serif"}
@@ -120,7 +120,7 @@ def compose(slug: str, spec: Mapping[str, Any], title: str, subtitle: str | Sequ
     whole = {**spec, "title": {"text": title, "subtitle": subtitle}, "config": config}
     text = re.sub(r"var\(--([\w-]+)\)", lambda found: colours()[found[1]], json.dumps(whole))
     svg = vl_convert.vegalite_to_svg(text, vl_version=VERSION)
-    # Vega counts the clips of all figures of the process.
+    # Vega numbers the clip paths of all figures of the process.
     clips = {name: f"clip{place}" for place, name in enumerate(dict.fromkeys(_CLIP.findall(svg)))}
     svg = _CLIP.sub(lambda found: clips[found[0]], svg)
     return Plot(slug, svg, vl_convert.svg_to_png(svg, scale=SCALE))
