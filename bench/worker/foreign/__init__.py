@@ -1,1 +1,1 @@
-"""Foreign arms: implementations that live in processes of their own, in any framework."""
+"""Foreign arms: implementations in any framework, each in its own processes."""

@@ -1,7 +1,7 @@
 """The processes of a foreign arm, and the channel to them.
 
-Each process reads requests from stdin and writes answers to stdout, both lines of JSON. Arrays are
-in files in the format of safetensors, in shared memory where the system has it.
+Each process reads requests from stdin and writes answers to stdout, both as lines of JSON. Arrays
+are passed in safetensors files, in shared memory where the system has it.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ Arrays = dict[str, Any]
 Answers = list[dict[str, Any]]
 
 LONGEST_ANSWER = 1 << 16
-"""Bytes without a line's end after which a child is not taken to be answering."""
+"""Bytes without a newline after which a child's output is not accepted as an answer."""
 LEAVE_S = 2.0
-"""Seconds that a child has to end once its stdin is closed."""
+"""Seconds in which a child must exit once its stdin is closed."""
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Children:
-    """The processes of one foreign arm: one, or one for each device.
+    """The processes of one foreign arm: one, or one per device.
 
     Args:
-      command: of each process; the launcher's variables RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR
-        and MASTER_PORT tell them apart, as torchrun's do.
-      processes: their number.
-      threads: of each process.
+      command: command line of every process. The variables RANK, WORLD_SIZE, LOCAL_RANK,
+        MASTER_ADDR and MASTER_PORT identify each, as under torchrun.
+      processes: number of processes.
+      threads: number of threads per process.
     """
 
     def __init__(self, command: Sequence[str], processes: int, threads: int) -> None:
@@ -71,7 +71,7 @@ class Children:
                 start_new_session=True,
             )
             if processes > 1 and hasattr(os, "SCHED_BATCH"):
-                # Else each would preempt the others whenever part of a message wakes it.
+                # Keeps a process that part of a message wakes from preempting the others.
                 os.sched_setscheduler(process.pid, os.SCHED_BATCH, os.sched_param(0))
             self._processes.append(process)
             self._tails.append(deque(maxlen=5))
@@ -87,13 +87,13 @@ class Children:
         """Send a request to all processes, and return their answers by rank.
 
         Args:
-          ask: what is asked for.
-          arrays: are sent along.
+          ask: name of the request.
+          arrays: arrays to send with it.
           more: further keys of the request.
 
         Raises:
           UnsupportedError: the implementation needs a package that is not installed.
-          ChildError: a child died, raised, or answered something else.
+          ChildError: a child died, raised, or sent an answer that does not fit.
         """
         place = contextlib.nullcontext() if arrays is None else temporary_folder(shared=True)
         with place as folder:
@@ -103,10 +103,10 @@ class Children:
             return self._answers([{"ask": ask, **more}] * len(self))
 
     def params(self) -> list[Arrays]:
-        """Ask all processes for the parameters, each into a file of its own.
+        """Have every process write its parameters to a file, and read them.
 
         Raises:
-          ChildError: as `ask` does, or what they wrote cannot be read.
+          ChildError: as in `ask`, or a file cannot be read.
         """
         with temporary_folder(shared=True) as folder:
             paths = [str(folder / f"{rank}") for rank in range(len(self))]
@@ -117,7 +117,7 @@ class Children:
                 raise ChildError(f"its file of parameters cannot be read: {error}") from error
 
     def _answers(self, requests: list[dict[str, Any]]) -> Answers:
-        """Send each process its request, and read the answers; if one fails, end them all."""
+        """Send each process its request and read the answers; if one fails, end all processes."""
         ask = requests[0]["ask"]
         try:
             texts = self._exchanged(ask, [json.dumps(one).encode() + b"\n" for one in requests])
@@ -146,7 +146,7 @@ class Children:
         return texts
 
     def _ending(self, rank: int, ask: str) -> str:
-        """Say how a process ended that has closed its stdout."""
+        """Describe how a process that closed its stdout ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._processes[rank].wait(LEAVE_S)
         code = self._processes[rank].returncode
@@ -169,13 +169,13 @@ class Children:
                 sys.stderr.write(text)
 
     def count(self) -> None:
-        """Find the processes whose CPU time counts: what the children have started by now too."""
+        """Find the processes whose CPU time counts: the children and their descendants so far."""
         with contextlib.suppress(psutil.Error):
             own = [psutil.Process(process.pid) for process in self._processes]
             self._counted = [*own, *(one for each in own for one in each.children(recursive=True))]
 
     def cpu_s(self) -> float:
-        """CPU time that they have used so far, in ticks of 10 ms."""
+        """CPU seconds that the counted processes have used so far, at a resolution of 10 ms."""
         total = 0.0
         for process in self._counted:
             with contextlib.suppress(psutil.Error):
@@ -184,7 +184,7 @@ class Children:
         return total
 
     def close(self) -> None:
-        """End the processes with all of their groups, once."""
+        """End the processes and their process groups; later calls do nothing."""
         if self.closed:
             return
         self.closed = True

@@ -15,41 +15,41 @@ from bench.worker.prove.failures import WrongStepError
 from bench.worker.time.clock import Arm
 
 ASKED = 40
-"""Empty requests whose answers tell what asking costs."""
+"""Number of empty requests that measure the round trip of a request."""
 
 LIE_SHARE = 0.25
 SPANS = 48
 FEWEST_SPANS = 12
-"""A child lies if the long ones (at least FEWEST_SPANS) of its last SPANS spans are shorter than by
-the worker's clock by more than this share, and twice what an empty request costs just after. Lower
-quartiles are compared: on a busy host the worker often wakes up late, but after either alike, and
-not always. A span is long if this share of it is four times what asking costs; a lie about another
-one, like a single fast step, gains next to nothing."""
+"""A child lies if the spans that it reports are shorter than by the worker's clock by more than
+LIE_SHARE plus two round trips of an empty request sent right after. Of the last SPANS spans, only
+long ones count, and at least FEWEST_SPANS are needed; a span is long if LIE_SHARE of it exceeds
+four round trips, because lying about a shorter one gains little. Lower quartiles are compared: on a
+busy host the worker often wakes up late, after spans and empty requests alike, but not always."""
 
 IDLE_SHARE = 0.05
-"""Share of a core that a child's threads may use on average while other arms are timed."""
+"""Mean share of a core that a child's threads may use while other arms are timed."""
 
 SPARE_CORES = 0.5
-"""Cores beyond one for each thread that a child may use: for a thread that launches work, as the
-worker has one, and for the grain of the system's counters."""
+"""Cores that a child may use beyond one per thread: they allow for a thread that launches work, as
+the worker has one, and for the resolution of the system's counters."""
 
 MEASURED_S = 1.0
-"""Seconds below which shares of a core say nothing, because CPU time is counted in ticks."""
+"""Seconds below which shares of a core mean nothing, because CPU time is counted in ticks."""
 
 
 class Loss(float):
-    """A loss on the host, in place of one that lies on the devices."""
+    """A loss on the host, with the interface of a loss on the devices."""
 
     def is_deleted(self) -> bool:
-        """Whether its memory was donated."""
+        """Whether the buffer was donated: never."""
         return False
 
 
 def the_same(answers: list[Any], what: str) -> Any:
-    """The answer that all processes must give.
+    """Return the answer on which all processes must agree.
 
     Raises:
-      WrongStepError: they differ.
+      WrongStepError: the answers differ.
     """
     for rank, answer in enumerate(answers):
         if repr(answer) != repr(answers[0]):  # NaN is the same as NaN
@@ -61,24 +61,24 @@ def the_same(answers: list[Any], what: str) -> Any:
 
 @dataclass
 class ForeignArm(Arm):
-    """An arm that lives in processes of its own.
+    """An arm that runs in its own processes.
 
-    A span takes as long as its slowest child says, and never less than the worker's own clock says
-    without the cost of asking.
+    A span's time is that of the slowest child, but at least the time by the worker's clock minus
+    the round trip of a request.
     """
 
     children: Children = field(kw_only=True)
     cores: int = field(kw_only=True)
-    """Cores that are its share."""
+    """The arm's share of the cores."""
     asking_ns: int = 0
-    """What asking costs: the median of empty requests."""
+    """Median round trip of an empty request."""
     _spans: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=SPANS))
-    """Nanoseconds of the last spans: by the worker's clock, how much less by the slowest
-    child's, and of the empty request after each."""
+    """Nanoseconds of each recent span: by the worker's clock, the part of it that the slowest child
+    does not report, and the round trip of the empty request right after."""
     _busy: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    """Seconds of all spans, and CPU seconds of the children in them."""
+    """Seconds within spans, and the children's CPU seconds in them."""
     _idle: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    """The same between spans."""
+    """Seconds between spans, and the children's CPU seconds in them."""
     _last: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
@@ -86,13 +86,13 @@ class ForeignArm(Arm):
         self.asking_ns = int(statistics.median(self._asked(0)[0] for _ in range(ASKED)))
 
     def _asked(self, steps: int, *, wait_each: bool = False) -> tuple[int, list[dict[str, Any]]]:
-        """Nanoseconds by the worker's clock, and the answers."""
+        """Request a span; return the nanoseconds by the worker's clock, and the answers."""
         began = time.perf_counter_ns()
         answers = self.children.ask("run", steps=steps, wait_each=wait_each)
         return time.perf_counter_ns() - began, answers
 
     def run(self, steps: int, *, wait_each: bool = False) -> int:
-        """Let the children take steps and wait for their devices.
+        """Run steps in the children, which wait for their devices.
 
         Returns:
           Nanoseconds.
@@ -109,7 +109,7 @@ class ForeignArm(Arm):
         return min(took, max(told, took - self.asking_ns))
 
     def uncounted(self, read: Callable[[Any], Any], state: Any) -> Any:
-        """Read a state, for which the children's CPU time counts neither as busy nor as idle."""
+        """Read a state; the children's CPU time meanwhile counts neither as busy nor as idle."""
         self._note(self._idle)
         try:
             return read(state)
@@ -117,7 +117,7 @@ class ForeignArm(Arm):
             self._last = (time.monotonic(), self.children.cpu_s())
 
     def _note(self, total: list[float]) -> None:
-        """Add the time since the last call, and the CPU time of the children, to a total."""
+        """Add the seconds since the last call, and the children's CPU seconds, to a total."""
         now = (time.monotonic(), self.children.cpu_s())
         if self._last is not None:
             total[:] = [sum(pair) for pair in zip(total, now, strict=True)]
@@ -125,7 +125,7 @@ class ForeignArm(Arm):
         self._last = now
 
     def children_cpu_s(self) -> float:
-        """CPU seconds that its children have used so far."""
+        """CPU seconds that the children have used so far."""
         return self.children.cpu_s()
 
     def _lies(self) -> bool:
@@ -138,7 +138,7 @@ class ForeignArm(Arm):
         return missing > 2 * empty + LIE_SHARE * took
 
     def why_untrusted(self) -> str:
-        """Say what its processes did against the rules of the rounds; empty if nothing."""
+        """Describe how the processes broke the rules of the rounds; empty if they did not."""
         busy_s, busy_cpu_s = self._busy
         idle_s, idle_cpu_s = self._idle
         if self._lies():

@@ -1,7 +1,7 @@
-"""A foreign implementation's file as a module of the contract: its step runs in other processes.
+"""A foreign implementation's file as a module of the contract whose step runs in other processes.
 
-The file is never imported here: it needs a framework, and threads, that the worker does without.
-Its constant FOREIGN, a literal, says that it is foreign and how its processes are started.
+The worker never imports the file, and so loads neither its framework nor that framework's threads.
+The file's constant FOREIGN, a literal, marks it as foreign and says how to start its processes.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from bench.worker.prove.failures import UnsupportedError, WrongStepError
 
 
 class Traits(TypedDict, total=False):
-    """What FOREIGN says of a file."""
+    """The keys of FOREIGN."""
 
     packages: list[str]
     """Packages whose versions the report shows."""
     per_device: bool
-    """Whether there is a process for each device; else one has all."""
+    """Whether each device has its own process; otherwise one process has all devices."""
     float64: bool
-    """False if the framework has none: then nothing is proved in it, only in the timed dtypes."""
+    """False if the framework lacks float64; the step is then proved in the timed dtypes alone."""
     isolated: bool
-    """Whether it is a step of this framework that the run's options keep apart."""
+    """Whether this is a JAX step that the run's options isolate in its own process."""
     command: list[str]
-    """How each process is started, in the file's folder; absent for Python files of the helper."""
+    """Command line of each process, run in the file's folder; by default, the Python helper's."""
 
 
 def traits_of(path: Path) -> Traits | None:
     """Read FOREIGN from a file without importing it; None if the file has none.
 
     Raises:
-      ValueError: it is not a literal dict of the known keys.
+      ValueError: FOREIGN is not a literal dict of the known keys.
     """
     try:
         text = path.read_bytes()
         nodes = ast.parse(text).body if b"FOREIGN" in text else []
-    except (OSError, SyntaxError, ValueError):  # importing the file will report that
+    except (OSError, SyntaxError, ValueError):  # importing the file will report it
         return None
     for node in nodes:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FOREIGN":
@@ -76,7 +76,7 @@ def foreign_module(path: Path) -> ModuleType | None:
       None if the file is not foreign.
 
     Raises:
-      ValueError: FOREIGN is no literal of `Traits`.
+      ValueError: FOREIGN is not a literal of `Traits`.
     """
     if (traits := traits_of(path)) is None:
         return None
@@ -103,32 +103,32 @@ def _stand_in(path: Path, traits: Traits, doc: str | None = None) -> ModuleType:
 
 @dataclass(frozen=True, kw_only=True)
 class ForeignStep(TrainStep):
-    """A step whose state lies in other processes; here, it is the number of steps taken."""
+    """A step whose state is in other processes; here, the state is the number of steps taken."""
 
     children: Children
     cores: int
     spans: list[int]
-    """Nanoseconds of the steps so far that were taken one by one."""
+    """Nanoseconds of each step so far that was requested singly."""
     versions: dict[str, str]
     traits: Traits
     figures: CellRow
-    """What an arm with another jax tells of its programs; empty of other frameworks."""
+    """Figures of the compiled programs, from a JAX arm's child; empty for other frameworks."""
     claim: Callable[[], None]
 
     def arm(self, name: str, state: int, batch: Any) -> ForeignArm:
-        """Make the arm of the rounds, which keeps the processes."""
+        """Make an arm for the rounds, which takes over the processes."""
         self.claim()
         arm = ForeignArm(name, self.step, state, batch, children=self.children, cores=self.cores)
         arm.train_step = replace(self, params=lambda state: arm.uncounted(self.params, state))
         return arm
 
     def compile_times(self) -> CompileTimes:
-        """By how much the first step took longer than others, whatever it did."""
+        """Return the excess of the first step over the fastest as compile time, whatever it did."""
         extra_s = (self.spans[0] - min(self.spans)) / 1e9
         return CompileTimes(trace_s=0.0, lower_s=0.0, compile_s=extra_s, cache_hits=0)
 
     def described(self, arm: ForeignArm) -> ForeignArms:
-        """Describe what differs from the other arms, for the cell's row."""
+        """Describe how this arm differs from the worker's own, for the cell's row."""
         return ForeignArms(
             versions=self.versions,
             processes=len(self.children),
@@ -144,19 +144,19 @@ class _Proxy:
     path: Path
     traits: Traits
     spare: Children | None = None
-    """Processes that hold no arm: a step that is built takes the place of the last one there."""
+    """Processes that no arm has taken over: building a step there replaces the previous step."""
 
     def close(self) -> None:
-        """End the processes that hold no arm."""
+        """End the spare processes."""
         if self.spare is not None:
             self.spare.close()
 
     def give_away(self) -> None:
-        """Keep the processes from what is built next, because from now on they hold an arm."""
+        """Release the spare processes to an arm, so that the next build starts others."""
         self.spare = None
 
     def children(self, mesh: Mesh) -> Children:
-        """The processes that hold no arm, as many as this mesh needs."""
+        """Return the spare processes, started as this mesh needs them."""
         processes = mesh.size if self.traits.get("per_device") else 1
         threads = mesh.size // processes
         if self.spare and (len(self.spare), self.spare.threads) != (processes, threads):
@@ -168,12 +168,12 @@ class _Proxy:
         return self.spare
 
     def why_unsupported(self, problem: Problem, mesh: Mesh) -> str | None:
-        """Ask the first process."""
+        """Return the reason that the processes give; None if they support the problem."""
         if mesh.is_multi_process:
             return "its processes are started by one worker, and the mesh belongs to several"
         if "model" not in problem.outline and "command" not in self.traits:
             return "the workload has no outline for other frameworks"
-        # Processes for another mesh can tell as well.
+        # Processes that were started for another mesh can answer as well.
         asked = self.spare if self.spare and not self.spare.closed else self.children(mesh)
         try:
             answers = asked.ask("why_unsupported", problem=_described(problem, mesh))
@@ -183,7 +183,7 @@ class _Proxy:
         return reason
 
     def build(self, problem: Problem, mesh: Mesh) -> ForeignStep:
-        """Build the step in the processes that hold no arm."""
+        """Build the step in the spare processes."""
         start = problem.draw()
         leaves = jax.tree_util.tree_leaves_with_path(start)
         named = {path_of(path): np.asarray(leaf) for path, leaf in leaves}
@@ -217,7 +217,7 @@ class _Proxy:
 
 
 def _described(problem: Problem, mesh: Mesh) -> dict[str, Any]:
-    """What a child is told about a problem, as JSON."""
+    """Describe a problem to a child, as JSON."""
     return {
         **problem.outline,
         "batch_size": problem.batch_size,
@@ -229,10 +229,10 @@ def _described(problem: Problem, mesh: Mesh) -> dict[str, Any]:
 
 
 def _as_tree(start: Params, processes: list[dict[str, np.ndarray]]) -> Params:
-    """Arrange the parameters of the first process like those at the start.
+    """Arrange the first process's parameters in the tree of the initial ones.
 
     Raises:
-      WrongStepError: their names or shapes are others, or processes disagree.
+      WrongStepError: names or shapes differ from the initial ones, or processes disagree.
     """
     shapes = {path_of(p): leaf.shape for p, leaf in jax.tree_util.tree_leaves_with_path(start)}
     for rank, own in enumerate(processes):

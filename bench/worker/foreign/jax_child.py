@@ -1,8 +1,8 @@
 """`python -m bench.worker.foreign.jax_child FILE`: a JAX implementation as a foreign arm.
 
-It answers the protocol of docs/foreign.md, so that the FILE runs with the jax of another Python, or
-apart from the other arms: `FOREIGN = {"command": [PYTHON, "-m", ..., FILE]}`. The workload is not
-outlined but imported, as a worker does.
+It implements the protocol of docs/foreign.md, so that FILE can run under another Python's jax, or
+isolated from the other arms: `FOREIGN = {"command": [PYTHON, "-m", ..., FILE]}`. It imports the
+workload, as a worker does, and needs no outline.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ PACKAGES = ["jax", "jaxlib", "flax", "optax"]
 
 
 class JaxStep:
-    """The contract's step as bench.contract.foreign calls it.
+    """A step of the contract, with the interface that bench.contract.foreign calls.
 
     Args:
-      implementation: of the contract.
-      asked: the problem as a child is told about it, with `params` by path.
+      implementation: an implementation of the contract.
+      asked: the child's description of the problem, with `params` by path.
     """
 
     def __init__(self, implementation: Implementation, asked: Any) -> None:
@@ -58,7 +58,7 @@ class JaxStep:
         return self.built.place(jax.tree.unflatten(self.batch, arrays))
 
     def step(self, batch: Any) -> Any:
-        """Take a step without waiting for it."""
+        """Dispatch a step without waiting for it."""
         self.state, self.loss = state_and_loss(self.built.step(self.state, batch))
         return self.loss
 
@@ -67,13 +67,13 @@ class JaxStep:
         jax.block_until_ready((self.loss, self.state))
 
     def params(self) -> dict[str, np.ndarray]:
-        """The parameters by path."""
+        """Return the parameters by path, on the host."""
         params = jax.tree_util.tree_leaves_with_path(self.built.params(self.state))
         return {path_of(path): np.asarray(leaf) for path, leaf in params}
 
 
 def figures(implementation: Implementation, problem: Problem, mesh: Mesh) -> dict[str, Any]:
-    """Compile a step that nobody else runs, and return what its programs say, for a cell's row."""
+    """Compile a separate step, and return the figures of its programs, for a cell's row."""
     built = build_step(implementation, problem, mesh)
     first_call = FirstCall(built.step)
     jax.block_until_ready(first_call(built.state, built.place(problem.batch(0))))
@@ -89,11 +89,11 @@ def figures(implementation: Implementation, problem: Problem, mesh: Mesh) -> dic
 
 
 def problem_of(asked: Any) -> Problem:
-    """Make the problem again; in float64 for a proof, and under plain SGD if that is asked for."""
+    """Rebuild the problem, in float64 or under plain SGD if the request says so."""
     block = Block.of(asked.cell)
     exact = asked.compute == "float64"
     jax.config.update("jax_enable_x64", exact)
-    # As the worker does for programs that nobody times.
+    # As in the worker for programs that are not timed.
     jax.config.update("jax_disable_most_optimizations", not asked.timed)
     workload = cast("Workload", load(Path(asked.cell["workload_file"])))
     problem = make_problem(workload, block, "fp64" if exact else block.options.precision)
@@ -104,12 +104,12 @@ def problem_of(asked: Any) -> Problem:
 
 
 def mesh_of(asked: Any) -> Any:
-    """The mesh, of this process's devices."""
+    """Build the mesh from this process's devices."""
     return make_mesh(Block.of(asked.cell).mesh)
 
 
 def adapted(path: Path) -> Any:
-    """The implementation as a module whose step runs by itself."""
+    """Load the implementation as a module of the child's protocol."""
     implementation = cast("Implementation", load(path))
     return SimpleNamespace(
         why_unsupported=lambda asked: implementation.why_unsupported(

@@ -1,4 +1,4 @@
-"""Whether a step's work is done when its outputs are ready: no clock sees what goes on later."""
+"""Checks that a step's work is done when its outputs are ready: no clock sees later work."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from bench.worker.prove.failures import WrongStepError
 from bench.worker.time.clock import MAX_STEPS, Arm
 
 SPAN_S = 0.2
-"""A span takes at least this long, so that late work takes long as well."""
+"""Seconds that a span takes at least, so that late work takes long as well."""
 
 GRACE_S = 0.05
-"""Threads of XLA's pool look for more work for some milliseconds before they sleep, and for tens of
-them where cores are contended. This is not counted as late work."""
+"""Threads of XLA's pool spin for some milliseconds before they sleep, and for tens of milliseconds
+where cores are contended. CPU time in this period is not late work."""
 
 WATCH_S = 0.05
 WATCHED_S = 0.8
 IDLE_SHARE = 0.05
 IDLE_TIMES = 2
 """After the grace period a process is watched in intervals of WATCH_S, for at most WATCHED_S, until
-it uses less than IDLE_SHARE of a core in IDLE_TIMES intervals in a row: a thread may have to wait
-for its turn."""
+it uses less than IDLE_SHARE of a core in IDLE_TIMES consecutive intervals. A single interval does
+not suffice, because a thread may be waiting for a core."""
 
 LATE_SHARE = 0.4
-"""A step is refused for more late work than this share of SPAN_S, or of its own time if that is
-longer. Not of the span as it was taken: another program that slows the span down would hide late
-work. CPU time rather than wall time, because right steps wait long as well on a busy host, and use
-some milliseconds of CPU time at most."""
+"""Most late work that is allowed, as a share of SPAN_S, or of the step's own time if that is
+longer. It is no share of the measured span, because another program that slows the span down would
+hide late work. CPU time counts rather than wall time, because on a busy host right steps also wait
+long, but use a few milliseconds of CPU time at most."""
 
 REPEATS = 3
 SETTLE_S = 30.0
 
 
 GLANCE_S = (0.01, 0.02)
-"""Lengths of the rest before a glance, and of the glance."""
+"""Seconds of the pause before a glance, and of the glance."""
 
 
 def is_late() -> bool:
-    """Glance at whether this process still works, which convicts nobody: XLA's threads may spin."""
+    """Glance at whether this process still works; XLA's threads may spin, so this is no verdict."""
     time.sleep(GLANCE_S[0])
     cpu = time.process_time()
     time.sleep(GLANCE_S[1])
@@ -49,11 +49,11 @@ def is_late() -> bool:
 
 
 def check_completion(arm: Arm) -> None:
-    """Check that an arm does nothing any more once its outputs are ready.
+    """Check that an arm does no work once its outputs are ready.
 
-    Late work shows in two ways: devices that answer slowly afterwards still have some queued, and a
-    process that uses CPU time while it should be idle has a thread that goes on. One clean span
-    acquits, so that a disturbance convicts nobody.
+    Late work shows in two ways: devices that respond slowly afterwards still have work queued, and
+    a process that uses CPU time while it should be idle has a thread that continues. One clean span
+    passes an arm, so that a disturbance alone refuses none.
 
     Raises:
       WrongStepError: work goes on after the outputs are ready.
@@ -70,9 +70,9 @@ def check_completion(arm: Arm) -> None:
 
 
 def settle(arm: Arm) -> None:
-    """Wait until the process is idle, so that one arm's late work is not held against the next.
+    """Wait until the process is idle, so that one arm's late work does not count against the next.
 
-    Gives up after SETTLE_S: the next arms are then measured beside it, and likely refused as well.
+    After SETTLE_S this gives up; the next arms then run beside that work and are likely refused.
     """
     end = time.monotonic() + SETTLE_S
     while time.monotonic() < end and watch(arm)[1] > LATE_SHARE:
@@ -80,7 +80,7 @@ def settle(arm: Arm) -> None:
 
 
 def watch(arm: Arm) -> tuple[float, float]:
-    """CPU seconds that this process and the arm's own use in an interval, and a core's share."""
+    """Watch this process and the arm's own for WATCH_S; return CPU seconds, and cores in use."""
     start, cpu = time.perf_counter(), time.process_time() + arm.children_cpu_s()
     time.sleep(WATCH_S)
     used_s = time.process_time() + arm.children_cpu_s() - cpu
@@ -88,14 +88,14 @@ def watch(arm: Arm) -> tuple[float, float]:
 
 
 def late_work(arm: Arm, steps: int, allowed_s: float) -> str:
-    """Describe what goes on after the outputs of a span are ready; empty if nothing does."""
+    """Describe the work after the outputs of a span are ready; empty if there is none."""
     arm.run(steps)
     start, cpu = time.perf_counter(), time.process_time()
     jax.effects_barrier()
     for device in jax.local_devices():
         jax.device_put(jnp.zeros(()), device).block_until_ready()
     queued_s = time.perf_counter() - start
-    if jax.default_backend() == "cpu":  # where this process does the devices' work
+    if jax.default_backend() == "cpu":  # this process does the devices' work
         queued_s = min(queued_s, time.process_time() - cpu)
     if queued_s > allowed_s:
         return f"after {steps} steps the devices were busy for another {queued_s:.2f} s"

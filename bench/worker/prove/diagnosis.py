@@ -1,7 +1,7 @@
-"""Diagnosis of wrong steps: the gate makes known mistakes on purpose and compares them.
+"""Diagnosis of wrong steps: the gate reproduces known mistakes and compares them with the step.
 
-Every hypothesis is a step computed in float64 on one device, so a match is a match to many
-digits and not a guess.
+Every hypothesis is a step computed in float64 on one device, so a match agrees to many digits and
+is no guess.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from bench.contract import Batch, Problem
 
 MATCH = 1e-6
-"""Relative distance below which a hypothesis is taken to be what happened."""
+"""Relative distance below which a hypothesis is accepted."""
 
 
 def explain(
@@ -27,16 +27,16 @@ def explain(
     loss: float,
     match: float = MATCH,
 ) -> list[str]:
-    """Name each mistake that reproduces the observed first step under SGD, a clause each.
+    """Name each mistake that reproduces the observed first step under SGD, in one clause each.
 
     Args:
-      problem: with float64 parameters.
+      problem: the problem, with float64 parameters.
       batch: the first global batch.
-      shards: parts that the mesh splits it into.
-      learning_rate: of the SGD that the step ran with.
-      update: (parameters,) of the step.
-      loss: of the step.
-      match: relative distance below which a mistake reproduces it. Above MATCH, only known
+      shards: number of parts that the mesh splits the batch into.
+      learning_rate: learning rate of the observed SGD step.
+      update: the observed update, (parameters,).
+      loss: the observed loss.
+      match: relative distance below which a mistake reproduces the step. Above MATCH, only known
         mistakes are named.
     """
     losses, grads, sequential = shard_steps(problem, batch, shards, learning_rate)
@@ -48,11 +48,11 @@ def explain(
 def shard_steps(
     problem: Problem, batch: Batch, shards: int, learning_rate: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Compute every shard alone on one device, and all in turn with an update after each.
+    """Compute every shard alone on one device, and all in sequence with an update after each.
 
     Returns:
-      (shards,) losses and (shards, parameters) gradients at the starting parameters, and the
-      (parameters,) update if every shard's gradients were applied at once, in turn.
+      (shards,) losses and (shards, parameters) gradients at the initial parameters, and the
+      (parameters,) update of applying each shard's gradients before computing the next shard.
     """
     params, loss_fn = problem.functional()
     loss_and_grads = jax.jit(jax.value_and_grad(loss_fn))
@@ -71,7 +71,7 @@ def shard_steps(
 
 
 def ravel(tree: Any) -> np.ndarray:
-    """All leaves in one vector, in the order of the tree."""
+    """Concatenate all leaves into one vector, in tree order."""
     return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(tree)])
 
 
@@ -82,9 +82,9 @@ def explain_update(
     microbatches: int,
     match: float = MATCH,
 ) -> str:
-    """Name the mistake that makes this update, (parameters,); empty if there is none.
+    """Name the mistake that produces the update (parameters,); empty if none does.
 
-    `updates` are (shards, parameters) of every shard alone, `sequential` that of all in turn.
+    `updates`, (shards, parameters), are each shard's own; `sequential` applies one after another.
     """
     shards, near = len(updates), partial(close, match=match)
     mean = updates.mean(axis=0)
@@ -108,7 +108,7 @@ def explain_update(
 
 
 def _reason_of(factor: float, shards: int, microbatches: int, match: float) -> str:
-    """Give the likely reasons for a constant factor."""
+    """Return the likely reasons for a constant factor."""
     reasons = {
         "summed over the shards and not divided": (shards, shards),
         "reduced twice over the shards": (shards, shards**2),
@@ -125,7 +125,7 @@ def _reason_of(factor: float, shards: int, microbatches: int, match: float) -> s
 
 
 def explain_loss(losses: np.ndarray, loss: float, microbatches: int, match: float = MATCH) -> str:
-    """Name the mistake that makes this loss; empty if there is none."""
+    """Name the mistake that produces this loss; empty if none does."""
     near = partial(close, match=match)
     mean = losses.mean()
     if near(loss, mean):

@@ -1,8 +1,8 @@
-"""Whether an arm still trained while it was timed; checked once, after the last round.
+"""Checks, once after the last round, that each arm still trained while it was timed.
 
-Steps on NaNs and infinities may take another time than steps on numbers, and a step whose loss
-grows without bound does not do what was proved at its start. Arms train on one batch again and
-again, so the loss of a right step falls, or stays where the model can do no better.
+Steps on NaNs and infinities may run at another speed than steps on finite numbers, and a step whose
+loss grows without bound no longer does what the gate proved. Arms train on one batch repeatedly, so
+a right step's loss falls, or stays at the best that the model can reach.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from bench.records.numbers import count
 from bench.worker.time.clock import Arm
 
 FACTOR = 10.0
-"""A loss diverges if it is this many times the first one. For losses of any sign: if it has risen
-by `FACTOR - 1` times the first one's absolute value. A first loss of 0 says nothing."""
+"""A loss diverges at this multiple of the first loss. To cover losses of any sign, the limit is a
+rise by `FACTOR - 1` times the first loss's absolute value. A first loss of 0 sets no limit."""
 
 
 def why_diverged(arm: Arm, first: float) -> str:
-    """Say what is wrong with an arm's loss after so many steps; empty if nothing is.
+    """Describe what is wrong with an arm's losses so far; empty if nothing is.
 
     `first` is the loss before the first update.
     """
     useless = f"its times, of {arm.steps} steps in all, are not those of a step that trains"
     for steps, loss in arm.losses:
-        # A step may keep its loss in the state and donate it; the last one is always there.
+        # A step may keep its loss in the state and donate it; the last loss always exists.
         if loss.is_deleted():
             continue
         value = float(loss)
@@ -40,7 +40,7 @@ def why_diverged(arm: Arm, first: float) -> str:
 
 
 def diverged(arms: Sequence[Arm], first: float) -> dict[str, str]:
-    """The reason for each arm that diverged. If all did, the workload is to blame."""
+    """Return the reason for each arm that diverged; if all did, the workload is to blame."""
     reasons = {arm.name: why for arm in arms if (why := why_diverged(arm, first))}
     if len(reasons) == len(arms) > 1:
         note = "; so do all arms of the block: the workload itself does not train for so long"

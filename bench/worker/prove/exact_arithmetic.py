@@ -1,4 +1,4 @@
-"""Arithmetic of the proof: float64, and programs that compile quickly because nobody times them."""
+"""The proof's arithmetic: float64, in programs that compile quickly because they are not timed."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from bench.worker.read.compilation import remembered_programs
 
 @contextmanager
 def cheap_programs(programs: Path) -> Iterator[None]:
-    """Compile cheaply: nothing that runs here is ever timed."""
+    """Compile with few optimizations, for programs that are never timed."""
     with _everywhere("jax_disable_most_optimizations"), remembered_programs(programs):
         yield
 
 
 @contextmanager
 def exact_arithmetic(programs: Path) -> Iterator[None]:
-    """Compute in float64, and compile cheaply."""
+    """Compute in float64, and compile with few optimizations."""
     with _everywhere("jax_enable_x64"), jax.enable_x64(True), cheap_programs(programs):
         yield
 
 
 @contextmanager
 def _everywhere(option: str) -> Iterator[None]:
-    """Switch an option of jax on in all threads: a step may run in another one."""
+    """Switch a jax option on in all threads, because a step may run in another thread."""
     before = jax.config.read(option)
     jax.config.update(option, True)
     try:
@@ -50,7 +50,7 @@ def widened(tree: Any) -> Any:
 
 
 def rounding(precision: str, platform: str) -> float:
-    """2^-bits, with the bits of the shortest significand on the way from batch to update.
+    """Return 2^-bits for the shortest significand, in bits, between batch and update.
 
     On GPUs and TPUs, JAX's default for float32 matrix products is TensorFloat-32 (10 bits) and
     bfloat16 (7 bits), unless `jax_default_matmul_precision` asks for more.

@@ -1,4 +1,4 @@
-"""How a cell ends whose implementation raised something: any exception, even SystemExit."""
+"""Outcomes of cells whose implementation raised an exception of any kind, even SystemExit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.worker import process_exchange
 
 T = TypeVar("T")
 Failure = tuple[Status, str]
-"""The status of a cell that has no time, and the reason."""
+"""The status of a cell without a time, and the reason."""
 
 
 class WrongStepError(Exception):
@@ -32,7 +32,7 @@ class ChildError(Exception):
 
 
 class EndedError(Exception):
-    """An action failed in at least one process of the launch, and so counts in none of them."""
+    """An action failed in at least one process of the launch, so no process may use its result."""
 
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(reason)
@@ -46,12 +46,12 @@ def in_all_processes(
     """Run an action that every process of the launch runs at the same point.
 
     Args:
-      action: may raise anything, as users' files may.
-      on_failure: is called as soon as the action fails in this process. The other processes may be
-        waiting for this one within the action, and never come to exchange its outcome.
+      action: the action, which may raise any exception, because users' files may.
+      on_failure: called as soon as the action fails in this process, because the others may block
+        on this process within the action and never reach the exchange of outcomes.
 
     Raises:
-      EndedError: in every process alike, if the action failed in any; with the first one's reason.
+      EndedError: in all processes, if the action failed in any; with the first failure's reason.
     """
     result, failed = None, None
     try:
@@ -65,10 +65,10 @@ def in_all_processes(
 
 
 def why_unsupported(implementation: Implementation, problem: Problem, mesh: Mesh) -> str:
-    """Ask an implementation why it cannot run a problem; an empty answer means that it can.
+    """Return why an implementation cannot run a problem; empty if it can.
 
     Raises:
-      WrongStepError: the answer is neither None nor a reason.
+      WrongStepError: the implementation returns neither None nor a reason.
     """
     reason = implementation.why_unsupported(problem, mesh)
     if reason is None:
@@ -81,7 +81,7 @@ def why_unsupported(implementation: Implementation, problem: Problem, mesh: Mesh
 
 
 def failure(error: BaseException) -> Failure:
-    """Translate what was raised into a status and a reason of one or a few lines."""
+    """Translate an exception into a status and a reason of one or a few lines."""
     text = readable(str(error).strip())
     if isinstance(error, WrongStepError):
         return "wrong", text
@@ -97,7 +97,7 @@ def failure(error: BaseException) -> Failure:
 
 
 def name_and_text(error: BaseException) -> str:
-    """Describe an exception by its type and message; a SystemExit by the call that raises it."""
+    """Describe an exception by type and message, and a SystemExit by the call that raises it."""
     if isinstance(error, SystemExit):
         return f"it calls sys.exit({error.code!r})"
     text = str(error).strip()

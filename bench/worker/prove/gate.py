@@ -1,29 +1,29 @@
-"""The proof that comes before any time: does an implementation compute the right step?
+"""The gate: proves that an implementation computes the right step before anything is timed.
 
-Four trajectories of a few steps each, on the block's own mesh, batch and starting parameters:
+It runs four trajectories of a few steps, on the block's own mesh, batch and initial parameters:
 
-1. `fp64 sgd`: everything in float64 under plain SGD, which shows the gradients as they are (Adam
-   hides a constant factor on them, and so does clipping);
-2. `fp64 optimizer`: in float64 under the workload's own optimizer;
-3. `timed sgd`: under SGD in the dtypes that are timed;
+1. `fp64 sgd`: float64 under plain SGD, which exposes the gradients (Adam and clipping hide a
+   constant factor);
+2. `fp64 optimizer`: float64 under the workload's own optimizer;
+3. `timed sgd`: the timed dtypes under SGD;
 4. `as timed`: the very program that will be timed, in its own dtypes.
 
 All are compared with one reference: the same steps on the whole batch, on one device, in float64.
-Float64 makes the proof sharp: two right programs differ by rounding alone, a wrong one by far more.
-The gate compares updates (parameters after the steps minus parameters before), because the
-parameters themselves are mostly their initial values.
+Float64 makes the proof sharp: right programs differ by rounding alone, wrong ones by far more. The
+gate compares updates (parameters after the steps minus parameters before), because the parameters
+themselves are mostly their initial values.
 
 With eps the dtype's rounding, losses and updates under SGD must agree to sqrt(eps), half of the
-digits. Adam divides a gradient by its own size and so turns the rounding of a small gradient into
-a large part of its update. Under the workload's own optimizer, updates are therefore compared
+digits. Adam divides a gradient by its own magnitude, so the rounding of a small gradient becomes a
+large part of its update. Under the workload's own optimizer, updates are therefore compared only
 where the gradient is at least eps^(1/4) of the typical one, and must agree to eps^(1/4). (Some
-gradients consist of nothing but rounding: a key's bias shifts all scores of a softmax alike.) Under
-SGD every element is compared.
+gradients are pure rounding: a key's bias shifts all scores of a softmax equally.) Under SGD, every
+element is compared.
 
-In the timed dtypes, a step may differ from float64 by ROUNDINGS times as much as the reference does
-in these dtypes, in the worse of two orders of summation: half of the digits would not notice a step
-that computes in bfloat16. One unlucky rounding may flip a ReLU, so a step that is farther away but
-within the wider tolerance is compared on other batches as well, and refused if it is there too.
+In the timed dtypes, half of the digits would not reveal a step that computes in bfloat16. There, a
+step may differ from float64 by ROUNDINGS times as much as the reference does in these dtypes, in
+the worse of two orders of summation. One unlucky rounding may flip a ReLU, so a step beyond this
+but within the wider tolerance is compared on other batches too, and refused if it fails again.
 """
 
 from __future__ import annotations
@@ -74,19 +74,19 @@ ROUNDINGS = 16
 LEAST_ROUNDING = 64 * 2.0**-23
 """Smallest tolerance in the timed dtypes, whose parameters are float32."""
 UPDATE_SHARE = 0.01
-"""Size of an update under `timed sgd`, relative to the parameters': an update that is much smaller
-would consist of their rounding."""
+"""Size of an update under `timed sgd`, relative to that of the parameters, whose rounding would
+drown a much smaller update."""
 BF16 = (2.0**-12, 2.0**-6)
-"""Relative errors that rounding to bfloat16 (8 bits) makes."""
+"""Range of relative errors that rounding to bfloat16 (8 bits) causes."""
 
 DRIFT = 1000
 """Roundings by which replicas may differ after a few steps of SGD."""
 FEW = 3
-"""A message names at most so many wrong parameters."""
+"""Most wrong parameters that a message names."""
 
 
 class Expected(NamedTuple):
-    """What a trajectory is compared with."""
+    """The reference and tolerances for a trajectory."""
 
     truth: Trajectory
     mask: Flat | None
@@ -94,11 +94,11 @@ class Expected(NamedTuple):
     tolerance: tuple[float, float]
     """Largest relative error of a loss, and of an update."""
     wide: tuple[float, float]
-    """The same, beyond which a step is wrong whatever another batch would show."""
+    """The same errors, beyond which a step is wrong without a comparison on other batches."""
 
 
 def under_sgd(problem: Problem, rate: float) -> Problem:
-    """Replace a problem's optimizer, also as other frameworks see it."""
+    """Replace a problem's optimizer by SGD, in its outline for other frameworks too."""
     outline = {**problem.outline, "optimizer": {"name": "sgd", "learning_rate": rate}}
     return replace(problem, optimizer=optax.sgd(rate), outline=outline if problem.outline else {})
 
@@ -107,14 +107,13 @@ class Gate:
     """Holds one block's reference, and proves implementations against it.
 
     Args:
-      timed: the problem as it will be timed.
+      timed: the problem that will be timed.
       exact: the same workload at precision `fp64`.
       mesh: the block's mesh.
-      shards: parts that the mesh splits the batch into.
-      precision: the timed problem's.
-      programs: folder of the compilation cache of proofs.
-      reference: the exact problem in its plainest form, if that is another: nothing is recomputed,
-        and its layers are not stacked.
+      shards: number of parts that the mesh splits the batch into.
+      precision: precision of the timed problem.
+      programs: folder of the proofs' compilation cache.
+      reference: the exact problem without recomputation and stacked layers, if `exact` has either.
 
     Raises:
       WrongStepError: the workload itself has no finite loss or parameters.
@@ -137,16 +136,16 @@ class Gate:
         self.exact_eps = rounding("fp64", platform)
         self.timed_eps = rounding(precision, platform)
         self.batches = [timed.batch(index) for index in range(2 * STEPS)]
-        """In the timed dtypes: those of the proof, and those of its repetition."""
+        """Batches in the timed dtypes: the first STEPS for the proof, the rest to repeat it."""
         self.timed = timed
         self.timed_batches = self.batches[:STEPS]
         with exact_arithmetic(self.programs):
-            # The timed problem's start: in another dtype other values would be drawn.
+            # The timed problem's initial parameters: another dtype would draw other values.
             own = replace(exact, start=widened(timed.draw()))
             self.problems = {SGD: under_sgd(own, LEARNING_RATE), OWN: own}
             self.exact_batches = [widened(batch) for batch in self.timed_batches]
             loss_fn = own.loss_function() if reference is None else reference_loss(reference, own)
-            # A program of its own, which both references run: it takes most of the compile time.
+            # Jitted by itself, because both references share it and it takes most compile time.
             loss_and_gradients = jax.jit(jax.value_and_grad(loss_fn))
             self._truth_of = partial(whole_batch_steps, own.draw(), loss_and_gradients)
             self.truth = {
@@ -174,11 +173,11 @@ class Gate:
 
     @property
     def loss_tolerance(self) -> float:
-        """Largest relative difference of a loss, in the timed dtypes."""
+        """Largest relative error of a loss in the timed dtypes."""
         return self.timed_eps**0.5
 
     def resolvable(self, eps: float) -> Flat:
-        """Per element: is its gradient at least eps^(1/4) of the typical one?"""
+        """Mask the elements whose gradient is at least eps^(1/4) of the typical one."""
         sgd = self.truth[SGD]
         gradients = {path: np.abs(sgd.first[path] - sgd.start[path]) for path in sgd.start}
         typical = rms(vector(gradients))
@@ -199,7 +198,7 @@ class Gate:
         return checks
 
     def expected(self, name: str, *, again: bool = False) -> Expected:
-        """The right trajectory, and how far from it a step may be; `again` on other batches."""
+        """Return the reference trajectory and its tolerances; with `again`, on other batches."""
         if (name, again) not in self._expected:
             timed = name in self.optimizers
             eps = self.timed_eps if timed else self.exact_eps
@@ -236,12 +235,12 @@ class Gate:
     def update_error(
         self, name: str, a: Trajectory, b: Trajectory, mask: Flat | None, *, wide: bool = False
     ) -> float:
-        """Distance of two trajectories' updates of all steps; `as timed` also of the first.
+        """Return the distance of two trajectories' updates after all steps.
 
-        Under Adam, the rounding of the moments shows from the second step on.
+        For `as timed`, the first step's distance counts too, and with `wide` it alone counts.
         """
         ends = [(a.first, b.first)] if name == AS_TIMED else []
-        if not (ends and wide):  # in float32, later updates of Adam follow from earlier rounding
+        if not (ends and wide):  # rounding of Adam's moments shows from the second step on
             ends.append((a.last, b.last))
         return max(max(update_errors(*end, b.start, mask).values()) for end in ends)
 
@@ -249,7 +248,7 @@ class Gate:
         """Prove the trajectory under SGD in the timed dtypes.
 
         Raises:
-          WrongStepError: it is wrong, or computed in fewer digits than these dtypes have.
+          WrongStepError: it is wrong, or computed at lower precision than these dtypes have.
         """
         problem = under_sgd(self.timed, self.timed_rate)
 
@@ -262,9 +261,9 @@ class Gate:
     def prove_timed(
         self, train_step: TrainStep, build: Callable[[], TrainStep]
     ) -> tuple[ProofCheck, Any]:
-        """Prove the trajectory of the program that will be timed; also return the state it leaves.
+        """Prove the trajectory of the program that will be timed; return also its last state.
 
-        `build` makes another such step, for a repetition.
+        `build` makes another such step, to repeat the proof.
 
         Raises:
           WrongStepError: it is wrong.
@@ -294,7 +293,7 @@ class Gate:
         expected = self.expected(name, again=again)
         truth, mask = expected.truth, expected.mask
         loss_tolerance, update_tolerance = expected.wide if wide else expected.tolerance
-        if ours.loss_eps <= 2 * self.timed_eps:  # a loss in the block's own dtypes, or a better one
+        if ours.loss_eps <= 2 * self.timed_eps:  # a loss at the timed precision or better
             loss_tolerance = max(loss_tolerance, 2 * ours.loss_eps)
         check = ProofCheck(
             name=name,
@@ -322,7 +321,7 @@ class Gate:
         if name in self.optimizers and not sentences and not wide and BF16[0] < worst < BF16[1]:
             sentences = ["computed in bf16: the error is of the size of bfloat16's rounding"]
         sentences = sentences or [_general_diagnosis(name, right_start=right_start)]
-        # By the first step: from the second on, one wrong parameter spoils the others.
+        # After the first step alone: from the second on, one wrong parameter spoils the others.
         wrong = [path for path, error in first.items() if error > check["update_tolerance"]]
         if 0 < len(wrong) <= FEW and len(wrong) < len(first):
             sentences.append(
@@ -334,8 +333,8 @@ class Gate:
     def drift(self, ours: Trajectory, check: ProofCheck, truth: Trajectory) -> str:
         """Describe replicas that differ by more than rounding; note a smaller drift in the check.
 
-        Two replicas are two right steps, and so may differ as much as either from the reference.
-        Under SGD in float64, which does not amplify rounding, they may differ by rounding alone.
+        Two replicas may differ by as much as each may differ from the reference. Under SGD in
+        float64, which does not amplify rounding, they may differ by rounding alone.
         """
         update = rms(vector(truth.first, truth.start))
         limits = {"loss": check["loss_tolerance"], "update": check["update_tolerance"]}
@@ -369,7 +368,7 @@ class Gate:
 
 
 def _general_diagnosis(name: str, *, right_start: bool) -> str:
-    """Say what is known of a wrong trajectory that reproduces no known mistake."""
+    """Describe a wrong trajectory that matches no known mistake."""
     if name in (TIMED_SGD, AS_TIMED):
         return "the step is right in float64, but not as it would be timed"
     if name == OWN:
@@ -381,7 +380,7 @@ def _general_diagnosis(name: str, *, right_start: bool) -> str:
 
 
 def describe(check: Mapping[str, Any]) -> str:
-    """Give a check's numbers, and say which of them are too large."""
+    """State a check's numbers, and which of them are too large."""
     parts = []
     for what in ("loss", "update"):
         error, tolerance = check[f"{what}_error"], check[f"{what}_tolerance"]

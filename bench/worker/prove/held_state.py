@@ -1,4 +1,4 @@
-"""Parameters and optimizer state that an implementation's state holds, in the problem's layout."""
+"""Reading the parameters and optimizer state of an implementation, in the problem's layout."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from bench.worker import process_exchange
 
 
 class Held(NamedTuple):
-    """What a state holds, copied to the host, where no later donation can delete it."""
+    """The contents of a state, copied to the host, where no later donation can delete them."""
 
     params: Params
     opt_state: Any
-    """As the problem's optimizer gives it; None if it could not be found."""
+    """The state in the layout of the problem's optimizer; None if it was not found."""
 
 
 class StateReader:
     """Reads states of one step.
 
-    The parameters are those that `held` or `params` returns. The optimizer's state is the run of
-    the state's leaves that has the shapes and dtypes of what the optimizer gives for parameters
-    that lie so. Moments are brought into the problem's layout as parameters are: `params` is asked
-    for those of a state that holds the moments in place of its parameters.
+    The parameters are the result of `held`, or else of `params`. The optimizer's state is the first
+    run of leaves whose shapes and dtypes are those of a fresh optimizer state for these parameters.
+    Moments are converted to the problem's layout like parameters: `params` is called on a state in
+    which the moments replace the parameters.
 
     Args:
-      train_step: whose states are read.
-      problem: what it computes.
-      state: one of its states.
+      train_step: the step.
+      problem: the problem that the step computes.
+      state: one of the step's states.
     """
 
     def __init__(self, train_step: TrainStep, problem: Problem, state: Any) -> None:
@@ -39,10 +39,10 @@ class StateReader:
         places = {id(leaf): number for number, leaf in enumerate(leaves)}
         held = jax.tree.leaves((getattr(train_step, "held", None) or train_step.params)(state))
         self._held = sorted({places[id(leaf)] for leaf in held if id(leaf) in places})
-        """Places of the parameters among the state's leaves, in the order of the state."""
+        """Indices of the parameters among the state's leaves, in ascending order."""
         self._optimizer: tuple[int, Any] | None = None
-        """Place of the first leaf of the optimizer's state, and its tree over the list of held
-        parameters."""
+        """Index of the optimizer state's first leaf, and the state's tree structure over the list
+        of parameters."""
         if len(self._held) < len(held):  # params are computed
             return
         shapes = jax.eval_shape(problem.optimizer.init, [leaves[place] for place in self._held])
@@ -57,11 +57,11 @@ class StateReader:
 
     @property
     def whole(self) -> bool:
-        """Whether the optimizer's state is found."""
+        """Whether the optimizer's state was found."""
         return self._optimizer is not None
 
     def read(self, state: Any) -> Held:
-        """Copy parameters and the optimizer's state to the host; a collective if they are divided.
+        """Copy parameters and optimizer state to the host; a collective if they are sharded.
 
         Raises:
           Exception: whatever `params` raises.
@@ -96,7 +96,7 @@ def _kind(leaf: Any) -> Kind:
 
 
 def _alike(found: Kind, wanted: Kind) -> bool:
-    """Whether a leaf may be the wanted one. A counter may be stacked, one copy a device."""
+    """Whether a leaf may be the wanted one. A counter may be stacked, one copy per device."""
     return found == wanted or (found[1] == wanted[1] and not wanted[0] and len(found[0]) == 1)
 
 
@@ -106,7 +106,7 @@ def on_host(tree: Any) -> Any:
 
 
 def counters(opt_state: Any) -> list[int]:
-    """Number of updates that an optimizer's state has seen, by each of its counters."""
+    """Return the number of updates so far, by each counter of an optimizer's state."""
     return [
         int(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(opt_state)

@@ -1,4 +1,4 @@
-"""Spans of steps between two moments at which the state is kept."""
+"""Spans of steps whose states before and after are kept for a comparison."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.worker.time.clock import Arm
 
 
 class Moment(NamedTuple):
-    """An arm at one moment."""
+    """An arm's state and replica drift at one moment."""
 
     held: Held
     drift: Drift
@@ -21,7 +21,7 @@ class Moment(NamedTuple):
 
 @dataclass
 class Kept:
-    """What one extra span did."""
+    """The record of one extra span."""
 
     arm: Arm
     where: str
@@ -34,7 +34,7 @@ class Kept:
 
 
 def reference_steps(gate: Gate, kept: Kept, **how: Any) -> Stepped:
-    """Take the reference's steps from the state before a span; `how` as in TimedReference.run."""
+    """Run the reference from the state before a span; `how` is passed to TimedReference.run."""
     optimizer, (params, opt_state) = gate.timed.optimizer, kept.before.held
     if opt_state is None:
         opt_state = optimizer.init(params)

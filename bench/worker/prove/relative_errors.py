@@ -9,21 +9,21 @@ from bench.worker.prove.trajectory import Flat, vector
 
 
 def update_errors(ours: Flat, theirs: Flat, start: Flat, mask: Flat | None) -> dict[str, float]:
-    """Each parameter's update error, relative to the size of the whole update.
+    """Return each parameter's update error, relative to the size of the whole update.
 
-    The root mean square, over a parameter's elements, of the difference of the two updates, divided
-    by the root mean square of their update over all parameters. One denominator for all keeps a
-    parameter whose gradient is mathematically zero (a key's bias, which softmax ignores) from being
-    compared with its own rounding.
+    The error is the root mean square, over a parameter's elements, of the difference of the two
+    updates, divided by the root mean square of the reference's update over all parameters. The
+    common denominator keeps a parameter whose gradient is mathematically zero (a key's bias, which
+    softmax ignores) from being compared with its own rounding.
 
     Args:
-      ours: parameters after the steps of the implementation.
-      theirs: parameters after the steps of the reference.
-      start: parameters before them.
+      ours: parameters after the implementation's steps.
+      theirs: parameters after the reference's steps.
+      start: parameters before the steps.
       mask: bool per element, whether to compare it; all if None.
 
     Raises:
-      WrongStepError: the parameters are not the model's, by name or by shape.
+      WrongStepError: the parameters differ from the model's in name or shape.
     """
     shapes = [{path: leaf.shape for path, leaf in flat.items()} for flat in (ours, theirs)]
     if shapes[0] != shapes[1]:
@@ -39,7 +39,7 @@ def update_errors(ours: Flat, theirs: Flat, start: Flat, mask: Flat | None) -> d
 
 
 def rms(values: np.ndarray) -> float:
-    """Root mean square; 0 of nothing."""
+    """Root mean square; 0 for an empty array."""
     return float(np.sqrt(np.mean(np.square(values)))) if values.size else 0.0
 
 

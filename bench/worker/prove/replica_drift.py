@@ -1,4 +1,4 @@
-"""Whether replicas of an array are equal on all devices of all processes, or differ by rounding."""
+"""Detection of replicas of an array that differ between devices or processes, and by how much."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ PROJECTIONS = 16
 
 
 class Drift(NamedTuple):
-    """Replicas that are not equal bit by bit."""
+    """Replicas that are not bitwise equal."""
 
     where: str
-    """The first difference, for people; empty if there is none."""
+    """The first difference, in words; empty if there is none."""
     sizes: dict[str, float]
-    """Root mean square of the largest difference, by the name of each array that has one."""
+    """Root mean square of the largest difference, by name of each array that differs."""
 
 
 NONE = Drift("", {})
 
 
 def find_drift(arrays: dict[str, Any], masks: dict[str, np.ndarray] | None = None) -> Drift:
-    """Find replicas of arrays that differ; the same in all processes.
+    """Find replicas of arrays that differ; all processes get the same result.
 
-    A digest tells whether replicas differ. By how much is estimated without moving them between
-    processes: the mean square of a vector's products with random signs is its squared length
-    (Achlioptas 2003, "Database-friendly random projections").
+    Checksums show whether replicas differ. The size of a difference is estimated without moving
+    replicas between processes: the mean square of a vector's products with random signs is its
+    squared length (Achlioptas 2003, "Database-friendly random projections").
 
     Args:
-      arrays: by the names that they are given.
-      masks: bool per element by name, whether it counts for the sizes; all if None.
+      arrays: arrays by name.
+      masks: by name, a bool per element that includes it in the sizes; all if None.
     """
     own = [
         (name, str(shard.index), shard.device.id, _digest(shard.data))
@@ -78,7 +78,7 @@ def _digest(data: Any) -> str:
 def _projection(
     name: str, array: Any, masks: dict[str, np.ndarray] | None
 ) -> tuple[str, list[tuple[str, list[float]]]]:
-    """Each replica's products with the same random signs, over the root of its elements."""
+    """Project each replica on the same random signs, divided by the root of its element count."""
     found = []
     for shard in array.addressable_shards:
         values = np.asarray(shard.data).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Diagnosis of spans that went wrong in the rounds: mistakes are made on purpose and compared."""
+"""Diagnosis of wrong spans in the rounds: known mistakes are reproduced and compared."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from bench.worker.prove.timed_reference import Stepped
 from bench.worker.prove.trajectory import flat, updated, vector
 
 NEAR = 1e-2
-"""Relative distance below which a mistake reproduces what was seen."""
+"""Relative distance below which a mistake reproduces an observation."""
 NEARER = 0.1
-"""And its distance as a share of that of the right update, which may be near as well: once a loss
-is nearly least, gradients of the step before change an update by a percent."""
+"""Largest ratio of a mistake's distance to the right update's, which may be small as well: near a
+minimum, using the previous step's gradients changes an update by only a percent."""
 ABOUT = 0.1
-"""The same for a factor, because each of several steps starts where the one before has led."""
+"""Relative distance for a constant factor, which compounds over several steps."""
 
 
 def named_update(
     gate: Gate, kept: Kept, right: Stepped, wrong: list[str], reader: StateReader
 ) -> str:
-    """Name the mistake that makes this update; empty if it is right or there is none."""
+    """Name the mistake that produces the update; empty if it is right or none does."""
     start, end = flat(kept.before.held.params), flat(kept.after.held.params)
     update, whole = vector(end, start), vector(flat(right.params[-1]), start)
 
@@ -53,7 +53,7 @@ def named_update(
 
 
 def _delayed(gate: Gate, kept: Kept, reader: StateReader) -> str:
-    """Tell whether an arm, which is wrong, applies the gradients of the step before."""
+    """Test whether a wrong arm applies the previous step's gradients; empty if not."""
     if jax.process_count() > 1 or kept.before.held.opt_state is None:
         return ""
     held = []
@@ -72,13 +72,13 @@ def _delayed(gate: Gate, kept: Kept, reader: StateReader) -> str:
 
 
 def explains(mistaken: np.ndarray, seen: np.ndarray, right: np.ndarray) -> bool:
-    """Whether a mistake reproduces an update that was seen, and the right one does not."""
+    """Whether a mistake reproduces the observed update, and the right update does not."""
     nearer = np.linalg.norm(seen - mistaken) <= NEARER * np.linalg.norm(seen - right)
     return bool(nearer) and close(seen, mistaken, NEAR)
 
 
 def named_loss(gate: Gate, kept: Kept, right: float) -> str:
-    """Name the mistake that makes this loss."""
+    """Name the mistake that produces the loss, or state the right loss."""
     for steps, loss in kept.arm.losses[:-1]:
         if steps < kept.first_step and not loss.is_deleted() and float(loss) == kept.loss:
             return f"the loss is that of step {steps}: it is not computed anew"
@@ -90,7 +90,7 @@ def named_loss(gate: Gate, kept: Kept, right: float) -> str:
 
 
 def subsets(parts: int) -> list[list[int]]:
-    """Some parts of a batch: each alone, and the first ones and the last ones."""
+    """Return subsets of a batch's parts: each alone, the first n and the last n."""
     singles = [[index] for index in range(parts)] if parts > 1 else []
     several = [
         list(range(parts))[cut] for n in range(2, parts) for cut in (slice(n), slice(-n, None))

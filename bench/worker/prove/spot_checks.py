@@ -1,13 +1,12 @@
-"""Checks of steps in the rounds, at moments that the step cannot foresee.
+"""Spot checks of steps in the rounds, at moments that the step cannot foresee.
 
-A proof that ends before the clock starts says nothing about a step that changes later. So an arm
-runs a short extra span now and then, which it cannot tell from a timed one: in the first round,
-after the last, and in rounds between that chance chooses as they come. What its state held before
-and after is copied to the host, and compared after the round with the reference's steps from that
-very state.
+A proof that ends before the clock starts says nothing about a step that changes later. Each arm
+therefore runs a short extra span, which it cannot distinguish from a timed one, in the first round,
+after the last, and in randomly chosen rounds between. The state before and after is copied to the
+host, and compared after the round with the reference's steps from that very state.
 
-How many checks there are follows from what they cost: those between the first and the last take
-place only while an arm's checks take at most SHARE of its time in the rounds.
+The number of checks depends on their cost: those between the first and the last are limited to
+SHARE of an arm's time in the rounds.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ from bench.worker.time.clock import Arm, ExtraSpan
 
 SHARE = 0.05
 MOST = 4
-"""Checks of an arm in a launch."""
+"""Most checks of an arm in a launch."""
 SPANS = (2, 3)
-"""Fewest and most steps of a check. Several, because a fault may skip every second step."""
+"""Fewest and most steps of a check; more than one, because a fault may skip every second step."""
 NAME = "in the rounds"
 FLOOR = 8
-"""Roundings of the first loss and the first update that are always allowed."""
+"""Roundings, of the first loss and of the first update, by which a check may always be off."""
 DRIFT = 1e-2
-"""Replicas that differ by rounding stay this near to each other, relative to all that changed."""
+"""Largest distance of replicas that differ by rounding, relative to the change since the start."""
 
 
 @dataclass
@@ -53,12 +52,12 @@ class _Watched:
     counted: list[int]
     """The optimizer's counters when the rounds began."""
     steps: int
-    """Steps that the arm had run by then."""
+    """Steps that the arm had run when the rounds began."""
     due: list[int] = field(default_factory=lambda: [0])
-    """Rounds from which on the arm's next turn is checked."""
+    """Earliest rounds of the next checks, in ascending order."""
     done: int = 0
     suspected: int = 0
-    """Checks in a row that were off by more than rounding, and by less than a certain fault."""
+    """Consecutive checks that were off by more than rounding."""
     cost_s: float = 0.0
 
 
@@ -66,9 +65,9 @@ class SpotChecks:
     """Checks the arms of a block while they are timed.
 
     Args:
-      gate: has the reference; without one nothing is checked.
-      rounds: planned.
-      seconds: that the rounds should take.
+      gate: holds the reference; if None, nothing is checked.
+      rounds: planned number of rounds.
+      seconds: planned duration of the rounds.
     """
 
     def __init__(self, gate: Gate | None, rounds: int, seconds: float) -> None:
@@ -76,9 +75,9 @@ class SpotChecks:
         self.chance = random.Random(process_exchange.from_main(secrets.randbits(64)))
         self.rounds, self.seconds = rounds, seconds
         self.reasons: dict[str, str] = {}
-        """What is wrong, by the arm's name."""
+        """What is wrong with an arm, by its name."""
         self.checks: dict[str, ProofCheck] = {}
-        """The largest errors, by the arm's name."""
+        """The passed check with the largest errors, by the arm's name."""
         self.spent_s = 0.0
         self._watched: dict[str, _Watched] = {}
         self._kept: list[Kept] = []
@@ -86,12 +85,12 @@ class SpotChecks:
 
     @property
     def gate(self) -> Gate:
-        """The gate, where there is one."""
+        """The gate; there must be one."""
         assert self._gate is not None, "nothing is checked without a gate"  # noqa: S101
         return self._gate
 
     def begin(self, arms: Iterable[Arm], turn_of: Callable[[str], None]) -> None:
-        """Look at the states from which the rounds start, which also compiles what reading needs.
+        """Read the arms' states before the first round, which also compiles the reading programs.
 
         Raises:
           Exception: whatever an implementation's `params` raises.
@@ -109,7 +108,7 @@ class SpotChecks:
             )
 
     def extra_span(self, arm: Arm, number: int | None) -> ExtraSpan | None:
-        """Choose whether an arm's turn in a round has an extra span; `None` is after the last."""
+        """Return the extra span of an arm's turn, if any; number None is after the last round."""
         watched = self._watched.get(arm.name)
         if watched is None or arm.name in self.reasons:
             return None
@@ -130,7 +129,7 @@ class SpotChecks:
             kept = Kept(arm, where, arm.steps - steps + 1, steps, self._before, done, loss, took_s)
             self._kept.append(kept)
 
-        # One where the optimizer's state is not known: the second loss would depend on it.
+        # One step if the optimizer's state is unknown, because the second loss depends on it.
         steps = self.chance.randint(*SPANS) if watched.reader.whole else 1
         return ExtraSpan(
             self.chance.random() < 0.5,  # noqa: PLR2004 - either is as likely
@@ -141,7 +140,7 @@ class SpotChecks:
         )
 
     def finish(self, arms: Iterable[Arm], turn_of: Callable[[str], None]) -> None:
-        """Check the last spans, and that nothing goes on after them."""
+        """Check the last spans, and that no work continues after them."""
         self.verify(turn_of)
         if self._gate is None or not is_late():
             return
@@ -155,14 +154,14 @@ class SpotChecks:
         turn_of("")
 
     def moment(self, arm: Arm, reader: StateReader) -> Moment:
-        """Copy what an arm's state holds, and compare its replicas."""
+        """Copy an arm's state to the host, and compare its replicas."""
         assert arm.train_step is not None, "its steps are checked"  # noqa: S101
         mask = self.gate.expected(AS_TIMED).mask
         drift = find_drift(by_path(arm.train_step.params(arm.state)), mask)
         return Moment(reader.read(arm.state), drift)
 
     def verify(self, turn_of: Callable[[str], None]) -> None:
-        """Check what was kept since the last call; `turn_of` is told whose step is looked at."""
+        """Check the spans kept since the last call; `turn_of` gets each arm's name, and then ""."""
         for kept in self._kept:
             name, began = kept.arm.name, time.monotonic()
             turn_of(name)
@@ -172,8 +171,8 @@ class SpotChecks:
             except Exception as error:
                 if failure(error)[0] != "oom":
                     raise
-                why = ""  # no memory to spare for the reference: it is proved before the rounds
-            # All processes have to agree on who is checked.
+                why = ""  # too little memory for the reference: the proof before the rounds must do
+            # All processes must agree on which arms are checked.
             why = next(filter(None, process_exchange.gather(why)), "")
             if any(process_exchange.gather(watched.suspected == 1)):
                 watched.due.insert(0, 0)
@@ -189,14 +188,14 @@ class SpotChecks:
         turn_of("")
 
     def _plan(self, watched: _Watched, cost_s: float) -> None:
-        """Choose the rounds of the checks between the first and the last, by what one costs."""
+        """Choose the rounds of the checks between the first and the last by a check's cost."""
         affordable = int(SHARE * self.seconds / len(self._watched) / cost_s)
         between = min(MOST, affordable, self.rounds) - 2
         if between > 0 and self.rounds > between:
             watched.due = sorted(self.chance.sample(range(1, self.rounds), between))
 
     def _why_wrong(self, kept: Kept, watched: _Watched) -> str:
-        """Compare a span with the reference's steps from the same state."""
+        """Compare a span with the reference's steps from the same state; empty if it is right."""
         after, before = kept.after.held, kept.before.held
         counted = counters(after.opt_state)
         updates = kept.first_step + kept.steps - 1 - watched.steps
@@ -220,7 +219,7 @@ class SpotChecks:
         end, right = flat(kept.after.held.params), reference_steps(gate, kept)
         eps, expected = gate.timed_eps, gate.expected(AS_TIMED)
         loss_tolerance, update_tolerance = expected.tolerance
-        # Near a minimum nothing but rounding is left of losses and gradients.
+        # Near a minimum, losses and gradients are pure rounding.
         loss_floor = FLOOR * eps * abs(gate.first_loss)
         truth = expected.truth
         size = rms(vector(flat(right.params[-1]), start))
@@ -267,7 +266,7 @@ class SpotChecks:
             return ""
         watched.suspected += 1
         if watched.suspected == 1 and within(expected.wide):
-            return ""  # one rounding may flip a ReLU: two moments in a row do not
+            return ""  # one rounding may flip a ReLU, but hardly in two checks in a row
         wrong = [path for path, error in updates.items() if error > update_tolerance]
         unknown = "the update is wrong, in no way that is known here" if wrong else ""
         reasons = [named_update(gate, kept, right, wrong, watched.reader) or unknown]
@@ -276,7 +275,7 @@ class SpotChecks:
         return f"{'; '.join(filter(None, reasons))} ({describe(check)})"
 
     def _why_wrong_without_state(self, kept: Kept) -> str:
-        """Check what a single step shows without the optimizer's state: its loss, and a change."""
+        """Check a single step without optimizer state: its loss, and that parameters change."""
         start, end = flat(kept.before.held.params), flat(kept.after.held.params)
         losses = [
             float(self.gate.reference.gradients(kept.before.held.params, batch, apart=apart)[0])
@@ -293,20 +292,20 @@ class SpotChecks:
         return ""
 
     def _why_drifting(self, kept: Kept) -> str:
-        """Compare how far replicas are apart with before the span, and with right updates."""
+        """Compare the drift of replicas with that before the span and with the update's size."""
         start, end = flat(kept.before.held.params), flat(kept.after.held.params)
         expected = self.gate.expected(AS_TIMED)
         allowed = expected.tolerance[1] * rms(vector(end, start))
         whole = DRIFT * rms(vector(end, expected.truth.start))
         for name, size in kept.after.drift.sizes.items():
-            # Replicas that differ by rounding may do so in every step.
+            # Rounding may add to the drift of replicas in every step.
             if size > min(whole, allowed + 2 * kept.before.drift.sizes.get(name, 0.0)):
                 return kept.after.drift.where
         return ""
 
 
 def _share(check: ProofCheck) -> float:
-    """The larger error of a check, as a share of what is allowed."""
+    """Return the larger error of a check, as a share of its tolerance."""
     return max(
         check["loss_error"] / check["loss_tolerance"],
         check["update_error"] / check["update_tolerance"],

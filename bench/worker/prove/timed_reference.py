@@ -1,9 +1,9 @@
-"""The right step in the dtypes that are timed, on one device, and what rounding does to it.
+"""The reference step in the timed dtypes, on one device, and its rounding error.
 
-The batch is computed in parts whose gradients are averaged, as devices do. Parts of neighbouring
-rows and parts of rows apart give two orders of summation. Both are right, so their distance, and
-that of each from float64, is what rounding alone does to a step: another right step is about as far
-away, and a step in fewer digits is much farther.
+The batch is computed in parts whose gradients are averaged, as on several devices. Parts of
+contiguous rows and parts of strided rows give two orders of summation. Both are right, so their
+distance from each other and from float64 measures rounding alone. Another right step is about as
+far away; a step at lower precision is much farther.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from bench.worker.read.compilation import remembered_programs
 
 
 class Stepped(NamedTuple):
-    """Some steps of the reference."""
+    """The result of some steps of the reference."""
 
     losses: np.ndarray
     """(steps,) float64: every step's loss, before its update."""
     params: list[Params]
-    """After each step."""
+    """Parameters after each step."""
     opt_state: Any
-    """After the last."""
+    """Optimizer state after the last step."""
 
 
 class TimedReference:
-    """The right step of a problem in its own dtypes.
+    """The reference step of a problem in its own dtypes.
 
     Args:
-      problem: as it is timed.
-      parts: that the mesh splits a batch into; a single part is split in two where that works.
-      programs: folder in which compiled programs are remembered.
+      problem: the timed problem.
+      parts: number of parts that the mesh splits a batch into; 1 becomes 2 if the batch is even.
+      programs: folder of the compilation cache.
     """
 
     def __init__(self, problem: Problem, parts: int, programs: Path) -> None:
@@ -53,7 +53,7 @@ class TimedReference:
     def gradients(
         self, params: Params, batch: Batch, *, apart: bool = False, only: Sequence[int] = ()
     ) -> tuple[jax.Array, Params]:
-        """The loss of a batch and its gradients, in one of two orders; of all parts or of some."""
+        """Return a batch's loss and gradients over all parts, or `only` some; see `run`."""
         parts = self.parts
 
         def part(index: int) -> Batch:
@@ -76,13 +76,13 @@ class TimedReference:
         apart: bool = False,
         only: Sequence[int] = (),
     ) -> Stepped:
-        """Take steps from parameters and an optimizer's state, or from the start.
+        """Take steps from the given parameters and optimizer state, or from the initial ones.
 
         Args:
-          optimizer: whose updates are applied.
-          batches: one for each step.
-          start: parameters and the optimizer's state.
-          apart: whether a part's rows are apart, which sums them in another order.
+          optimizer: the optimizer.
+          batches: one batch per step.
+          start: parameters and optimizer state; the initial ones if None.
+          apart: whether a part's rows are strided, which sums them in another order.
           only: parts of the batch to compute; all if empty.
         """
         with remembered_programs(self.programs):
@@ -98,7 +98,7 @@ class TimedReference:
     def trajectory(
         self, optimizer: optax.GradientTransformation, batches: Sequence[Batch], *, apart: bool
     ) -> Trajectory:
-        """The same from the start, as an implementation's steps are compared."""
+        """Take steps from the initial parameters; return them as a trajectory."""
         done = self.run(optimizer, batches, apart=apart)
         first, last = flatten(done.params[0]), flatten(done.params[-1])
         return Trajectory(done.losses, flatten(self.start), first, last)

@@ -1,4 +1,4 @@
-"""A few steps from the starting parameters, by an implementation or by the reference."""
+"""A few steps from the initial parameters, by an implementation or by the reference."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Trajectory:
 
 
 class Stepped(NamedTuple):
-    """A trajectory, and the state that it left."""
+    """A trajectory, and the state after its last step."""
 
     trajectory: Trajectory
     state: Any
@@ -62,7 +62,7 @@ def build_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> 
       WrongStepError: `build` does not return a TrainStep.
     """
     train_step: Any = implementation.build(problem, mesh)
-    # Not by its class: an implementation of another revision has that revision's class.
+    # isinstance would fail: an implementation of another revision has that revision's class.
     parts = ("state", "place", "step", "params")
     if not is_dataclass(train_step) or not all(hasattr(train_step, part) for part in parts):
         raise WrongStepError(f"build returns a {type(train_step).__name__}, not a TrainStep")
@@ -70,7 +70,7 @@ def build_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> 
 
 
 def state_and_loss(returned: Any) -> tuple[Any, Any]:
-    """Unpack what a step returned.
+    """Unpack the pair that a step returned.
 
     Raises:
       WrongStepError: it is not a pair.
@@ -85,18 +85,18 @@ def state_and_loss(returned: Any) -> tuple[Any, Any]:
 def run_steps(train_step: TrainStep, batches: list[Batch], mask: Flat | None = None) -> Stepped:
     """Step through the batches, and compare replicas after the first step and the last.
 
-    `mask` says which elements count where replicas of parameters differ.
+    `mask` selects the elements that count in the size of a drift.
 
     Raises:
       WrongStepError: a step does not return a pair, a loss is not a scalar, an output cannot be
-        waited for, parameters are no jax.Arrays, or a loss or parameter is not finite.
+        waited for, parameters are not jax.Arrays, or a loss or parameter is not finite.
     """
     state = train_step.state
     losses: list[float] = []
     snapshots = [flatten(train_step.params(state))]
     drifts: list[Drift] = []
     for number, batch in enumerate(batches):
-        # A copy: what `place` does to its argument must not change the next implementation's batch.
+        # A copy, so that a `place` that writes to its argument spares the next implementation's.
         placed = train_step.place(jax.tree.map(np.array, batch))
         state, loss = state_and_loss(train_step.step(state, placed))
         check_waitable(state, loss)
@@ -126,7 +126,7 @@ def check_waitable(state: Any, loss: Any) -> None:
 
     Raises:
       WrongStepError: the loss is not a jax.Array, or a leaf of the state is neither an array nor a
-        number: it could hide work that is never waited for.
+        number, and so could hide work that nothing waits for.
     """
     if not isinstance(loss, jax.Array):
         raise WrongStepError(
@@ -141,7 +141,7 @@ def check_waitable(state: Any, loss: Any) -> None:
 
 
 def by_path(params: Params) -> dict[str, jax.Array]:
-    """Parameters by a readable path.
+    """Return the parameters by a readable path.
 
     Raises:
       WrongStepError: one of them is not a jax.Array.
@@ -168,7 +168,7 @@ def flatten(params: Params) -> Flat:
 
 
 def flat(params: Any) -> Flat:
-    """Parameters on the devices or on the host, by path, in float64."""
+    """Convert parameters on devices or host to float64 by path."""
     return {
         jax.tree_util.keystr(path): np.array(process_exchange.to_host(leaf), np.float64)
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
@@ -176,7 +176,7 @@ def flat(params: Any) -> Flat:
 
 
 def vector(ours: Flat, start: Flat | None = None) -> np.ndarray:
-    """Parameters, or their change, in one vector."""
+    """Concatenate parameters, or their change since `start`, into one vector."""
     return np.concatenate([(ours[p] - (start[p] if start else 0.0)).ravel() for p in ours])
 
 
@@ -201,7 +201,7 @@ def whole_batch_steps(
 def updated(
     optimizer: optax.GradientTransformation, params: Params, opt_state: Any, grads: Params
 ) -> tuple[Params, Any]:
-    """Apply one update; the parameters and the optimizer's state after it."""
+    """Apply one update; return the new parameters and optimizer state."""
     found: tuple[Params, Any] = _update_of(optimizer)(params, opt_state, grads)
     return found
 
