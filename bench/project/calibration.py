@@ -1,14 +1,13 @@
-"""The calibration: how well steps use a machine, fitted to measured steps and cross-validated.
+"""Calibration: how well steps use a machine, fitted to measured steps and cross-validated.
 
-The fit has three figures: the share of the best matrix products' FLOP/s that a step's products
-reach (one in common, and one for each implementation if several were measured), the share of
-hideable communication that is not hidden, and the fixed overhead of a step. Each has a wide prior,
-so the fit is defined for any number of measured steps, and keeps the assumption about whatever
-they do not determine.
+The fit has three parameters: the share of the best matmul FLOP/s that a step's products reach (a
+common one, and one for each implementation if several were measured), the share of hideable
+communication that is not hidden, and a step's fixed overhead. Each has a wide prior, so the fit is
+defined for any number of measured steps; the prior decides what they leave undetermined.
 
 Cross-validation measures the error: each group of steps (a mesh, a chip) in turn is left out and
-predicted from the others. The steps of a group err alike, so a group counts once, with the root
-mean square of its errors in log step time. A new group is assumed to err like these: 95 % of
+predicted from the others. Errors within a group are correlated, so a group counts once, with the
+root mean square of its errors in log step time. A new group is assumed to err alike: 95 % of
 t-distributed errors, with as many degrees of freedom as groups were left out, lie within t times
 their root mean square. Two groups or fewer give no interval; the spread is then unknown.
 """
@@ -115,7 +114,7 @@ def calibrate(observations: Sequence[Observation]) -> Calibrated:
 def spread(errors: Sequence[float]) -> float | None:
     """Half the width of the 95 % interval of log step time, from the errors of left-out groups.
 
-    None for fewer than three: a t-distribution of 1 or 2 degrees of freedom says nothing useful.
+    None for fewer than three: with 1 or 2 degrees of freedom, the interval is uselessly wide.
     """
     if len(errors) < LEAST_GROUPS:
         return None
@@ -123,11 +122,11 @@ def spread(errors: Sequence[float]) -> float | None:
 
 
 def fit(observations: Sequence[Observation]) -> Calibration:
-    """The most likely calibration, without its spread.
+    """Return the most likely calibration, without its spread.
 
-    Least squares of the log step times over NOISE, and of the figures over the widths of their
-    priors. The loss is soft L1, so one model unlike the others does not dominate. The prior of an
-    implementation's share is the common share. No share exceeds 1.
+    Least squares of the log step times over NOISE, and of the parameters' deviations from their
+    priors over the priors' widths. The loss is soft L1, so one outlying model does not dominate.
+    The prior of an implementation's share is the common share. No share exceeds 1.
 
     Raises:
       ValueError: there are no observations.

@@ -73,7 +73,7 @@ class Route:
     inside: Switch | tuple[Ring, ...] = ALONE
     """Links within a domain; the axes of a torus are used simultaneously."""
     between: Switch = ALONE
-    """Links between domains, its members; every device has its own share of this bandwidth."""
+    """Links between domains as its members; every device has its own share of the bandwidth."""
     overhead_s: float = 0.0
     """Fixed cost of every collective."""
 
@@ -127,13 +127,13 @@ def cost(kind: str, payload: float, route: Route) -> Cost:
 
 
 def ring(payload: float, route: Route, phases: int) -> Cost:
-    """A reduce-scatter or all-gather (1 phase), or an all-reduce (2 phases), over switches.
+    """Return the cost of a reduce-scatter or all-gather (1 phase) or an all-reduce (2), on
+    switches.
 
     NCCL: of the n - 1 steps of a phase, d - 1 cross between the d domains, and the rest stay
-    inside. The bytes follow the scaling book's part 12, "Cross-node collectives": each level has a
-    ring of its own and all run at once, so the slowest level counts with its
-    bytes (D - 1) / (D W). All m members of a domain use their shares of the network: W is m times
-    the bandwidth of one.
+    inside. The bytes follow the scaling book's part 12, "Cross-node collectives": each level has
+    its own ring and all run at once, so the slowest level counts, with (D - 1) / (D W). All m
+    members of a domain use their shares of the network: W is m times the bandwidth of one.
     """
     inside, between = route.inside, route.between
     assert isinstance(inside, Switch)  # noqa: S101
@@ -194,13 +194,13 @@ def torus(payload: float, route: Route, phases: int) -> Cost:
 
 
 def all_to_all(payload: float, route: Route) -> Cost:
-    """An all-to-all: every member sends an equal part of its payload to each member.
+    """Return the cost of an all-to-all: every member sends an equal part of its payload to each.
 
-    Over switches, members send directly, to their own domain and to the others at once: the scaling
-    book, part 12, "AllToAlls" and "Other collectives". The bytes are nccl-tests' factor,
-    (n - 1) / n, split by destination.
+    On switches, members send directly, to their own domain and to the others at once: the scaling
+    book, part 12, "AllToAlls" and "Other collectives". The bytes are nccl-tests' factor, (n - 1) /
+    n, split by destination.
 
-    On a torus, the members in between pass the parts on. The middle links carry most, n^2 / 8 parts
+    On a torus, intermediate members forward the parts. The middle links carry most, n^2 / 8 parts
     of payload / n in each direction of a ring, and n^2 / 4 on a line: the scaling book, part 3,
     "Our final communication primitive". With several axes at once, the slowest counts.
     """
@@ -223,10 +223,10 @@ def all_to_all(payload: float, route: Route) -> Cost:
 
 
 def collective_permute(payload: float, route: Route) -> Cost:
-    """A collective-permute: every member sends its payload to the next, the last to the first.
+    """Return the cost of a collective-permute: every member sends its payload to the next.
 
-    The slowest pair counts. With several domains it spans two of them. On a torus whose ends are
-    not linked it is the two ends, and the message uses one link of each axis (the scaling book,
+    The slowest pair counts. With several domains, it spans two of them. On a torus without
+    wraparound it is the two ends, and the message uses one link of each axis (the scaling book,
     part 2, question 5: bytes / (links W), and one latency per hop).
     """
     if route.between.members > 1:
@@ -241,7 +241,7 @@ def collective_permute(payload: float, route: Route) -> Cost:
 
 
 def _between(payload: float, route: Route) -> float:
-    """Seconds in which the domains exchange one domain's payload, all of its members sending."""
+    """Return the seconds in which domains exchange one domain's payload, all members sending."""
     share = bus_factor("all-gather", route.between.members)
     return payload * share / (route.members_inside * route.between.bandwidth)
 

@@ -34,7 +34,7 @@ class Compilers:
     """Child processes that compile cells on request."""
 
     platform: str
-    """Whose compiler is asked. An accelerator's needs the accelerators, so only one child runs."""
+    """Whose compiler is used. An accelerator's needs the accelerators, so only one child runs."""
     request: Callable[[Cell], str]
     """The line that requests a cell from a child."""
     timeout_s: float
@@ -73,7 +73,7 @@ class Compilers:
             self._ask(again, 1)
 
     def _child(self, part: deque[Cell]) -> Child:
-        """A child that is asked about a part, and removes each cell from it when it answers."""
+        """Start a child for some cells, and remove each cell from them when it answers."""
 
         def receive(line: str) -> None:
             self.answered(part.popleft(), json.loads(line))

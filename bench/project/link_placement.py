@@ -53,7 +53,7 @@ class Placement:
             )
 
     def route(self, axes: Sequence[str]) -> Route:
-        """The links of collectives along mesh axes, all groups communicating at once.
+        """Return the links of collectives along mesh axes, all groups communicating at once.
 
         Raises:
           HardwareError: the sheet has no figures for the links.
@@ -83,10 +83,10 @@ class Placement:
         return Switch(domains, network.bandwidth.value, network.latency_s.value)
 
     def _counts(self, axes: Sequence[str]) -> tuple[int, int]:
-        """Members of a group in one domain, and the number of domains that the group spans.
+        """Return a group's members in one domain, and the number of domains that it spans.
 
         Raises:
-          HardwareError: a group has unequally many members in its domains.
+          HardwareError: a group has different numbers of members in its domains.
         """
         names = [name for name, _ in self.mesh.axes]
         ids = np.arange(self.mesh.size).reshape([size for _, size in self.mesh.axes])
@@ -105,7 +105,7 @@ class Placement:
         return by_domain[0], len(by_domain)
 
     def _rings(self, torus: Torus, axes: Sequence[str]) -> tuple[Ring, ...]:
-        """The parts of each torus axis that the mesh axes have; adjoining parts form one ring."""
+        """Return the parts of torus axes that the mesh axes have; adjoining parts form one ring."""
         wraps = torus.wraps.value.of(self.shape)
         rings = []
         for along, length in enumerate(self.shape):
@@ -207,7 +207,7 @@ def _joined(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _slice(name: str, torus: Torus, chips: int) -> tuple[int, ...]:
-    """The shape of the slice of so many chips, or of the largest whose size divides them."""
+    """Return the shape of the slice of this size, or of the largest whose size divides it."""
     shapes = {math.prod(shape): shape for shape in torus.shapes.value}
     dividing = [size for size in shapes if chips % size == 0]
     if chips in shapes or (dividing and chips > max(shapes)):

@@ -1,7 +1,7 @@
-"""The same step on meshes of growing size.
+"""One step on meshes of growing size.
 
-One mesh axis grows and the others stay. Under weak scaling, the global batch grows with the mesh
-and the batch of a shard stays; under strong scaling, the global batch stays.
+One mesh axis grows and the others stay fixed. Under weak scaling, the global batch grows with the
+mesh and the batch per shard is fixed; under strong scaling, the global batch is fixed.
 """
 
 import math
@@ -12,7 +12,7 @@ from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
 
 LADDER = (8, 64, 256, 1024)
-"""Devices of the meshes that are compiled for a formula, if the other axes allow it; its constants
+"""Device counts of the meshes compiled for a formula, if the other axes allow it; its constants
 come from the first two."""
 
 Scaling = Literal["weak", "strong"]
@@ -20,7 +20,7 @@ Scaling = Literal["weak", "strong"]
 
 @dataclass(frozen=True)
 class Curve:
-    """The same step on meshes that differ in their first axis."""
+    """One step on meshes that differ in their first axis."""
 
     workload: str
     size: str
@@ -31,12 +31,12 @@ class Curve:
     first: str
     """The axis that grows."""
     batch: int
-    """Global batch (strong scaling), or batch of one shard (weak scaling)."""
+    """Global batch (strong scaling) or batch per shard (weak scaling)."""
     scaling: Scaling
 
     @classmethod
     def through(cls, cell: Cell, scaling: Scaling) -> Self:
-        """The curve that contains a cell."""
+        """Return the curve that contains a cell."""
         block, ((first, _), *rest) = cell.block, cell.block.mesh.axes
         batch = block.batch // block.mesh.batch_shards if scaling == "weak" else block.batch
         step = block.workload, block.size, block.options, cell.implementation
@@ -63,7 +63,7 @@ class Curve:
         return Cell(block, self.implementation)
 
     def ladder(self) -> list[Cell]:
-        """The cells to compile for a formula: those of LADDER that the mesh and the batch allow."""
+        """Return the cells to compile for a formula: those of LADDER that mesh and batch allow."""
         if self.first not in ("data", "fsdp"):
             return []
         cells = [cell for devices in LADDER if (cell := self.cell(devices)) is not None]
@@ -72,7 +72,7 @@ class Curve:
 
 
 def step_elsewhere(cell: Cell, precision: str | None) -> Cell:
-    """A run's cell on other hardware, where its environment and processes differ.
+    """Return a run's cell for other hardware: in the plain environment, and in one process.
 
     A `precision` of None keeps the cell's own.
     """

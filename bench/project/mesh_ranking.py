@@ -18,14 +18,14 @@ from bench.records.mesh import AXES, MeshShape
 
 @dataclass(frozen=True)
 class Plan:
-    """All predictions for a workload on so many chips."""
+    """All predictions for a workload on a number of chips."""
 
     title: str
     hardware: Hardware
     ranked: list[Prediction]
     """Fastest first; those that exceed the memory come last."""
     unsupported: dict[str, list[str]]
-    """`jit_spmd on data=8`, by the reason that the implementation gives."""
+    """`jit_spmd on data=8`, by the implementation's reason."""
     refused: dict[str, list[str]]
     """The same for all other reasons."""
 
@@ -40,7 +40,7 @@ class Plan:
 
 
 def meshes(chips: int) -> Iterator[MeshShape]:
-    """All mesh shapes of so many chips, without axes of size 1."""
+    """Return all mesh shapes of this many chips, without axes of size 1."""
     divisors = [number for number in range(1, chips + 1) if chips % number == 0]
     for outer in itertools.product(divisors, repeat=len(AXES) - 1):
         last, rest = divmod(chips, math.prod(outer))
@@ -64,9 +64,9 @@ def rank(
     Args:
       workload: name and size.
       batch: global batch.
-      options: of the step.
+      options: step options.
       sheet: the chip.
-      chips: how many.
+      chips: number of chips.
       implementations: names.
       read: compiles cells.
     """

@@ -17,7 +17,7 @@ from bench.project.step_model import Prediction
 from bench.records import frames, numbers
 
 SHOWN = 12
-"""Rows on the terminal, of those that fit and of those that do not."""
+"""Rows on the terminal, for those that fit and for those that do not."""
 
 MESH = Column("mesh", "Mesh", value=lambda one: str(one.program.mesh))
 IMPLEMENTATION = Column(
@@ -27,7 +27,7 @@ MEMORY = Column("memory_bytes", "Memory", "per chip", "bytes", lambda one: one.p
 
 
 def _struck(column: Column) -> Column:
-    """The column with the values of what does not fit struck out."""
+    """Return the column with the values of rows that do not fit struck out."""
 
     def figure(one: Prediction) -> Figure:
         plain = column.figure(one)
@@ -39,7 +39,7 @@ def _struck(column: Column) -> Column:
 
 
 def remarks(plan: Plan) -> list[str]:
-    """What readers must know about the predicted times and memory."""
+    """Return what readers must know about the predicted times and memory."""
     small = sentences.remarks(plan.ranked)
     return [f"A chip has {numbers.bytes_(plan.hardware.memory.bytes.value)} of memory.", *small,
             sentences.MEMORY]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Predictions and what they rest on, in sentences."""
+"""Sentences on predictions and their basis."""
 
 import math
 import statistics
@@ -22,11 +22,11 @@ MEMORY = (
     "or less."
 )
 EXACT = 5e-6
-"""Smaller errors are rounding errors."""
+"""Errors below this are rounding errors."""
 
 
 def calibration(fitted: Calibration) -> str:
-    """The figures of a calibration."""
+    """Describe the parameters of a calibration."""
     shares = sorted(fitted.shares.values()) or [fitted.share]
     low, high = (numbers.percent(share) for share in (shares[0], shares[-1]))
     each = "" if low == high else f" ({low} to {high} by implementation)"
@@ -38,7 +38,7 @@ def calibration(fitted: Calibration) -> str:
 
 
 def error(calibrated: Calibrated) -> str:
-    """The errors of this machine's cross-validation."""
+    """Describe the errors of this machine's cross-validation."""
     groups = len(calibrated.errors)
     if not groups:
         return "Only one mesh was measured, so the error of predictions is unknown."
@@ -57,12 +57,12 @@ def error(calibrated: Calibrated) -> str:
 
 
 def factor(spread: float) -> str:
-    """`a factor of 1.50 either way`, from a spread in logs."""
+    """Return `a factor of 1.50 either way`, from a spread in logs."""
     return f"a factor of {math.exp(spread):.2f} either way"
 
 
 def hardware(sheet: Hardware) -> str:
-    """The measurements and assumptions behind predictions for a chip that is not here."""
+    """Describe the measurements and assumptions behind predictions for a chip that is not here."""
     calibrated = published_results.elsewhere(sheet.name)
     own = published_results.measured_on(sheet.name)
     basis = f"{own} published models on this chip, each left out in turn"
@@ -87,25 +87,25 @@ def hardware(sheet: Hardware) -> str:
 
 
 def interval(prediction: Prediction) -> str:
-    """`1.20-3.40 ms`, in the unit of the predicted time."""
+    """Return `1.20-3.40 ms`, in the unit of the predicted time."""
     if not math.isfinite(prediction.high_s):
         return f"at least {numbers.si(prediction.low_s, 's')}"
     return numbers.range_si(prediction.low_s, prediction.high_s, "s", like=prediction.best_s)
 
 
 def bound(prediction: Prediction) -> str:
-    """What takes longest: `compute`, `all-reduce over data, between domains`."""
+    """Name the longest part: `compute`, `all-reduce over data, between domains`."""
     limits = {"inside": ", inside a domain", "between": ", between domains", "latency": ", latency"}
     return prediction.binds + limits.get(prediction.limit, "")
 
 
 def remarks(predictions: Sequence[Prediction]) -> list[str]:
-    """A remark if any of the steps is small."""
+    """Return a remark if any of the steps is small."""
     return [SMALL] if any(each.best_s < SMALL_S for each in predictions) else []
 
 
 def formulae(projection: Projection) -> list[str]:
-    """Where the programs of meshes come from that were not compiled."""
+    """Describe the source of programs for meshes that were not compiled."""
     names = defaultdict[str, list[str]](list)
     for curve, formula in projection.formulae.items():
         if isinstance(formula, str):

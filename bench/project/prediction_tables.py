@@ -1,4 +1,4 @@
-"""Predictions in tables, for pages and the terminal."""
+"""Tables of predictions, for pages and the terminal."""
 
 import math
 import statistics
@@ -17,7 +17,7 @@ from bench.records import numbers
 
 
 def fastest(points: Sequence[Point]) -> list[Point]:
-    """The fastest prediction that fits for each number of chips, or why there is none."""
+    """Return the fastest prediction that fits for each number of chips, or why there is none."""
     groups = defaultdict[int, list[Point]](list)
     for point in points:
         groups[point.chips].append(point)
@@ -35,7 +35,7 @@ def fastest(points: Sequence[Point]) -> list[Point]:
 
 
 def of_prediction(get: Callable[[Prediction], Any]) -> Callable[[Any], Any]:
-    """A column's value from the prediction that a row is, or has; None if it has none."""
+    """Return a getter for rows that are a prediction or have one; it gives None without one."""
 
     def value(row: Prediction | Point) -> Any:
         prediction = row.prediction if isinstance(row, Point) else row
@@ -94,7 +94,7 @@ PREDICTIONS = (
 
 
 def predictions(title: str, points: Sequence[Point]) -> Table:
-    """The fastest prediction for each number of chips."""
+    """Return the table of the fastest prediction for each number of chips."""
     return Table(title, PREDICTIONS, fastest(points), remarks=remarks(points))
 
 
@@ -131,7 +131,7 @@ MEASURED = (
 
 
 def cross_validation(projection: Projection) -> list[Table]:
-    """For each subject, its measured steps and what the other meshes predict for them."""
+    """Return, for each subject, its measured steps and their predictions from the other meshes."""
 
     def order(row: Trial) -> tuple[int, str, str]:
         mesh = row.cell.block.mesh
@@ -172,7 +172,7 @@ PUBLISHED = (
 
 
 def published() -> Table:
-    """Published results and predictions."""
+    """Return the table of published results and their predictions."""
     rows = published_results.compare()
     _, others = published_results.published()
     misses = [row.model.name for row in rows if not row.within]
@@ -201,5 +201,5 @@ ANSWERS = (
 
 
 def answers() -> Table:
-    """The scaling book's worked answers and the model's."""
+    """Return the table of the scaling book's worked answers and the model's."""
     return Table("Worked answers of the scaling book", ANSWERS, [*scaling_book_answers.answers()])

@@ -6,16 +6,16 @@ program follows
 
     figure(n) = constant + divided / n
 
-in the size n of the axis that grows, because a device's share of any array is either the whole
-array for every n or an nth of it: parameters are replicated or divided over the axis; activations
-have the size of a device's part of the batch, which is constant under weak scaling and an nth of
-the global batch under strong scaling. FLOPs and memory are sums over operations on such shares, and
-the payload of a collective is one such share. The number of collectives depends on the program's
+in the size n of the growing axis, because a device's share of any array is either the whole array
+for every n or an nth of it: parameters are replicated or sharded over the axis; activations have
+the size of a device's part of the batch, which is constant under weak scaling and an nth of the
+global batch under strong scaling. FLOPs and memory are sums over operations on such shares, and the
+payload of a collective is one such share. The number of collectives depends on the program's
 structure, not on n. The number of members of a collective along the axis grows with the axis.
 
-A real program may break this rule: a parameter of 768 rows can be divided by 256, and is replicated
-over 512 devices. Therefore two compiled sizes give the constants, and all others check them. A
-program whose figures are off by more than TOLERANCE, or whose collectives differ, is not
+A real program may break this rule: a parameter of 768 rows can be sharded over 256 devices, and is
+replicated over 512. Therefore, two compiled sizes determine the constants, and all others check
+them. A program whose figures are off by more than TOLERANCE, or whose collectives differ, is not
 extrapolated; its meshes are then compiled one by one, as far as possible.
 """
 
@@ -35,31 +35,31 @@ TOLERANCE = 0.01
 """Largest relative error of a figure."""
 
 LEAST_SIZES = 3
-"""Compiled sizes that a formula needs: two for its constants, and one to check them."""
+"""Compiled sizes that a formula needs: two to determine its constants, and one to check them."""
 
 _FIGURES = ("flops", "memory_bytes", "state_bytes")
 
 _ROUNDING = 1e-9
-"""A constant below this share of the figures that it comes from is rounding error."""
+"""A constant below this share of the figures that determine it is rounding error."""
 
 
 @dataclass(frozen=True)
 class Formula:
-    """The programs of a curve as a function of the axis's size; `fit` makes it."""
+    """The programs of a curve as a function of the axis's size; `fit` creates it."""
 
     curve: Curve
     programs: tuple[Program, ...]
-    """The compiled programs, smallest first; the first two give the constants."""
+    """The compiled programs, smallest first; the first two determine the constants."""
     terms: Mapping[str, tuple[float, float]]
     """The constant and the divided part of each figure, by its name: `flops`, or for a collective
     `payload_bytes of all-reduce over data of f32`."""
     off: Mapping[tuple[int, str], float]
-    """Absolute error of each figure at all other compiled sizes of the axis."""
+    """Absolute error of each figure at each of the other compiled sizes, by size and name."""
     error: float
     """The largest of these errors, relative to the compiled figure."""
 
     def at(self, cell: Cell) -> Program:
-        """The program of a cell of the curve.
+        """Return the program of a cell of the curve.
 
         Raises:
           ValueError: a figure would be negative, or so small that its error where it was checked
@@ -106,16 +106,16 @@ class Formula:
 def along(
     curves: Sequence[Curve], chips: Sequence[int], read: Read
 ) -> tuple[dict[Curve, dict[int, Program | str]], dict[Curve, Formula | str]]:
-    """The programs of curves on numbers of chips.
+    """Return the programs of curves on numbers of chips.
 
     Args:
       curves: each once.
-      chips: numbers of chips, in order.
+      chips: numbers of chips, ascending.
       read: compiles cells.
 
     Returns:
-      Programs, or the reasons why there are none, by curve and number of chips; and the formulae
-      of curves, or the reasons why they have none.
+      Programs, or the reasons why there are none, by curve and number of chips; and the formulae of
+      curves, or the reasons why they have none.
     """
     cells = {
         curve: {count: cell for count in chips if (cell := curve.cell(count)) is not None}
@@ -163,7 +163,7 @@ def along(
 
 
 def _formula(curve: Curve, compiled: Sequence[Program | Unread]) -> Formula | str:
-    """The formula of compiled programs, or the reason why there is none."""
+    """Return the formula of compiled programs, or the reason why there is none."""
     unread = [one.reason for one in compiled if isinstance(one, Unread)]
     try:
         return unread[0] if unread else fit(curve, cast("Sequence[Program]", compiled))
@@ -172,12 +172,12 @@ def _formula(curve: Curve, compiled: Sequence[Program | Unread]) -> Formula | st
 
 
 def fit(curve: Curve, programs: Sequence[Program]) -> Formula:
-    """The formula of a curve's compiled programs, of which there have to be three.
+    """Return the formula of a curve's compiled programs, of which at least three are required.
 
-    The two smallest give the constants, and the formula is checked at the others.
+    The two smallest determine the constants, and the formula is checked against the others.
 
     Raises:
-      ValueError: these are fewer, or do not follow the formula.
+      ValueError: there are fewer, or they do not follow the formula.
     """
     axis = curve.first
     first, *larger = ordered = sorted(programs, key=lambda program: program.mesh.size)
@@ -212,7 +212,7 @@ def fit(curve: Curve, programs: Sequence[Program]) -> Formula:
 
 
 def _rows(cell: Cell) -> int:
-    """Samples that a device computes at a time."""
+    """Return the number of samples that a device computes at a time."""
     return cell.block.batch // (cell.block.mesh.batch_shards * cell.block.options.microbatches)
 
 
@@ -243,13 +243,13 @@ def _same_structure(first: Program, other: Program, axis: str) -> None:
 
 
 def _values(program: Program) -> dict[str, float]:
-    """A program's figures by their names."""
+    """Return a program's figures by name."""
     own = {name: float(getattr(program, name)) for name in _FIGURES}
     return own | {_name(row): float(row["payload_bytes"]) for row in program.communication}
 
 
 def _term(sizes: Sequence[int], values: tuple[float, float]) -> tuple[float, float]:
-    """The line through two points, in 1 / n."""
+    """Return the line through two points, in 1 / n."""
     (small, large, *_), (first, second) = sizes, values
     if first == second:
         return first, 0.0
@@ -263,18 +263,18 @@ def _value(term: tuple[float, float], size: int) -> float:
 
 
 def _name(row: Communication) -> str:
-    """The name of a collective's payload, which is unique within a program."""
+    """Return the name of a collective's payload, which is unique within a program."""
     return f"payload_bytes of {_what(row)}"
 
 
 def _what(row: Communication) -> str:
-    """`all-gather over data of f32`."""
+    """Return `all-gather over data of f32`."""
     axes = ", ".join(row["axes"]) or "no axis"
     returned = ", returned" if row.get("returned") else ""
     return f"{row['kind']} over {axes} of {', '.join(row['dtypes'])}{returned}"
 
 
 def _members(row: Communication, axis: str, growth: float) -> int:
-    """Members of a collective as the axis grows. A collective-permute keeps its pairs."""
+    """Return a collective's members as the axis grows. A collective-permute keeps its pairs."""
     grows = axis in row["axes"] and row["kind"] != "collective-permute"
     return round(row["members"] * growth) if grows else row["members"]

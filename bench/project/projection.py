@@ -1,4 +1,4 @@
-"""The predicted steps of a stored run on more devices and other hardware.
+"""Predictions of a stored run's steps on more devices and other hardware.
 
 The run contributes its cells' times, its measured ceilings, and the figures of its programs. The
 same steps on other meshes come from `bench.project.mesh_growth`: compiled, or by formula.
@@ -29,7 +29,7 @@ from bench.records.rows import Ceilings, CellRow
 
 @dataclass(frozen=True)
 class Point:
-    """A prediction, or the reason for its absence."""
+    """A prediction, or the reason why there is none."""
 
     curve: Curve
     hardware: str
@@ -59,8 +59,8 @@ class Projection:
     run: str
     scaling: Scaling
     here: dict[str, Calibrated]
-    """This machine's calibrations, by subject (`mlp-base, fp32`), with the run's measured steps and
-    what the other meshes predict for them."""
+    """This machine's calibrations by subject (`mlp-base, fp32`), with the run's measured steps and
+    their predictions from the other meshes."""
     points: list[Point]
     formulae: dict[Curve, Formula | str]
     """The formulae of curves, or the reasons why they have none."""
@@ -94,7 +94,7 @@ def project(run: store.Run, request: Request, read: Read) -> Projection:
     if not selected:
         raise BadInput([f"no timed cell of {name} is selected"])
     precisions = {request.precision or cell.block.options.precision for cell in selected}
-    # Compiling takes minutes, so faults come first.
+    # Compiling takes minutes, so faults are reported first.
     if faults := [*without_peak(request.hardware, sorted(precisions))]:
         raise BadInput(faults)
     observations = defaultdict[str, list[Observation]](list)
@@ -143,7 +143,7 @@ def _observation(
 
 
 def _curves(programs: Sequence[Program], request: Request) -> Iterator[Curve]:
-    """A curve for each implementation, family of meshes, and batch of its smallest mesh."""
+    """Return a curve for each implementation, family of meshes, and batch of its smallest mesh."""
     families = defaultdict[tuple[StepOptions, Curve], list[tuple[int, int]]](list)
     for program in programs:
         curve = Curve.through(step_elsewhere(program.cell, request.precision), request.scaling)

@@ -20,13 +20,13 @@ from bench.project.projection import Projection
 from bench.records import derived_files, frames
 
 SHOWN = 6
-"""Numbers of chips in a table on the terminal; of more, the first ones and the last."""
+"""Numbers of chips in a table on the terminal: the first ones and the last."""
 
 TERMINAL = {
     "chips": ">chips", "step_s": ">step", "interval": ">95 %", "efficiency": ">eff.",
     "mfu": ">MFU", "bound": "bound by", "implementation": "fastest",
 }  # fmt: skip
-"""Columns on the terminal, and their headings."""
+"""Columns on the terminal, with their headings."""
 
 
 def build(
@@ -40,10 +40,10 @@ def build(
 
     Args:
       projection: the predictions.
-      charts: of the projection.
+      charts: the projection's charts.
       hardware: the requested sheets.
-      folder: is made if necessary.
-      arguments: of the command, which the page shows.
+      folder: created if necessary.
+      arguments: those of the command, which the page shows.
 
     Returns:
       The page.

@@ -1,4 +1,4 @@
-"""A request for predictions, and how it is read from the command line."""
+"""A request for predictions, as read from the command line."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -25,11 +25,11 @@ class Request:
     precision: str | None = None
     """None for the run's own."""
     select: Callable[[str], bool] = everything
-    """Selects the cells to project by name; all cells of the run calibrate."""
+    """Selects the cells to project by name; all cells of the run serve for calibration."""
 
 
 def sheets(text: str) -> list[Hardware]:
-    """Hardware sheets from a list of names such as `h100-sxm,tpu-v5p`, each once.
+    """Return the hardware sheets of a list of names such as `h100-sxm,tpu-v5p`, each once.
 
     Raises:
       BadInput: a sheet does not exist; the message lists those that do.
@@ -46,7 +46,7 @@ def sheets(text: str) -> list[Hardware]:
 
 
 def chip_counts(text: str, most: int = MOST_CHIPS) -> list[int]:
-    """Numbers of chips from a list such as `8,16,24` or `8..65536` (doubling), in order, each once.
+    """Return the numbers of a list such as `8,16,24` or `8..65536` (doubling), sorted, each once.
 
     Raises:
       BadInput: the text is no such list, or a number is not from 1 to `most`.
@@ -69,7 +69,7 @@ def chip_counts(text: str, most: int = MOST_CHIPS) -> list[int]:
 
 
 def unavailable(wanted: Sequence[Hardware], chips: Sequence[int]) -> Iterator[str]:
-    """Faults of numbers of chips for which hardware has no slice, or no links."""
+    """Return faults of numbers of chips for which hardware has no slice, or no links."""
     for sheet in wanted:
         for count in chips:
             try:
@@ -79,7 +79,7 @@ def unavailable(wanted: Sequence[Hardware], chips: Sequence[int]) -> Iterator[st
 
 
 def without_peak(wanted: Sequence[Hardware], precisions: Sequence[str]) -> Iterator[str]:
-    """Faults of precisions for which hardware has no published peak."""
+    """Return faults of precisions for which hardware has no published peak."""
     for sheet in wanted:
         has = [one for one in PRECISIONS if sheet.peak(one)]
         listed = f"it has {', '.join(has) or 'none'}"

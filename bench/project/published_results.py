@@ -1,12 +1,12 @@
 """Published step times, and the calibration of hardware that is not here.
 
-The measurements in published.toml calibrate predictions for other hardware, by the same fit as
-steps that are measured here. A chip with three models or more is calibrated by its own models, each
-of which is left out in turn. Any other chip is calibrated by all chips of its kind, GPU or TPU, and
-its interval comes from predicting each of these chips from the others of its kind.
+The measurements in published.toml calibrate predictions for other hardware, with the same fit as
+steps that are measured here. A chip with at least three models is calibrated by its own models,
+each of which is left out in turn. Any other chip is calibrated by all chips of its kind, GPU or
+TPU; its interval comes from predicting each of these chips from the others of its kind.
 
-All of them train large language models, with large matrix products. The assumption that other steps
-reach a similar share of a chip is not tested.
+All of these results train large language models, with large matrix products. The assumption that
+other steps reach a similar share of a chip is not tested.
 """
 
 import functools
@@ -42,7 +42,7 @@ class Row(Part):
 
     mesh: str
     tokens_per_s: PositiveFloat | None = None
-    """Per chip."""
+    """Tokens per second and chip."""
     mfu: PositiveFloat | None = None
 
     @model_validator(mode="after")
@@ -59,20 +59,20 @@ class Published(Transformer):
     source: Source
     says: Annotated[str, Field(min_length=1)]
     assumed: str
-    """What no source gives; empty if nothing is assumed."""
+    """Assumptions that no source supports; empty if nothing is assumed."""
     sequence: PositiveInt
     tokens: PositiveInt
-    """Per chip and step."""
+    """Tokens per chip and step."""
     gradient_bytes: PositiveInt
     rows: tuple[Row, ...]
 
     @property
     def step(self) -> str:
-        """The name that its steps share. On another chip, a model reaches another share."""
+        """The name that its steps share. A model reaches a different share of each chip."""
         return f"{self.name} on {self.hardware}"
 
     def observations(self, group: str) -> list[Observation]:
-        """Its measured steps; cross-validation leaves them out with their group."""
+        """Return its measured steps; cross-validation leaves them out with their group."""
         observed = []
         for row in self.rows:
             mesh = MeshShape.parse(row.mesh)
@@ -101,14 +101,14 @@ class LeftOut(Part):
 
 @dataclass(frozen=True)
 class Comparison:
-    """A published step, and the time predicted for it without its own group."""
+    """A published step, and its time predicted without its own group."""
 
     model: Published
     trial: Trial
     first: Trial
     """The trial on the fewest chips."""
     within: bool
-    """Whether the published time is in the interval that the other groups' errors give."""
+    """Whether the published time is in the interval from the other groups' errors."""
 
     def efficiency(self, time: Callable[[Trial], float]) -> float | None:
         """Weak-scaling efficiency relative to the fewest chips; None for these."""
@@ -117,7 +117,7 @@ class Comparison:
 
 @functools.cache
 def published() -> tuple[list[Published], list[LeftOut]]:
-    """The published results, and those that cannot be predicted."""
+    """Return the published results, and those that cannot be predicted."""
     content = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
     return (
         [Published(**entry) for entry in content["published"]],
@@ -127,7 +127,7 @@ def published() -> tuple[list[Published], list[LeftOut]]:
 
 @functools.cache
 def elsewhere(name: str) -> Calibrated:
-    """The calibration of a chip that is not here, from published results on it or on its kind."""
+    """Return the calibration of a chip that is not here, from results on it or on its kind."""
     if measured_on(name):
         own = [entry for entry in published()[0] if entry.hardware == name]
         return calibrate([one for entry in own for one in entry.observations(entry.name)])
@@ -138,7 +138,7 @@ def elsewhere(name: str) -> Calibrated:
 
 @functools.cache
 def _kinds() -> dict[str, Calibrated]:
-    """The calibrations of GPUs and of TPUs; cross-validation leaves out their chips in turn."""
+    """Return the calibrations of GPUs and of TPUs; cross-validation leaves out chips in turn."""
     steps = defaultdict[str, list[Observation]](list)
     for entry in published()[0]:
         steps[kind(entry.hardware)] += entry.observations(entry.hardware)
@@ -146,18 +146,18 @@ def _kinds() -> dict[str, Calibrated]:
 
 
 def kind(name: str) -> str:
-    """`GPU` or `TPU`: chips behind switches, or on a torus."""
+    """Return `GPU` or `TPU`: chips behind switches, or on a torus."""
     return "GPU" if hardware(name).torus is None else "TPU"
 
 
 def measured_on(name: str) -> int:
-    """The number of published models that calibrate a chip; 0 if other chips calibrate it."""
+    """Return the number of published models that calibrate a chip; 0 if other chips do."""
     own = sum(entry.hardware == name for entry in published()[0])
     return own if own >= LEAST_GROUPS else 0
 
 
 def compare() -> list[Comparison]:
-    """Compare every published step with what is predicted for it without its own group."""
+    """Compare every published step with its prediction without its own group."""
     rows = []
     for entry in published()[0]:
         calibrated = elsewhere(entry.hardware)

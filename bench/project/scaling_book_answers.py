@@ -18,12 +18,12 @@ from bench.records.mesh import MeshShape
 _WIDTH = 8192
 _LAYERS = 64
 _WIDE = 1e11 / (2 * _WIDTH * _LAYERS)
-"""Feed-forward width of a model that is so large that latencies do not count."""
+"""Feed-forward width of a model so large that latencies are negligible."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A worked answer of the scaling book, and ours."""
+    """A worked answer of the scaling book, and the model's."""
 
     question: str
     book: float
@@ -31,7 +31,7 @@ class Answer:
 
 
 def answers() -> Iterator[Answer]:
-    """All worked answers."""
+    """Return all worked answers."""
     axes = {1: "one axis", 3: "three axes"}
     bound = "below which communication takes longer than compute"
     for way, axis in (("data parallel", "data"), ("FSDP", "fsdp")):
@@ -65,7 +65,7 @@ def _at_peak(machine: Machine) -> Machine:
 
 
 def _torus(axes: Mapping[str, tuple[int, ...]]) -> Machine:
-    """TPU v5p chips whose mesh axes lie along whole axes of a torus, of these lengths."""
+    """Return TPU v5p chips whose mesh axes are whole axes of a torus, with these lengths."""
     sheet = hardware("tpu-v5p")
     assert sheet.torus is not None  # noqa: S101
     link, hop = sheet.torus.link_bandwidth.value, sheet.torus.hop_latency_s.value
@@ -78,7 +78,7 @@ def _torus(axes: Mapping[str, tuple[int, ...]]) -> Machine:
 
 
 def _step(mesh: str, machine: Machine, width: float = _WIDE, tokens: float = 1.0) -> Work:
-    """A step of the book's model, whose layers are feed-forward networks of this width."""
+    """Return a step of the book's model, whose layers are feed-forward networks of this width."""
     model = Transformer(
         name="MLP blocks", parameters=2 * _WIDTH * width * _LAYERS, layers=_LAYERS,
         width=_WIDTH, sequence=0, blocks=1,
@@ -87,9 +87,9 @@ def _step(mesh: str, machine: Machine, width: float = _WIDE, tokens: float = 1.0
 
 
 def _fewest_tokens(machine: Machine, mesh: str, width: float = _WIDE) -> float:
-    """Tokens per chip from which on compute hides all that can be hidden.
+    """Return the smallest number of tokens per chip with which compute hides all it can.
 
-    Compute grows with the tokens, and communication of parameters and gradients does not.
+    Compute grows with the tokens, while communication of parameters and gradients does not.
     """
     step = _step(mesh, machine, width)
     after_forward = step.after_forward_s / (1 - FORWARD[""])
@@ -97,9 +97,9 @@ def _fewest_tokens(machine: Machine, mesh: str, width: float = _WIDE) -> float:
 
 
 def _narrowest(ways: int) -> float:
-    """Feed-forward width from which on compute binds in the forward pass.
+    """Return the smallest feed-forward width at which compute dominates the forward pass.
 
-    Tensor parallelism is over one axis of so many v5p chips. Compute grows with the width, and
+    Tensor parallelism is over one axis of this many v5p chips. Compute grows with the width, while
     communication of activations does not.
     """
     step = _step(f"model={ways}", _torus({"model": (ways,)}), width=1.0, tokens=4096)

@@ -39,17 +39,17 @@ GRADIENT_AXES = (*BATCH_AXES, "context")
 """Axes over which gradients are summed."""
 
 PARAMETER_AXES = ("data", "fsdp")
-"""Axes along which parameters are gathered; what is gathered along others is waited for."""
+"""Axes along which parameters are gathered; all-gathers along other axes are waited for."""
 
 COMBINED_BYTES = 30 * 2**20
-"""Size up to which XLA combines collectives of one kind that do not wait for one another: the
-default of xla_gpu_all_reduce_combine_threshold_bytes and of its counterparts for all-gathers and
+"""Size up to which XLA combines independent collectives of one kind: the default of
+xla_gpu_all_reduce_combine_threshold_bytes and of its counterparts for all-gathers and
 reduce-scatters (https://github.com/openxla/xla/blob/main/xla/debug_options_flags.cc). Assumed for
-TPUs, whose thresholds are not published."""
+TPUs as well, whose thresholds are not published."""
 
 FORWARD = {"": 1 / 3, "dots": 1 / 3, FULL: 1 / 4}
-"""Share of a step's products before the first gradient, by what is rematerialized: forward 2 FLOPs
-a parameter and token, backward 4 (the scaling book, part 4), recomputed 2 more."""
+"""Share of a step's products that precede the first gradient, by rematerialization: forward 2 FLOPs
+per parameter and token, backward 4 (the scaling book, part 4), recomputation 2 more."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class Calibration:
     """How well steps use a machine; `bench.project.calibration` fits it."""
 
     share: float
-    """FLOP/s of a step's products over those of the best products."""
+    """FLOP/s of a step's products, relative to those of the best products."""
     exposed: float
-    """Share of the hideable communication time that is not hidden, 0 to 1."""
+    """Share of the hideable communication time that is exposed, 0 to 1."""
     overhead_s: float
     """Fixed cost of every step."""
     spread: float | None
@@ -81,18 +81,18 @@ class Collective:
     """Empty if the groups follow no axes; the collective then counts as one over the whole mesh."""
     members: int
     count: int
-    """After the machine's compiler has combined them."""
+    """Number after the machine's compiler has combined them."""
     payload_bytes: int
-    """Payload of all of them together."""
+    """Total payload."""
     seconds: float
-    """Seconds of all of them, one after the other."""
+    """Total seconds, one after the other."""
     separate_s: float
     """The same for the program's own, uncombined collectives."""
     algorithm: str
     limit: Limit
     hideable: bool
     after_forward: bool
-    """Whether it has to wait for the backward pass: it moves gradients, or updated parameters."""
+    """Whether it depends on the backward pass: it moves gradients or updated parameters."""
 
     @property
     def name(self) -> str:
@@ -102,7 +102,7 @@ class Collective:
 
 @dataclass(frozen=True)
 class Work:
-    """The parts of a step on a machine at its best, in seconds; `work` makes it."""
+    """The parts of a step on an ideal machine, in seconds; `work` creates it."""
 
     program: Program
     machine: Machine
@@ -114,13 +114,13 @@ class Work:
     hideable_s: float
     """Collectives that compute can hide."""
     after_forward_s: float
-    """Those of them that come after the forward pass."""
+    """The part of `hideable_s` that follows the forward pass."""
     waited_s: float
     """Collectives that compute cannot hide."""
 
     @property
     def longest_axis_s(self) -> float:
-        """All collectives of the mesh axis that communicates longest."""
+        """All collectives of the mesh axis with the longest communication."""
         axes = {axis for one in self.collectives for axis in one.axes} or {""}
         return max(
             sum(one.seconds for one in self.collectives if axis in one.axes or not one.axes)
@@ -134,8 +134,8 @@ class Work:
     def overlapped_s(self, compute: float) -> float:
         """Compute and hideable communication, with all of the latter hidden.
 
-        With compute C, of which F is the forward pass, hideable communication O, and its part R
-        that comes after the forward pass: max(C, O, F C + R).
+        With compute C, of which the share F is the forward pass, hideable communication O, and its
+        part R that follows the forward pass: max(C, O, F C + R).
         """
         forward = FORWARD[self.program.cell.block.options.remat] * compute
         return max(compute, self.hideable_s, forward + self.after_forward_s)
@@ -143,8 +143,8 @@ class Work:
     def step_s(self, calibration: Calibration) -> float:
         """The whole step.
 
-        With T the time of `overlapped_s`, `exposed` e, and memory, communication that is waited for
-        and overhead as M, X and H: T + e (C + O - T) + M + X + H.
+        With T = `overlapped_s`, e = `exposed`, C compute, O hideable communication, and memory,
+        waited-for communication and overhead M, X and H: T + e (C + O - T) + M + X + H.
         """
         compute = self.compute_s(calibration)
         overlapped = self.overlapped_s(compute)
@@ -154,7 +154,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The predicted time of a step, and what it consists of."""
+    """The predicted time of a step, and its parts."""
 
     work: Work
     calibration: Calibration
@@ -164,13 +164,13 @@ class Prediction:
     high_s: float
     """Upper end: the spread, or nothing hidden; infinite if the spread is unknown."""
     binds: str
-    """What takes longest: `compute`, `memory`, `overhead`, or a collective's name."""
+    """The longest part: `compute`, `memory`, `overhead`, or a collective's name."""
     limit: str
     """What limits a collective that binds: `latency`, `inside` or `between` domains; else empty."""
 
     @property
     def program(self) -> Program:
-        """The program that is predicted."""
+        """The program whose time is predicted."""
         return self.work.program
 
     @property
@@ -214,7 +214,7 @@ def work(program: Program, machine: Machine) -> Work:
     """Divide a program's step into its parts, on a machine with the program's mesh.
 
     Raises:
-      HardwareError: the machine has no links for a collective, or no figures for these.
+      HardwareError: the machine has no links for a collective, or their figures are unknown.
     """
     collectives = tuple(_collectives(program, machine))
     hideable = [one for one in collectives if one.hideable]
@@ -231,13 +231,13 @@ def work(program: Program, machine: Machine) -> Work:
 
 
 def predict(work: Work, calibration: Calibration) -> Prediction:
-    """Predict how long a step takes.
+    """Predict the time of a step.
 
-    The best guess is `Work.step_s`. The interval covers the calibration's spread around it, and
+    The point estimate is `Work.step_s`. The interval covers the calibration's spread around it and
     the unknown overlap: it includes the step that hides everything it can, and the one that hides
-    nothing and combines no collectives. Its lower end is at least the longest of the products at
-    their best, memory, and the communication of one mesh axis: different axes may have links of
-    their own, and products that are cut into pieces can hide even what is waited for.
+    nothing and combines no collectives. Its lower end is at least the longest of ideal matrix
+    products, memory, and the communication of one mesh axis: different axes may have separate
+    links, and products that are split into pieces can hide even communication that is waited for.
     """
     compute, best = work.compute_s(calibration), work.step_s(calibration)
     rest = work.waited_s + calibration.overhead_s
@@ -253,7 +253,7 @@ def predict(work: Work, calibration: Calibration) -> Prediction:
 
 
 def on_sheet(sheet: Hardware, program: Program, calibration: Calibration) -> Prediction | str:
-    """Predict a program on as many chips as its mesh has, or say why they cannot run it."""
+    """Predict a program on as many chips as its mesh has, or return why they cannot run it."""
     try:
         machine = of_sheet(sheet, program.mesh, program.cell.block.options.precision)
         return predict(work(program, machine), calibration)
@@ -273,7 +273,7 @@ def _collectives(program: Program, machine: Machine) -> Iterator[Collective]:
         )
         count = row["count"]
         separate = cost(kind, payload / count, route)
-        # Collectives that can be hidden do not wait for one another, so they can be combined.
+            # Collectives that can be hidden are independent of one another, so can be combined.
         combined = _fewest(row) if hideable and machine.combines else count
         one = separate if combined == count else cost(kind, payload / combined, route)
         yield Collective(
@@ -292,9 +292,9 @@ def _collectives(program: Program, machine: Machine) -> Iterator[Collective]:
 
 
 def _fewest(row: Communication) -> int:
-    """The number of collectives that XLA leaves; those of different loop passes stay apart.
+    """Return the number of collectives after combining; those of different loop passes stay apart.
 
-    XLA counts the bytes of the result, which for a reduce-scatter is one device's part.
+    XLA compares the bytes of the result, which for a reduce-scatter is one device's shard.
     """
     parts = row["members"] if row["kind"] == "reduce-scatter" else 1
     least = math.ceil(row["payload_bytes"] / parts / COMBINED_BYTES)
@@ -302,10 +302,10 @@ def _fewest(row: Communication) -> int:
 
 
 def _binds(work: Work, compute: float, overhead: float) -> tuple[str, str]:
-    """The longest part of a step, and the limit of the longest collective if that part is one.
+    """Return the longest part of a step, and the limit of the longest collective if it is one.
 
     Hideable communication counts as longer than compute if the step would be longer than its
-    compute with all of it hidden.
+    compute even with all of it hidden.
     """
     overlapped = work.overlapped_s(compute)
     hideable = overlapped if overlapped > compute else 0.0

@@ -1,9 +1,9 @@
-"""What one device does in a step of a dense transformer, by formula.
+"""The work of one device in a step of a dense transformer, by formula.
 
-For models that are not compiled here, such as those of published results. The formulae are from the
-scaling book, https://jax-ml.github.io/scaling-book/, part 5 ("How to Parallelize a Transformer for
-Training"). Those of attention are from PaLM (Chowdhery et al. 2022, appendix B): 12 layers x width
-x sequence FLOPs per token, forward and backward, regardless of the causal mask.
+It serves models that are not compiled here, such as those of published results. The formulae are
+from the scaling book, https://jax-ml.github.io/scaling-book/, part 5 ("How to Parallelize a
+Transformer for Training"). Those of attention are from PaLM (Chowdhery et al. 2022, appendix B): 12
+x layers x width x sequence FLOPs per token, forward and backward, regardless of the causal mask.
 """
 
 from collections.abc import Iterator
@@ -31,9 +31,9 @@ class Transformer(Part):
     width: PositiveInt
     """Width of the residual stream."""
     sequence: NonNegativeInt
-    """Tokens that attend to one another; 0 leaves out attention's own products."""
+    """Tokens that attend to one another; 0 omits attention's own products."""
     blocks: PositiveInt = 2
-    """Blocks per layer whose products `model` divides: attention and a feed-forward network."""
+    """Blocks per layer that are sharded over `model`: attention and a feed-forward network."""
     parameter_bytes: PositiveInt = 2
     """Bytes per gathered parameter."""
     gradient_bytes: PositiveInt = 2
@@ -44,23 +44,23 @@ class Transformer(Part):
     remat: bool = False
     """Whether the backward pass recomputes the forward pass."""
     microbatches: PositiveInt = 1
-    """Each gathers the parameters and reduce-scatters the gradients."""
+    """Each of them gathers the parameters and reduce-scatters the gradients."""
 
     @property
     def step(self) -> str:
-        """The name that its steps share, as an implementation's steps do."""
+        """The common name of its steps, like an implementation's name."""
         return self.name
 
     @property
     def flops(self) -> float:
-        """Per token, forward and backward: 6 per parameter, and attention's."""
+        """FLOPs per token, forward and backward: 6 per parameter, and attention's."""
         return 6 * self.parameters + 12 * self.layers * self.width * self.sequence
 
     def program(self, mesh: MeshShape, tokens: float) -> Program:
-        """One step on a mesh of `data`, `fsdp` and `model`, with so many tokens per chip.
+        """Return one step on a mesh of `data`, `fsdp` and `model`, with `tokens` per chip.
 
-        Parameters are divided over `fsdp` and `model`, the batch over `data` and `fsdp`. The
-        memory is unknown; the program has that of its state.
+        Parameters are sharded over `fsdp` and `model`, the batch over `data` and `fsdp`. The memory
+        is unknown, so the program has that of its state.
         """
         again = FORWARD[""] / FORWARD[FULL] if self.remat else 1
         state = STATE_BYTES * self.parameters / (mesh.axis("fsdp") * mesh.axis("model"))
@@ -84,7 +84,7 @@ class Transformer(Part):
         )
 
     def _communication(self, mesh: MeshShape, tokens: float) -> Iterator[Communication]:
-        """The collectives, layer by layer: part 5 on data, fully sharded and tensor parallelism.
+        """Return the collectives by layer: part 5 on data, fully sharded and tensor parallelism.
 
         Tensor parallelism gathers the inputs of a block and scatters its outputs, in the forward
         and in the backward pass, and in a recomputed forward pass.

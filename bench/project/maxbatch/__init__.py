@@ -1,1 +1,1 @@
-"""The largest batch that fits on a device, for each cell: predicted, then proven."""
+"""The largest batch of each cell that fits on a device: predicted, then proved by running it."""

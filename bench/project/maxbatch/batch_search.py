@@ -1,9 +1,9 @@
-"""The search for the largest batch that fits in a device's memory, with few compilations.
+"""Search for the largest batch that fits in a device's memory, with few compilations.
 
 The memory of a step is nearly a + b x batch: state and updates, and activations. So each guess is
-where the line through the two nearest batches meets the limit. Where memory is not linear, such
-guesses come from one side only, or exceed a batch that is known to be too large; after two of the
-former, or at once for the latter, the search bisects.
+where the line through the two nearest batches reaches the limit. Where memory is not linear, such
+guesses may approach from one side only, or exceed a batch that is known to be too large; after two
+of the former, or at once for the latter, the search bisects.
 """
 
 import math
@@ -13,7 +13,7 @@ RESOLUTION = 16
 """The search ends once the smallest batch known not to fit is larger by less than 1/16."""
 
 GROWTH = 16
-"""Largest factor between a guess and the batches compiled before; far lines mislead."""
+"""Largest factor between a guess and the batches compiled before, as distant lines mislead."""
 
 
 @dataclass
@@ -23,14 +23,14 @@ class Search:
     Args:
       quantum: the smallest batch; all others are its multiples.
       limit: bytes.
-      known: bytes by batch, as far as they are known at the start.
+      known: bytes by batch, where they are known at the start.
     """
 
     quantum: int
     limit: float
     known: dict[int, float] = field(default_factory=dict)
     _fitted: list[bool] = field(default_factory=list)
-    """Whether each guess fitted."""
+    """Whether each guess fitted, in order."""
 
     def add(self, batch: int, size: float) -> None:
         """Record the bytes of a guess; infinite if it is only known not to fit."""
@@ -72,7 +72,7 @@ class Search:
         return guess if high is None else min(guess, high - self.quantum)
 
     def _on_line(self, low: int) -> int:
-        """Where the line through `low` and the batch nearest to it meets the limit."""
+        """Return where the line through `low` and the batch nearest to it reaches the limit."""
         others = [b for b, size in self.known.items() if b != low and math.isfinite(size)]
         if not others:
             return 2 * low

@@ -1,4 +1,4 @@
-"""Results of earlier calls that are still valid, so they need not be searched again."""
+"""Results of earlier calls that are still valid, so that their search is not repeated."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from bench.records.rows import CellRow
 
 
 def planned_bytes(measured: Iterable[CellRow], contents: Contents) -> dict[Cell, float | None]:
-    """The memory that the compiler planned for each measured cell.
+    """Return the memory that the compiler planned for each measured cell.
 
     None if the cell's files, versions or device have changed since; it is then compiled again.
     """
@@ -28,11 +28,11 @@ def planned_bytes(measured: Iterable[CellRow], contents: Contents) -> dict[Cell,
 
 
 def with_hashes(lines: Iterable[Line], contents: Contents) -> list[Line]:
-    """The lines with hashes of their files, versions, device, and variables that affect XLA."""
+    """Return the lines with hashes of their files, versions, device, and XLA-related variables."""
     variables = relevant_variables(os.environ)
 
     def hashed(cell: Cell) -> str | None:
-        # The batch is what the search varies, so it is no part of the hash.
+        # The search varies the batch, so it is not part of the hash.
         own = _key(with_batch(cell, 0), contents)
         return own and digest(json.dumps([own, variables]).encode())
 
@@ -40,10 +40,10 @@ def with_hashes(lines: Iterable[Line], contents: Contents) -> list[Line]:
 
 
 def valid(lines: Sequence[Line], limit: Limit, stored: Iterable[MaxBatchRow]) -> list[MaxBatchRow]:
-    """The stored rows that still answer the lines.
+    """Return the stored rows that still answer the lines.
 
-    They have the same limit and contents, and say which batch fits, or that none is predicted to.
-    Any other outcome may be better the next time.
+    They have the same limit and contents, and state which batch fits, or that none is predicted to.
+    Any other outcome might be better the next time.
     """
     known = {key_of(line.cell): line for line in lines}
     return [

@@ -1,4 +1,4 @@
-"""The proof that a cell fits: a process of its own runs some steps of it."""
+"""The proof that a cell fits: a separate process runs some of its steps."""
 
 import json
 import sys

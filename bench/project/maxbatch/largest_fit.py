@@ -25,7 +25,7 @@ _TRIES = 4
 """Batches to try if the predicted one does not fit."""
 
 _SMALLER = 8
-"""Each of them is smaller than the last by one part in so many."""
+"""Each of them is smaller than the one before by 1 / _SMALLER."""
 
 
 @dataclass(frozen=True)
@@ -42,20 +42,20 @@ class Line:
     """Cells that differ only in their batch."""
 
     cell: Cell
-    """The one with the smallest batch."""
+    """The cell with the smallest batch."""
     known: Mapping[int, float]
-    """Bytes per device by batch, as far as the run has them."""
+    """Bytes per device by batch, where the run has them."""
     contents: str | None = None
     """Hash for the stored row; see bench.project.maxbatch.earlier_results."""
 
 
 def lines_of(planned: Mapping[Cell, float | None]) -> list[Line]:
-    """A line for each implementation, workload, mesh and set of options.
+    """Return a line for each implementation, workload, mesh and set of options.
 
     Cells of several processes and of variants are left out.
 
     Args:
-      planned: cells, and the bytes that the compiler planned for a device if these are known.
+      planned: cells, and the bytes that the compiler planned for a device, if known.
     """
     known: dict[Cell, dict[int, float]] = {}
     first: dict[Cell, Cell] = {}
@@ -70,19 +70,19 @@ def lines_of(planned: Mapping[Cell, float | None]) -> list[Line]:
 
 
 def quantum(block: Block) -> int:
-    """The smallest batch that divides into a block's shards and microbatches."""
+    """Return the smallest batch that divides into a block's shards and microbatches."""
     return block.mesh.batch_shards * block.options.microbatches
 
 
 def with_batch(cell: Cell, batch: int) -> Cell:
-    """The cell with another global batch."""
+    """Return the cell with another global batch."""
     return replace(cell, block=replace(cell.block, batch=batch))
 
 
 def search_here(
     lines: Sequence[Line], limit: Limit, catalogue: Catalogue, console: Console
 ) -> Iterator[MaxBatchRow]:
-    """Search all lines on this machine, mesh by mesh, and show what goes on."""
+    """Search all lines on this machine, mesh by mesh, and show the progress."""
     rounds = Counter[MeshShape]()
     done = 0
 
@@ -106,9 +106,9 @@ def search_here(
 
 
 def largest(lines: Sequence[Line], limit: Limit, read: Read, prove: Prove) -> Iterator[MaxBatchRow]:
-    """Find the largest batch of each line, and yield its row as soon as it is proven.
+    """Find the largest batch of each line, and yield its row once it is proved.
 
-    All lines are searched at once, because one process can compile many cells.
+    All lines are searched simultaneously, because one process can compile many cells.
 
     Args:
       lines: as from `lines_of`.
