@@ -86,7 +86,8 @@ def test_a_run_is_published_and_listed(checkout):
     markdown, html = ((reports / name).read_text() for name in (index.MARKDOWN, index.PAGE))
     assert {index.MARKDOWN: markdown, index.PAGE: html} == before
     assert f"### [{NAME}]({NAME}/report.md)" in markdown
-    assert f'<a href="{NAME}/report.html">{NAME}</a>' in html
+    broken = NAME.replace("_", "_<wbr>")
+    assert f'<a href="{NAME}/report.html">{broken}</a>' in html
     for text in (markdown, html):
         assert "shard_map_psum is fastest; " in text
         assert "3 cells: 2 ok, 1 crashed." in text
@@ -212,18 +213,20 @@ def test_outside_of_git_every_folder_counts(tmp_path, monkeypatch):
     assert [entry.folder for entry in entries.find(tmp_path)] == ["one"]
 
 
-def test_results_come_first_and_runs_of_uncommitted_changes_last(tmp_path, monkeypatch):
+def test_the_largest_run_comes_first_and_those_of_uncommitted_changes_last(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    starts = {"newest": "2026-11-23", "middle": "2026-11-22", "oldest": "2026-11-21"}
+    starts = {"newest": "2026-11-24", "next": "2026-11-23", "middle": "2026-11-22",
+              "largest": "2026-11-21"}  # fmt: skip
     for name, day in starts.items():
 
         def start(manifest, name=name, day=day):
             manifest["started_at"] = f"{day}T00:00:00+00:00"
             manifest["git"]["dirty"] = name == "newest"
 
-        synthetic.rewrite(synthetic.write(tmp_path, PLAN, name), "manifest", start)
+        plan = replace(PLAN, devices=(1, 2) if name == "largest" else (2,))
+        synthetic.rewrite(synthetic.write(tmp_path, plan, name), "manifest", start)
     found = entries.find(tmp_path)
-    assert [entry.folder for entry in found] == ["middle", "oldest", "newest"]
+    assert [entry.folder for entry in found] == ["largest", "next", "middle", "newest"]
     facts = found[-1].facts
     assert [fact.partition(":")[0] for fact in facts][:2] == ["Cells", "Verdicts"]
     assert facts[-1].startswith("Commit: ")

@@ -35,7 +35,11 @@ class Entry:
     folder: str
     started: datetime
     headline: str
+    made: str
+    """On which hardware, and when."""
     facts: list[str]
+    timed: int = 0
+    """Cells with a time."""
     page: str = "report.html"
     """File name of the page."""
     markdown: str = "report.md"
@@ -47,7 +51,7 @@ class Entry:
 
 
 def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:
-    """Return a folder's published runs by section: clean commits first, then newest first.
+    """Return a folder's published runs by section: clean commits first, then the largest, the newest.
 
     Args:
       reports: the folder of reports.
@@ -59,7 +63,8 @@ def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:
     folders = [reports / name for name in sorted({*_published(reports), *also})]
     entries = [entry for folder in folders for entry in _entries(folder)]
     entries.sort(key=lambda entry: entry.started, reverse=True)
-    return sorted(entries, key=lambda entry: (list(KINDS).index(entry.kind), entry.dirty))
+    kinds = list(KINDS)
+    return sorted(entries, key=lambda one: (kinds.index(one.kind), one.dirty, -one.timed))
 
 
 def _published(reports: Path) -> Iterable[str]:
@@ -87,7 +92,7 @@ def _entries(folder: Path) -> Iterator[Entry]:
 def _run(folder: Path) -> Entry:
     run = store.load(folder)
     manifest, found = run.manifest, cell_table.build(run)
-    host, count, git = manifest["host"], manifest["device_count"], manifest["git"]
+    git = manifest["git"]
     versions = [f"{name} {number}" for name, number in manifest["versions"].items()]
     blocks, picture = found.comparisons, folder / "share.svg"
     facts = {
@@ -95,8 +100,6 @@ def _run(folder: Path) -> Entry:
         "Verdicts": sentences.decisions(found.cells),
         "Workloads": ", ".join(dict.fromkeys(f"{c.block.workload}-{c.block.size}" for c in blocks)),
         "Meshes": "; ".join(dict.fromkeys(str(c.block.mesh) for c in blocks)),
-        "Measured": run_environment.started(manifest),
-        "Hardware": hardware(manifest["platform"], manifest["device_kind"], host, count),
         "Versions": ", ".join(versions),
         "Commit": f"{git.get('commit')} with uncommitted changes" if git.get("dirty") else "",
     }
@@ -105,6 +108,8 @@ def _run(folder: Path) -> Entry:
         folder=folder.name,
         started=datetime.fromisoformat(manifest["started_at"]),
         dirty=bool(git.get("dirty")),
+        timed=int((found.cells["status"] == "ok").sum()),
+        made=_made(manifest),
         headline=sentences.headline(sentences.summaries(found)),
         picture=picture.read_text("utf-8") if picture.is_file() else "",
         facts=[f"{name}: {value}" for name, value in facts.items() if value],
@@ -122,7 +127,8 @@ def _selftest(folder: Path) -> Entry:
         folder=folder.name,
         started=datetime.fromisoformat(manifest["started_at"]),
         headline=headline,
-        facts=[*_made(manifest), *facts],
+        made=_made(manifest),
+        facts=facts,
     )
 
 
@@ -133,19 +139,18 @@ def _faults(folder: Path) -> Entry:
         folder=folder.name,
         started=datetime.fromisoformat(results["started_at"]),
         headline=f"{trial_results.summarize_faults(results)}.",
-        facts=_made(results),
+        made=_made(results),
+        facts=[],
         page=trial_results.FAULTS_PAGE,
         markdown=trial_results.FAULTS_MARKDOWN,
     )
 
 
-def _made(manifest: Any) -> list[str]:
-    on = hardware("cpu", "", manifest["host"], 1)
-    return [f"Measured: {run_environment.started(manifest)}", f"Hardware: {on}"]
-
-
-def hardware(platform: str, device_kind: str, host: dict[str, Any], count: int) -> str:
-    """Return the hardware's name: `2 cores of AMD EPYC`, or `8 x NVIDIA H200`."""
-    if platform == "cpu":
-        return f"{numbers.count(int(host['usable_cores']), 'core')} of {host['cpu']}"
-    return device_kind if count == 1 else f"{count} {numbers.TIMES} {device_kind}"
+def _made(manifest: Any) -> str:
+    """Return hardware and date: `2 cores of AMD EPYC, 2026-11-22 15:22 UTC`."""
+    host = manifest["host"]
+    hardware = f"{numbers.count(int(host['usable_cores']), 'core')} of {host['cpu']}"
+    if manifest.get("platform", "cpu") != "cpu":  # self-tests and faults are of CPUs
+        kind, count = manifest["device_kind"], manifest["device_count"]
+        hardware = kind if count == 1 else f"{count} {numbers.TIMES} {kind}"
+    return f"{hardware}, {run_environment.started(manifest)}"
