@@ -127,8 +127,7 @@ def cost(kind: str, payload: float, route: Route) -> Cost:
 
 
 def ring(payload: float, route: Route, phases: int) -> Cost:
-    """Return the cost of a reduce-scatter or all-gather (1 phase) or an all-reduce (2), on
-    switches.
+    """Return the cost on switches of a reduce-scatter, all-gather (1 phase) or all-reduce (2).
 
     NCCL: of the n - 1 steps of a phase, d - 1 cross between the d domains, and the rest stay
     inside. The bytes follow the scaling book's part 12, "Cross-node collectives": each level has

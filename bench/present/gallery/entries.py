@@ -51,7 +51,7 @@ class Entry:
 
 
 def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:
-    """Return a folder's published runs by section: clean commits first, then the largest, the newest.
+    """Return a folder's published runs: clean commits first, then the largest, then the newest.
 
     Args:
       reports: the folder of reports.
