@@ -273,7 +273,7 @@ def _collectives(program: Program, machine: Machine) -> Iterator[Collective]:
         )
         count = row["count"]
         separate = cost(kind, payload / count, route)
-            # Collectives that can be hidden are independent of one another, so can be combined.
+        # Collectives that can be hidden are independent of one another, so can be combined.
         combined = _fewest(row) if hideable and machine.combines else count
         one = separate if combined == count else cost(kind, payload / combined, route)
         yield Collective(
