@@ -1,11 +1,11 @@
-"""The canonical form of compiled programs, which is equal for two that differ in names alone.
+"""The canonical form of compiled programs, which is equal for programs that differ only in names.
 
 It keeps opcodes, shapes with their layouts, operands, attributes, constants, device groups,
 donation (`input_output_alias`) and the order of instructions, which is their schedule. Names of
 instructions and computations, and the ids of channels, become numbers in order of appearance.
-Labels are dropped: the module's name, metadata (`op_name`, source lines), and what is only for the
-partitioner, which has run by now. Shardings are among the latter: the shapes are those of shards,
-and bench.worker.read.step_program compares where arguments lie.
+Labels are dropped: the module's name, metadata (`op_name`, source lines), and input for the
+partitioner, which has run already. That input includes shardings: shapes are those of shards by
+now, and bench.worker.read.step_program compares the placement of arguments.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TABLES = re.compile(r"^(?:File|Function|Stack)[A-Z]\w+\n(?:.+\n)*", re.MULTILIN
 _PARAMETERS = re.compile(r"^((?:ENTRY )?%\S+) \(.*\{$", re.MULTILINE)
 _COMMENT = re.compile(r"/\*.*?\*/")
 _ELIDED = re.compile(r"(%[\w.-]+)( = \S+ constant\()\{\.\.\.\}")
-"""A constant with too many elements for its text."""
+"""A constant with too many elements to be printed."""
 _NUMBERED = re.compile(r"%[\w.-]+|\bchannel_id=\d+")
 _COMPUTATIONS, _INSTRUCTIONS, _NAME_OF, _LITERAL = 3, 2, 1, 8
 """Fields of a HloModuleProto, of its computations, and of their instructions."""
@@ -62,10 +62,10 @@ def short_hash(text: str | bytes) -> str:
 def canonical(module: Any) -> str:
     """Return the canonical form of a module.
 
-    It is made from the module's text, because only that shows the schedule and every attribute.
+    It is made from the module's text, because only the text shows the schedule and every attribute.
 
     Raises:
-      ValueError: its device groups have an unknown form.
+      ValueError: device groups have an unknown form.
     """
     text = module.to_string().partition(", ")[2]
     counts = re.findall(r"\b(?:num_partitions|replica_count)=(\d+)", text.partition("\n")[0])
@@ -81,7 +81,7 @@ def canonical(module: Any) -> str:
 
 
 def _literal(module: Any, name: str) -> str:
-    """Return a hash of a constant's elements, which texts elide if there are many."""
+    """Return a hash of a constant's elements, which the module's text elides if there are many."""
     instructions = (
         dict(fields(instruction))
         for kind, computation in fields(module.as_serialized_hlo_module_proto())

@@ -38,7 +38,7 @@ class Collective:
     dtypes: tuple[str, ...]
     """Distinct dtypes of its operands, in HLO's names (`f32`, `bf16`)."""
     bytes: int
-    """Bytes on one device: of the operands, but of the result of an all-gather."""
+    """Bytes on one device: of the result for an all-gather, of the operands for other kinds."""
     groups: tuple[tuple[int, ...], ...]
     """Groups of communicating devices, as indices into `mesh.devices.flat`; for a
     collective-permute, pairs of source and target."""
@@ -46,7 +46,7 @@ class Collective:
     """Executions per step, loops included. Every branch counts as taken; a loop of unknown length
     counts once."""
     origin: str
-    """Its place in the traced program: HLO's `op_name`."""
+    """Position in the traced program: HLO's `op_name`."""
     returned: bool
     """For an all-gather: whether the step only returns its result, without computing with it."""
 
@@ -57,8 +57,8 @@ def collectives(executable: Any, devices: int, *, scatter: bool = False) -> list
     Args:
       executable: from `compiled.runtime_executable()` or `client.live_executables()`.
       devices: number of devices of its mesh.
-      scatter: count an all-reduce of which only slices are used as a reduce-scatter, as compilers
-        for accelerators do; see bench.worker.read.result_uses.
+      scatter: count an all-reduce whose result is only sliced as a reduce-scatter, as compilers for
+        accelerators do; see bench.worker.read.result_uses.
 
     Raises:
       ValueError: device groups or dtypes have an unknown form.
@@ -71,7 +71,7 @@ def collectives(executable: Any, devices: int, *, scatter: bool = False) -> list
 
 
 def _kind(instruction: Any) -> str | None:
-    """Return a collective's kind, None for others; of an asynchronous pair the start counts."""
+    """Return a collective's kind, None for others; an asynchronous pair counts at its start."""
     opcode = hlo.opcode(instruction).removesuffix("-start")
     return opcode if opcode in KINDS else None
 

@@ -1,4 +1,4 @@
-"""Compilation: a log of its events, and the persistent cache of compiled programs."""
+"""Compilation: a log of its events, and the persistent compilation cache."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ CACHE_HIT = "/jax/compilation_cache/cache_hits"
 def remembered_programs(folder: Path) -> Iterator[None]:
     """Use a folder as the persistent compilation cache in this context; contexts may be nested.
 
-    Each arm has a folder of its own. Otherwise, of two arms that lower to the same program, only
-    the first would be charged for compiling it.
+    Each arm has its own folder. Otherwise, if two arms lower to the same program, only the first
+    would be charged for compiling it.
     """
     settings = {
         "jax_compilation_cache_dir": str(folder),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
-        # XLA's own caches would be in this folder, and jax 0.10 counts their path as part of a
-        # program.
+        # XLA's own caches would be in this folder, whose path jax 0.10 would include in a program's
+        # cache key.
         "jax_persistent_cache_enable_xla_caches": "none",
     }
     before = {name: jax.config.values[name] for name in settings}
@@ -48,8 +48,8 @@ def remembered_programs(folder: Path) -> Iterator[None]:
 class CompilationLog:
     """A log of jax.monitoring's compilation events while it is open.
 
-    Unlike timing `.lower()` and `.compile()`, it needs no cooperation from an implementation: it
-    sees every program, whoever compiles it.
+    Unlike timing `.lower()` and `.compile()`, it needs no cooperation from an implementation, and
+    sees every program, whatever code compiles it.
     """
 
     def __init__(self) -> None:

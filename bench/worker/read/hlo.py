@@ -40,12 +40,12 @@ def _spelled(instruction: Any) -> str:
 
 
 def integers(text: str) -> list[int]:
-    """Parse `4,2`; an empty text has no integers."""
+    """Parse integers such as `4,2`; an empty text has none."""
     return [int(word) for word in text.split(",")] if text else []
 
 
 def op_name(instruction: Any) -> str:
-    """Return the instruction's place in the traced program; empty if unknown."""
+    """Return the instruction's position in the traced program; empty if unknown."""
     found = re.search(r'op_name="([^"]*)"', instruction.to_string())
     return found[1] if found else ""
 
@@ -85,7 +85,7 @@ def instructions(module: Any) -> Iterator[tuple[Any, int]]:
     counts = dict.fromkeys(computations, 0)
     for name in _entries(computations, calls):
         counts[name] = 1
-    # In a module, callees come before their callers, but for copies that a pass has added.
+    # In a module, callees precede their callers, except for copies that a pass has added.
     callees = {name: {callee for callee, _ in own} for name, own in calls.items()}
     for name in reversed([*TopologicalSorter(callees).static_order()]):
         for callee, times in calls[name]:

@@ -1,4 +1,4 @@
-"""Memory of one device: as the compiler plans it for a step's programs, and as measured."""
+"""Memory of one device: the compiler's plan for a step's programs, and the measured peak."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from bench.worker.time.clock import Arm
 
 LOOK_EVERY_S = 1e-4
 LOOKED_AT_STEPS = 3
-"""Steps of an arm that run while its memory is looked at."""
+"""Steps of an arm that run while its memory is polled."""
 
 
 def largest_program(programs: Sequence[Any]) -> MemoryBytes | None:
-    """Planned memory of the largest of the programs.
+    """Return the planned memory of the largest program.
 
-    A step of several programs runs them one after the other on a device, so the largest is what
-    the device must hold; state that another program keeps meanwhile is not in it.
+    A device runs a step's programs one after another, so it must hold the largest; state that
+    another program keeps meanwhile is not included.
 
     Returns:
       None if there are no programs or the backend gives no figures.
@@ -32,15 +32,15 @@ def largest_program(programs: Sequence[Any]) -> MemoryBytes | None:
 
 
 def high_water(arm: Arm, devices: Sequence[Any]) -> int | None:
-    """Measure the most that a device holds for an arm while it runs some steps.
+    """Measure the peak memory of an arm while it runs some steps.
 
-    Backends count the bytes in use now, and the most since the process began, which cannot be reset
-    and which the proof in float64 has set. So a thread looks at the former again and again. Memory
-    that is held for less than LOOK_EVERY_S may be missed.
+    Backends count the bytes in use, and the peak since the process began, which cannot be reset and
+    which the proof in float64 has raised. A thread therefore polls the bytes in use. Memory that is
+    held for less than LOOK_EVERY_S may be missed.
 
     Returns:
-      Bytes on the device that holds most of them: the rise above the state of rest, and the arm's
-      own state and batch; None where the backend does not count.
+      Bytes on the device with the most: the rise above the level at rest, plus the arm's own state
+      and batch; None if the backend does not count.
     """
     at_rest = [_in_use(device) for device in devices]
     if any(size is None for size in at_rest):
@@ -58,7 +58,7 @@ def high_water(arm: Arm, devices: Sequence[Any]) -> int | None:
 
 
 def device_bytes(tree: Any) -> dict[str, int]:
-    """Bytes of a tree's arrays on each device, by the device's id."""
+    """Return the bytes of a tree's arrays on each device, by device id."""
     total: Counter[str] = Counter()
     for leaf in jax.tree.leaves(tree):
         if isinstance(leaf, jax.Array):
@@ -76,7 +76,7 @@ def _in_use(device: Any) -> int | None:
 
 
 def memory_bytes(program: Any) -> MemoryBytes | None:
-    """One program's plan, per device; None if the backend has no figures."""
+    """Return one program's memory plan, per device; None if the backend has no figures."""
     try:
         stats = program.get_compiled_memory_stats()
     except jax.errors.JaxRuntimeError:  # unimplemented by this backend

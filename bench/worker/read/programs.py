@@ -81,9 +81,9 @@ def wire_bytes(kind: str, payload: int, members: int) -> float:
 
 
 def axes_of(collective: Collective, mesh: Mesh) -> tuple[str, ...]:
-    """Return the mesh axes along which it communicates; empty if its groups match none.
+    """Return the mesh axes along which a collective communicates; empty if its groups match none.
 
-    A collective-permute runs along axes if each of its pairs lies in one group of those axes.
+    A collective-permute runs along axes if each of its pairs lies within one group of those axes.
     """
     places = np.arange(mesh.size).reshape(tuple(mesh.shape.values()))
     names = list(mesh.shape)
@@ -125,7 +125,7 @@ def compilers_cost(programs: Sequence[Any]) -> CompilersCost | None:
 def library_kernels(programs: Sequence[Any]) -> list[str]:
     """Return the kernels of libraries that compiled programs call, such as `__cudnn$fmhaSoftmax`.
 
-    They are the targets of custom calls, each once and in alphabetical order.
+    They are the targets of custom calls, without duplicates and in alphabetical order.
     """
     found = {
         target

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield number and value of each field (protobuf.dev/encoding): an integer, or else bytes."""
+    """Yield each field's number and value, an integer or bytes (protobuf.dev/encoding)."""
     stream = BytesIO(message)
 
     def varint() -> int:

@@ -1,4 +1,4 @@
-"""What a compiled program does with the result of a collective."""
+"""The uses of a collective's result in a compiled program."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from bench.records.collective_kinds import KINDS
 from bench.worker.read import hlo
 
 _SAME = frozenset({"all-reduce-done", "bitcast", "convert", "copy", "reshape", "transpose"})
-"""Operations whose result has the same elements as the operand."""
+"""Operations whose result has the same elements as their operand."""
 _WAITING = frozenset({"dot", "convolution", "custom-call", *KINDS})
-"""Operations that take time. Backends implement some products as custom calls."""
+"""Operations that take substantial time. Backends implement some products as custom calls."""
 
 
 def sliced(instruction: Any, computations: Mapping[str, Any], members: int) -> list[bool]:
@@ -23,11 +23,11 @@ def sliced(instruction: Any, computations: Mapping[str, Any], members: int) -> l
     SPMD partitioning all-reduces a gradient and then takes each device's slice. Compilers for GPU
     and TPU turn both into a reduce-scatter, which moves half as much
     (https://github.com/openxla/xla/blob/main/xla/service/reduce_scatter_creator.h); XLA:CPU does
-    not. Which device uses which slice is not checked. A group has `members`.
+    not. Which device uses which slice is not checked. A device group has `members` devices.
     """
 
     def only_sliced(value: Any, callers: tuple[Any, ...] = ()) -> bool:
-        """Follow an array out of its computation, of which `callers` are the callers."""
+        """Follow an array through its computation, and out of it to `callers`, innermost last."""
         users = list(value.users())
         if not users:  # it is the computation's result
             return bool(callers) and only_sliced(callers[-1], callers[:-1])
@@ -74,9 +74,9 @@ def _elements(instruction: Any) -> int:
 def returned(instruction: Any, entry: AbstractSet[str], computations: Mapping[str, Any]) -> bool:
     """Whether no product and no collective depends on an instruction's result.
 
-    So nothing waits for it: ZeRO-1 gathers parameters after the update; FSDP gathers them for the
-    products that follow. Within a called computation, such as a loop, a dependency is assumed:
-    `entry` names the instructions outside of them.
+    If none does, nothing waits for the result: ZeRO-1 gathers parameters after the update, whereas
+    FSDP gathers them for the products that follow. `entry` names the instructions outside called
+    computations, such as loops; inside them, a dependency is assumed.
     """
     seen: set[str] = set()
     left = [*instruction.users()]

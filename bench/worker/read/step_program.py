@@ -1,9 +1,9 @@
-"""The compiled programs of a step and the host's way to run them, as a cell's row stores them.
+"""A step's compiled programs and its dispatch path on the host, as a cell's row stores them.
 
-Python's profiler hook sees every function that a step calls, down to those of C, and none where
-JAX's fast path runs a jitted function. Two steps whose programs are equal, that call the same
-functions in the same order, and whose arguments are structured and placed alike, give the host the
-same work: their dispatch path is the same.
+Python's profiler hook sees every function that a step calls, including those written in C, but none
+where JAX's fast path runs a jitted function. Two steps have the same dispatch path, and so give the
+host the same work, if their programs are equal, they call the same functions in the same order, and
+their arguments have the same structure and placement.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _RESULT = re.compile(r" = (.*?) [a-z][\w-]*\(")
 
 
 def read_program(programs: Sequence[Any], arm: Arm, *, own_options: bool) -> StepProgram | None:
-    """Read what tells a step's programs from others, and run two more steps to see its dispatch.
+    """Read what identifies a step's programs, and run two more steps to trace its dispatch path.
 
     Args:
       programs: the executables that the step compiled.
-      arm: the step, warm.
-      own_options: whether they may have been compiled with other options than usual, which the
-        programs themselves do not show.
+      arm: the warm arm of the step.
+      own_options: whether the programs may have been compiled with unusual options, which they do
+        not show.
 
     Returns:
-      None if the programs cannot be read, which must not cost the cell its time.
+      None if the programs cannot be read; the cell then keeps its time.
     """
     dispatch, calls = dispatch_path(arm)
     try:
@@ -57,9 +57,9 @@ def read_program(programs: Sequence[Any], arm: Arm, *, own_options: bool) -> Ste
 
 
 def names_options(module: Any) -> bool:
-    """Whether an implementation, or what it imports from beside it, names `compiler_options`.
+    """Whether an implementation, or a module that it imports beside it, names `compiler_options`.
 
-    JAX cannot trace a step as a whole that has such options; but others cannot be traced either.
+    Tracing cannot show this: JAX cannot trace such a step as a whole, nor some steps without them.
     """
     used = (inspect.getmodule(value) for value in vars(module).values())
     paths = {Path(file) for own in (module, *used) if (file := getattr(own, "__file__", None))}
@@ -68,7 +68,7 @@ def names_options(module: Any) -> bool:
 
 
 def operations(programs: Sequence[Any]) -> list[Operation]:
-    """List the operations of programs that do some work, equal ones as one."""
+    """List the operations that do some work in the programs, with equal ones merged."""
     found: Counter[tuple[str, str, str, int]] = Counter()
     for module in (module for program in programs for module in program.hlo_modules()):
         sources = hlo.Sources(module)
@@ -85,9 +85,9 @@ def operations(programs: Sequence[Any]) -> list[Operation]:
 
 
 def dispatch_path(arm: Arm) -> tuple[str, int]:
-    """Run two steps, and return a hash of the dispatch path, and the number of calls.
+    """Run two steps; return a hash of the dispatch path, and the number of calls.
 
-    The hash is empty if the two steps did not call the same functions.
+    The hash is empty if the two steps called different functions.
     """
     first, second = _calls(arm), _calls(arm)
     leaves, structure = jax.tree.flatten((arm.state, arm.batch))
@@ -96,7 +96,7 @@ def dispatch_path(arm: Arm) -> tuple[str, int]:
 
 
 def _calls(arm: Arm) -> list[str]:
-    """Run a step, and list the functions that it calls."""
+    """Run a step; return the functions that it calls, in order."""
     calls: list[str] = []
     known: dict[CodeType, str] = {}
 
@@ -121,13 +121,13 @@ def _calls(arm: Arm) -> list[str]:
 
 
 def _of_code(code: CodeType) -> str:
-    """Identify a function by its name and what it executes."""
+    """Identify a function by its name and bytecode."""
     constants = [each for each in code.co_consts if not isinstance(each, CodeType)]
     return f"{code.co_qualname} {short_hash(code.co_code)} {code.co_names} {constants}"
 
 
 def _placed(leaf: Any) -> str:
-    """Describe an argument and where its shards lie."""
+    """Describe an argument and the placement of its shards."""
     if not isinstance(leaf, jax.Array):
         return repr(leaf)
     shards: Mapping[Any, Any] = leaf.sharding.devices_indices_map(leaf.shape)

@@ -1,4 +1,4 @@
-"""FLOPs of the matrix products and convolutions of a traced step, with their loops."""
+"""FLOPs of the matrix products and convolutions in a traced step, loops included."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def traced_flops(step: Callable[..., Any], *arguments: Any) -> float:
 
 
 def flops_if_traceable(step: Callable[..., Any], *arguments: Any) -> float | None:
-    """Return `traced_flops`; None if the step cannot be traced, which must not cost its time."""
+    """Return `traced_flops`, or None if the step cannot be traced."""
     try:
         return traced_flops(step, *arguments)
     except Exception as error:  # noqa: BLE001 - a user's file may raise anything
@@ -63,7 +63,7 @@ def _of_equation(equation: Any) -> float:
 
 def _jaxprs(values: Any) -> Iterator[core.Jaxpr]:
     for value in values:
-        inner = getattr(value, "jaxpr", value)  # a closed jaxpr's own
+        inner = getattr(value, "jaxpr", value)  # the jaxpr inside a closed one
         if isinstance(inner, core.Jaxpr):
             yield inner
         elif isinstance(value, list | tuple):

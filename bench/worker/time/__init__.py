@@ -1,1 +1,1 @@
-"""The clock and what surrounds a timed turn."""
+"""The clock, the order of turns, and measurements of the host around them."""

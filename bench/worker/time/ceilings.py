@@ -1,18 +1,18 @@
 """Ceilings of this machine, measured: matrix products, memory and all-reduces.
 
-These are no published figures: they are measured on the very devices, cores and versions that the
-steps run on, in the same worker, on all devices of the mesh at the same time, because virtual
-devices share caches and memory. A ceiling is the best of several repetitions and sizes.
+These are not published figures: they are measured on the same devices, cores and versions as the
+steps, in the same worker, on all devices of the mesh at once, because virtual devices share caches
+and memory. A ceiling is the best of several repetitions and sizes.
 
-- Products are of square matrices in the dtype that a workload computes in, at jax's default matmul
-  precision, as the steps' are: 2 n^3 FLOPs each.
-- Memory is the Scale kernel of STREAM (McCalpin, "Memory Bandwidth and Machine Balance in Current
+- Products multiply square matrices in the workload's compute dtype, at jax's default matmul
+  precision, as the steps do: 2 n^3 FLOPs each.
+- Memory runs the Scale kernel of STREAM (McCalpin, "Memory Bandwidth and Machine Balance in Current
   High Performance Computers", 1995, https://www.cs.virginia.edu/stream/) in place, a[i] = s a[i]:
   every element is read once and written once, and nothing else is moved, whereas a separate target
-  would first be read into the cache. As STREAM asks, the array has four times the bytes of the
+  would first be read into the cache. As STREAM requires, the array has four times the bytes of the
   last-level caches that the devices reach.
-- All-reduces are sums of float32 over the whole mesh. Their rate counts the bytes that a device
-  sends on a ring (bench.worker.read.programs.wire_bytes), as nccl-tests' bus bandwidth does:
+- All-reduces sum float32 over the whole mesh. Their rate counts the bytes that a device sends on a
+  ring (bench.worker.read.programs.wire_bytes), as nccl-tests' bus bandwidth does:
   https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md.
 """
 
@@ -39,9 +39,9 @@ from bench.worker.prove.failures import EndedError, in_all_processes
 from bench.worker.read.programs import wire_bytes
 
 REPETITION_S = 0.02
-"""Length of a repetition, which calls a program again and again."""
+"""Duration of a repetition, which calls a program repeatedly."""
 PATIENCE = 4
-"""Repetitions in a row without a better one, after which the best one counts."""
+"""Consecutive repetitions without improvement after which the best one counts."""
 GAIN = 0.01
 """A repetition is better if it is faster by more than this share."""
 
@@ -49,11 +49,11 @@ CALL_S = 0.005
 """Larger sizes are tried only while their calls take at most this long."""
 
 SHARE_OF_MEMORY = 1 / 16
-"""Largest share that is taken of a device's memory, or of a host's available memory."""
+"""Largest share to use of a device's memory, or of a host's available memory."""
 IN_CACHE = 4
-"""Bytes of an array, as a multiple of the last-level caches, that do not fit in these."""
+"""Bytes of an array that exceeds the last-level caches, as a multiple of theirs."""
 ACCELERATORS_ARRAY = 1 << 30
-"""Bytes of the array on a device of unknown caches: many times those of any device."""
+"""Bytes of the array on a device with unknown caches: many times the cache of any device."""
 
 PRODUCTS = tuple(2**power for power in range(8, 15))
 """Widths of matrices: 256 to 16,384."""
@@ -62,18 +62,18 @@ PAYLOADS = tuple(2**power for power in range(20, 29))
 
 _AXIS = "devices"
 _SCALE = 1 - 2.0**-20
-"""Factor that memory is scaled by: nearly 1, so that its numbers stay ordinary."""
+"""Factor of the Scale kernel: nearly 1, so that the values stay normal numbers."""
 
 T = TypeVar("T")
 Call = Callable[[], jax.Array]
-"""Starts a program, and gives its output."""
+"""Launches a program, and returns its output."""
 
 
 def measure_ceilings(mesh: Mesh, precision: str) -> Ceilings | None:
-    """Measure what the mesh's devices can do, all of them at once.
+    """Measure the ceilings of the mesh's devices, all of them at once.
 
     Every process of a launch calls this at the same point; nothing stays on the devices. If it
-    fails in any process, it is None in all, and the reason is on stderr.
+    fails in any process, all return None, and the reason goes to stderr.
     """
     own = Mesh(np.array(mesh.local_devices), _AXIS)
     whole = Mesh(mesh.devices.reshape(-1), _AXIS)
@@ -92,9 +92,9 @@ def measure_ceilings(mesh: Mesh, precision: str) -> Ceilings | None:
 
 
 def sizes(own: Mesh) -> tuple[int, int]:
-    """Bytes of memory to use on a device, and of the array that shows how fast the memory is.
+    """Return the bytes of memory to use on a device, and of the array for the memory's rate.
 
-    The same in all processes: the least room, and the array for the largest cache.
+    All processes agree on the least memory, and on the array for the largest cache.
     """
 
     def here() -> tuple[int | None, int, int]:
@@ -113,11 +113,11 @@ def sizes(own: Mesh) -> tuple[int, int]:
 
 
 def matmul_flops(own: Mesh, precision: str, room: int) -> float:
-    """FLOP/s of a device in products of square matrices."""
+    """Measure a device's FLOP/s in products of square matrices."""
     dtype = np.dtype(PRECISIONS[precision].compute)
 
     def product(width: int) -> Call:
-        # No zeros: the power of a device's circuits, and so their speed, depends on the numbers.
+        # Not zeros: a device's power draw, and so its clock rate, depends on the values.
         numbers = np.random.default_rng(0).standard_normal(1 << 16).astype(dtype)
         matrix = jax.device_put(np.resize(numbers, (width, width)), NamedSharding(own, P()))
         shape = (own.size * width, width)
@@ -128,13 +128,13 @@ def matmul_flops(own: Mesh, precision: str, room: int) -> float:
 
 
 def squared(last: jax.Array, matrix: jax.Array) -> jax.Array:
-    """Multiply a matrix by itself, once the last product is there."""
+    """Multiply a matrix by itself, once the last product is ready."""
     _, matrix = jax.lax.optimization_barrier((last, matrix))
     return matrix @ matrix
 
 
 def memory_bytes(own: Mesh, array: int) -> float:
-    """Bytes a second that a device reads and writes."""
+    """Measure the bytes per second that a device reads and writes."""
 
     def scaling(size: int) -> Call:
         return chained(lambda x: _SCALE * x, filled(own, floats(own, size), 1.0), own)
@@ -143,10 +143,10 @@ def memory_bytes(own: Mesh, array: int) -> float:
 
 
 def all_reduce(whole: Mesh, room: int) -> tuple[float, float]:
-    """Bytes a second that a device sends, and seconds of the smallest all-reduce."""
+    """Measure the bytes per second that a device sends, and the seconds of a minimal all-reduce."""
 
     def summing(size: int) -> Call:
-        # Zeros: their sums stay zeros, however often they are added.
+        # Zeros stay zeros, however often they are summed.
         return chained(
             partial(jax.lax.psum, axis_name=_AXIS), filled(whole, floats(whole, size), 0.0), whole
         )
@@ -159,12 +159,12 @@ def all_reduce(whole: Mesh, room: int) -> tuple[float, float]:
 def best_rate(
     make: Callable[[int], Call], work: Callable[[int], float], sizes: Sequence[int]
 ) -> float:
-    """Find the most work a second, over sizes whose calls are not too long.
+    """Find the highest rate of work, over sizes whose calls are not too long.
 
     Args:
       make: makes the program of a size.
-      work: of one call of it.
-      sizes: to choose from, from the smallest.
+      work: returns the work of one call at a size.
+      sizes: the sizes, in ascending order.
 
     Raises:
       EndedError: there are no sizes, or a process fails.
@@ -179,16 +179,16 @@ def best_rate(
         fitting = [larger for larger in left if work(larger) <= best * CALL_S]
         if not fitting:
             return best
-        size = fitting[-1]  # not each of them: every size is compiled
+        size = fitting[-1]  # the largest alone, because every size is compiled
 
 
 def fastest(make: Callable[[], Call]) -> float:
-    """Seconds of one call in the best repetition; a repetition takes as long as its last process.
+    """Return the seconds per call of the best repetition, timed by its slowest process.
 
     Raises:
       EndedError: a process fails.
     """
-    # All have compiled their programs, and have their memory, before any of them waits for others.
+    # All processes compile and allocate before any of them waits for others in a collective.
     call, _ = everywhere(make)
     everywhere(partial(repeat, call, 1))
     best, calls, in_vain = float("inf"), 1, 0
@@ -201,20 +201,20 @@ def fastest(make: Callable[[], Call]) -> float:
 
 
 def repeat(call: Call, times: int) -> None:
-    """Call a program several times, and wait once, as in a span of steps."""
+    """Call a program several times and wait once, as in a span of steps."""
     for _ in range(times):
         output = call()
     output.block_until_ready()
 
 
 def everywhere(action: Callable[[], T]) -> tuple[T, float]:
-    """Run an action in all processes at once: each starts when all have ended the one before.
+    """Run an action in all processes at once; each starts when all have ended the previous one.
 
     Returns:
-      The result in this process, and the seconds of the slowest.
+      The result in this process, and the seconds of the slowest process.
 
     Raises:
-      EndedError: in all processes, if it fails in any.
+      EndedError: in all processes, if the action fails in any.
     """
 
     def timed() -> tuple[T, float]:
@@ -226,31 +226,30 @@ def everywhere(action: Callable[[], T]) -> tuple[T, float]:
 
 
 def filled(mesh: Mesh, shape: tuple[int, ...], value: float, dtype: Any = jnp.float32) -> jax.Array:
-    """Make an array of one value, divided over the mesh by its first dimension."""
+    """Make a constant array, sharded over the mesh along its first dimension."""
     sharding = NamedSharding(mesh, P(_AXIS))
     make = jax.jit(lambda: jnp.full(shape, value, dtype), out_shardings=sharding)
     return make().block_until_ready()
 
 
 def floats(mesh: Mesh, size: int) -> tuple[int]:
-    """Shape of a float32 array with at most `size` bytes on each device."""
+    """Return the shape of a float32 array with at most `size` bytes on each device."""
     return (mesh.size * (size // np.dtype(np.float32).itemsize),)
 
 
 def chained(
     function: Callable[..., jax.Array], x: jax.Array, mesh: Mesh, *whole: jax.Array
 ) -> Call:
-    """Compile a program that runs on each device's part of x; the next call takes its output.
+    """Compile a program that maps each device's shard of x; the next call takes its output.
 
-    So a call waits for the last one, as a step does. Independent calls might run at the same time,
-    on CPU on more cores than there are devices.
+    The donated chain makes each call wait for the last one, as in a step. Independent calls might
+    run concurrently, on CPU on more cores than there are devices.
 
     Args:
-      function: gives the next part of x, in the memory of this one, for a device's part of x and
-        for arguments that every device has whole.
-      x: divided over the mesh by its first dimension.
-      mesh: of one axis.
-      whole: further arguments.
+      function: maps a device's shard of x and the replicated arguments to the next shard of x.
+      x: an array sharded over the mesh along its first dimension, which is donated.
+      mesh: a mesh with a single axis.
+      whole: replicated arguments.
     """
     specs = (P(_AXIS), *(P() for _ in whole))
     local = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=P(_AXIS), check_vma=False)

@@ -21,13 +21,13 @@ from bench.worker.time.host_slots import HostWatch
 from bench.worker.time.turn_order import Orders
 
 _now, _leaves, _wait = time.perf_counter_ns, jax.tree.leaves, jax.block_until_ready
-"""Held from before any step is loaded, so that a step cannot replace the clock it is judged by."""
+"""Bound before any step is loaded, so that a step cannot replace the clock that times it."""
 
 WARM_UP_STEPS = 3
 CALIBRATION_STEPS = 3
 MAX_STEPS = 1000
 LATENCY_SHARE = 0.25
-"""Length of the latency span as a share of the throughput span, which verdicts rest on."""
+"""Length of the latency span as a share of the throughput span, on which verdicts are based."""
 
 
 @dataclass
@@ -41,18 +41,18 @@ class Arm:
     steps: int = 0
     """Steps run so far."""
     losses: list[tuple[int, jax.Array]] = field(default_factory=list)
-    """The number of steps run by the end of each span, and the span's last loss. Losses stay on the
+    """For each span, the number of steps run by its end, and its last loss. Losses stay on the
     devices, so that nothing waits for them."""
     train_step: TrainStep | None = None
-    """What it was made of; None where its steps are not checked in the rounds."""
+    """The train step of the arm; None if its steps are not checked in the rounds."""
 
     def run(self, steps: int, *, wait_each: bool = False) -> int:
         """Run steps and wait until the devices are done.
 
-        With `wait_each`, each step starts once the loss of the step before is there, as in a
-        training loop that looks at its loss. The last step is waited for as a whole, loss and
-        state. Collecting the state's arrays is the harness's own work: it is left out of the time
-        if they all were ready by the end of the span, and otherwise overlaps with waiting for them.
+        With `wait_each`, each step starts once the previous step's loss is ready, as in a training
+        loop that reads its loss. After the last step, loss and state are both waited for.
+        Flattening the state is the harness's own work: it is not timed if all arrays were ready by
+        the end of the span, and otherwise overlaps with waiting for them.
 
         Returns:
           Nanoseconds.
@@ -62,7 +62,7 @@ class Arm:
         loss.block_until_ready()
         end = _now()
         arrays: list[Any] = [leaf for leaf in _leaves(state) if isinstance(leaf, jax.Array)]
-        # Arrays of PRNG keys cannot say whether they are ready, but can be waited for.
+        # Arrays of PRNG keys have no is_ready, but can be waited for.
         if not all(hasattr(array, "is_ready") and array.is_ready() for array in arrays):
             _wait(arrays)
             end = _now()
@@ -86,11 +86,11 @@ class Arm:
         return state, loss
 
     def children_cpu_s(self) -> float:
-        """CPU seconds that processes of its own have used so far; an arm of the worker has none."""
+        """CPU seconds of the arm's own processes so far; an arm in the worker has none."""
         return 0.0
 
     def why_untrusted(self) -> str:
-        """Say what it did against the rules of the rounds, besides computing; empty if nothing."""
+        """Describe how the arm broke the rules of the rounds; empty if it did not."""
         return ""
 
     def waits(self) -> InputWait | None:
@@ -104,10 +104,10 @@ def steps_per_span(
     seconds: float,
     turn_of: Callable[[str], None] = lambda _arm: None,
 ) -> int:
-    """Choose the steps of a throughput span so that the rounds together take about `seconds`.
+    """Choose the steps of a throughput span so that all rounds together take about `seconds`.
 
-    All arms share the number. Unequal numbers would bias the comparison of microsecond steps: the
-    cost of starting and ending a span would be shared by a different number of steps.
+    All arms use the same number. Unequal numbers would bias comparisons of microsecond steps,
+    because the fixed cost of a span would be spread over a different number of steps.
     """
     each = []
     for arm in arms:
@@ -123,19 +123,19 @@ def steps_per_span(
 def latency_steps(steps: int) -> int:
     """Return the steps of the latency span beside a throughput span of `steps`.
 
-    0 if the throughput span is one step: it is waited for, and so is its latency as well. A second
-    span of such a long step would say little more, because the host's speed hardly changes between
-    neighbours; another round says more.
+    It is 0 if the throughput span is one step, whose time then is the latency as well. A second
+    span of such a long step would add little, because the host's speed hardly changes between
+    adjacent spans; another round adds more.
     """
     return 0 if steps == 1 else max(1, round(LATENCY_SHARE * steps))
 
 
 @dataclass(frozen=True)
 class ExtraSpan:
-    """A short span that nobody times, between two moments at which the state is kept."""
+    """A short span that is not timed, before and after which the state is copied."""
 
     first: bool
-    """Whether it is the first of its turn; else the last."""
+    """Whether it is the first span of its turn; otherwise it is the last."""
     steps: int
     wait_each: bool
     before: Callable[[Arm], None]
@@ -143,7 +143,7 @@ class ExtraSpan:
 
 
 def no_extra(_arm: Arm, _number: int | None) -> ExtraSpan | None:
-    """Choose no turn for an extra span."""
+    """Choose no extra span for any turn."""
     return None
 
 
@@ -153,18 +153,18 @@ def run_spans(
     extra: ExtraSpan | None,
     apart: Callable[[], None] = lambda: None,
 ) -> list[int]:
-    """Run an arm's spans, each given by its steps and whether each is waited for.
+    """Run an arm's spans, each given by its number of steps and whether to wait for each step.
 
-    All spans start from one line, so that the step that is called cannot tell them apart.
+    All spans run from the same line of code, so that the step cannot distinguish them.
 
     Args:
-      arm: to run.
-      spans: those that are timed.
-      extra: another one, before or after them.
-      apart: is called between them and the extra one.
+      arm: the arm to run.
+      spans: the timed spans.
+      extra: an extra span before or after them, or None.
+      apart: called between the timed spans and the extra one.
 
     Returns:
-      Nanoseconds of each span that is timed.
+      Nanoseconds of each timed span.
     """
     every, took = list(spans), []
     at = -1
@@ -194,9 +194,9 @@ def take_turn(
     log: CompilationLog,
     read: Callable[[], tuple[Energy | None, HostSlot]],
 ) -> tuple[list[int], int, Energy | None, HostSlot]:
-    """Run an arm's spans; their nanoseconds, compiled programs, energy and host activity.
+    """Run an arm's spans; return their nanoseconds, compiled programs, energy and host activity.
 
-    `read` gives the energy and the host's activity since its last call.
+    `read` returns the energy and the host's activity since its last call.
     """
     programs, readings = [log.programs], []
 
@@ -215,7 +215,7 @@ def after_last_round(
     turn_of: Callable[[str], None],
     extra_span: Callable[[Arm, int | None], ExtraSpan | None],
 ) -> None:
-    """Run the extra spans that arms have after the last round."""
+    """Run the arms' extra spans after the last round."""
     for arm in arms:
         turn_of(arm.name)
         if (extra := extra_span(arm, None)) is not None:
@@ -227,8 +227,8 @@ def after_last_round(
 def without_garbage_collection() -> Iterator[None]:
     """Keep Python's cyclic collector from running inside a span.
 
-    What is alive now is frozen, so that collecting between rounds, which only finds what the
-    rounds left, takes no time worth mentioning.
+    Objects that are alive now are frozen, so that collecting between rounds, which then finds only
+    garbage of the rounds, takes negligible time.
     """
     gc.collect()
     gc.freeze()
@@ -252,25 +252,25 @@ def measure(
 ) -> tuple[list[Turn], dict[str, int]]:
     """Time all arms in interleaved rounds.
 
-    In a round every arm has one turn: a wash-out step, which takes the effect of the switch from
-    its predecessor; a throughput span; a latency span, unless that has 0 steps. Arms that have left
-    the rounds come back in every REENTRY-th, so that a later drift of their times is seen.
+    In a round every arm has one turn: a wash-out step, which absorbs the effect of the switch from
+    its predecessor; a throughput span; and a latency span, unless that has 0 steps. Arms that have
+    left the rounds return in every REENTRY-th, so that a later drift of their times shows.
 
     Args:
-      arms: warm, each with a name of its own.
-      steps: of a throughput span.
-      seed: of the order of arms.
-      log: open, to notice compilation.
-      after_round: is given all turns so far, and returns the arms that go on: none to end, None
-        to change nothing.
-      turn_of: is called with the arm's name before each turn, and with "" after a round's last.
-      used: gives the energy since its last call.
-      extra_span: chooses a span beside the timed ones for an arm's turn in a round, by its number,
-        or after the last round (None).
+      arms: warm arms with distinct names.
+      steps: number of steps in a throughput span.
+      seed: seed of the order of arms.
+      log: an open log, which detects compilation.
+      after_round: maps all turns so far to the arms that continue; an empty sequence ends the
+        rounds, and None changes nothing.
+      turn_of: called with the arm's name before each turn, and with "" after a round's last.
+      used: returns the energy since its last call.
+      extra_span: chooses an extra span for an arm's turn in a round of this number, or after the
+        last round (None).
 
     Returns:
-      All turns, and for every arm that compiled programs inside a span, how many: its times are
-      useless.
+      All turns, and the number of programs that each arm compiled inside spans, if any; the times
+      of such arms are invalid.
     """
     by_name = {arm.name: arm for arm in arms}
     turns: list[Turn] = []
@@ -283,7 +283,7 @@ def measure(
     with without_garbage_collection(), HostWatch(more_cpu_s=children_cpu_s) as watch:
         orders = Orders(list(by_name), seed)
         for number, order in enumerate(orders):
-            watch.slot()  # what happened between rounds belongs to no turn
+            watch.slot()  # activity between rounds belongs to no turn
             used()
             for position, name in enumerate(order):
                 arm = by_name[name]

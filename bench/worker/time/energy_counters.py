@@ -1,10 +1,10 @@
-"""Energy that devices use during each turn, read from counters that the platform shows.
+"""Energy that devices use during each turn, read from the platform's counters.
 
 NVML counts whole boards of NVIDIA's GPUs; the kernel's powercap interface (RAPL, of Intel and AMD)
-counts whole CPU packages. Both include idle power and what other programs use there. Counters are
-read between turns, outside of the timed spans. They move in steps, those of boards every 20 to
-100 ms, and a turn may be shorter: `period` measures how often they move, so that the report can say
-how uncertain the sum over an arm's turns is.
+counts whole CPU packages. Both include idle power and the energy of other programs. Counters are
+read between turns, outside the timed spans. They update at intervals, boards every 20 to 100 ms,
+which may be longer than a turn: `period` measures the interval, so that the report can state the
+uncertainty of the sum over an arm's turns.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ POWERCAP = Path("/sys/class/powercap")
 TOPOLOGY = Path("/sys/devices/system/cpu")
 
 LOOK_S = 0.5
-"""Time limit of measuring how often counters move."""
+"""Time limit of measuring the counters' update interval."""
 
 _MOVES = 4
-"""Number of moves of a counter that show how often it moves."""
+"""Number of updates of a counter from which its interval is measured."""
 
 _PACKAGE = re.compile(r"package-(\d+)(-die-\d+)?")
 _PARTS = "MIG-"
 
 
 class UnknownError(Exception):
-    """There is no counter to read; the message says why."""
+    """No counter can be read; the message says why."""
 
 
 @dataclass
 class Counter:
-    """Energy of one board or package."""
+    """An energy counter of one board or package."""
 
     name: str
-    """Unique on its host; never stored."""
+    """Identifier, unique on its host; never stored."""
     kind: str
-    """Shown in reports."""
+    """Kind of board or package, shown in reports."""
     joules: Callable[[], float]
-    """Energy used since some fixed moment."""
+    """Returns the energy used since some fixed moment."""
 
 
 def package(folder: Path) -> Counter:
@@ -70,7 +70,7 @@ def package(folder: Path) -> Counter:
     last, total = read(), 0
 
     def joules() -> float:
-        """Energy since this was made. The counter wraps at its largest value, after minutes."""
+        """Return the energy since creation. The counter wraps at its largest value, in minutes."""
         nonlocal last, total
         now = read()
         total += (now - last) % wraps_at
@@ -81,13 +81,13 @@ def package(folder: Path) -> Counter:
 
 
 def packages(powercap: Path = POWERCAP, topology: Path = TOPOLOGY) -> list[Counter]:
-    """Find the packages that this process may run on.
+    """Find the counters of the packages that this process may run on.
 
     Raises:
-      UnknownError: the system shows none, or one may not be read.
+      UnknownError: the system shows none, or one cannot be read without permission.
     """
     folders: dict[str, Path] = {}
-    # A package may be shown twice, by registers and by memory-mapped I/O; it counts once.
+    # A package may appear twice, by registers and by memory-mapped I/O, but counts once.
     for folder in sorted(powercap.glob("*"), key=lambda folder: ("mmio" in folder.name, folder)):
         with suppress(OSError):
             folders.setdefault((folder / "name").read_text().strip(), folder)
@@ -107,10 +107,10 @@ def packages(powercap: Path = POWERCAP, topology: Path = TOPOLOGY) -> list[Count
 
 
 def boards(ordinals: Sequence[int], nvml: Any = None) -> list[Counter]:
-    """Find the boards of devices by their ordinals among those that CUDA shows to this process.
+    """Find the counters of boards, by the devices' ordinals among those visible to CUDA.
 
     Raises:
-      UnknownError: NVML is not installed, or shows no energy of one of them.
+      UnknownError: NVML is not installed, or shows no energy for one of them.
     """
     try:
         nvml = nvml or import_module("pynvml")
@@ -136,7 +136,7 @@ def boards(ordinals: Sequence[int], nvml: Any = None) -> list[Counter]:
 
 
 def _handle(nvml: Any, ordinal: int) -> Any:
-    """NVML's handle of a CUDA device. CUDA has an order of its own, and may show only some GPUs."""
+    """Return NVML's handle of a CUDA device; CUDA has its own order, and may hide some GPUs."""
     every = [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())]
     shown = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     word = shown[ordinal] if shown != [""] else str(ordinal)
@@ -168,7 +168,7 @@ def counters(devices: Sequence[jax.Device]) -> list[Counter]:
 
 
 def period(counters: Sequence[Counter], limit_s: float = LOOK_S) -> float:
-    """The longest time in seconds between two moves of a counter; `limit_s` if one hardly moves."""
+    """Measure the longest update interval in seconds; `limit_s` if a counter hardly moves."""
     last = [counter.joules() for counter in counters]
     moved: list[list[float]] = [[] for _ in counters]
     until = time.monotonic() + limit_s
@@ -184,10 +184,10 @@ def period(counters: Sequence[Counter], limit_s: float = LOOK_S) -> float:
 
 
 class Meter:
-    """Measures energy between readings, without what another process counts already.
+    """Measures energy between readings; each board or package is counted by one process.
 
-    Processes of one host see the same packages: the first of them counts. Counters that are given
-    are read in place of the devices'.
+    Processes of one host see the same packages, which the first of them counts. Counters in `found`
+    replace those of the devices.
     """
 
     def __init__(
@@ -215,12 +215,12 @@ class Meter:
             period_s=max(periods),
             reason=reason,
         )
-        """What is counted, or why nothing is in some process."""
+        """The counted kinds, or the reason why some process can count nothing."""
         self._at, self._joules = time.monotonic(), 0.0
         self.slot()
 
     def slot(self) -> Energy | None:
-        """Energy since the last call, or since this was made; None if it is unknown."""
+        """Return the energy since the last call, or since creation; None if it is unknown."""
         if self.description["reason"]:
             return None
         try:
@@ -238,7 +238,7 @@ def _reason(error: Exception) -> str:
 
 
 def merged(slots: Sequence[Energy | None]) -> Energy | None:
-    """The sum over processes, in the longest of their times; None where one of them is unknown."""
+    """Sum the energy of all processes over their longest time; None if one is unknown."""
     known = [slot for slot in slots if slot is not None]
     if len(known) < len(slots):
         return None

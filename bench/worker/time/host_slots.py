@@ -21,12 +21,12 @@ _BUSY = ("user", "nice", "system", "irq", "softirq")
 
 
 def merged(slots: Sequence[HostSlot], hosts: Sequence[str]) -> HostSlot:
-    """Sum each process's slot over the hosts, each host counted once; the frequency is a mean."""
-    # The first process of each host speaks for it, but for the CPU time of the processes.
+    """Sum the processes' slots, with each host counted once; frequencies are averaged."""
+    # The first process of each host reports for it, except for the processes' own CPU time.
     of_host = list(dict(zip(reversed(hosts), reversed(slots), strict=True)).values())
     own_s = sum(slot["own_s"] for slot in slots)
     mhz = [slot["mhz"] for slot in of_host if slot["mhz"] is not None]
-    # CPU time that is foreign to one process may be that of another process that measures.
+    # CPU time that is foreign to one process may belong to another process of the launch.
     busy_s = sum(slot["foreign_s"] + slot["own_s"] for slot in of_host)
     return HostSlot(
         cores_s=round(sum(slot["cores_s"] for slot in of_host), 6),
@@ -38,18 +38,18 @@ def merged(slots: Sequence[HostSlot], hosts: Sequence[str]) -> HostSlot:
 
 
 def _reading(more_cpu_s: Callable[[], float]) -> np.ndarray:
-    """Seconds so far: wall time, and CPU time that was used, stolen (if counted), and our own."""
+    """Return seconds so far: wall time, and busy, stolen (if counted) and own CPU time."""
     times, own_s = psutil.cpu_times(), time.process_time() + more_cpu_s()
     busy_s = sum(getattr(times, kind, 0.0) for kind in _BUSY)
     return np.array([time.monotonic(), busy_s, getattr(times, "steal", 0.0), own_s])
 
 
 class HostWatch:
-    """Reads the system's counters between turns, outside of the timed spans.
+    """Reads the system's counters between turns, outside the timed spans.
 
     Args:
       frequencies: folder of the cores' frequencies.
-      more_cpu_s: CPU seconds of further processes that measure.
+      more_cpu_s: returns the CPU seconds of further processes of the launch.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class HostWatch:
         self._more_cpu_s = more_cpu_s
         self._files = ExitStack()
         cores = sorted(Path(frequencies).glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
-        # Not psutil.cpu_freq: it reads /proc/cpuinfo, which takes milliseconds on many cores.
+        # psutil.cpu_freq would read /proc/cpuinfo, which takes milliseconds on many cores.
         self._frequencies = [
             self._files.enter_context(core.open("rb", buffering=0)) for core in cores
         ]

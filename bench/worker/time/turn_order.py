@@ -9,11 +9,11 @@ REENTRY = 8
 
 
 class Orders:
-    """The order of each round, without end. Arms may leave; every REENTRY-th round has all.
+    """An endless iterator of the rounds' orders. Arms may leave; every REENTRY-th round has all.
 
     Args:
-      arms: all names.
-      seed: of the orders.
+      arms: names of all arms.
+      seed: seed of the orders.
     """
 
     def __init__(self, arms: list[str], seed: int) -> None:
@@ -23,7 +23,7 @@ class Orders:
         self.keep(arms)
 
     def keep(self, arms: Sequence[str]) -> None:
-        """Go on with these arms alone."""
+        """Continue with these arms alone."""
         self._kept = [name for name in self._arms if name in arms]
         self._balanced = balanced_orders(self._kept, self._rng)
 
@@ -38,12 +38,12 @@ class Orders:
 
 
 def balanced_orders(arms: list[str], rng: random.Random) -> Iterator[list[str]]:
-    """One order a round, from randomised Williams squares, without end.
+    """Yield one order per round, endlessly, from randomised Williams squares.
 
-    Within a square of n rounds (2n for odd n) every arm has every position once (twice) and
-    follows every other arm equally often, so that neither a place in the round nor a predecessor
-    favours anyone (Williams 1949, "Experimental designs balanced for the estimation of residual
-    effects of treatments"). Every square assigns the arms anew and shuffles its rows.
+    Within a square of n rounds (2n for odd n) every arm has every position once (twice) and follows
+    every other arm equally often, so that neither position nor predecessor favours any arm
+    (Williams 1949, "Experimental designs balanced for the estimation of residual effects of
+    treatments"). Every square assigns the arms anew and shuffles its rows.
     """
     while True:
         labels = rng.sample(arms, len(arms))
@@ -54,9 +54,9 @@ def balanced_orders(arms: list[str], rng: random.Random) -> Iterator[list[str]]:
 
 
 def williams_square(size: int) -> list[list[int]]:
-    """Rows of a Latin square in which every ordered pair is adjacent equally often."""
-    # The first row goes 0, n-1, 1, n-2 ...: its neighbours' differences are all different, and
-    # adding a constant to a row keeps them.
+    """Return rows of a Latin square in which every ordered pair is adjacent equally often."""
+    # In the first row, 0, n-1, 1, n-2 ..., the differences of neighbours are all different, and
+    # adding a constant to a row preserves them.
     first = [index // 2 if index % 2 == 0 else size - 1 - index // 2 for index in range(size)]
     square = [[(index + shift) % size for index in first] for shift in range(size)]
     if size % 2 and size > 1:

@@ -1,4 +1,4 @@
-"""The operations of a trace, looked up in the compiled programs and never guessed from a name."""
+"""Operations of a trace, looked up in the compiled programs rather than guessed from names."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SHAPES = {
     *("bitcast", "broadcast", "concatenate", "constant", "get-tuple-element", "pad", "parameter"),
     *("reshape", "reverse", "slice", "tuple"),
 }
-"""Opcodes that arrange data and compute nothing."""
+"""Opcodes that rearrange data without computing."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One instruction of a program, with what is needed to explain its time."""
+    """One instruction of a program, with the properties that explain its time."""
 
     module: str
     name: str
@@ -41,23 +41,23 @@ class Operation:
     shapes: tuple[str, ...]
     """Dtype and shape of each result: `f32[256,1024]`."""
     transposes: bool
-    """Whether it moves elements to another layout, alone or beside computing."""
+    """Whether it moves elements to another layout, alone or fused with computation."""
     groups: tuple[tuple[int, ...], ...] = ()
-    """Places in the mesh, in the order of `mesh.devices.flat`, that wait for one another in a
-    collective."""
+    """Device groups of a collective, whose members wait for one another, as indices into
+    `mesh.devices.flat`."""
     start: str = ""
-    """Name of the operation that began an asynchronous one, of which this is the end."""
+    """For the end of an asynchronous operation, the name of the operation that started it."""
     inside: Category = "elementwise"
     """Category of the operations that a control operation calls."""
 
 
 def unknown(module: str, name: str) -> Operation:
-    """An operation of a program that is not known."""
+    """Return the operation of an unknown program."""
     return Operation(module, name, "", "unknown", "other", "", (), transposes=False)
 
 
 class Module:
-    """A compiled module, whose parts are read when they are needed."""
+    """A compiled module, whose parts are read lazily."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
@@ -65,7 +65,7 @@ class Module:
 
     @cached_property
     def number(self) -> int:
-        """Its id, which traces call the program's: field 5 of the serialized HloModuleProto."""
+        """The module's id, called the program id in traces: field 5 of its HloModuleProto."""
         message = self._module.as_serialized_hlo_module_proto()
         return next((int(value) for field, value in fields(message) if field == 5), 0)  # noqa: PLR2004
 
@@ -85,7 +85,7 @@ class Module:
         return hlo.Sources(self._module)
 
     def inner(self, instruction: Any) -> list[Any]:
-        """The instructions that an instruction calls, however deep; itself if it calls none."""
+        """Return the instructions that an instruction calls, at any depth; itself if none."""
         called = [name for name, _ in hlo.called(instruction) if name in self.computations]
         if hlo.opcode(instruction) not in {"fusion", *_CONTROL} or not called:
             return [instruction]
@@ -95,7 +95,7 @@ class Module:
 
 
 def modules_of(programs: Iterable[Any]) -> list[Module]:
-    """The modules of executables."""
+    """Return the modules of executables."""
     return [Module(module) for program in programs for module in program.hlo_modules()]
 
 
@@ -119,14 +119,14 @@ class Operations:
         self._operations: dict[tuple[str, str, int], Operation] = {}
 
     def get(self, module: str, name: str, program: int = 0) -> Operation:
-        """The operation; one of category `unknown` if no program has it.
+        """Return the operation, with category `unknown` if no program has it.
 
-        Several programs may have a module of this name; 0 is the number of one that is not known.
+        `program` is the module's number, which distinguishes modules of one name; 0 if unknown.
         """
         key = (module, name, program)
         if key not in self._operations:
             candidates = [pair for pair in self._modules[module] if name in pair[0].instructions]
-            # A program from the compilation cache may have the number of another process.
+            # A program from the compilation cache may carry another process's number.
             exact = [found for found, _ in candidates if program and found.number == program]
             found = exact or [found for found, is_own in candidates if is_own]
             self._operations[key] = (
@@ -171,10 +171,10 @@ def _category(opcode: str, inner: Iterable[Any]) -> Category:
 
 
 def phase_of(op_name: str, source: str) -> str:
-    """The part of a step that an operation belongs to, by the transformations it was traced under.
+    """Return an operation's phase of the step, by the transformations under which it was traced.
 
     `jit(step)/transpose(jvp())/dot_general` belongs to the backward pass, `jit(step)/jvp()/...` to
-    the forward pass. An operation under neither belongs to the update if optax's source has it.
+    the forward pass. An operation under neither belongs to the update if its source is optax's.
     """
     if "rematted_computation" in op_name:
         return "recomputed"

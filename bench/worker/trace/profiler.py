@@ -1,4 +1,4 @@
-"""Profiler traces, in a phase of their own after the rounds: a traced step is never a timed one."""
+"""Profiler traces, in a separate phase after the rounds: no traced step is ever timed."""
 
 from __future__ import annotations
 
@@ -40,40 +40,40 @@ from bench.worker.trace.step_parts import (
 )
 
 PASSES = 8
-"""Number of traces of each arm. Arms take turns, so that the host's noise meets them all."""
+"""Traces of each arm. Arms take turns, so that the host's noise affects all of them."""
 
 ENOUGH_S = 60.0
-"""No pass begins after so long, but a second one always does."""
+"""Seconds after which no pass begins; there are always at least two."""
 
 
 def process_name() -> str:
-    """The name of this process in TensorBoard.
+    """Return the name of this process in TensorBoard.
 
-    The profiler's own name is the host's, which processes of a host share, and which nobody needs
-    to see where a trace is published.
+    The profiler's default is the host name, which processes of one host share, and which a
+    published trace should not reveal.
     """
     return f"process_{jax.process_index()}"
 
 
 @dataclass
 class TracedArm:
-    """An arm that is traced, and what its traces showed so far."""
+    """An arm that is traced, and the results of its traces so far."""
 
     arm: Arm
     run: str
-    """Its TensorBoard run."""
+    """Name of the TensorBoard run."""
     operations: Operations
-    """Operations of its step's programs."""
+    """Operations of the step's programs."""
     steps: list[list[DeviceStep]] = field(default_factory=list)
     """Traced steps, on this process's devices in the order of the mesh."""
     untraced_ns: list[int] = field(default_factory=list)
-    """Lengths of steps without a profiler, taken just before the traced ones."""
+    """Nanoseconds of steps without a profiler, run just before the traced ones."""
 
     def trace(self, logdir: Path | None, steps: int, places: Mapping[int, int]) -> None:
-        """Trace some steps, and read the trace, whose file stays in `logdir` if that is given.
+        """Trace some steps and read the trace, whose file is kept in `logdir` if that is given.
 
         Raises:
-          EndedError: it failed in some process. What earlier traces showed stays.
+          EndedError: tracing failed in some process. Results of earlier traces are kept.
         """
 
         def take() -> tuple[xspace.Recording, list[int]]:
@@ -92,14 +92,14 @@ class TracedArm:
 
 
 def trace_cells(session: BlockSession, _gate: Gate, settings: Mapping[str, Any]) -> None:
-    """Trace every cell that is ok, in several passes, and send where the time of its steps went.
+    """Trace every cell that is ok, in several passes, and send the attribution of its step time.
 
-    The trace of the first pass stays, for TensorBoard. A cell of which a trace fails keeps what the
-    passes before showed: a profiler's fault must not cost the samples.
+    The first pass's trace is kept for TensorBoard. If a trace fails, the cell keeps the results of
+    earlier passes, and its samples.
 
     Args:
-      session: its arms are at rest.
-      settings: TensorBoard's `logdir`, the `run` that TensorBoard runs are listed under, and the
+      session: the session, whose arms are at rest.
+      settings: TensorBoard's `logdir`, the `run` under which TensorBoard lists the traces, and the
         number of `steps` of a trace.
     """
     mesh, logdir = session.mesh, Path(settings["logdir"])
@@ -133,7 +133,7 @@ def trace_cells(session: BlockSession, _gate: Gate, settings: Mapping[str, Any])
 
 
 def places_of(mesh: Mesh) -> dict[int, int]:
-    """Map the ordinal that traces call each device of this process by to its place in the mesh."""
+    """Map each local device's ordinal in traces to its index in `mesh.devices.flat`."""
     return {
         int(device.id if device.platform == "cpu" else device.local_hardware_id): place
         for place, device in enumerate(mesh.devices.flat)
@@ -152,8 +152,8 @@ def record(arm: Arm, logdir: Path, run: str, steps: int) -> Path:
     """
     folder, _, session = run.rpartition("/")
     options: Any = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0  # most of a trace's size, and none of its device time
-    # Of all programs of the process, most of them of other arms: most of what is left of the size.
+    options.python_tracer_level = 0  # it is most of a trace's size, without device time
+    # It would hold all programs of the process, mostly other arms', and most of the rest.
     options.enable_hlo_proto = False
     options.session_id = session
     logdir.mkdir(parents=True, exist_ok=True)
@@ -172,12 +172,12 @@ def record(arm: Arm, logdir: Path, run: str, steps: int) -> Path:
 def read_steps(
     recording: xspace.Recording, operations: Operations, places: Mapping[int, int]
 ) -> list[list[DeviceStep]]:
-    """Read where the time of each step went, on each device of this process.
+    """Attribute the time of each step, on each device of this process.
 
-    `places` are those of devices in the mesh, by their ordinal in the trace.
+    `places` are the devices' indices in the mesh, by their ordinal in the trace.
 
     Raises:
-      ValueError: no operation of the programs is in it.
+      ValueError: the trace has no operation of the programs.
     """
     steps = []
     for start, end in recording.steps:
@@ -198,11 +198,11 @@ def read_steps(
 
 
 def arrivals_everywhere(began: int, own: Arrivals) -> Arrivals:
-    """When the last of all processes arrived, if they share a host and so a clock.
+    """Return when the last of all processes arrived, if they share a host and so a clock.
 
-    Clocks of different hosts differ by more than a collective takes. There, waiting for another
-    host cannot be distinguished from moving data. `began` is when the clock of this process's trace
-    showed 0.
+    Clocks of different hosts differ by more than the duration of a collective, so waiting for
+    another host cannot be distinguished from moving data. `began` is the time at which the clock of
+    this process's trace was 0.
     """
     if jax.process_count() == 1:
         return own
@@ -219,9 +219,9 @@ def arrivals_everywhere(began: int, own: Arrivals) -> Arrivals:
 def summarize(
     steps: Sequence[Sequence[DeviceStep]], places: Sequence[int]
 ) -> tuple[list[Any], list[int], list[Any]]:
-    """Make `steps`, `counted` and `ops` of a TraceRow, of the devices of all processes.
+    """Return `steps`, `counted` and `ops` of a TraceRow, over the devices of all processes.
 
-    Each step is a list of what this process's devices did, whose places in the mesh are given.
+    Each step lists this process's devices, whose indices in the mesh are `places`.
     """
     counted = process_exchange.from_main(middle_half([one[0].share.total for one in steps]))
     own = [
@@ -239,9 +239,9 @@ def summarize(
 
 
 def _mean_times(devices: Sequence[DeviceStep]) -> list[dict[str, Any]]:
-    """Means over the device steps of all processes, in the order in which operations first ran.
+    """Average over the device steps of all processes, in the order in which operations first ran.
 
-    Processes have equally many devices.
+    All processes have equally many devices.
     """
     own: defaultdict[Operation, Any] = defaultdict(lambda: np.zeros(4))
     for device in devices:
@@ -270,7 +270,7 @@ def _description(operation: Operation) -> dict[str, Any]:
 
 
 def trace_row(fields: BlockFields, row: CellRow, traced: TracedArm, mesh: Mesh) -> TraceRow:
-    """The stored row about a cell's traces."""
+    """Return the stored row of a cell's traces."""
     steps, counted, ops = summarize(traced.steps, list(places_of(mesh).values()))
     on_cpu = jax.devices()[0].platform == "cpu"
     everyones_ns = process_exchange.gather(traced.untraced_ns)
@@ -285,6 +285,6 @@ def trace_row(fields: BlockFields, row: CellRow, traced: TracedArm, mesh: Mesh) 
         counted=counted,
         ops=ops,
         untraced_ns=[max(each) for each in zip(*everyones_ns, strict=True)],
-        # Cores that the processes may use: one that several may use counts once.
+        # Cores that the processes may use; a core that several may use counts once.
         cores=len({(host, core) for host, own in allowed for core in own}) if on_cpu else None,
     )

@@ -1,11 +1,11 @@
-"""Where a step's time goes on each device, and to which operations.
+"""Attribution of a step's time on each device to parts and operations.
 
-Every instant of a step belongs to one thing on a device: to computing, where any operation
-computes; else to a collective, which waits until the last of its group has arrived and moves data
-from then on; else to dispatch, where the device waits for a program to be launched; else it is
-idle. Operations that compute at the same time share it. So a device's parts add up to the step, and
-so do its operations, together with dispatch and what is left of idle. A collective beside which
-something is computed costs nothing: it is counted as overlap, apart from the parts.
+On a device, every instant of a step belongs to one part: to computing if any operation computes;
+else to a collective, which waits until the last of its group has arrived and moves data from then
+on; else to dispatch, if the device waits for a program to be launched; else it is idle. Concurrent
+operations share an instant. The parts therefore add up to the step, and so do the operations
+together with dispatch and the rest of idle. A collective that overlaps with computation costs
+nothing; it is counted as overlap, which is not one of the parts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.worker.trace.xspace import Event
 _BACKGROUND = {"copy-start", "copy-done"}
 
 Arrivals = dict[str, int]
-"""When the last of its group began a collective, by the collective's run and group."""
+"""Time at which the last of its group began a collective, by the collective's run and group."""
 
 
 class Run(NamedTuple):
@@ -32,12 +32,12 @@ class Run(NamedTuple):
     event: Event
     operation: Operation
     arrival: int
-    """When the last of a collective's group began it; the run's own start, of other operations."""
+    """Time at which the last of a collective's group began it; other operations' own start."""
 
 
 @dataclass
 class Share:
-    """Nanoseconds of a device's step."""
+    """Nanoseconds of a device's step, by part."""
 
     total: float
     dispatch: float = 0.0
@@ -46,7 +46,7 @@ class Share:
     move: float = 0.0
     idle: float = 0.0
     overlap: float = 0.0
-    """Seconds of computation during which a collective was in progress."""
+    """Nanoseconds of computation during which a collective was in progress."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ class OpShare:
 
     count: int = 0
     compute: float = 0.0
-    """Of operations that run others, such as loops: what none of the others had."""
+    """Time of computing; for operations that run others, such as loops, the unattributed rest."""
     wait: float = 0.0
     move: float = 0.0
 
@@ -76,21 +76,21 @@ def identify_runs(
     places: Mapping[int, int],
     everywhere: Callable[[Arrivals], Arrivals] = lambda own: own,
 ) -> list[Run]:
-    """Look up what ran on the devices of the mesh.
+    """Look up the operations that ran on the devices of the mesh.
 
     Args:
-      events: of one step, in order of their start.
-      operations: of the step's programs.
-      places: of devices in the mesh, by ordinal.
-      everywhere: adds what other processes saw to the arrivals that this one saw.
+      events: the events of one step, in order of their start.
+      operations: the operations of the step's programs.
+      places: the devices' indices in the mesh, by ordinal.
+      everywhere: merges this process's arrivals with those of other processes.
     """
     found = [
         (event, operations.get(event.module, event.op, event.program))
         for event in events
         if event.device in places
     ]
-    # The nth run of a collective on one device meets the nth on the others of its group; the end
-    # of an asynchronous one meets their starts.
+    # The nth run of a collective on one device meets the nth on the others in its group; the end of
+    # an asynchronous collective meets their starts.
     runs: Counter[tuple[str, str, int]] = Counter()
     arrivals: Arrivals = {}
     meetings: list[str] = []
@@ -113,9 +113,9 @@ def identify_runs(
 
 
 def _resolve_kernels(runs: Sequence[Run]) -> list[Run]:
-    """Treat control operations that compiled to one kernel as what they call.
+    """Give control operations that compiled to one kernel the category of what they call.
 
-    XLA:CPU makes small loops one kernel, which shows as one operation with nothing inside.
+    XLA:CPU compiles small loops to one kernel, which appears as one operation with none inside.
     """
     starts = sorted(run.event.start for run in runs if run.operation.category != "control")
     return [
@@ -128,11 +128,11 @@ def _resolve_kernels(runs: Sequence[Run]) -> list[Run]:
 
 
 def device_step(step: tuple[int, int], runs: Sequence[Run]) -> DeviceStep:
-    """Divide one step on one device, from its start to its end, among all that the device did."""
+    """Attribute one step on one device, given its start and end, to parts and operations."""
     start, end = step
     runs = _resolve_kernels(runs)
     divided = DeviceStep(Share(float(end - start)))
-    # Instants at which something begins, arrives or ends, and which run begins or ends then.
+    # The runs that begin or end, by time; `cuts` are all times of a start, arrival or end.
     changes: defaultdict[int, list[tuple[int, bool]]] = defaultdict(list)
     cuts = {start, end}
     for number, run in enumerate(runs):
@@ -160,7 +160,7 @@ def device_step(step: tuple[int, int], runs: Sequence[Run]) -> DeviceStep:
 
 
 def _before_launch(runs: Sequence[Run], following: int) -> bool:
-    """Whether the next run is of another launch of a program than the run before it."""
+    """Whether the next run belongs to another launch of a program than the previous run."""
     if following == len(runs):
         return False
     if following == 0:
@@ -172,12 +172,12 @@ def _before_launch(runs: Sequence[Run], following: int) -> bool:
 def _spend(
     step: DeviceStep, now: int, nanoseconds: float, active: list[Run], *, dispatching: bool
 ) -> None:
-    """Assign a stretch of time to what is active during all of it."""
+    """Attribute an interval to the runs that are active throughout."""
     share = step.share
     moving = [run for run in active if run.operation.category == "collective"]
     control = [run for run in active if run.operation.category == "control"]
     computing = [run for run in active if run not in moving and run not in control]
-    # Copies in the background take nothing from what is computed meanwhile.
+    # Background copies take no time from concurrent computation.
     computing = [run for run in computing if run.operation.opcode not in _BACKGROUND] or computing
     if computing:
         share.compute += nanoseconds
@@ -201,10 +201,10 @@ def _spend(
 
 
 def middle_half(lengths: Sequence[float]) -> list[int]:
-    """Choose the steps to look at: those of median length, without the quarters at both ends.
+    """Choose the steps to average: the middle half by length.
 
-    The first traced steps are longer than the rest, and any may be interrupted. Parts of the same
-    steps add up, which medians of parts would not.
+    The first traced steps are longer than the rest, and any step may be interrupted. Mean parts of
+    the same steps add up to the mean step; medians of parts would not.
     """
     order = sorted(range(len(lengths)), key=lambda number: lengths[number])
     cut = (len(order) + 1) // 4

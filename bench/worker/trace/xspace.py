@@ -1,9 +1,9 @@
 """The steps of a profiler's trace, and the operations of each device.
 
-One reader for three layouts of planes. On CPU all operations are on threads of `/host:CPU`, and
-carry their device and launch. On GPU every device has a plane with a line for each stream, on TPU
-one with the lines `XLA Ops` and `Async XLA Ops`. Steps are annotations on the host everywhere; each
-is waited for, so that whatever runs during a step belongs to it.
+The reader handles three layouts of planes. On CPU, all operations are on threads of `/host:CPU` and
+carry their device and launch. On GPU, every device has a plane with a line per stream; on TPU, one
+with the lines `XLA Ops` and `Async XLA Ops`. Steps are annotations on the host on all platforms.
+The host waits for each step, so whatever runs during a step belongs to it.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _END = "end: "
 
 @dataclass(frozen=True)
 class Event:
-    """One run of one operation on one device. Times are nanoseconds on one clock of the host."""
+    """One run of one operation on one device. Times are nanoseconds on a single host clock."""
 
     device: int
-    """Its ordinal in the process."""
+    """The device's ordinal in the process."""
     module: str
     op: str
-    """Its instruction, or the platform's own name for it."""
+    """The instruction's name, or the platform's own name for it."""
     launch: int
-    """The run of a program that it belongs to; 0 if unknown."""
+    """The launch of the program that it belongs to; 0 if unknown."""
     start: int
     end: int
-    """When its result was there, also if one thread started it and others did the work."""
+    """Time at which the result was ready, even if one thread started it and others did the work."""
     program: int = 0
-    """Number of the program among those of its name; 0 if unknown."""
+    """Id of the program, which distinguishes programs of one name; 0 if unknown."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ class Recording:
     steps: list[tuple[int, int]]
     """Start and end of each annotated step, in order."""
     events: list[Event]
-    """By time of their start."""
+    """Events in order of their start."""
     began: int
-    """When its clock showed 0: nanoseconds since 1970, UTC; 0 if unknown."""
+    """Time at which the trace's clock was 0: nanoseconds since 1970, UTC; 0 if unknown."""
 
 
 def read(serialized: bytes, step: str) -> Recording:
-    """Read a serialized XSpace, the content of a `.xplane.pb`, where steps have this name.
+    """Read a serialized XSpace, the content of a `.xplane.pb`, whose steps are named `step`.
 
     Raises:
       ValueError: the content is not an XSpace.
@@ -66,7 +66,7 @@ def read(serialized: bytes, step: str) -> Recording:
     except RuntimeError as error:
         raise ValueError(f"this is not a profiler's trace: {error}") from error
     with warnings.catch_warnings():
-        # The types of jaxlib's binding have no __module__, which Python 3.12 and later deprecates.
+        # The types of jaxlib's binding lack __module__, which Python 3.12 and later deprecates.
         warnings.simplefilter("ignore", DeprecationWarning)
         planes = list(data.planes)
         host = next((plane for plane in planes if plane.name.startswith("/host:CPU")), None)
@@ -83,7 +83,7 @@ def read(serialized: bytes, step: str) -> Recording:
 
 
 def _of_device(plane: Any) -> Iterator[Event]:
-    """Operations on an accelerator's own plane."""
+    """Yield the operations on an accelerator's own plane."""
     device = _DEVICE.fullmatch(plane.name)
     if not device:
         return
@@ -116,24 +116,24 @@ def _event(event: Any, stats: dict[str, Any], device: int, op: str) -> Event:
 
 
 def _named(name: str) -> str:
-    """The operation of an event that has its instruction's text as a name, as on TPU."""
+    """Return the operation of an event that is named by its instruction's text, as on TPU."""
     match = re.match(r"%([\w.-]+) = ", name)
     return match[1] if match else name
 
 
 @dataclass
 class _Thread:
-    """The records of one thread of the host."""
+    """The records of one host thread."""
 
     steps: list[tuple[int, int]] = field(default_factory=list)
     started: list[tuple[int, Event]] = field(default_factory=list)
-    """Events that the thread started, with the number that their completion refers to."""
+    """Events that the thread started, each with the number by which its completion is recorded."""
     completed: list[tuple[int, int]] = field(default_factory=list)
-    """Numbers of operations whose completion this thread noted, and when."""
+    """Numbers of operations whose completion this thread recorded, with its time."""
     regions: list[int] = field(default_factory=list)
-    """When the thread began each task of its pool."""
+    """Times at which the thread began a task of its pool."""
     others: list[int] = field(default_factory=list)
-    """When it began each operation, or the execution of what waited for one."""
+    """Times at which the thread began an operation, or a continuation of one."""
 
     @classmethod
     def of(cls, line: Any, step: str) -> _Thread:
@@ -160,9 +160,9 @@ class _Thread:
         return thread
 
     def finished(self, noted: int, since: int) -> int:
-        """When an operation was done whose completion the thread noted at `noted`.
+        """Return the end of an operation whose completion the thread recorded at `noted`.
 
-        Whatever waited for the operation may run first, within the same task and before the note.
+        Continuations of the operation may run in the same task before that record.
         """
         task = self.regions[bisect_right(self.regions, noted) - 1 :][:1]
         earliest = max([since, *(start for start in task if start <= noted)])
@@ -170,10 +170,10 @@ class _Thread:
 
 
 def _of_threads(threads: list[_Thread]) -> Iterator[Event]:
-    """Operations of XLA:CPU.
+    """Yield the operations of XLA:CPU.
 
-    An operation's event covers the thread that started it. The work that it handed to other threads
-    (parts of a matrix product, say) is done when the last of them notes `end: <operation>`.
+    An operation's event covers the thread that started it. Work handed to other threads, such as
+    parts of a matrix product, is done when the last of them records `end: <operation>`.
     """
     notes: defaultdict[int, list[tuple[_Thread, int]]] = defaultdict(list)
     for thread in threads:
