@@ -127,12 +127,12 @@ def cost(kind: str, payload: float, route: Route) -> Cost:
 
 
 def ring(payload: float, route: Route, phases: int) -> Cost:
-    """Return the cost on switches of a reduce-scatter, all-gather (1 phase) or all-reduce (2).
+    """Return the cost of a reduce-scatter or all-gather (1 phase) or an all-reduce (2), by rings.
 
     NCCL: of the n - 1 steps of a phase, d - 1 cross between the d domains, and the rest stay
     inside. The bytes follow the scaling book's part 12, "Cross-node collectives": each level has
-    its own ring and all run at once, so the slowest level counts, with (D - 1) / (D W). All m
-    members of a domain use their shares of the network: W is m times the bandwidth of one.
+    its own ring and all run at once, so the slowest level counts, with its bytes (D - 1) / (D W).
+    All m members of a domain use their shares of the network: W is m times the bandwidth of one.
     """
     inside, between = route.inside, route.between
     assert isinstance(inside, Switch)  # noqa: S101
