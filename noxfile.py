@@ -25,7 +25,7 @@ nox.options.reuse_venv = "yes"
 nox.options.sessions = ["tests", "lint"]
 nox.options.error_on_missing_interpreters = True
 
-# Tests and workers are many new processes. Without compiled modules beside the sources, each one
+# Tests and workers start many processes. Without bytecode caches beside the sources, each of them
 # would compile pandas and jax again, which takes seconds.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -33,7 +33,7 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 LOCK = "requirements.lock"
 
 SEVERAL_CORES = ("--numprocesses", "auto", "--maxprocesses", "4", "--dist", "worksteal")
-"""Options for tests, many of which wait for processes of their own."""
+"""Options for tests, many of which wait for processes that they start."""
 
 
 def install(session: nox.Session, *groups: str, extras: tuple[str, ...] = ()) -> None:
@@ -79,16 +79,16 @@ COMMANDS = {
     "upgrade": "Did another jax make steps slower? (posargs: --from jax==VERSION, ...).",
     "referee": "Decide whether changed steps are faster (posargs: INCUMBENT.py CHALLENGER.py ...).",
 }
-"""Sessions that run the command of `python -m bench` with their name, and what `nox -l` shows."""
+"""Sessions that run the command of `python -m bench` of the same name, and their summaries."""
 
 COMMAND_NAMES = {"bench": "run"}
-"""Commands whose sessions have another name."""
+"""Sessions whose command has another name."""
 
 COMMAND_EXTRAS = {"tensorboard": ("profile",), "selftest": ("selftest",)}
 """Extras of pyproject.toml that commands need."""
 
 DECIDING = ("regress", "referee", "upgrade")
-"""Commands whose exit code says what they found, which nox passes on."""
+"""Commands whose exit code is their finding, which nox passes on."""
 
 
 def command_session(name: str, summary: str) -> None:
@@ -115,17 +115,17 @@ for name, summary in COMMANDS.items():
 
 
 def run_tests(session: nox.Session, *words: str, **more: Any) -> None:
-    """Run the project's own tests with further arguments of pytest, and of `session.run`."""
+    """Run the project's own tests, with further arguments of pytest and of `session.run`."""
     install(session, "tests")
     session.run(python(session), "-m", "pytest", *words, *session.posargs, **more)
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the project's own tests, in a browser too if there is Chromium (posargs: of pytest).
+    """Run the project's own tests, in a browser too if there is Chromium (posargs: pytest's).
 
-    Chromium is the system's (on Debian: apt-get install chromium), or one that
-    `playwright install chromium` has installed.
+    Chromium is either the system's (on Debian: apt-get install chromium) or the one installed by
+    `playwright install chromium`.
     """
     run_tests(session, *SEVERAL_CORES)
 
@@ -136,13 +136,13 @@ def conformance(session: nox.Session) -> None:
     run_tests(session, "-m", "slow", "--slow", *SEVERAL_CORES)
     if session.posargs:
         return
-    # See tests/conftest.py: with jaxlib 0.10, all others are compiled in a way that is too coarse.
+    # See tests/conftest.py: with jaxlib 0.10, all others are compiled without fusion emitters.
     run_tests(session, "-k", "[vae", "--slow", *SEVERAL_CORES, env={"LOCKSTEP_EMITTERS": "1"})
 
 
 @nox.session
 def package(session: nox.Session) -> None:
-    """Build the sdist and its wheel, install that, and race from an empty folder."""
+    """Build the sdist and its wheel, install the wheel, and run a race from an empty folder."""
     if session.venv_backend == "none":
         session.error("installs Lockstep, and so needs an environment of its own")
     install(session)
@@ -163,7 +163,7 @@ def package(session: nox.Session) -> None:
 
 @nox.session
 def cluster(session: nox.Session) -> None:
-    """Try Open MPI, Slurm, variables and two hosts, as far as they are there (posargs: of pytest).
+    """Test Open MPI, Slurm, variables and two hosts, where available (posargs: pytest's).
 
     On Debian: apt-get install openmpi-bin slurmctld slurmd slurm-client iproute2
     """
@@ -174,7 +174,7 @@ def cluster(session: nox.Session) -> None:
 
 @nox.session
 def browser(session: nox.Session) -> None:
-    """Run only the tests that open reports in headless Chromium (posargs: of pytest)."""
+    """Run only the tests that open reports in headless Chromium (posargs: pytest's)."""
     run_tests(session, "tests/present", "-m", "browser", "--browser")
 
 
@@ -189,16 +189,16 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def pictures(session: nox.Session) -> None:
-    """Make the pictures of README.md again, from a published run (needs Chromium)."""
+    """Regenerate the pictures of README.md from a published run (needs Chromium)."""
     session.run(sys.executable, "docs/make_pictures.py", external=True)
 
 
 @nox.session
 def lock(session: nox.Session) -> None:
-    """Resolve the dependencies again into requirements.lock (posargs: for instance --upgrade)."""
+    """Resolve the dependencies into requirements.lock again (posargs: for instance --upgrade)."""
     if session.venv_backend != "none":
         session.install("uv")
-    # One file for every supported Python; without the index's address, which differs by site.
+    # One file for all supported Pythons, without the index's address, which differs by site.
     session.run(
         *("uv", "pip", "compile", "pyproject.toml", "--output-file", LOCK, "--quiet"),
         *("--universal", "--python-version", "3.11", "--fork-strategy", "requires-python"),

@@ -1,4 +1,4 @@
-"""Lockstep as a library: race functions of your own, and read stored runs as frames."""
+"""Lockstep as a library: race your own functions, and load stored runs as frames."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["COLUMNS", "Results", "compare", "load"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is first used: pytest loads the plugin, and so this, at every start."""
+    """Import a name on first use: pytest loads the plugin, and so this package, at every start."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

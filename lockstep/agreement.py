@@ -1,4 +1,4 @@
-"""Whether functions compute the same step: losses and whole states, against a reference."""
+"""Proof that functions compute the same step: losses and whole states, against a reference."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Leaves = dict[str, np.ndarray]
 
 STEPS = 3
 NAME = "functions"
-"""The proof's name, beside those of bench.worker.prove.gate."""
+"""The proof's name, in addition to those of bench.worker.prove.gate."""
 
 AMPLIFIED = 10.0
-"""A leaf may be off by so many times what one rounding of the starting state changes in it: another
-order of summation rounds in every operation."""
+"""A leaf's error may be this many times the effect of rounding the starting state once, because
+another order of summation rounds in every operation."""
 
 
 def copied(tree: Any) -> Any:
-    """Copy the arrays of a pytree, each with its sharding, so that one step may donate its own."""
+    """Copy the arrays of a pytree, keeping their shardings, so that a step may donate its own."""
 
     def copy(leaf: Any) -> Any:
         if isinstance(leaf, jax.Array):
@@ -66,11 +66,11 @@ class Trace:
 
 
 def trace(step: Step, state: State, batch: Any) -> tuple[Trace, State]:
-    """Take the steps; the arguments stay as they are. Also returns the state that is left.
+    """Take the steps without modifying the arguments; also return the final state.
 
     Raises:
-      WrongStepError: a step returns no pair, a loss that is not a scalar jax.Array, something that
-        cannot be waited for, or a loss or state that is not finite.
+      WrongStepError: a step does not return a pair, its loss is not a scalar jax.Array, something
+        cannot be waited for, or a loss or state is not finite.
     """
     start, state, losses = leaves_of(state), copied(state), []
     for _ in range(STEPS):
@@ -86,13 +86,13 @@ def trace(step: Step, state: State, batch: Any) -> tuple[Trace, State]:
 
 
 class Agreement:
-    """The steps of a reference, and the proof of others against them.
+    """The steps of a reference, against which other functions are proved.
 
     Args:
-      reference: the step that is right.
-      state: where all start.
-      batch: of every step.
-      precision: `fp64`, `fp32`, `fp16` or `bf16`: what the steps compute in.
+      reference: the step that is taken to be correct.
+      state: the starting state of every function.
+      batch: the batch of every step.
+      precision: `fp64`, `fp32`, `fp16` or `bf16`, in which the steps compute.
       loss_tolerance: largest relative difference of a loss; the square root of the precision's
         rounding by default.
       update_tolerance: largest difference of a leaf's update, relative to its size (both as root
@@ -117,7 +117,7 @@ class Agreement:
             path: max(self.update_tolerance, AMPLIFIED * error)
             for path, error in self._errors(rounded).items()
         }
-        """By leaf, the largest error of its update."""
+        """By leaf, the largest allowed error of its update."""
 
     def _errors(self, ours: Trace) -> dict[str, float]:
         truth = self.truth
@@ -128,11 +128,11 @@ class Agreement:
         return found
 
     def check(self, ours: Trace) -> ProofCheck:
-        """Compare the steps of another function with the reference.
+        """Compare the steps of another function with the reference's.
 
         Raises:
-          WrongStepError: a loss or a leaf differs by more than is allowed. Integers and keys have
-            to be equal.
+          WrongStepError: a loss or a leaf differs by more than its tolerance. Integers and keys
+            must be equal.
         """
         right = self.truth.last
         shapes = [
@@ -176,7 +176,7 @@ class Agreement:
 
 
 def precision_of(state: State) -> str:
-    """The least precise dtype of a state's floats, as Lockstep calls it; `fp32` without any."""
+    """Return the least precise dtype of a state's floats in Lockstep's words; `fp32` if none."""
     names = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
     kinds = [str(leaf.dtype) for leaf in jax.tree.leaves(state) if hasattr(leaf, "dtype")]
     found = [name for kind, name in names.items() if kind in kinds]

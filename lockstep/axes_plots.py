@@ -1,4 +1,4 @@
-"""Charts of a run on matplotlib axes, for figures of your own."""
+"""Charts of a run on matplotlib axes, for your own figures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Draw = Callable[[Axes], None]
 
 
 def draw(tables: Tables, kind: str, of: str, axes: Axes | None) -> Axes:
-    """Draw the one chart of a kind whose name contains `of`: see `Results.plot`."""
+    """Draw the only chart of a kind whose name contains `of`: see `Results.plot`."""
     if kind not in _KINDS:
         raise ValueError(f"kind is {kind!r}; it may be {' or '.join(map(repr, _KINDS))}")
     charts = _KINDS[kind](tables, sorted(tables.cells["implementation"].unique()))
@@ -63,7 +63,7 @@ _KINDS = {"ratios": _ratios, "scaling": _curves}
 
 
 def _draw_ratios(cells: pd.DataFrame, implementations: Sequence[str], axes: Axes) -> None:
-    """Draw the step times of a block over its baseline's, the fastest on top."""
+    """Draw the step times of a block relative to its baseline's, with the fastest on top."""
     for place, row in enumerate(cells.to_dict("records")):
         style = _style(row["implementation"], implementations)
         axes.plot([row["ratio_low"], row["ratio_high"]], [place, place], color=style["color"])
@@ -75,7 +75,7 @@ def _draw_ratios(cells: pd.DataFrame, implementations: Sequence[str], axes: Axes
 
 
 def _draw_scaling(curve: Scaling, implementations: Sequence[str], axes: Axes) -> None:
-    """Draw median step times with quartiles against devices, and ideal scaling of the fastest."""
+    """Draw median step times with quartiles over devices, and ideal scaling of the fastest."""
     for name, points in curve.points.groupby("implementation"):
         style = _style(str(name), implementations)
         x = points["devices"].to_numpy(float)
@@ -96,7 +96,7 @@ def _draw_scaling(curve: Scaling, implementations: Sequence[str], axes: Axes) ->
 
 
 def _style(name: str, implementations: Sequence[str]) -> dict[str, Any]:
-    """The look that the report gives an implementation."""
+    """Return the look that the report gives an implementation."""
     own = look(implementations.index(name))
     dashes = (0, [4 * length for length in own.dashes]) if own.dashes[1] else "solid"
     return {"color": PALETTE[own.colour], "marker": MARKERS[own.shape], "linestyle": dashes}

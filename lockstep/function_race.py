@@ -1,7 +1,7 @@
-"""Races of functions that somebody has at hand: proved to agree, and timed by the usual rule.
+"""Races of a user's own functions: proved to agree, and timed under the usual rule.
 
 The rounds, the looks and the verdicts are those of `python -m bench run`, in this process: one
-launch, whose rows are stored as a run's are.
+launch, whose rows are stored like a run's.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ ROUNDS = 128
 
 @dataclass(frozen=True)
 class Given:
-    """A function with its start, in the shape of an implementation's module."""
+    """A function and its starting state, with the interface of an implementation's module."""
 
     step: Step
     state: Any
     batch: Any
 
     def why_unsupported(self, _problem: Problem, _mesh: Mesh) -> None:
-        """Whoever gave it says that it can run."""
+        """Return None: the caller vouches that the function can run."""
 
     def build(self, _problem: Problem, _mesh: Mesh) -> TrainStep:
-        """Return the step with copies of its own."""
+        """Return the step with its own copies of the arrays."""
         return TrainStep(
             state=copied(self.state),
             place=lambda _: copied(self.batch),
@@ -85,38 +85,38 @@ def compare(
 ) -> Results:
     """Prove that functions compute the same step, and race them.
 
-    Every function is run as it is: one that is not jitted runs operation by operation. All start
+    Every function is run as given: one that is not jitted runs operation by operation. All start
     from copies of the state, so that they may donate it, and get the same batch in every step. A
-    function that is wrong or fails gets a status and a reason, and no time.
+    function that is wrong or fails gets a status and a reason instead of a time.
 
     Args:
       steps: `(state, batch) -> (state, loss)` by name, each with the same layout of the state. The
         loss is a scalar jax.Array. The state may hold arrays of any dtype, and PRNG keys.
-      state: where all start; a pytree, placed as the functions need it.
-      batch: of every step, placed as they need it.
-      baseline: name that ratios are taken against; the first one by default.
-      reference: name of the function that is right, or another function, which is not timed; the
+      state: the starting state of all functions; a pytree, placed as they need it.
+      batch: the batch of every step, placed as the functions need it.
+      baseline: name of the function to which ratios refer; the first one by default.
+      reference: name of the function that is correct, or another function, which is not timed; the
         baseline by default.
-      precision: what the steps compute in: `fp32`, `bf16`, `fp16` or `fp64`, which sets the
-        tolerances; by default the least precise dtype of the state's floats.
+      precision: that in which the steps compute: `fp32`, `bf16`, `fp16` or `fp64`; it sets the
+        tolerances. By default the least precise dtype of the state's floats.
       loss_tolerance: largest relative difference of a loss from the reference's in the first three
         steps; the square root of the precision's rounding by default.
       update_tolerance: largest difference of a leaf of the state from the reference's after them,
-        relative to what they changed in it, both as root mean squares; by default four times the
-        default for losses. A leaf in which one rounding of the start changes more than a tenth of
-        that may differ by ten times as much as the rounding changes. Integers and keys are equal.
-      margin: relative difference of step times that is too small to matter.
+        relative to the leaf's update, both as root mean squares; by default four times the default
+        for losses. If rounding the starting state once changes a leaf by more than a tenth of that,
+        ten times this change is allowed instead. Integers and keys must be equal.
+      margin: relative difference of step times that is negligible.
       decide_at: a ratio, such as 1.05. The race ends when it is sure on which side of it every
-        function is, and not when the verdicts are decided.
+        function is, rather than when the verdicts are decided.
       rounds: turns of every function, on average. Functions that are decided leave theirs to the
         others.
-      seconds: time that these rounds should take.
-      name: of the comparison, in the names of cells.
-      seed: of the order of turns.
+      seconds: planned duration of these rounds.
+      name: name of the comparison, used in the names of cells.
+      seed: seed of the order of turns.
 
     Raises:
       ValueError: a name is unknown or not usable, or there is nothing to compare.
-      WrongStepError: the reference itself is not finite, or returns no (state, loss).
+      WrongStepError: the reference itself is not finite, or does not return (state, loss).
       Exception: whatever the reference raises, or a function while it is timed.
     """
     baseline = baseline or next(iter(steps), "")
@@ -144,7 +144,7 @@ def compare(
 
 
 class _Session(BlockSession):
-    """A session without a supervisor: it keeps the questions that its rounds ask."""
+    """A session without a supervisor: it keeps the last look that its rounds reported."""
 
     def __init__(self, job: Job) -> None:
         self.asked: list[Event] = []
@@ -152,7 +152,7 @@ class _Session(BlockSession):
         self.threads = FileThreads()
 
     def put_back(self, name: str, *, whole: bool = True) -> None:
-        """Leave the process as it is: it belongs to whoever has given the functions."""
+        """Leave the process as it is: it belongs to the caller."""
 
     def _keep(self, event: Event) -> None:
         if event["event"] == "look":
@@ -160,7 +160,7 @@ class _Session(BlockSession):
 
 
 class _AtLimit(Schedule):
-    """A schedule that ends when it is sure on which side of a limit each ratio is."""
+    """A schedule that ends once it is sure on which side of a limit each ratio lies."""
 
     def __init__(self, plan: Plan, limit: float) -> None:
         super().__init__(plan)
@@ -193,7 +193,7 @@ def _session(
     names: tuple[str, ...], baseline: str, state: Any, batch: Any, precision: str, margin: float,
     name: str, rounds: int, seconds: float, seed: int,
 ) -> tuple[_Session, Plan]:  # fmt: skip
-    """The session of a race, and the plan that its rule reads."""
+    """Return the session of a race, and the plan for its stopping rule."""
     mesh = _mesh_of(state)
     leading = [np.shape(leaf)[0] for leaf in jax.tree.leaves(batch) if np.ndim(leaf)]
     axes = tuple((str(axis), size) for axis, size in mesh.shape.items())
@@ -224,7 +224,7 @@ def _session(
 
 
 def _mesh_of(state: Any) -> Mesh:
-    """The mesh that the state lies on; of arrays without one, their devices as `data`."""
+    """Return the mesh on which the state lies; for arrays without one, their devices as `data`."""
     shardings = [leaf.sharding for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array)]
     for sharding in shardings:
         if isinstance(sharding, jax.sharding.NamedSharding) and isinstance(sharding.mesh, Mesh):
@@ -259,7 +259,7 @@ def _admit(session: _Session, agreement: Agreement, name: str, given: Given) -> 
 def _stored(
     plan: Plan, samples: list[SampleRow], cells: list[CellRow], block: BlockRow, proof: Agreement
 ) -> Results:
-    """Make a run of the rows, as if it had been stored."""
+    """Return a run made of the rows, as if it had been stored."""
     device = jax.devices()[0]
     catalogue = Catalogue(
         platform=device.platform, device_kind=device.device_kind, device_count=jax.device_count(),

@@ -1,4 +1,4 @@
-"""The fixture `race`, with which a test asserts that a step is not slower than another.
+"""The fixture `race`, with which a test asserts that one step is not slower than another.
 
 pytest finds it where Lockstep is installed; in a checkout, `-p lockstep.pytest_plugin` loads it.
 """
@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def race(request: pytest.FixtureRequest) -> Callable[..., Race]:
     """Return `race(new_step, old_step, state, batch, **options)`; see `Race`.
 
-    The options are those of lockstep.compare. The race is run by the assertion.
+    The options are those of lockstep.compare. The assertion runs the race.
     """
     marker = request.node.get_closest_marker(MARKER)
     given = dict(marker.kwargs) if marker else {}
@@ -46,7 +46,7 @@ def race(request: pytest.FixtureRequest) -> Callable[..., Race]:
 
 @dataclass
 class Race:
-    """Two steps, of which the old one is the reference and the baseline."""
+    """Two steps, the old one being the reference and the baseline."""
 
     steps: dict[str, Any]
     state: Any
@@ -54,18 +54,18 @@ class Race:
     options: dict[str, Any]
     undecided: Undecided
     results: Results | None = None
-    """What was measured, once something was asserted."""
+    """The results, available after an assertion."""
 
     def assert_not_slower(self, by: float = BY, undecided: Undecided | None = None) -> None:
         """Pass if the new step surely takes at most 1 + `by` times as long as the old one.
 
-        It fails if the new step is wrong, or surely takes longer. Rounds go on until either is
-        sure, or until `rounds` are spent. The chance of a wrong outcome is at most 1 %.
+        Fail if the new step is wrong, or surely takes longer. Rounds continue until either is sure,
+        or until `rounds` are spent. The probability of a wrong outcome is at most 1 %.
 
         Args:
-          by: relative difference of step times that is allowed, such as 0.05.
-          undecided: what to do where neither is sure, instead of what the marker says: `xfail`,
-            `fail` or `skip`.
+          by: allowed relative difference of step times, such as 0.05.
+          undecided: what to do if neither is sure, overriding the marker: `xfail`, `fail` or
+            `skip`.
 
         Raises:
           ValueError: `by` is negative, or `undecided` is none of these words.

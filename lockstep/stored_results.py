@@ -1,4 +1,4 @@
-"""Runs as frames, whose columns are explained with their units, and as a table in a notebook."""
+"""Runs as frames, whose columns are documented with their units, and as tables in a notebook."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ COLUMNS = {
     "latency_ns": "nanoseconds of that span",
     "wash_out_ns": "nanoseconds of the discarded step before the spans",
 }
-"""Meaning and unit of the columns of the frames. `bench.analyse.cell_table.Tables` explains the
+"""Meaning and unit of the columns of the frames. `bench.analyse.cell_table.Tables` documents the
 other columns of `cells`, and `bench.records.rows` those of `samples`."""
 
 _VERDICTS = (
@@ -68,7 +68,7 @@ _VERDICTS = (
 
 
 def load(run: str | Path) -> Results:
-    """Read a stored run by its name in reports/ or by its folder; `last` is the newest.
+    """Load a stored run by its name in reports/ or by its folder; `last` is the newest.
 
     Raises:
       ValueError: there is no such run.
@@ -81,11 +81,11 @@ def load(run: str | Path) -> Results:
 
 
 class Results:
-    """What was measured; `COLUMNS` explains the columns of the frames.
+    """The results of a run; `COLUMNS` documents the columns of the frames.
 
     Args:
-      run: the run, as stored.
-      rows: arguments of bench.records.store.add_launch; of a run that is not kept anywhere yet.
+      run: the stored run.
+      rows: arguments of bench.records.store.add_launch, for a run that is not stored yet.
     """
 
     def __init__(self, run: store.Run, rows: tuple[Any, ...] | None = None) -> None:
@@ -94,22 +94,22 @@ class Results:
 
     @cached_property
     def tables(self) -> cell_table.Tables:
-        """Everything that a report is made from."""
+        """All tables from which a report is made."""
         return cell_table.build(self.run)
 
     @property
     def cells(self) -> pd.DataFrame:
-        """A row a cell."""
+        """One row per cell."""
         return self.tables.cells
 
     @property
     def samples(self) -> pd.DataFrame:
-        """A row a turn of an arm in a round."""
+        """One row per turn of an arm in a round."""
         return self.run.samples
 
     @property
     def verdicts(self) -> pd.DataFrame:
-        """A row a cell: its verdict against the baseline, and how far it is behind the fastest.
+        """One row per cell: its verdict against the baseline, and how far it is behind the fastest.
 
         The fastest of a block come first, and cells without a time last.
         """
@@ -123,10 +123,10 @@ class Results:
     def report(self, name: str | None = None) -> Path:
         """Store the run in reports/ of this folder, and write its report; returns the page's path.
 
-        A run that is stored there keeps its place.
+        A run that is already stored there stays in its folder.
 
         Raises:
-          ValueError: the name is taken, or no plain name of a folder.
+          ValueError: the name is taken, or is not a plain folder name.
         """
         from bench.present.report_files import build  # noqa: PLC0415 (it loads drawing libraries)
 
@@ -142,13 +142,13 @@ class Results:
         """Draw a chart on matplotlib axes, and return them.
 
         Args:
-          kind: "ratios" are the step times of a block over its baseline's; "scaling" are step times
+          kind: "ratios" for the step times of a block over its baseline's; "scaling" for step times
             against the number of devices.
-          of: name of the block or curve, or a part of it that no other has.
+          of: name of the block or curve, or a part of it that occurs in no other.
           axes: to draw on; those of a new figure by default.
 
         Raises:
-          ValueError: there is no such chart, or more than one; the message lists what there is.
+          ValueError: there is no such chart, or more than one; the message lists them.
         """
         from lockstep.axes_plots import draw  # noqa: PLC0415 (it loads a drawing library)
 
@@ -180,7 +180,7 @@ class Results:
         return "".join([*parts, *self._plots()])
 
     def _plots(self) -> list[str]:
-        """The plots of ratios, as SVG."""
+        """Return the plots of ratios, as SVG."""
         from bench.present import print_plots  # noqa: PLC0415
 
         charts = print_plots.draw(self.tables).charts

@@ -1,4 +1,4 @@
-"""`python -m bench doctor`: what is here, what can be measured, and what to install or set."""
+"""`python -m bench doctor`: hardware, what can be measured on it, and what to install or set."""
 
 import json
 from typing import Annotated
@@ -11,7 +11,7 @@ def doctor(
         bool, typer.Option("--json", help="Print all that was found as JSON instead.")
     ] = False,
 ) -> None:
-    """Show devices, drivers, clocks, limits and users of this machine, and what they allow."""
+    """Show this machine's devices, drivers, clocks, limits and users, and what they allow."""
     from rich.console import Console
 
     from bench.measure.machine_check import examine

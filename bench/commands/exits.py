@@ -21,18 +21,18 @@ _CODES = {
     BAD_INPUT: "bad input, nothing was done",
     INTERRUPTED: "interrupted",
 }
-"""Codes of every command that does not say otherwise. bench.plan.help_pages lists those of `run`
-and `regress`."""
+"""Exit codes of every command that does not define its own. bench.plan.help_pages lists those of
+`run` and `regress`."""
 
 
 def exit_codes(own: Mapping[int, str] | None = None) -> str:
-    """The last line of a command's help; `own` are codes with another meaning in that command."""
+    """Return the last line of a command's help; `own` are codes with another meaning there."""
     codes = sorted((_CODES | dict(own or {})).items())
     return f"Exit codes: {'; '.join(f'{code} {meaning}' for code, meaning in codes)}."
 
 
 def refuse(message: str) -> NoReturn:
-    """End the command because its input is bad, and say why."""
+    """End the command because its input is invalid, and say why."""
     typer.echo(f"error: {message}", err=True)
     raise typer.Exit(BAD_INPUT)
 
@@ -45,7 +45,7 @@ def fail(message: str) -> NoReturn:
 
 @contextmanager
 def refusing(*errors: type[Exception]) -> Iterator[None]:
-    """Treat these errors as bad input as well."""
+    """Treat these errors as invalid input as well."""
     try:
         yield
     except errors as error:
@@ -61,28 +61,28 @@ def _ending_on_errors() -> Iterator[None]:
     except ChildError as error:
         fail(str(error))
     except typer.TyperException as error:
-        # Typer's own code for a command line that it cannot read is 2, which `run` uses otherwise.
+        # Typer exits with 2 for a command line that it cannot parse; for `run`, 2 means another thing.
         error.exit_code = BAD_INPUT
         raise
 
 
 class CommandGroup(TyperGroup):
-    """The commands; errors that any of them may raise end it with a message and an exit code."""
+    """The commands; any of their known errors ends a command with a message and an exit code."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the options before the command's name."""
+        """Parse the options before the command's name."""
         with _ending_on_errors():
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Read the command's own options and run it."""
+        """Parse the command's own options and run it."""
         with _ending_on_errors():
             return super().invoke(ctx)
 
 
 @contextmanager
 def termination_as_interrupt() -> Iterator[None]:
-    """Let signals of termination end the run as Ctrl-C does: kill workers and build the report."""
+    """Treat termination signals like Ctrl-C: end the workers and build the report."""
     from bench.measure.cluster.follower import TERMINATION
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bench.records.step_programs import StepProgram
 
 _LISTED = 3
-"""Cells that a message names at most."""
+"""The most cells that a message names."""
 
 
 def explain(
@@ -49,7 +49,7 @@ def explain(
 ) -> None:
     """Explain why a step of CELL_A takes longer or shorter than one of CELL_B.
 
-    Compares their compiled programs by source line, and where both cells have traces, those.
+    Compares their compiled programs by source line, and their traces if both cells have one.
     """
     from rich.console import Console
 
@@ -114,12 +114,12 @@ def programs_of(run: store.Run) -> dict[str, StepProgram]:
 
 
 def cells_apart(run: store.Run) -> set[str]:
-    """Return the cells of a run whose steps ran in processes of their own, where none is traced."""
+    """Return the run's cells whose steps ran in separate processes, where nothing is traced."""
     return {row["cell"] for row in run.cell_rows if "foreign" in row}
 
 
 def whole_name(end: str, cells: Collection[str]) -> str:
-    """Return the only cell whose name ends so, in whole parts; otherwise the word itself."""
+    """Return the only cell whose name ends with these parts; otherwise return the argument."""
     found = [cell for cell in cells if cell.endswith(f"/{end}")]
     return found[0] if len(found) == 1 and end not in cells else end
 
@@ -130,7 +130,7 @@ def newest_run(a: str, b: str) -> store.Run:
     Published runs may come from other machines, so they are used only if `--run` names them.
 
     Raises:
-      BadInput: there is none.
+      BadInput: there is no such run.
     """
     published = (REPORTS.is_dir() and tracked_folders(REPORTS)) or set()
     known: dict[str, None] = {}
@@ -140,7 +140,7 @@ def newest_run(a: str, b: str) -> store.Run:
             continue
         try:
             run = store.load(folder)
-        except store.StoreError:  # perhaps of another version; the next one may do
+        except store.StoreError:  # perhaps of another version; try the next one
             continue
         cells = [row["cell"] for row in run.traces]
         if {whole_name(a, cells), whole_name(b, cells)} <= set(cells):
@@ -167,7 +167,7 @@ def newest_run(a: str, b: str) -> store.Run:
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    """The traced cells whose names are most like this one."""
+    """Return the traced cells with the most similar names."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=_LISTED, cutoff=0) or names[:_LISTED]
     others = len(names) - len(near)
@@ -176,7 +176,7 @@ def _near(name: str, known: Iterable[str]) -> str:
 
 
 def _traced_folders() -> list[Path]:
-    """Folders of runs, the newest first."""
+    """Return the folders of stored runs, the newest first."""
     folders = [path.parent for path in REPORTS.glob(f"*/{store.LAUNCHES}")]
     return sorted(folders, key=lambda folder: -(folder / store.LAUNCHES).stat().st_mtime)
 

@@ -1,4 +1,4 @@
-"""`python -m bench faults`: is anything lost when something goes wrong?"""
+"""`python -m bench faults`: is any result lost when something goes wrong?"""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from bench.trials.faults.fault_table import Fault
 
 JOBS = min(usable_cores() + 1, 8)
-"""One more than there are cores, because many faults wait for a deadline."""
+"""One more than the number of cores, because many faults wait for a deadline."""
 
 DEVIATED = 1
-"""Exit code if a fault left something else behind than it must."""
+"""Exit code if any fault had another outcome than it must have."""
 
 SETTINGS = {"epilog": exit_codes({0: "all ended as expected", DEVIATED: "something was lost"})}
 
@@ -40,8 +40,8 @@ def faults(
 ) -> None:
     """Inject faults into real runs, and check that no result is lost.
 
-    The page that this writes shows what each fault left behind. Faults that cannot be injected on
-    this machine are skipped and reported as such.
+    The resulting page shows the outcome of each fault. Faults that cannot be injected on this
+    machine are skipped and reported as such.
     """
     from rich.console import Console
     from rich.text import Text
@@ -67,7 +67,7 @@ def faults(
         word = fault_page.verdict(vars(outcome))
         styled = (f"{word:7}", fault_page.STYLES[word])
         line = Text.assemble(styled, f"  {fault.name}  {outcome.seconds:.0f} s")
-        console.print(line, soft_wrap=True)  # in one piece, because faults end in other threads
+        console.print(line, soft_wrap=True)  # in one call, because faults end in other threads
         for deviation in outcome.deviations:
             console.print(f"  {deviation}", soft_wrap=True, markup=False)
 

@@ -1,4 +1,4 @@
-"""`python -m bench inspect CELL`: where a cell's arrays lie."""
+"""`python -m bench inspect CELL`: the layout of a cell's arrays over the devices."""
 
 from typing import Annotated
 
@@ -15,7 +15,7 @@ def inspect(
     implementation_path: ImplementationFiles = None,
     workload_path: WorkloadFiles = None,
 ) -> None:
-    """Show where a cell's arrays lie: the mesh, every parameter, and bytes on each device."""
+    """Show the layout of a cell's arrays: mesh, every parameter's shards, bytes per device."""
     from rich.console import Console
 
     from bench.measure.array_layout import read_layout

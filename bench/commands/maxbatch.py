@@ -1,4 +1,4 @@
-"""`python -m bench maxbatch RUN`: the largest batch of each of a run's cells that fits."""
+"""`python -m bench maxbatch RUN`: the largest batch that fits, for each cell of a run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def maxbatch(
 ) -> None:
     """Find the largest batch that fits, for each implementation that a run has proved.
 
-    Compiling the step predicts how much memory a device would need; the largest batch within the
+    Compiling the step predicts the memory that a device would need; the largest batch within the
     limit then runs for a few steps. Every result is stored at once, a later call continues with the
     remaining cells, and `report` shows the results.
     """
@@ -109,7 +109,7 @@ def maxbatch(
 
 
 def proved(folder: Path, selected: Callable[[str], bool]) -> list[CellRow]:
-    """Read the run's selected cells that are ok.
+    """Return the run's selected cells that are ok.
 
     Raises:
       BadInput: there are none.
@@ -125,7 +125,7 @@ def proved(folder: Path, selected: Callable[[str], bool]) -> list[CellRow]:
 
 
 def bytes_of(text: str) -> float:
-    """Read `16GiB`, `80G` or a plain number of bytes.
+    """Parse `16GiB`, `80G` or a plain number of bytes.
 
     Raises:
       BadInput: the text is none of these, or 0.
@@ -140,10 +140,10 @@ def bytes_of(text: str) -> float:
 
 
 def limit_of(catalogue: Catalogue, limit_bytes: float | None) -> Limit:
-    """The memory limit of one device, and where it comes from.
+    """Return the memory limit of one device, and its source.
 
     Raises:
-      BadInput: no limit was given and the device states none.
+      BadInput: no limit was given and the device reports none.
     """
     from bench.project.maxbatch.largest_fit import Limit
 

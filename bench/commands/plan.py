@@ -104,7 +104,7 @@ def _workload(text: str, catalogue: Catalogue) -> tuple[str, str]:
     """Look up a workload and its size.
 
     Raises:
-      BadInput: there is none of that name.
+      BadInput: there is no workload or size of that name.
     """
     known = {
         f"{entry['name']}-{size}": (entry["name"], size)

@@ -17,7 +17,7 @@ from bench.plan.selection import everything, selector
 from bench.records.cells import PRECISIONS
 
 COMPILING = "compiling steps", "compiled {} of {} steps"
-"""Words for the progress of a compilation."""
+"""Progress texts for compilation."""
 
 
 def project(
@@ -49,7 +49,7 @@ def project(
     implementation_path: ImplementationFiles = None,
     workload_path: WorkloadFiles = None,
 ) -> None:
-    """Predict a run's steps on other hardware and more chips, beside what was measured here."""
+    """Predict a run's steps on other hardware and more chips, from what was measured here."""
     from rich.console import Console
 
     from bench.present import predicted_curves
@@ -103,7 +103,7 @@ def project(
 
 @contextmanager
 def predicting() -> Iterator[None]:
-    """Refuse what cannot be written, and say what an interrupted compilation leaves behind."""
+    """Refuse folders that cannot be written, and say that an interrupted compilation is kept."""
     try:
         with refusing(OSError):
             yield

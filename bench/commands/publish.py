@@ -1,4 +1,4 @@
-"""`python -m bench publish RUN`: make a folder of a run that can be committed."""
+"""`python -m bench publish RUN`: make a folder of a run for committing to git."""
 
 import typer
 
@@ -10,7 +10,7 @@ from bench.records.paths import REPORTS
 
 
 def publish(run: RunName) -> None:
-    """Make a folder of a run that can be committed, and add it to the gallery.
+    """Make a folder of a run for committing to git, and add it to the gallery.
 
     The folder is named after the workload, the hardware and the date. It has neither Parquet files
     nor traces and at most 20 MiB. A run whose files contain a path, user name or host name of this

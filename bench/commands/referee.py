@@ -1,4 +1,4 @@
-"""`python -m bench referee INCUMBENT.py CHALLENGER.py ...`: is a changed step a faster one?"""
+"""`python -m bench referee INCUMBENT.py CHALLENGER.py ...`: are changed steps faster?"""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Monitor:
-    """Tells on stderr what goes on, and stops once no challenger is left."""
+    """Reports progress on stderr, and stops once no challenger is left."""
 
     def __init__(self, engine: Engine, challengers: Sequence[str]) -> None:
         self._engine, self._challengers = engine, set(challengers)
@@ -131,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _judged(ledger: Ledger, options: Options, paths: Sequence[str], *, as_json: bool) -> int:
-    """Measure, judge, store and print; returns the exit code."""
+    """Measure, judge, store and print; return the exit code."""
     from bench.analyse.alpha_investing import level
     from bench.analyse.attempt_outcomes import Fared, found, judge, record
     from bench.analyse.verdicts import ALPHA
@@ -181,7 +181,7 @@ def _judged(ledger: Ledger, options: Options, paths: Sequence[str], *, as_json: 
 def _set_up(ledger: Ledger, options: Options, paths: Sequence[str]) -> tuple[Engine, list[str]]:
     """Return the engine and the hash of every file, after all checks.
 
-    A hash is that of a file with everything that it imports from the project or from beside it.
+    A hash covers a file and everything that it imports from the project or from its own folder.
 
     Raises:
       BadInput: anything is wrong.
@@ -227,5 +227,5 @@ def _set_up(ledger: Ledger, options: Options, paths: Sequence[str]) -> tuple[Eng
 
 
 def _outside(paths: Sequence[str]) -> list[str]:
-    """Select the files that are not in implementations/, which are selected by name."""
+    """Return the files outside of implementations/; those inside are selected by name."""
     return [path for path in paths if Path(path).resolve().parent != ROOT / "implementations"]

@@ -30,7 +30,7 @@ def run_pytest(arguments: list[str], *plugins: str) -> int:
     import pytest
     from pytest_benchmark.logger import PytestBenchmarkWarning
 
-    # Other plugins in the environment would change the output, or claim options of ours.
+    # Other plugins in the environment might change the output or claim our options.
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     listing = {"--collect-only", "--co"} & set(arguments)
     # pytest-benchmark's table of all cells is too long to read, so it is shown on request only.
@@ -46,6 +46,6 @@ def run_pytest(arguments: list[str], *plugins: str) -> int:
         *([] if wants_table else ["--benchmark-quiet"]),
         str(cells),
     ]
-    # It warns that there is nothing to save where no cell is ok; the summary says so as well.
+    # If no cell is ok, it warns that there is nothing to save; the summary says so as well.
     warnings.filterwarnings("ignore", category=PytestBenchmarkWarning)
     return int(pytest.main([*own, *arguments]))

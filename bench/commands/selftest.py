@@ -1,4 +1,4 @@
-"""`python -m bench selftest`: how good is Lockstep at telling differences from noise?"""
+"""`python -m bench selftest`: how reliably does Lockstep tell differences from noise?"""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def selftest(
         ),
     ] = "",
 ) -> None:
-    """Measure Lockstep's own false alarms, detection and coverage, and those of its peers.
+    """Measure the false alarms, detection and coverage of Lockstep and of other tools.
 
-    This takes about 25 minutes with all peers. Nothing else should run on the machine.
+    This takes about 25 minutes with all tools. Nothing else should run on the machine.
     """
     from bench.trials.selftest.background_load import LoadError
     from bench.trials.selftest.planted_kernel import KernelError
@@ -132,7 +132,7 @@ def _judge(name: str) -> None:
 
 
 def _run(session: Session) -> None:
-    """Run the trials, and show how many are done."""
+    """Run the trials, and show the progress."""
     from rich.console import Console
 
     from bench.present import terminal
@@ -145,7 +145,7 @@ def _run(session: Session) -> None:
 
 
 def _build(folder: Path) -> None:
-    # Drawing libraries take seconds to load: only now, when nobody waits for an answer.
+    # Drawing libraries take seconds to load: import them only now, when nobody is waiting.
     from bench.trials.selftest.selftest_page import build
 
     page, figures = build(folder)

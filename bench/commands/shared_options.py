@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and what they all do with them."""
+"""Arguments and options that several commands share, and their common handling."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ WorkloadFiles = Annotated[
 
 
 def load_run(name: str) -> store.Run:
-    """Load a stored run by its name or folder; damaged parts of it are named on stderr."""
+    """Load a stored run by its name or folder; list damaged parts of it on stderr."""
     run = store.load(find_run(name))
     warn_of_damage(run.directory, run.damaged)
     return run
 
 
 def warn_of_damage(folder: Path, damaged: Iterable[store.Damage]) -> None:
-    """Name on stderr the parts of a stored run that are damaged and were left out."""
+    """List on stderr the damaged parts of a stored run, which were left out."""
     for damage in (*damaged, *derived_files.damage(folder)):
         typer.echo(f"warning: {folder.as_posix()}: set aside: {damage}", err=True)

@@ -40,7 +40,7 @@ def tensorboard(
 
 
 def serve(command: Sequence[str]) -> int:
-    """Run a server until it ends, or until Ctrl-C or SIGTERM ends it; returns its exit code."""
+    """Run a server until it ends or Ctrl-C or SIGTERM ends it; return its exit code."""
     server = subprocess.Popen(command)  # noqa: S603 (our own command)
     stopped = False
 
@@ -61,7 +61,7 @@ def serve(command: Sequence[str]) -> int:
 
 
 def traced_runs(profiles: Path) -> list[Path]:
-    """Folders of runs with traces, the newest first."""
+    """Return the folders of runs with traces, the newest first."""
     newest = {
         folder: max(path.stat().st_mtime for path in traces)
         for folder in profiles.glob("*/")
@@ -71,7 +71,7 @@ def traced_runs(profiles: Path) -> list[Path]:
 
 
 def prune(profiles: Path, keep: int) -> list[Path]:
-    """Delete the traces of all runs but the newest, and return the folders that they were in."""
+    """Delete the traces of all runs but the newest, and return their folders."""
     old = traced_runs(profiles)[keep:]
     for folder in old:
         shutil.rmtree(folder)

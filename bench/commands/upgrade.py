@@ -1,4 +1,4 @@
-"""`python -m bench upgrade --from jax==0.10.2`: did another version make the steps slower?"""
+"""`python -m bench upgrade --from jax==0.10.2`: did another jax version make steps slower?"""
 
 import subprocess
 import sys
@@ -56,18 +56,18 @@ def upgrade(context: typer.Context) -> None:
 
 
 def bisect(bases: Sequence[str], gate: Callable[[str], int]) -> tuple[int, str]:
-    """Find after which of these versions the steps became slower.
+    """Find the version after which the steps became slower.
 
     Args:
       bases: versions, the oldest first.
       gate: compares with one of them, and returns the exit code of `regress`.
 
     Returns:
-      The exit code, and what was found.
+      The exit code, and the result in words.
     """
     low, high = 0, len(bases)
     while high > low:
-        # The oldest first: if that is no faster, there is nothing to find.
+        # The oldest comes first: if it is no faster, there is nothing to find.
         middle = (low + high) // 2 if low else 0
         code = gate(bases[middle])
         if code == 1:

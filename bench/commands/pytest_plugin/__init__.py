@@ -1,1 +1,1 @@
-"""pytest as the front of a run: its plugins, its configuration and its only test function."""
+"""pytest as the front end of a run: its plugins, its configuration and its only test function."""

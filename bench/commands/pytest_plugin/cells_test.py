@@ -1,8 +1,8 @@
-"""The only test function of a run; each cell is a pytest item of it.
+"""The only test function of a run; each cell is a pytest item.
 
-The first item that runs makes the engine measure everything selected. Each item then hands the
-samples of its cell to pytest-benchmark, whose timer run_plugin.py has replaced by one that returns
-the stored samples.
+The first item that runs makes the engine measure everything selected. Each item then passes its
+cell's samples to pytest-benchmark, whose timer is replaced in run_plugin.py by one that replays
+stored samples.
 """
 
 import pytest
@@ -12,7 +12,7 @@ from bench.commands.pytest_plugin.run_plugin import FRONT
 
 
 def cell(cell_name: str, benchmark: BenchmarkFixture, request: pytest.FixtureRequest) -> None:
-    """Replay the samples of a cell, or fail or skip for its reason."""
+    """Replay the samples of a cell; fail or skip, with its reason, if it has none."""
     front = request.config.stash[FRONT]
     result = front.measured(cell_name)
     benchmark.name = benchmark.fullname = cell_name

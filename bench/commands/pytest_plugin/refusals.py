@@ -1,4 +1,4 @@
-"""What ends a run before or while it measures, and how that is said."""
+"""Errors that end a run before or while it measures, and their messages."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -13,7 +13,7 @@ from bench.plan.options import READERS, flag
 from bench.records import store
 
 REFUSED = (BadInput, ChildError, ClusterError, DistributedConfigError, store.StoreError)
-"""Errors in the request, or in the place where it is to run."""
+"""Errors in the request, or in the environment in which it should run."""
 
 
 class Ended(_pytest.outcomes.Exit):
@@ -26,7 +26,7 @@ class Ended(_pytest.outcomes.Exit):
 
 
 def message(error: Exception) -> str:
-    """The text of one fault, or a list of several."""
+    """Return the text of one fault, or a list of several."""
     faults: Sequence[str] = (str(error),)
     if isinstance(error, BadInput | DistributedConfigError):
         faults = error.faults
@@ -36,14 +36,14 @@ def message(error: Exception) -> str:
 
 
 def strange_words(unknown: Sequence[str], places: Sequence[str]) -> list[str]:
-    """Find the faults of words that are no options.
+    """Return the faults of words that are not options.
 
     Args:
-      unknown: words that pytest knows no option for, with values.
-      places: words that it would take for files.
+      unknown: words, with their values, that pytest does not know as options.
+      places: words that pytest would take for files.
     """
     words = [word for word in (text.partition("=")[0] for text in unknown) if word[:1] == "-"]
-    if words:  # what follows them is likely theirs
+    if words:  # the words after them are probably theirs
         near = {word: get_close_matches(word, map(flag, READERS), 1, 0.7) for word in words}
         return [
             f"{word} is no option; " + (f"did you mean {one[0]}?" if one else "see --help")

@@ -18,18 +18,18 @@ _CUT_SHORT = {
     3: "Lockstep itself failed",
     BAD_INPUT: "something changed under it",
 }
-"""pytest's exit codes after which measurements are missing."""
+"""pytest's exit codes that mean that measurements are missing."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the options that a gate has beside those of a run."""
+    """Declare the options of a gate in addition to those of a run."""
     group = parser.getgroup("lockstep-regress", "Lockstep: gating a change")
     add_options(group.addoption, gate=True)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, Any, Any]:
-    """Judge what is stored, after everything else has finished."""
+    """Judge the stored results, after everything else has finished."""
     result = yield
     front = session.config.stash[FRONT]
     session.exitstatus = _exit_code(int(session.exitstatus), front)
@@ -49,5 +49,5 @@ def _exit_code(pytest_code: int, front: Front) -> int:
         front.console.print(f"summary: {summary.as_posix()}", soft_wrap=True)
         if not outcome.ended:
             return outcome.code
-    # pytest's own code for an interruption means here that too much is undecided.
+    # pytest's own code for an interruption has another meaning here: too much is undecided.
     return {2: INTERRUPTED, 5: BAD_INPUT}.get(pytest_code, pytest_code)

@@ -1,4 +1,4 @@
-"""How long the selected launches will take, and what a dry run shows of them."""
+"""Estimated durations of the selected launches, and the output of a dry run."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,14 +13,14 @@ from bench.records.paths import REPORTS
 
 
 class RunEstimates:
-    """Estimated times of launches that are not stored yet."""
+    """Estimated durations of launches that are not stored yet."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._history = read_history(REPORTS, engine.catalogue["platform"])
 
     def launch_seconds(self, block: Block, arms: Sequence[str], launch: int) -> float:
-        """Estimate one launch of a block with these arms; those that cannot run it take no time."""
+        """Estimate one launch of a block; of these arms, those that cannot run it take no time."""
         running = len(self.running(block, arms))
         return block_seconds(block, running, self._engine.plan, self._history, launch)
 
@@ -30,7 +30,7 @@ class RunEstimates:
         return [arm for arm in arms if not reasons.get(arm)]
 
     def nothing_runs(self, block: Block, arms: Sequence[str]) -> bool:
-        """Tell whether it is known that none of these arms can run the block."""
+        """Return whether it is known that none of these arms can run the block."""
         return not self.running(block, arms)
 
     def missing(self, selected: Mapping[Block, Sequence[str]]) -> dict[Block, list[float]]:
@@ -51,10 +51,10 @@ def print_plan(
     """Print what would be measured and how long it would take.
 
     Args:
-      console: to print to.
-      plan: of the run.
+      console: where to print.
+      plan: the plan of the run.
       selected: arms of each block.
-      estimates: of the run.
+      estimates: durations of the run's launches.
     """
     missing = estimates.missing(selected)
     running = {block: estimates.running(block, arms) for block, arms in selected.items()}

@@ -1,4 +1,4 @@
-"""pytest as the front of a run: options, one item per cell, progress, exit code and report.
+"""pytest as the front end of a run: options, one item per cell, progress, exit code and report.
 
 `python -m bench run` loads this plugin together with pytest-benchmark.
 """
@@ -42,11 +42,11 @@ from bench.records.statuses import FAILURES, Status
 CELLS_FILE = Path(__file__).with_name("cells_test.py")
 BENCHMARK_JSON = "benchmark.json"
 SURE = ("verdict", "verdict_low", "verdict_high", "tier", "behind_low", "behind_high")
-"""What benchmark.json has from bench.analyse.cell_table.Tables.cells."""
+"""Columns of bench.analyse.cell_table.Tables.cells that benchmark.json contains."""
 FRONT: pytest.StashKey[Front] = pytest.StashKey()
-"""Where cells_test.py finds the run's hooks."""
+"""Key under which cells_test.py finds the run's hooks."""
 MEMBER: pytest.StashKey[Membership] = pytest.StashKey()
-"""This process's place in a distributed run, if a launcher has started it as rank 0."""
+"""This process's place in a distributed run, if a launcher started it as rank 0."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -56,7 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
-    """Refuse what is no option before pytest does, whose message is its own usage."""
+    """Refuse words that are not options before pytest does, whose message shows its own usage."""
     known, unknown = parser.parse_known_and_unknown_args(args)
     others = [word for word in known.file_or_dir if Path(word) != CELLS_FILE]
     faults = strange_words(unknown, others)
@@ -82,7 +82,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Check everything that was asked for before anything runs."""
+    """Check the whole request before anything runs."""
     if config.option.keyword:
         config.option.keyword = keyword(config.option.keyword)
     hosts: Hosts = Hosts()
@@ -117,11 +117,11 @@ class Front:
         self._run: store.Run | None = None
         self._report: Path | None = None
         self._closing: list[str] = []
-        """Lines to print last."""
+        """Lines to print at the end."""
         self._benchmarks: dict[str, Any] | None = None
         """pytest-benchmark's summary of the cells."""
         if measures and config.option.benchmark_json is None:
-            # pytest-benchmark makes a summary only if it is to write a file, and the run's folder
+            # pytest-benchmark makes a summary only if it has to write a file, and the run's folder
             # does not exist yet.
             config.option.benchmark_json = os.devnull
 
@@ -142,7 +142,7 @@ class Front:
             item.add_marker(pytest.mark.benchmark(timer=self._timer(name), group=block.name))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Note what is selected, after -k and similar options."""
+        """Record the selected cells, after -k and similar options."""
         for item in session.items:
             cell = self._cells[_cell_name(item)]
             bases = self.engine.bases
@@ -178,7 +178,7 @@ class Front:
             return (yield)
 
     def _warn_of_import_errors(self) -> None:
-        """Name implementations that will fail; the rest can be measured."""
+        """List implementations that will fail; the others can be measured."""
         named = {name for arms in self._selected.values() for name in arms}
         for entry in self.engine.catalogue["implementations"]:
             if entry["error"] and entry["name"] in named:
@@ -190,7 +190,7 @@ class Front:
                 )
 
     def _tell_what_is_known(self) -> None:
-        """Say which blocks nothing runs, and whether a resumed run has anything left."""
+        """Report blocks that nothing can run, and whether a resumed run has anything left to do."""
         void = [b for b, arms in self._selected.items() if self._estimates.nothing_runs(b, arms)]
         for block in void:
             reasons = self.engine.unsupported[block.name]
@@ -207,7 +207,7 @@ class Front:
             self.console.print(f"{run.name} is complete: there is nothing left to measure")
 
     def measured(self, name: str) -> Result:
-        """Return the result of a cell; the first call measures everything that is selected."""
+        """Return the result of a cell; the first call measures all selected cells."""
         if self._results is None:
             try:
                 self.engine.measure(self._selected, self)
@@ -218,7 +218,7 @@ class Front:
             except NotStoredError as error:
                 self._closing.append(f"error: {error}")
                 raise Ended("ended early", FAILED) from error
-            except BadInput as error:  # meanwhile its name was taken or its files have changed
+            except BadInput as error:  # its name was taken or its files changed in the meantime
                 self._closing.append(f"error: {message(error)}")
                 raise Ended("ended early", BAD_INPUT) from error
             except Exception as error:
@@ -237,7 +237,7 @@ class Front:
         self.console.print(Text(text, style="yellow"), soft_wrap=True)
 
     def begin(self, block: Block, launch: int, arms: Sequence[str]) -> None:
-        """Show which launch begins."""
+        """Show which launch has begun."""
         seconds = self._estimates.launch_seconds(block, arms, launch)
         self._progress.begin(block, launch, seconds)
 
@@ -253,12 +253,12 @@ class Front:
         self._progress.end(block, launch, statuses, verdicts)
 
     def stop(self) -> bool:
-        """With -x or --maxfail, stop once that many cells have failed."""
+        """With -x or --maxfail, return whether that many cells have failed."""
         most: int = self.config.getvalue("maxfail") or 0  # None by default
         return 0 < most <= self._failures
 
     def extra_info(self, name: str) -> dict[str, Any]:
-        """Fields of a cell in benchmark.json beside its samples."""
+        """Return the fields of a cell in benchmark.json besides its samples."""
         cell, result = self._cells[name], self.measured(name)
         info: dict[str, Any] = {
             "workload": f"{cell.block.workload}-{cell.block.size}",
@@ -276,7 +276,7 @@ class Front:
         return info
 
     def _timer(self, name: str) -> Callable[[], float]:
-        """Make a clock by which pytest-benchmark's rounds take as long as the cell's samples."""
+        """Return a clock by which pytest-benchmark's rounds take as long as the cell's samples."""
 
         def readings() -> Iterator[float]:
             for seconds in self.measured(name).step_seconds:
@@ -290,17 +290,17 @@ class Front:
     def pytest_report_teststatus(
         self, report: pytest.TestReport | pytest.CollectReport
     ) -> tuple[str, str, str] | None:
-        """Print nothing for an item, because progress and summary speak for it."""
+        """Print nothing for an item; progress and summary cover it."""
         if report.when == "call" or report.failed:
             return "cell", "", ""
         return None
 
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
-        """Leave out the name of the host, because the file may be published."""
+        """Remove the host name, because the file may be published."""
         machine_info.pop("node", None)
 
     def pytest_benchmark_update_commit_info(self, commit_info: dict[str, Any]) -> None:
-        """Leave out the name of the checkout's folder."""
+        """Remove the name of the checkout's folder."""
         commit_info["project"] = "lockstep"
 
     @pytest.hookimpl(trylast=True)
@@ -338,7 +338,7 @@ class Front:
             self._report = build(self._run)
 
     def _add_standings(self, run: store.Run) -> None:
-        """Add to each benchmark what is sure about its cell, as far as it is known and finite."""
+        """Add to each benchmark the finite ones of its cell's columns in SURE."""
         from bench.analyse import cell_table
         from bench.present.columns import missing
 
@@ -366,5 +366,5 @@ class Front:
 
 
 def _cell_name(item: pytest.Item) -> str:
-    """The name of an item's cell, from the item's id."""
+    """Return the name of an item's cell, from the item's id."""
     return item.name.partition("[")[2].removesuffix("]")
