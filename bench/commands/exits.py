@@ -61,7 +61,7 @@ def _ending_on_errors() -> Iterator[None]:
     except ChildError as error:
         fail(str(error))
     except typer.TyperException as error:
-        # Typer exits with 2 for a command line that it cannot parse; for `run`, 2 means another thing.
+        # Typer exits with 2 if it cannot parse a command line; for `run`, 2 means another thing.
         error.exit_code = BAD_INPUT
         raise
 
