@@ -1,4 +1,4 @@
-"""The outcome of a fault, compared with what it must be."""
+"""The outcome of a fault, compared with the expected one."""
 
 import re
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class Outcome:
     seconds: float = 0.0
     """Wall time of the trial."""
     cut_s: float | None = None
-    """Seconds from the fault to the end of the process that had it; None if it did not end."""
+    """Seconds from the fault to the end of the faulty process; None if it did not end."""
     left: list[str] = field(default_factory=list)
     """Leftover processes."""
     half_written: list[str] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Outcome:
         return not self.deviations and not self.skipped
 
     def expect(self, holds: bool, deviation: str) -> None:
-        """Note a deviation unless a condition holds."""
+        """Record a deviation unless a condition holds."""
         if not holds:
             self.deviations.append(deviation)
 

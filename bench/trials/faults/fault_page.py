@@ -10,7 +10,7 @@ from bench.present.rendering import write_pages
 from bench.records.trial_results import FaultResults, summarize_faults
 
 STYLES = {"passed": "green", "FAILED": "bold red", "skipped": "yellow"}
-"""How a terminal shows verdicts."""
+"""Terminal styles of verdicts."""
 
 FACT = (
     "Each fault is injected into a real run that also measures correct implementations. No fault "
@@ -20,7 +20,7 @@ FACT = (
 
 
 def verdict(outcome: Mapping[str, Any]) -> str:
-    """`passed`, `FAILED` or `skipped`, from the fields of an outcome."""
+    """Return `passed`, `FAILED` or `skipped`, from the fields of an outcome."""
     if outcome["skipped"]:
         return "skipped"
     return "FAILED" if outcome["deviations"] else "passed"
@@ -61,11 +61,11 @@ SHORT = (
     *(column for column in COLUMNS if column.key in ("others", "code", "cut_s")),
     Column("left", "Left", value=lambda row: str(len(row["left"]) + len(row["half_written"]))),
 )
-"""The columns that fit a terminal; `left` counts leftover processes and incomplete files."""
+"""The columns that fit on a terminal; `left` counts leftover processes and incomplete files."""
 
 
 def table(results: FaultResults, columns: Sequence[Column] = COLUMNS, *facts: str) -> Table:
-    """The outcomes of all faults."""
+    """Return the table of the outcomes of all faults."""
     rows = [{**row, **row["outcome"]} for row in results["rows"]]
     return Table("What each fault left", columns, rows, facts)
 

@@ -1,4 +1,4 @@
-"""Injects faults into runs, several at once, and stores the outcomes."""
+"""Injection of faults into runs, several at once, and storage of the outcomes."""
 
 import json
 import random
@@ -23,7 +23,7 @@ from bench.trials.faults.observed_run import Lab, LabError, UnavailableError
 def run(faults: Sequence[Fault], jobs: int, done: Callable[[Fault, Outcome], None]) -> FaultResults:
     """Inject faults, `jobs` at a time; `done` is called with the outcome of each."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A shell ignores SIGINT in background jobs, and the runs started here would inherit that.
+        # A shell ignores SIGINT in background jobs, and the runs started here would inherit this.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     started, began = datetime.now(UTC), time.monotonic()
     stop = threading.Event()
@@ -43,7 +43,7 @@ def run(faults: Sequence[Fault], jobs: int, done: Callable[[Fault, Outcome], Non
     with ThreadPoolExecutor(jobs) as pool:
         try:
             # Faults that wait for a deadline are neighbours in the table and leave the cores idle.
-            # In a shuffled order, other faults use the cores meanwhile.
+            # Shuffled, other faults use the cores in the meantime.
             order = random.Random(0).sample(range(len(faults)), len(faults))
             rows = dict(zip(order, pool.map(inject_one, (faults[i] for i in order)), strict=True))
         except BaseException:

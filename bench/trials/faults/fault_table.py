@@ -1,7 +1,7 @@
-"""The table of faults, and what each must leave behind.
+"""The table of faults, and the expected outcome of each.
 
-To add a fault, append it to `FAULTS`: with `planted` where one implementation goes wrong beside
-good ones, as bench.trials.faults.planted says, or with a function of its own in
+To add a fault, append it to `FAULTS`: with `planted` if one implementation goes wrong beside good
+ones, as described in bench.trials.faults.planted, or with its own function in
 bench.trials.faults.run_scenarios.
 """
 
@@ -20,7 +20,7 @@ from bench.trials.faults.run_scenarios import (
 )
 
 SILENCE_S = 20
-"""Value of --silence in runs that hang. A worker starts within a few seconds."""
+"""Value of --silence in runs that hang. Workers start within a few seconds."""
 HANGS = ("--silence", str(SILENCE_S))
 SILENT = rf"no progress for {SILENCE_S} s during"
 OVERTIME = "took over 30 s during measure"
@@ -28,7 +28,7 @@ OVERTIME = "took over 30 s during measure"
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong."""
+    """One kind of failure, and how to inject it."""
 
     name: str
     kind: str
@@ -44,7 +44,7 @@ USER, RUN, STORED = "faulty user file", "run interrupted", "stored files"
 FOREIGN = "foreign arm"
 CHEAT = "fooled or spoiled"
 LONGER = ("--rounds", "16", "--seconds", "4")
-"""Options of runs whose turns are long enough to be compared with one another."""
+"""Options of runs with turns long enough to be compared with one another."""
 
 FAULTS = (
     Fault("host-memory", MEMORY, "build asks NumPy for 64 GiB under RLIMIT_AS",

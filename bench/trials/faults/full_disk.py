@@ -16,7 +16,7 @@ def small_disk(lab: Lab, name: str, size: str) -> Iterator[Lab]:
 
     Args:
       lab: the trial.
-      name: the folder, which is created in that of the trial.
+      name: the folder, which is created in the trial's own.
       size: size in the syntax of tmpfs, for example `32m`.
 
     Yields:

@@ -1,4 +1,4 @@
-"""Starts runs in a folder of their own, as a person would, and observes what they leave behind."""
+"""Starts runs in their own folders, as a user would, and observes the consequences of faults."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ GOOD = ("python_loop", "good")
 """Correct implementations that are measured beside a planted one and must not be harmed."""
 
 MARK = "LOCKSTEP_FAULT"
-"""Environment variable that identifies every process of a trial, whatever the run itself does."""
+"""Environment variable that marks every process of a trial, whatever the run itself does."""
 FOLDER = "LOCKSTEP_FAULT_FOLDER"
 
 LIMIT_S = 400.0
 GONE_S = 10.0
-"""Processes that still exist this long after their run has ended count as leftover."""
+"""Processes that still exist this long after the end of their run count as leftover."""
 _POLL_S = 0.05
 
 _IMPLEMENTATION = """from bench.trials.faults.planted import plant
@@ -80,12 +80,12 @@ class Ended:
     """Exit code as subprocess reports it: negative for a signal."""
     out: str
     cut_s: float | None
-    """Seconds from the fault to the end of the process that had it; None if it did not end."""
+    """Seconds from the fault to the end of the faulty process; None if it did not end."""
     left: list[str]
     """Command lines of leftover processes."""
 
     def says(self, pattern: str) -> bool:
-        """Whether the output matches a regular expression."""
+        """Return whether the output matches a regular expression."""
         return re.search(pattern, self.out) is not None
 
 
@@ -109,7 +109,7 @@ class Lab:
 
     @property
     def run(self) -> Path:
-        """The folder of the run."""
+        """Path of the run's folder."""
         return self.root / self.folder.relative_to("/") / "reports" / RUN
 
     def measure(
@@ -145,7 +145,7 @@ class Lab:
         return str(path)
 
     def cells(self) -> dict[str, CellRow]:
-        """The decisive rows of the run's cells, by `BATCH/IMPLEMENTATION`.
+        """Return the decisive rows of the run's cells, by `BATCH/IMPLEMENTATION`.
 
         Raises:
           LabError: the run cannot be read.
@@ -164,18 +164,18 @@ class Lab:
             raise LabError(f"the run cannot be read: {error}") from error
 
     def attempts(self) -> list[str]:
-        """Identifiers of the attempts that are stored so far."""
+        """Return identifiers of the attempts that are stored so far."""
         with contextlib.suppress(LabError):
             return [row["attempt"] for row in self.stored().block_rows]
         return []
 
     def half_written(self) -> list[str]:
-        """Incomplete files and drafts in the run's folder."""
+        """Return incomplete files and drafts in the run's folder."""
         files = [path for path in sorted(self.run.rglob("*")) if path.is_file()]
         return [str(path.relative_to(self.run)) for path in files if not _is_whole(path)]
 
     def report(self, *names: str) -> str:
-        """Say what is wrong with the report, which must mention these names; empty if nothing."""
+        """Return what is wrong with the report, which must mention these names; else empty."""
         for file, end in (("report.html", "</html>"), ("report.md", "")):
             try:
                 text = (self.run / file).read_text(encoding="utf-8").rstrip()
@@ -227,7 +227,7 @@ class Front(Guarded):
             raise LabError(f"the run ended before anything went wrong; its output: {out[-500:]}")
 
     def wait(self) -> Ended:
-        """Wait until the run ends, or end it at the limit; note and kill leftover processes."""
+        """Wait until the run ends, or end it at the limit; record and kill leftover processes."""
         self._wait_while(self._goes_on)
         late = "" if self.code(0) is not None else f"\nended by the trial after {LIMIT_S:g} s"
         if not late:
@@ -244,7 +244,7 @@ class Front(Guarded):
         return Ended(self.process.returncode, out, self._cut_s, left)
 
     def _wait_while(self, condition: Callable[[], bool]) -> None:
-        """Wait, and note when the process that went wrong has ended."""
+        """Wait, and record when the faulty process has ended."""
         waiting = True
         while waiting:
             time.sleep(_POLL_S)
@@ -260,13 +260,13 @@ class Front(Guarded):
         return self.code(0) is None and not over
 
     def _others(self) -> list[int]:
-        """Find the run's processes by their mark, and those without one by their folder."""
+        """Return the run's processes by their mark, and unmarked ones by their folder."""
         there = (one.pid for one in psutil.process_iter(["cwd"]) if one.info["cwd"] == self._folder)
         return sorted({*there, *marked(self._mark, MARK)} - {self.process.pid})
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a file of a run is complete, as far as its format shows."""
+    """Return whether a file of a run is complete, as far as its format shows."""
     if path.suffix == ".part" or path.name.startswith(".") or ".report" in path.parts:
         return False
     try:
@@ -287,7 +287,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _is_gone(process: int) -> bool:
-    """Whether a process has ended, reaped or not."""
+    """Return whether a process has ended, reaped or not."""
     try:
         return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

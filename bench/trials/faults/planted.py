@@ -1,6 +1,6 @@
-"""Implementations and workloads that go wrong, each in one way and at one moment.
+"""Faulty implementations and workloads, each of which goes wrong in one way and at one moment.
 
-A run is given a small file that calls `plant`, which `observed_run` writes. No planted file can be
+A run is given a small file that calls `plant`; `observed_run` writes it. No planted file can be
 found by name, because none belongs to the suite's own implementations.
 """
 
@@ -35,7 +35,7 @@ from bench.contract.workloads import linear
 from bench.records.current_arm import VARIABLE
 
 FOLDER = "LOCKSTEP_FAULT_FOLDER"
-"""Environment variable that names the folder of the trial."""
+"""Environment variable with the path of the trial's folder."""
 
 SIZES = linear.SIZES
 DEFAULT_SIZE = "tiny"
@@ -43,10 +43,10 @@ DEFAULT_SIZE = "tiny"
 Action = Callable[[], object]
 
 IN_STEP = ("in_step", "in_rounds", "in_peer")
-"""Moments of a step: always, in the timed rounds, or in the second of two processes, for which the
-first one waits."""
+"""Moments of a step: always, in the timed rounds, or in the second of two processes, which the
+first one waits for."""
 MOMENTS = ("at_import", "when_asked", "in_build", *IN_STEP)
-"""When an action runs; `when_asked` is in `why_unsupported`."""
+"""When an action runs; `when_asked` means in `why_unsupported`."""
 
 
 def plant(
@@ -56,7 +56,7 @@ def plant(
 
     Args:
       name: `good`, a key of CHANGES, or a key of ACTIONS and a moment: `raise_in_build`.
-      right: the module of a correct implementation, which it is everywhere else.
+      right: the module of the correct implementation that it otherwise equals.
     """
     planned = next((moment for moment in MOMENTS if name.endswith(moment)), "")
     action = ACTIONS[name.removesuffix(f"_{planned}")] if planned else None
@@ -93,12 +93,12 @@ def plant(
 
 
 def _timed() -> bool:
-    """Whether the timed rounds have begun: an arm holds the current turn."""
+    """Return whether the timed rounds have begun: an arm holds the current turn."""
     return bool(os.pread(int(os.environ[VARIABLE]), 64, 0).strip(b"\0 ").partition(b" ")[2])
 
 
 def _note() -> None:
-    """Note for the observer that this process goes wrong now and should soon end."""
+    """Record for the observer that this process goes wrong now and should soon end."""
     path = Path(os.environ[FOLDER], "injected")
     draft = path.with_suffix(f".{os.getpid()}")
     draft.write_text(f"{os.getpid()} {time.monotonic()}", encoding="utf-8")
@@ -131,12 +131,12 @@ def _allocate_on_host() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (1 << 30), limits[1]))
     try:
         np.ones(1 << 33)
-    finally:  # the limit holds for the whole process, in which other arms are measured
+    finally:  # the limit applies to the whole process, in which other arms are measured
         resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
 def _compile_without_end() -> None:
-    """Compile 300 lines, each of which reads two elements of the line before.
+    """Compile 300 lines, each of which reads two elements of the previous line.
 
     Tracing takes less than a second. XLA:CPU did not finish within minutes.
     """
@@ -154,18 +154,18 @@ def _trace_without_end() -> None:
 
 
 def _leave_a_child() -> None:
-    """Start a process in a session of its own that inherits the open output, and leave it."""
+    """Start a process in its own session that inherits the open output, and leave it running."""
     subprocess.Popen(["sleep", "3600"], start_new_session=True)  # noqa: S607
 
 
 def _leave_a_daemon() -> None:
-    """The same without its parent and its environment."""
+    """Start such a process as an orphan, with an empty environment."""
     words = ["sh", "-c", "sleep 3600 & exit"]
     subprocess.run(words, start_new_session=True, env={}, check=True)  # noqa: S603
 
 
 def _print_garbage() -> None:
-    """Write binary data, endless lines and forged events, a lot of it."""
+    """Write large amounts of binary data, endless lines and forged events."""
     event = {"event": "block", "row": {"implementation": "good"}}
     for descriptor in (1, 2):
         os.write(descriptor, bytes(range(256)) * 64)
@@ -175,7 +175,7 @@ def _print_garbage() -> None:
         stream.flush()
 
 
-@cache  # once a process
+@cache  # once per process
 def _wait_in_second_process() -> None:
     """Wait in the second process that builds it until the trial creates the file `go`."""
     folder = Path(os.environ[FOLDER])
@@ -210,20 +210,20 @@ def _deadlock() -> None:
 
 
 def _move_the_start() -> None:
-    """Let the span that is being timed begin now, in the frame of the clock that holds it."""
+    """Reset the start of the current timed span to now, in the frame of the clock that holds it."""
     frame = sys._getframe()  # noqa: SLF001 - as a cheat would
     while frame.f_back is not None and "start" not in frame.f_locals:
         frame = frame.f_back
     values = frame.f_locals
     if "start" in values:
         values["start"] = time.perf_counter_ns()
-        # From Python 3.13 on, this is not needed, and does nothing.
+        # From Python 3.13 on, this is not needed and does nothing.
         ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), 0)
 
 
-@cache  # once a process
+@cache  # once per process
 def _spin() -> None:
-    """Leave a thread that works, without Python's lock, while other arms have their turns."""
+    """Leave a thread running that works, without Python's lock, during other arms' turns."""
     block = bytes(1 << 20)
     threading.Thread(target=lambda: [sha256(block) for _ in iter(int, 1)], daemon=True).start()
 
@@ -239,7 +239,7 @@ ACTIONS: dict[str, Action] = {
     "stop": _send(signal.SIGSTOP),
     "crash": _noted(partial(ctypes.string_at, 0)),
     "sleep": _noted(_sleep),
-    # Loop for ever in C without releasing Python's global interpreter lock.
+    # Loop forever in C without releasing Python's global interpreter lock.
     "hold_lock": _noted(partial(deque[int], itertools.repeat(0), maxlen=0)),
     "host_memory": _allocate_on_host,
     "device_memory": lambda: jnp.zeros((1 << 46,)).block_until_ready(),
@@ -258,11 +258,11 @@ ACTIONS: dict[str, Action] = {
     "move_start": _move_the_start,
     "spin": _spin,
 }
-"""What goes wrong. Actions after which the process should end are noted."""
+"""Faulty actions. Those after which the process should end are recorded."""
 
 
 def _result(change: Callable[[Any, jax.Array], Any]) -> Callable[[TrainStep], TrainStep]:
-    """The step returns `change(state, loss)`."""
+    """Make the step return `change(state, loss)`."""
     return lambda right: replace(right, step=lambda state, batch: change(*right.step(state, batch)))
 
 
@@ -274,7 +274,7 @@ def _diverge(state: Any, loss: jax.Array) -> Any:
 
 
 def _freeze(right: TrainStep) -> TrainStep:
-    """Leave the parameters as they are once the rounds have begun."""
+    """Leave the parameters unchanged once the rounds have begun."""
     copy = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))
 
     def step(state: Any, batch: Any) -> Any:
@@ -310,11 +310,11 @@ CHANGES: dict[str, Callable[[TrainStep], Any]] = {
     "freezes": _freeze,
     "keeps_the_loss": _keep_the_loss,
 }
-"""What `build` returns instead of the correct step."""
+"""Modifications of the correct step, which `build` then returns."""
 
 
 def nan_workload(config: Any, batch_size: int, precision: str, remat: str = "") -> Problem:
-    """The linear workload, with the logarithm of a negative number added to the loss."""
+    """Return the linear workload with the logarithm of a negative number added to the loss."""
     right = linear.problem(config, batch_size, precision, remat)
 
     def loss(model: Any, batch: Any) -> jax.Array:

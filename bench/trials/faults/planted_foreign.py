@@ -1,7 +1,7 @@
-"""A foreign implementation of the linear workload in NumPy, which goes wrong in one way.
+"""A foreign NumPy implementation of the linear workload that goes wrong in one way.
 
 A run is given a small file that calls `plant`, as with bench.trials.faults.planted. The file runs
-in a process that has no jax.
+in a process without jax.
 """
 
 import os
@@ -19,10 +19,10 @@ from bench.records.current_arm import VARIABLE
 
 
 class Step:
-    """The right step: least squares under SGD, in the parameters' dtype.
+    """The correct step: least squares under SGD, in the parameters' dtype.
 
     Args:
-      problem: as bench.contract.foreign gives it.
+      problem: as bench.contract.foreign provides it.
       act: is called in every step of the timed rounds.
     """
 
@@ -47,15 +47,15 @@ class Step:
         return float(np.mean(errors**2))
 
     def wait(self) -> None:
-        """Return: the work of a step is done when it returns."""
+        """Return at once: the work of a step is done when `step` returns."""
 
     def params(self) -> dict[str, np.ndarray]:
-        """The parameters by name."""
+        """Return the parameters by name."""
         return {"kernel": self.kernel, "bias": self.bias}
 
 
 def _timed() -> bool:
-    """Whether the timed rounds have begun, by the file of turns that the worker writes to."""
+    """Return whether the timed rounds have begun, by the file of turns that the worker writes."""
     if VARIABLE not in os.environ:  # there is no supervisor
         return True
     with open(f"/proc/{os.getppid()}/fd/{os.environ[VARIABLE]}", "rb") as file:  # noqa: PTH123
@@ -63,13 +63,13 @@ def _timed() -> bool:
 
 
 def _spin() -> None:
-    """Leave a thread that works while other arms are timed."""
+    """Leave a thread running that works while other arms are timed."""
     block = np.ones(1 << 16)  # summed without Python's lock
     threading.Thread(target=lambda: [block.sum() for _ in iter(int, 1)], daemon=True).start()
 
 
 def _lie() -> None:
-    """Let the clock run at a tenth of its speed, and steps take five milliseconds longer."""
+    """Slow the clock down to a tenth of its speed, and make steps five milliseconds longer."""
     time.perf_counter_ns = lambda: time.monotonic_ns() // 10
     time.sleep(5e-3)
 
@@ -80,7 +80,7 @@ IN_ROUNDS: dict[str, Callable[[], object]] = {
     "foreign_lie": _lie,
     "foreign_print": lambda: os.write(3, b"printed\n"),  # the channel, beneath the helper
 }
-"""What goes wrong in the timed steps."""
+"""Faults in the timed steps."""
 
 IN_BUILD: dict[str, Callable[[], object]] = {
     "foreign_spin": _spin,
@@ -90,15 +90,15 @@ IN_BUILD: dict[str, Callable[[], object]] = {
 RESULTS: dict[str, Callable[[Step], dict[str, np.ndarray]]] = {
     "foreign_shapes": lambda step: {"kernel": step.kernel.ravel(), "bias": step.bias},
 }
-"""Other parameters than the right ones."""
+"""Parameters other than the correct ones."""
 
 
 def plant(name: str) -> tuple[Callable[[Any], Step], Callable[[Any], str | None]]:
     """Return `build` and `why_unsupported` of an implementation.
 
     Args:
-      name: a key of IN_ROUNDS, IN_BUILD or RESULTS; `foreign_import`, which needs a package that
-        does not exist; any other is right everywhere.
+      name: a key of IN_ROUNDS, IN_BUILD or RESULTS; or `foreign_import`, which needs a package that
+        does not exist. Any other name gives a correct implementation.
     """
     if name == "foreign_import":
         import_module("no_such_package")

@@ -17,7 +17,7 @@ Trial = Callable[[Lab, Outcome], None]
 """Injects a fault into runs and records the outcome."""
 
 LATER = "wait_in_build"
-"""The planted implementation of runs that are disturbed in their second block."""
+"""The planted implementation of runs that are disrupted in their second block."""
 BATCHES = (8, 16)
 TWO_BLOCKS = ("--batch-sizes", *map(str, BATCHES))
 ALL = (*GOOD, LATER)
@@ -73,7 +73,7 @@ def of_two(file: str, status: str, reason: str) -> Trial:
 
 
 def bad_workload(file: str, reason: str) -> Trial:
-    """Measure a planted workload, of which no cell can be right."""
+    """Measure a planted workload, with which no cell can be right."""
 
     def trial(lab: Lab, outcome: Outcome) -> None:
         outcome.check_end(lab.measure(workload=file).wait(), 1)
@@ -86,7 +86,7 @@ def bad_workload(file: str, reason: str) -> Trial:
 
 
 def front_killed(lab: Lab, outcome: Outcome) -> None:
-    """Kill the supervisor by SIGKILL in its second block, then resume the run."""
+    """Kill the supervisor with SIGKILL in its second block, then resume the run."""
     front = _second_block(lab)
     before = lab.attempts()
     outcome.expect(bool(before), "nothing of the first block is stored")
@@ -99,7 +99,7 @@ def front_killed(lab: Lab, outcome: Outcome) -> None:
 
 
 def interrupted(number: signal.Signals) -> Trial:
-    """Send the supervisor a signal in its second block, on which it must end in good order."""
+    """Send the supervisor a signal in its second block; it must then end cleanly."""
 
     def trial(lab: Lab, outcome: Outcome) -> None:
         front = _second_block(lab)
@@ -139,7 +139,7 @@ def full_disk(lab: Lab, outcome: Outcome) -> None:
 
 
 def full_temporary_folder(lab: Lab, outcome: Outcome) -> None:
-    """Fill the temporary folder but for two pages: it looks usable and is not."""
+    """Fill the temporary folder except for two pages: it looks usable but is not."""
     temporary = lab.folder / "tmp"
     with small_disk(replace(lab, environment={"TMPDIR": str(temporary)}), "tmp", "64k") as small:
         filler = fill(small.root / temporary.relative_to("/"))
@@ -151,7 +151,7 @@ def full_temporary_folder(lab: Lab, outcome: Outcome) -> None:
 
 
 def same_name(lab: Lab, outcome: Outcome) -> None:
-    """Start two runs of the same name at once."""
+    """Start two runs of the same name simultaneously."""
     fronts = [lab.measure() for _ in range(2)]
     ends = sorted((front.wait() for front in fronts), key=lambda ended: ended.code)
     for ended, code in zip(ends, (0, 4), strict=True):

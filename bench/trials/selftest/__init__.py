@@ -1,1 +1,1 @@
-"""Lockstep's self-test: false alarms and planted slowdowns, compared with other tools."""
+"""Lockstep's self-test: false alarms and detection of planted slowdowns, also by other tools."""

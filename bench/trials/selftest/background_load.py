@@ -1,8 +1,8 @@
 """Background load on every core: `python -m bench.trials.selftest.background_load PATTERN`.
 
 Each usable core gets a burner, an ordinary process without affinity and with normal priority, like
-the processes of another user. A burner ends when its standard input does, so that none outlives the
-process that started it.
+the processes of another user. A burner ends when its standard input closes, so that none outlives
+the process that started it.
 """
 
 import contextlib
@@ -47,15 +47,15 @@ class LoadError(Exception):
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of one burner's time."""
+    """A period of one burner's schedule."""
 
     seconds: float
     duty: float
-    """Share of the time in which it wants a core, 0 to 1."""
+    """Share of the period in which it wants a core, 0 to 1."""
 
 
 def segments(pattern: str, burner: int, burners: int, seed: int) -> Iterator[Segment]:
-    """The endless schedule of one burner.
+    """Return the endless schedule of one burner.
 
     Args:
       pattern: one of `PATTERNS`.
@@ -92,10 +92,10 @@ def segments(pattern: str, burner: int, burners: int, seed: int) -> Iterator[Seg
 
 @contextlib.contextmanager
 def load(pattern: str, seed: int = 0) -> Iterator[tuple[int, ...]]:
-    """Load the usable cores of this machine while the context lasts.
+    """Load the usable cores of this machine within the context.
 
     Yields:
-      The process ids of the burners, all of which run; none for `quiet`.
+      The process ids of the running burners; none for `quiet`.
 
     Raises:
       LoadError: a burner did not start.
@@ -136,13 +136,13 @@ def _burning(
 
 
 def burn(pattern: str, seed: int, burner: int, burners: int, started: float) -> None:
-    """Run one burner until the standard input ends."""
+    """Run one burner until its standard input closes."""
     sys.stdout.buffer.write(_READY)
     sys.stdout.flush()
     end = started
     for segment in segments(pattern, burner, burners, seed):
         begin, end = end, end + segment.seconds
-        # Segments that passed before the process was ready are skipped: burners stay in step.
+        # Segments that ended before the process was ready are skipped, so burners stay in step.
         while (now := time.monotonic()) < end:
             slice_begin = begin + (now - begin) // _SLICE_S * _SLICE_S
             slice_end = min(slice_begin + _SLICE_S, end)
@@ -160,7 +160,7 @@ def main(
     ],
     seed: Annotated[int, typer.Option(help="Equal seeds give equal loads.")] = 0,
 ) -> None:
-    """Load the machine until the standard input ends, or Ctrl-C."""
+    """Load the machine until standard input closes, or Ctrl-C."""
     if pattern not in PATTERNS:
         raise typer.BadParameter(f"choose from {', '.join(PATTERNS)}", param_hint="PATTERN")
     with contextlib.suppress(KeyboardInterrupt), load(pattern, seed):

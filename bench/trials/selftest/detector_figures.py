@@ -1,4 +1,4 @@
-"""From the stored rows and samples of a self-test to its figures, each with an interval."""
+"""Evaluation of a self-test's stored rows and samples: figures, each with an interval."""
 
 # ruff: noqa: PLR2004 (targets stand where they are compared)
 
@@ -16,22 +16,22 @@ from bench.trials.selftest.trial_rows import Row
 
 LOCKSTEP = "Lockstep"
 LARGE = 10_000
-"""Cells of a run whose report has targets."""
+"""Number of cells of the run whose report has performance targets."""
 
 _LONG_S = 5.0
-"""Longer measuring time of a pair that spins."""
+"""The longer measuring time of a pair that spins."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of measuring."""
+    """Overhead of measuring."""
 
     inside: float
     """Median share of the rounds' wall time within timed or wash-out steps."""
     recorded_ns: float
-    """Time recorded for a step in addition to the step itself: median."""
+    """Median time recorded for a step beyond the step itself."""
     untimed_ns: float
-    """Time between the spans, a step: median."""
+    """Time between the spans, per step: median."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ class Figures:
     """All figures of a self-test."""
 
     steps: list[Shares]
-    """Of each tool on real steps, by how they are slowed, number of arms and measuring time."""
+    """Results of each tool on real steps, by slowdown, number of arms and measuring time."""
     places: list[Shares]
-    """Of Lockstep on seven arms of real steps, by step and load."""
+    """Results of Lockstep on seven arms of real steps, by step and load."""
     intervals: list[Shares]
-    """Of Lockstep's intervals on real steps, by number of arms and rounds."""
+    """Results of Lockstep's intervals on real steps, by number of arms and rounds."""
     spins: list[Shares]
-    """Of each tool on the spin, by measuring time."""
+    """Results of each tool on the spin, by measuring time."""
     cost: Cost | None
     targets: list[Target]
     errors: dict[str, int]
@@ -64,13 +64,13 @@ class Figures:
 def compute(
     rows: Sequence[Row], samples: pd.DataFrame, seconds: float, count: int = 100
 ) -> Figures:
-    """All figures.
+    """Return all figures.
 
     Args:
-      rows: all that are stored.
-      samples: all that are stored.
+      rows: all stored rows.
+      samples: all stored samples.
       seconds: measuring time of a pair that spins, in one process.
-      count: of trials, as of `equal_arms.trials`.
+      count: number of trials, as in `equal_arms.trials`.
     """
     peers = [row for row in rows if row["kind"] == "peer"]
     spins = samples["block"] == SPIN
@@ -105,7 +105,7 @@ def _own(samples: pd.DataFrame, seconds: Iterable[float], count: int) -> pd.Data
 
 
 def peer_trials(rows: Sequence[Row]) -> pd.DataFrame:
-    """The verdicts of peers, in the columns of `equal_arms.trials` and `tool`.
+    """Return the verdicts of peers, in the columns of `equal_arms.trials` and `tool`.
 
     A trial that failed does not count; one without a verdict finds nothing.
     """
@@ -124,7 +124,7 @@ def peer_trials(rows: Sequence[Row]) -> pd.DataFrame:
 
 
 def measuring_cost(rows: Sequence[Row]) -> Cost | None:
-    """The cost of measuring, from the trials and from steps that do nothing."""
+    """Return the cost of measuring, from the trials and from steps that do nothing."""
     own = [row for row in rows if row["kind"] == "own"]
     overheads = [row for row in rows if row["kind"] == "overhead"]
     if not own or not overheads:
@@ -139,12 +139,12 @@ def measuring_cost(rows: Sequence[Row]) -> Cost | None:
 
 
 def targets(figures: Figures, own: pd.DataFrame, rows: Sequence[Row]) -> Iterator[Target]:
-    """What the project promises, and what was measured under all loads together.
+    """Return the project's targets, with the measurements under all loads together.
 
     Args:
       figures: without targets.
       own: Lockstep's trials on real steps and on the spin.
-      rows: all that are stored.
+      rows: all stored rows.
     """
     for each in shares(own[own["program"] != SPIN], ["tool"]):
         alarms, holds = each.alarms, each.holds

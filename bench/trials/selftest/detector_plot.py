@@ -13,10 +13,10 @@ EQUAL = "Equal: called different"
 
 
 def draw(found: Sequence[Shares], size: str) -> Plot | None:
-    """Draw the shares of each tool with one measuring time of two arms; None if there are none.
+    """Draw the shares of each tool at one measuring time of two arms; None if there are none.
 
-    One panel is for equal programs and one for each planted slowdown. Points are shares, and lines
-    are Wilson's 95 % intervals.
+    One panel shows equal programs, and one each planted slowdown. Points are shares, and lines are
+    Wilson's 95 % intervals.
     """
     by_tool = {
         str(each.keys["tool"]): each

@@ -1,9 +1,9 @@
-"""Trials without measuring: the product's rule on many parts of stored samples of equal arms.
+"""Trials without measuring: the product's decision rule on many parts of stored equal arms.
 
-Arms that are copies of one program have the true ratio 1, and with one arm's times multiplied by
-1.02 it is exactly 1.02. Windows of rounds and random choices of arms make hundreds of trials of
-known truth from one measurement. They overlap, so intervals of shares that take trials to be
-independent are too narrow.
+Arms that are copies of one program have the true ratio 1; if one arm's times are multiplied by
+1.02, the ratio is exactly 1.02. Windows of rounds and random choices of arms give hundreds of
+trials with known truth from one measurement. The trials overlap, so intervals of shares that assume
+independent trials are too narrow.
 """
 
 import itertools
@@ -24,12 +24,12 @@ from bench.trials.selftest.rule_replay import part, replay
 from bench.trials.selftest.selftest_settings import ARMS, PLANTED
 
 ROUNDS = (16, 32, 64, 128)
-"""Rounds of a block, in as few processes as have enough."""
+"""Numbers of rounds of a block, from the fewest processes that have enough."""
 SECONDS = (5.0, 10.0, 20.0)
-"""Measuring times of a pair of arms, as above."""
+"""Measuring times of a pair of arms, also from the fewest processes that have enough."""
 SLOWDOWNS = tuple(PLANTED.values())
 _TOLERANCE = 0.1
-"""Share of the rounds that may be lacking before a trial takes another process."""
+"""Share of rounds that may be missing before a trial uses another process."""
 
 SEVERAL = "several loads"
 SCALED, WORKING = "times", "work"
@@ -81,7 +81,7 @@ def read(name: str) -> pd.DataFrame:
 
 
 def equal_samples(run: store.Run) -> pd.DataFrame:
-    """Select a run's samples of arms that are equal: the twin, and all copies of the baseline.
+    """Select a run's samples of equal arms: the twin, and all copies of the baseline.
 
     Copies are implementations whose files have the same content.
     """
@@ -189,7 +189,7 @@ def _of_block(
 def _parts(
     rounds: Rounds, pair_s: float, chance: np.random.Generator, seconds: Sequence[float]
 ) -> Iterator[tuple[NDArray[np.intp], str]]:
-    """Yield the indices of random stretches of complete rounds, and the name of their size."""
+    """Yield the indices of random windows of complete rounds, and the name of their size."""
     complete = np.flatnonzero(~np.isnan(rounds.throughput).any(axis=1))
     processes = np.split(complete, np.flatnonzero(np.diff(rounds.attempt[complete])) + 1)
     longest = max(map(len, processes))

@@ -23,21 +23,21 @@ _PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-sta
 
 
 def chromium() -> str | None:
-    """Path of the system's Chromium; None if there is none."""
+    """Return the path of the system's Chromium; None if there is none."""
     return next(filter(None, map(shutil.which, _PROGRAMS)), None)
 
 
 def flags() -> list[str]:
-    """Command line flags of Chromium. As root it refuses to run with a sandbox."""
+    """Return command line flags for Chromium. As root, it refuses to run with a sandbox."""
     root = hasattr(os, "geteuid") and os.geteuid() == 0
     return [*FLAGS, *(["--no-sandbox"] if root else [])]
 
 
 def first_paint(page: Path) -> float | None:
-    """Seconds from opening a page to its first contentful paint (https://www.w3.org/TR/paint-timing).
+    """Return seconds from opening to first contentful paint (https://www.w3.org/TR/paint-timing).
 
-    The median of several openings. None without the system's Chromium or without the package
-    playwright, which is part of the extra `selftest`.
+    The value is the median of several openings. None without the system's Chromium or without the
+    package playwright, which is part of the extra `selftest`.
     """
     program = chromium()
     if program is None or importlib.util.find_spec("playwright") is None:

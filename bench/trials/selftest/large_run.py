@@ -1,4 +1,4 @@
-"""A large run with synthetic times, to measure the cost of its report."""
+"""A large run with synthetic times, for measuring the cost of its report."""
 
 import time
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ _QUIET = HostSlot(cores_s=0.2, steal_s=0.0, own_s=0.19, foreign_s=0.01, mhz=None
 
 
 def blocks(cells: int) -> Iterator[Block]:
-    """Blocks of at least this many cells, with every workload on every number of devices."""
+    """Return blocks of at least this many cells: every workload on every number of devices."""
     batches = -(-cells // (len(WORKLOADS) * len(DEVICES) * len(ARMS)))
     for workload in WORKLOADS:
         for devices in DEVICES:
@@ -67,7 +67,7 @@ def write(reports: Path, cells: int) -> tuple[Path, int]:
 
 
 def rebuild(directory: Path) -> tuple[float, int]:
-    """Build the report of a stored run; return the duration and the size of the page in bytes."""
+    """Build the report of a stored run; return its duration and the size of the page in bytes."""
     from bench.present.report_files import build  # noqa: PLC0415 (loading it is part of the cost)
 
     start = time.perf_counter()

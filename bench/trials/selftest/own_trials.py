@@ -1,7 +1,7 @@
 """Lockstep's own trials, in a worker process: the real clock on arms of known truth.
 
-`python -m bench.trials.selftest.own_trials` reads a TrialJob from stdin. To stdout it writes JSON,
-one row a line: trials with their samples, and the cost of the clock.
+`python -m bench.trials.selftest.own_trials` reads a TrialJob from stdin. It writes JSON to stdout,
+one row per line: trials with their samples, and the cost of the clock.
 """
 
 import json
@@ -26,7 +26,7 @@ from bench.worker.read.compilation import CompilationLog
 from bench.worker.time.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
 
 ROUNDS = 128
-"""Rounds of a trial whose steps are short enough."""
+"""Rounds of a trial, if its steps are short enough."""
 MOST_ROUNDS = 256
 
 OVERHEAD_STEPS = 1000
@@ -37,22 +37,22 @@ class TrialJob(TypedDict):
     """The work of one process."""
 
     block: BlockText | None
-    """Whose step is timed; None for spin."""
+    """The block whose step is timed; None for spin."""
     library: str
     """Path of the library that `planted_kernel.build` compiles."""
     iterations: int
-    """Of spin in the base."""
+    """Iterations of spin in the base."""
     truths: dict[str, float]
     """True ratio of each arm's time to the base's."""
     trials: int
-    """With none, the process only tells how long a step and its extra work take."""
+    """If 0, the process only reports the duration of a step and the relative cost of a product."""
     seconds: float
     """Duration of the rounds of a trial."""
     seed: int
 
 
 def spin_arms(job: TrialJob) -> list[Arm]:
-    """Arms that spin in this thread, in the machine code that every other tool runs."""
+    """Return arms that spin in this thread, in the same machine code as for every other tool."""
     spin, done = spin_function(Path(job["library"])), jnp.zeros(()).block_until_ready()
 
     def step(state: float, iterations: int) -> tuple[float, jax.Array]:
@@ -63,9 +63,9 @@ def spin_arms(job: TrialJob) -> list[Arm]:
 
 
 def empty_arms() -> list[Arm]:
-    """Arms whose step does nothing, to time the loop of the clock and the call of a function.
+    """Return arms whose step does nothing, to time the clock's loop and a function call.
 
-    They have no state, so that nothing is dispatched to a device.
+    They have no state, so nothing is dispatched to a device.
     """
     loss = jnp.zeros(()).block_until_ready()
 
@@ -84,7 +84,7 @@ def _warm(arm: Arm) -> Arm:
 def _measure(
     arms: list[Arm], rounds: int, steps: int, seed: int, seconds: float
 ) -> tuple[list[Turn], float, float]:
-    """Measure until the time is over, but as many rounds as a verdict takes.
+    """Measure until the time is over, but at least as many rounds as a verdict takes.
 
     Returns:
       The turns, the wall time of all, and the time within timed or wash-out steps, in seconds.
@@ -107,7 +107,7 @@ def _measure(
 
 def trial(arms: list[Arm], job: TrialJob, number: int) -> dict[str, Any]:
     """Run one trial."""
-    # Every trial is calibrated anew, as in a worker that has just started.
+    # Every trial is calibrated anew, as in a newly started worker.
     steps, seed = steps_per_span(arms, ROUNDS, job["seconds"]), 1000 * job["seed"] + number
     turns, wall_s, inside_s = _measure(arms, MOST_ROUNDS, steps, seed, job["seconds"])
     for turn in turns:

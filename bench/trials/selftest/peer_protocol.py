@@ -1,4 +1,4 @@
-"""The question that other tools are asked, which is whether two programs are equally fast."""
+"""The question put to other tools: are two programs equally fast?"""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ ALPHA = 0.05
 
 _START_S = 60.0
 _SLOWDOWN = 20.0
-"""Time limit of a tool: this many times the measuring time, plus `_START_S`."""
+"""Time limit of a tool: this multiple of the measuring time, plus `_START_S`."""
 _TAIL_LINES = 10
 
 
@@ -28,22 +28,22 @@ class PeerError(Exception):
 
 @dataclass(frozen=True)
 class Program:
-    """A program that tools time."""
+    """A program to be timed."""
 
     setup: str
     """Python code that defines the function `call()`."""
     seconds: float
-    """Duration of a call, about."""
+    """Approximate duration of a call."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that it needs."""
+    """Environment variables that it needs."""
     kernel: Kernel | None = None
-    """Whose `spin` it calls; None if it calls anything else."""
+    """The kernel whose `spin` it calls; None if it calls anything else."""
     iterations: int = 0
-    """Of spin in a call."""
+    """Iterations of spin in a call."""
 
 
 def spinning(kernel: Kernel, iterations: int) -> Program:
-    """The program that spins so often."""
+    """Return the program that spins for this many iterations."""
     setup = (
         "from functools import partial\n"
         "from pathlib import Path\n"
@@ -55,22 +55,22 @@ def spinning(kernel: Kernel, iterations: int) -> Program:
 
 @dataclass(frozen=True)
 class PeerTrial:
-    """The verdict of a tool on two programs, by its own rule."""
+    """The verdict of a tool on two programs, by the tool's own rule."""
 
     slower: bool | None
-    """Whether the other is slower; None if the tool does not say that they differ."""
+    """Whether the other program is slower; None if the tool finds no difference."""
     measured_s: float
     """Seconds within timed work, both programs together."""
 
 
 class Peer(Protocol):
-    """A module in `peer_tools`: one tool, used as its manual says."""
+    """A module in `peer_tools`: one tool, used according to its manual."""
 
     TIMES_PYTHON: bool
     """Whether it times Python functions; otherwise, a program needs a kernel."""
 
     def why_unavailable(self) -> str | None:
-        """Why the tool cannot be used here, and what to install; None if it can."""
+        """Return why the tool cannot be used here, and what to install; None if it can."""
 
     def trial(self, base: Program, other: Program, seconds: float, directory: Path) -> PeerTrial:
         """Measure two programs, one after the other, and let the tool judge.
@@ -101,7 +101,7 @@ def run_tool(
       directory: the working directory.
       seconds: measuring time; a tool that takes much longer is killed.
       environment: variables added to this process's environment.
-      codes: exit codes that do not mean a failure.
+      codes: exit codes that do not mean failure.
 
     Raises:
       PeerError: the tool could not be started, failed, or took too long.
@@ -128,7 +128,7 @@ def run_tool(
         except subprocess.TimeoutExpired as error:
             raise PeerError(f"{name} did not end within {limit:g} s") from error
         finally:
-            # Tools measure in processes of their own, which belong to the same group.
+            # Tools measure in their own child processes, which belong to the same group.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
     done = subprocess.CompletedProcess(command, process.returncode, out, err)
@@ -138,7 +138,7 @@ def run_tool(
 
 
 def failure(done: subprocess.CompletedProcess[str]) -> PeerError:
-    """The error for a tool that has failed."""
+    """Return the error for a tool that has failed."""
     last = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
     how = f"{Path(done.args[0]).name} ended with exit code {done.returncode}; its last lines:"
     return PeerError("\n".join([how, *last[-_TAIL_LINES:]]))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("planted_kernel.cc")
 SEED = 0.5
-"""First value of the chain, which every tool passes, so that all compute the same."""
+"""First value of the chain, which every tool passes, so that all compute the same result."""
 
 _COMPILERS = ("c++", "g++", "clang++")
 # Without fused multiply-add, the results equal those of Python.
@@ -25,7 +25,7 @@ _FLAGS = ("-O2", "-std=c++17", "-fPIC", "-ffp-contract=off")
 _TIMEOUT_S = 300.0
 _TAIL_LINES = 10
 _CALLS = 9
-"""Timed calls, of which the median counts."""
+"""Number of timed calls, whose median is used."""
 _FIRST_ITERATIONS = 1_000
 
 
@@ -48,14 +48,14 @@ class Kernel:
         return spin_function(self.library)(iterations, seed)
 
     def seconds_for(self, iterations: int) -> float:
-        """Current duration of `spin(iterations)`: the median of a few calls."""
+        """Return the current duration of `spin(iterations)`: the median of a few calls."""
         calls = timeit.repeat(lambda: self.spin(iterations), number=1, repeat=_CALLS)
         return statistics.median(calls)
 
     def iterations_for(self, seconds: float) -> int:
         """Number of iterations, at least 1, with which a call currently takes this long."""
         iterations = _FIRST_ITERATIONS
-        # The cost of calling dominates short calls, so the last estimate is from a longer one.
+        # Call overhead dominates short calls, so the last estimate is from a longer one.
         while (taken := self.seconds_for(iterations)) < seconds / 2:
             iterations *= 2
         return max(1, round(iterations * seconds / taken))
@@ -87,7 +87,7 @@ def build(directory: Path) -> Kernel:
 
 
 def compile_cpp(sources: Sequence[Path], output: Path, *flags: str) -> Path:
-    """Compile C++ sources with the flags of the planted workload, and further flags behind them.
+    """Compile C++ sources with the flags of the planted workload, followed by further flags.
 
     Raises:
       KernelError: there is no compiler, or it failed.
@@ -103,7 +103,7 @@ def compile_cpp(sources: Sequence[Path], output: Path, *flags: str) -> Path:
 
 @functools.cache
 def spin_function(library: Path) -> Callable[[int, float], float]:
-    """Load a library, once a process; return its function `lockstep_spin(iterations, seed)`."""
+    """Load a library, once per process; return its function `lockstep_spin(iterations, seed)`."""
     spin = ctypes.CDLL(str(library)).lockstep_spin
     spin.argtypes = [ctypes.c_int64, ctypes.c_double]
     spin.restype = ctypes.c_double
@@ -111,7 +111,7 @@ def spin_function(library: Path) -> Callable[[int, float], float]:
 
 
 def has_header(name: str) -> bool:
-    """Whether there is a compiler that finds a header such as `benchmark/benchmark.h`."""
+    """Return whether there is a compiler that finds a header such as `benchmark/benchmark.h`."""
     if why_unavailable():
         return False
     command = [*_compiler(), *_FLAGS, "-fsyntax-only", "-x", "c++", "-"]

@@ -23,18 +23,18 @@ from bench.worker.problems import load_workload, make_problem
 from bench.worker.time.clock import WARM_UP_STEPS, Arm
 
 _SIDE = 32
-"""Of the matrices; a product takes microseconds."""
+"""Side of the matrices; a product takes microseconds."""
 _SPANS = 15
 _STEPS = 2
-"""Timed spans of calibration, and steps of each."""
+"""Number of timed spans in calibration, and steps in each."""
 _FIRST_PRODUCTS = 64
 
 
 class SlowedStep:
-    """A train step with extra work behind it.
+    """A train step followed by extra work.
 
     Args:
-      built: whose state becomes this object's, with the same structure.
+      built: the step; this object takes over its state, with the same structure.
     """
 
     def __init__(self, built: TrainStep) -> None:
@@ -45,13 +45,13 @@ class SlowedStep:
             for index, leaf in enumerate(leaves)
             if jnp.issubdtype(leaf.dtype, jnp.number)
         }
-        # The next step needs this number, so that it cannot begin before the work is done.
+        # The next step needs this number, so it cannot begin before the work is done.
         self._smallest = min(sizes, key=lambda index: sizes[index])
         self._sharding = leaves[self._smallest].sharding
         self.set_products(0)
 
     def set_products(self, count: int) -> None:
-        """Set the number of matrix products behind each step."""
+        """Set the number of matrix products after each step."""
         self._products = jax.device_put(np.int32(count), self._sharding)
 
     def __call__(self, state: Any, batch: Any) -> tuple[Any, jax.Array]:
@@ -64,10 +64,10 @@ class SlowedStep:
 
 @jax.jit
 def _work(number: jax.Array, loss: jax.Array, products: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return both values as they are, once so many matrix products were computed."""
+    """Return both values unchanged, after computing this many matrix products."""
     matrix = jnp.full((_SIDE, _SIDE), 1 / _SIDE)  # its powers equal it
     power = jax.lax.fori_loop(0, products, lambda _, power: power @ matrix, matrix)
-    # The compiler does not know that this is never so.
+    # The compiler does not know that this is never true.
     spoiled = jnp.isnan(power[0, 0])
     return jnp.where(spoiled, 0, number), jnp.where(spoiled, 0, loss)
 
@@ -75,11 +75,11 @@ def _work(number: jax.Array, loss: jax.Array, products: jax.Array) -> tuple[jax.
 def real_arms(block: Block, truths: Mapping[str, float]) -> list[Arm]:
     """Build arms that are copies of one step, each slowed to its true ratio to the others.
 
-    The extra work is calibrated here, in the process that measures, in turns with the step.
+    The extra work is calibrated here, in the measuring process, interleaved with the step.
 
     Args:
-      block: whose workload, mesh and batch the arms have.
-      truths: by name of the arm; at least 1.
+      block: the block with the arms' workload, mesh and batch.
+      truths: true ratio of each arm by name; at least 1.
     """
     arms = _arms(block, list(truths))
     a_product = calibrate(arms[0])
@@ -89,7 +89,7 @@ def real_arms(block: Block, truths: Mapping[str, float]) -> list[Arm]:
 
 
 def calibrate(arm: Arm) -> float:
-    """Measure the time of one matrix product behind a step, as a share of the step's."""
+    """Measure the time of one matrix product after a step, as a share of the step's."""
     step = cast("SlowedStep", arm.step)
     products = _FIRST_PRODUCTS
     while True:
@@ -105,11 +105,11 @@ def calibrate(arm: Arm) -> float:
 
 
 def call_of(text: str, products: int) -> Callable[[], object]:
-    """Return a function that runs one step to its end; for tools that time Python functions.
+    """Return a function that runs one step to its end, for tools that time Python functions.
 
     Args:
       text: a block as JSON.
-      products: matrix products behind each step.
+      products: matrix products after each step.
     """
     (arm,) = _arms(Block.of(json.loads(text)), ["step"])
     cast("SlowedStep", arm.step).set_products(products)

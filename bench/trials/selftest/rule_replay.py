@@ -1,4 +1,4 @@
-"""Lockstep's own rule on the samples of one block: what it would have said, and when."""
+"""Replay of Lockstep's own rule on the samples of one block: its verdicts, and when it stops."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,14 +21,14 @@ class Outcome:
     """The claims about a block's arms against its baseline."""
 
     rounds: int
-    """Rounds until the engine would have stopped."""
+    """Rounds after which the engine would have stopped."""
     shown: dict[str, Claim]
-    """From these rounds."""
+    """Claims from these rounds."""
     whole: dict[str, Claim]
-    """From all rounds, at the last planned look, as if nothing had been decided before."""
+    """Claims from all rounds, at the last planned look, as if nothing had been decided before."""
 
     def judge(self, arm: str, truth: float) -> dict[str, object]:
-        """Hold what is said of one arm against the true ratio; see `equal_arms.trials`."""
+        """Compare the claim about one arm with the true ratio; see `equal_arms.trials`."""
         shown, whole = self.shown[arm], self.whole[arm]
         low, high = whole.verdict.low, whole.verdict.high
         return {
@@ -41,7 +41,7 @@ class Outcome:
 
 
 def _holds(claim: Claim, truth: float) -> bool | None:
-    """Whether the 95 % interval holds the truth; None where there is no interval yet."""
+    """Return whether the 95 % interval covers the truth; None where there is no interval yet."""
     ends = claim.ratio.interval()
     return None if ends is None else ends[0] <= truth <= ends[1]
 
@@ -50,9 +50,9 @@ def replay(rounds: Rounds, arms: Sequence[str], margin: float = MARGIN) -> Outco
     """Look at a block's rounds as the engine does while it measures, and stop where it stops.
 
     Args:
-      rounds: of one process or of several, which are the block's planned launches.
+      rounds: of one or several processes, the block's planned launches.
       arms: the block's arms, its baseline first.
-      margin: relative difference of step times that is too small to matter.
+      margin: relative difference of step times that is negligible.
     """
     total = len(rounds.attempt)
     ends = [0, *(np.flatnonzero(np.diff(rounds.attempt)) + 1).tolist(), total]
@@ -77,7 +77,7 @@ def replay(rounds: Rounds, arms: Sequence[str], margin: float = MARGIN) -> Outco
 
 
 def _looks(ends: Sequence[int]) -> list[tuple[int, list[int]]]:
-    """List each process's first round, and the rounds before which it is looked at."""
+    """Return each process's first round, and the numbers of rounds at which looks are taken."""
     return [
         (start, [*(start + look for look in filter(is_look, range(end - start))), end])
         for start, end in pairwise(ends)
@@ -86,7 +86,7 @@ def _looks(ends: Sequence[int]) -> list[tuple[int, list[int]]]:
 
 @cache
 def _alpha(planned: int, looks: tuple[int, ...], comparisons: int) -> float:
-    """Return each comparison's error at the last of these looks, after so many rounds each."""
+    """Return each comparison's error at the last of these looks, given as numbers of rounds."""
     spending = AlphaSpending()
     alphas = [spending.look(look, look / planned, comparisons) for look in looks]
     return alphas[-1] / comparisons

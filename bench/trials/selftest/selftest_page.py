@@ -1,4 +1,4 @@
-"""The figures of a self-test as a page, as Markdown and as one JSON file."""
+"""The results of a self-test as a page, as Markdown and as one JSON file."""
 
 import json
 from dataclasses import asdict
@@ -31,7 +31,7 @@ METHOD = {
         measuring time. Start-up does not count. A real step can be timed by those that time Python
         functions.""",
 }
-"""How a self-test is done; placeholders are names of settings."""
+"""Description of a self-test's method; placeholders are names of settings."""
 
 TARGETS = (
     Column("promise", "Promise"),
@@ -87,7 +87,7 @@ def build(folder: Path) -> tuple[Path, Figures]:
 
 
 def _method(manifest: Manifest, figures: Figures) -> dict[str, str]:
-    """How the self-test was done, by title."""
+    """Return the method of the self-test, by title."""
     texts = {title: text.format_map(manifest["settings"]) for title, text in METHOD.items()}
     for name, reason in manifest["unavailable"].items():
         texts[name] = f"Not measured: {reason}."

@@ -52,7 +52,7 @@ _VARIABLES = (
     *("JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES", "NPROC"),
     *("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"),
 )
-"""What a tool's processes need of the environment to run a step as a worker does."""
+"""Environment variables that a tool's processes need to run a step like a worker."""
 
 Task = Callable[[], Iterator[Row]]
 
@@ -90,7 +90,7 @@ class Session:
         self._samples: list[dict[str, Any]] = []
 
     def run(self, progress: Callable[[int, int], None]) -> None:
-        """Run everything; `progress` is told how many trials are done, and of how many.
+        """Run everything; `progress` is called with the number of trials done, and the total.
 
         Raises:
           KernelError: the planted workload cannot be compiled.
@@ -155,7 +155,7 @@ class Session:
             yield {**row, "pattern": pattern}
 
     def _answer(self, job: dict[str, Any]) -> list[dict[str, Any]]:
-        """Let a worker process do a `TrialJob`.
+        """Run a `TrialJob` in a worker process.
 
         Raises:
           subprocess.SubprocessError: the process failed or hung; its stderr is shown.
@@ -173,7 +173,7 @@ class Session:
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def _environment(self, block: Block | None) -> dict[str, str]:
-        """The environment of a worker; workers share what they compile."""
+        """Return the environment of a worker; workers share a compilation cache."""
         return {
             **worker_environment("cpu", block.mesh.size if block else 1),
             "JAX_COMPILATION_CACHE_DIR": str(self._scratch / "programs"),
@@ -181,7 +181,7 @@ class Session:
         }
 
     def _programs(self) -> dict[tuple[str, str], Program]:
-        """The programs that peers time, by name and arm, as they are before any load."""
+        """Return the programs that peers time, by name and arm, calibrated without load."""
         needed = dict.fromkeys((program, arm) for _, program, arm, _ in self._peer_trials)
         step = STEPS[0]
         found = {}
@@ -234,7 +234,7 @@ class Session:
 
 
 def report_row(folder: Path, cells: int) -> Row:
-    """Rebuild the report of a large run in a process of its own, as the command does."""
+    """Rebuild the report of a large run in its own process, as the command does."""
     run, cells = large_run.write(folder / "large", cells)
     done = subprocess.run(  # noqa: S603 (our own command)
         [sys.executable, "-c", _REBUILD, str(run)],

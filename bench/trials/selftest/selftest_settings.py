@@ -9,11 +9,11 @@ from bench.trials.selftest.background_load import PATTERNS
 from bench.trials.selftest.peer_tools import peer_names
 
 ARMS = (2, 7, 14)
-"""Numbers of arms of a block."""
+"""Numbers of arms in a block."""
 
 
 def slowdown(truth: float) -> str:
-    """`5 % slower`."""
+    """Return `5 % slower`."""
     return f"{100 * (truth - 1):.0f} % slower"
 
 
@@ -23,19 +23,19 @@ PLANTED = {slowdown(truth): truth for truth in (1.02, 1.05, 1.10)}
 SPIN = "spin"
 """Name of the program that all tools can time."""
 SPINNING = {BASE: 1.0, TWIN: 1.0} | PLANTED
-"""Arms of a spin's trials, and their true ratio to the base."""
+"""Arms of trials of the spin, and their true ratio to the base."""
 STEPPING = {BASE: 1.0} | {f"copy {number}": 1.0 for number in range(1, max(ARMS))} | PLANTED
-"""Arms of a real step's trials."""
+"""Arms of trials of a real step."""
 
 STEPS = tuple(
     Block(workload, size, MeshShape.parse(f"data={devices}"), batch, StepOptions())
     for workload, size, batch in (("mlp", "base", 32), ("gpt2", "nano", 4))
     for devices in (1, 2)
 )
-"""Steps that take 5 to 30 ms on a laptop. Worker processes take turns with them."""
+"""Steps that take 5 to 30 ms on a laptop. Worker processes alternate between them."""
 
 LONGER = 5
-"""Measuring time of a pair of real steps in one process, in measuring times of a spin."""
+"""Measuring time of a pair of real steps in one process, as a multiple of a spin's."""
 
 
 @dataclass(frozen=True)

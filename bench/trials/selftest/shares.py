@@ -1,4 +1,4 @@
-"""How often a tool is right about programs whose true ratio is known, as figures and as a table."""
+"""How often a tool is right about programs with a known true ratio, as figures and as a table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INTERVALS = (
 
 @dataclass(frozen=True)
 class Rate:
-    """How often something happened."""
+    """The frequency of an event."""
 
     count: int
     of: int
@@ -59,10 +59,10 @@ class Rate:
 
 @dataclass(frozen=True)
 class Shares:
-    """How well one tool judged the programs of some trials."""
+    """Accuracy of one tool's verdicts over some trials."""
 
     keys: dict[str, object]
-    """What the trials have in common, by column."""
+    """Common properties of the trials, by column."""
     alarms: Rate
     """Blocks of equal arms in which any arm was called different."""
     found: dict[str, Rate]
@@ -71,15 +71,15 @@ class Shares:
     """Blocks with planted slowdowns in which an arm was called faster, or the same although it is
     slower by more than the margin."""
     holds: Rate
-    """95 % intervals of equal arms, as shown when the engine stops, that held 1."""
+    """95 % intervals of equal arms, as shown when the engine stops, that covered 1."""
     whole_holds: Rate
-    """The same of intervals from all rounds, which no rule to stop affects."""
+    """The same for intervals from all rounds, which no stopping rule affects."""
     width: float
     """Median half-width of the 95 % interval from all rounds, as a log ratio."""
     verdict_width: float
-    """The same of the interval that verdicts rest on."""
+    """The same for the interval behind the verdicts."""
     used_s: float
-    """Median of the measuring time of a pair that was used, in seconds."""
+    """Median of the measuring time used by a pair, in seconds."""
 
 
 def shares(trials: pd.DataFrame, by: Sequence[str]) -> list[Shares]:
@@ -157,7 +157,7 @@ def _found(name: str, row: Shares) -> str | None:
 
 
 def _percent(share: Rate | None) -> str | None:
-    """`1.4 % (0.6 to 3.5)`; None without trials."""
+    """Return `1.4 % (0.6 to 3.5)`; None without trials."""
     if share is None or not share.of:
         return None
     low, high = share.interval

@@ -44,9 +44,9 @@ class Manifest(TypedDict):
     started_at: str
     settings: dict[str, Any]
     iterations: int
-    """Of spin in the base."""
+    """Iterations of spin in the base."""
     unavailable: dict[str, str]
-    """Peers that could not be used, and why."""
+    """Peers that could not be used, with the reasons."""
     host: dict[str, Any]
     git: dict[str, Any]
     checksums: dict[str, int]

@@ -1,7 +1,7 @@
-"""Google Benchmark: its compare.py applies Mann and Whitney's U test to repetitions, at 5 %.
+"""Google Benchmark: its compare.py applies the Mann-Whitney U test to repetitions, at 5 %.
 
-It prints p values of wall time and of CPU time. The former is used, because the other tools judge
-by it, and because a JAX step is not the work of one thread.
+It prints p-values for wall time and for CPU time. The former is used, because the other tools judge
+by it, and because a JAX step does not run in one thread.
 """
 
 import functools
@@ -31,9 +31,9 @@ _COMPARE = tuple(
     )
 )
 _REPETITION_S = 0.5
-"""Its default duration of a repetition, which is an upper limit here."""
+"""Its default duration of a repetition, used here as an upper limit."""
 _OVERSHOOT = 1.4
-"""A repetition takes this many times the minimum time that it is given."""
+"""Duration of a repetition as a multiple of the minimum time that is requested."""
 _P_VALUES = re.compile(r"^spin\S*_pvalue +([\d.]+) +([\d.]+) +U Test", re.MULTILINE)
 
 
@@ -50,9 +50,9 @@ def why_unavailable() -> str | None:
 
 
 def trial(base: Program, other: Program, seconds: float, directory: Path) -> PeerTrial:
-    """Run one program after the other and compare their files.
+    """Run one program after the other and compare their result files.
 
-    The benchmark is compiled once in this process, and not in the trial's time.
+    The benchmark is compiled once per process, outside of the trial's time.
     """
     directory = directory.resolve()  # the tools run in it
     runs = [
@@ -68,7 +68,7 @@ def trial(base: Program, other: Program, seconds: float, directory: Path) -> Pee
 
 
 def verdict(output: str) -> bool | None:
-    """Whether the times differ, by the p value that compare.py prints; None if it prints none."""
+    """Return whether the times differ, by the p-value from compare.py; None if it prints none."""
     values = _P_VALUES.search(output)
     return float(values[1]) < ALPHA if values else None
 
@@ -100,7 +100,7 @@ def _run(program: Path, iterations: int, seconds: float, output: Path) -> list[d
 
 
 def _median(rows: list[dict[str, Any]]) -> float:
-    """The median of the repetitions, in nanoseconds of wall time a call."""
+    """Return the median of the repetitions, in nanoseconds of wall time per call."""
     (median,) = (row["real_time"] for row in rows if row.get("aggregate_name") == "median")
     return float(median)
 

@@ -14,7 +14,7 @@ from bench.trials.selftest.peer_protocol import ALPHA, PeerTrial, Program, run_t
 
 TIMES_PYTHON = False
 REPEATS = 20
-"""Calls in one process, so many that the start of the process, which counts, is a small part."""
+"""Calls in one process: enough to make the process's start, which counts, a small part."""
 
 _START_S = 0.001
 """Approximate time that a process takes to start."""
@@ -50,7 +50,7 @@ def trial(base: Program, other: Program, seconds: float, directory: Path) -> Pee
 
 
 def verdict(base: Sequence[float], other: Sequence[float]) -> bool | None:
-    """Whether the other is slower, by Welch's t test; None if it is not significant."""
+    """Return whether the other is slower, by Welch's t-test; None if it is not significant."""
     p = float(stats.ttest_ind(base, other, equal_var=False).pvalue)
     if math.isnan(p) or p >= ALPHA:
         return None

@@ -1,4 +1,4 @@
-"""pyperf: `compare_to` applies Student's t test to all values, at 5 %, and compares the means.
+"""pyperf: `compare_to` applies Student's t-test to all values, at 5 %, and compares the means.
 
 Three processes are started for each program. The number and duration of values are pyperf's
 defaults as far as the measuring time allows.
@@ -57,7 +57,7 @@ def verdict(output: str) -> bool | None:
 
 
 def _run(program: Program, values: int, loops: int, seconds: float, output: Path) -> list[float]:
-    """Return all values, in seconds a call."""
+    """Return all values, in seconds per call."""
     command = [
         *(sys.executable, "-m", "pyperf", "timeit", "--quiet", "--output", str(output)),
         *("--processes", str(PROCESSES), "--values", str(values), "--loops", str(loops)),

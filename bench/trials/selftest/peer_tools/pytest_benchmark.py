@@ -1,7 +1,7 @@
 """pytest-benchmark: a run fails if its fastest call takes over 2 % longer than the base's.
 
-This is a threshold and not a test, and it works in one direction: without a regression, the
-programs count as the same.
+This is a threshold rather than a test, and it works in one direction: without a regression, the
+programs count as equal.
 """
 
 import importlib.util
@@ -15,7 +15,7 @@ from bench.trials.selftest.peer_protocol import PeerTrial, Program, failure, run
 from bench.trials.selftest.programs import call_pytest
 
 THRESHOLD = "min:2%"
-"""Equal to Lockstep's own margin; the tool takes whole percents."""
+"""Equal to Lockstep's default margin; the tool accepts whole percents only."""
 
 TIMES_PYTHON = True
 
@@ -31,9 +31,9 @@ def why_unavailable() -> str | None:
 
 
 def trial(base: Program, other: Program, seconds: float, directory: Path) -> PeerTrial:
-    """Save a run of the base, and compare a run of the other with it."""
+    """Save a run of the base, and compare a run of the other program with it."""
     directory = directory.resolve()  # the tool runs in it
-    # Without this file the tool would use the configuration of a parent folder.
+    # Without this file, the tool would use the configuration of a parent folder.
     (directory / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     _run(base, seconds / 2, directory, "--benchmark-save=base")
     compare = ("--benchmark-compare=0001", f"--benchmark-compare-fail={THRESHOLD}")
