@@ -1,4 +1,4 @@
-// Puts the page together: charts are drawn when they come into view, or when there is time.
+// Assembles the page: charts are drawn when they scroll into view, or when the browser is idle.
 
 const pending = new Set(); // Groups of charts that are still to be drawn.
 
@@ -12,7 +12,7 @@ const watcher = new IntersectionObserver(
 function drawGroup(id) {
   if (!pending.delete(id)) return;
   const target = byId(id).querySelector(".drawn");
-  // What is below stays where it is until the new charts are there.
+  // Keep the content below in place until the new charts are drawn.
   target.style.minHeight = `${target.offsetHeight}px`;
   clear(target);
   const shown =
@@ -25,10 +25,10 @@ function nothingChosen() {
   return element("p", { class: "note" }, "Nothing matches the choices above. ", all);
 }
 
-let held = null; // The group of charts that is to stay where it is in view, at `heldAt`.
+let held = null; // The group of charts to keep at `heldAt` in the viewport.
 let heldAt = 0;
 
-/* Keep the charts in view where they are while others are drawn. */
+/* Keep the visible charts in place while others are drawn. */
 function hold() {
   const below = document.querySelector(".controls").getBoundingClientRect().bottom;
   held = [...document.querySelectorAll("#explore section")].find(
@@ -37,7 +37,7 @@ function hold() {
   heldAt = held?.getBoundingClientRect().top;
 }
 
-/* Show charts of other choices. */
+/* Change choices and redraw the charts. */
 function narrow(changes) {
   hold();
   choose(changes);
@@ -45,7 +45,7 @@ function narrow(changes) {
   redraw();
 }
 
-/* Draw groups again: those in view now, the others while the browser is idle, for printing. */
+/* Redraw groups: visible ones now, the others while the browser is idle, for printing. */
 function redraw(groups = Object.keys(CHARTS)) {
   for (const id of groups) {
     pending.add(id);
@@ -89,13 +89,13 @@ function show() {
   drawCell();
 }
 
-/* The section at which the page was opened, until the reader moves. */
+/* The section at which the page was opened, until the reader scrolls. */
 let landing = "";
 
 let width = innerWidth;
 let resizing = 0;
 
-/* Charts are drawn again for a new width of the window. */
+/* Redraw the charts after the width of the window has changed. */
 function resized() {
   clearTimeout(resizing);
   resizing = setTimeout(() => {
@@ -134,7 +134,7 @@ function start() {
   byId("swap").addEventListener("click", swapPair);
   window.addEventListener("resize", resized);
   new ResizeObserver(([entry]) => {
-    // Sections that the address names must not be hidden under the controls.
+    // The sticky controls must not cover a section that the address links to.
     document.documentElement.style.setProperty("--controls", `${entry.target.offsetHeight}px`);
   }).observe(document.querySelector(".controls"));
   byId("host")?.addEventListener("toggle", drawHost);
@@ -151,5 +151,5 @@ function start() {
   goTo(landing);
 }
 
-// After the first screen has been painted.
+// Start after the first paint.
 requestAnimationFrame(() => setTimeout(start));

@@ -1,9 +1,9 @@
 // The description of one cell.
 
-/* Choices that are dropped with their subject. */
+/* Choices that are reset when the subject changes. */
 const OF_SUBJECT = { mesh: "", batch: "", off: "", curve: "", along: "", cell: "", all: "" };
 
-/* Go to the description of a cell, so that the browser's back button leads back. */
+/* Go to the description of a cell; the browser's back button returns. */
 function open(cell) {
   const other = cell.of.subject !== subjectNumber();
   history.pushState(null, "", location.href);
@@ -17,7 +17,7 @@ function open(cell) {
   byId("one").querySelector("h3").focus({ preventScroll: true });
 }
 
-/* The cell that was chosen, or the one that has most to tell. */
+/* The chosen cell, or the most informative one. */
 function currentCell() {
   const asked = CELL_OF.get(chosen("cell"));
   if (asked) return asked;
@@ -30,7 +30,7 @@ function currentCell() {
   );
 }
 
-/* Columns that the heading and the line below the facts show. */
+/* Columns that are shown in the heading or in the line below the facts instead. */
 const APART = ["implementation", "subject", "mesh", "batch", "status", "again"];
 
 function drawCell() {
@@ -76,9 +76,9 @@ function factsOf(cell) {
     });
 }
 
-/* What another table says of a cell. */
+/* The rows of another table about a cell. */
 function tableOf(cell, table) {
-  // They need not lead to the cell that they stand below.
+  // They are shown below their cell, so need no link to it.
   const own = table.rows.filter((row) => row.cell === cell.cell);
   const rows = own.map((row) => ({ ...row, cell: null }));
   if (!rows.length) return [];
@@ -88,7 +88,7 @@ function tableOf(cell, table) {
 
 const LAUNCHES = { title: "launch", symbolType: "circle" };
 
-/* The rounds of a cell beside its baseline's; null where it has no time. */
+/* The rounds of a cell beside its baseline's; null for a cell without a time. */
 function distribution(cell, width) {
   const { samples, launch, margin, baseline } = cell.of;
   const own = samples[cell.arm];
@@ -99,7 +99,7 @@ function distribution(cell, width) {
     [`${IMPLEMENTATIONS[baseline]} (baseline)`, other, "var(--ink)"],
     ["its second copy", samples.twin ?? [], "var(--muted)"],
   ].filter(([, values]) => values.length);
-  // Workers that did not have the cell do not count.
+  // Number only the workers that measured the cell.
   const workers = [...new Set(launch.filter((_, place) => known(own[place])))];
   const launches = launch.map((worker) => workers.indexOf(worker) + 1);
   const rows = arms.flatMap(([name, values]) =>

@@ -1,20 +1,20 @@
-// What the groups of charts share: the panels to draw, their width, and the tables behind them.
+// Common code of the groups of charts: selection and width of panels, and tables of their data.
 
 const GROUPS = {}; // By kind of chart: a function of the element that returns its contents.
 const MOST_PANELS = 12;
-const AXES = { "": "logarithmic", linear: "linear" }; // To choose from.
+const AXES = { "": "logarithmic", linear: "linear" }; // Values of a selector.
 
 const choices = (...selectors) => element("div", { class: "choices" }, ...selectors);
 const nothing = (text) => element("p", { class: "note" }, text);
 
-/* The first column of tables behind charts, whose rows are about cells: it links to them. */
+/* The first column of charts' tables, which links each row to its cell. */
 const CELL = { key: "name", title: "Implementation", filter: true };
 const whereOf = (cell) =>
   [DATA.subjects.length > 1 ? cell.of.subjectName : "", cell.of.place].filter(Boolean).join(", ");
 const VERDICT = { key: "verdict", title: "Verdict", filter: true };
 const number = (key, title, format = "count", note = "") => ({ key, title, format, note });
 
-/* The cells of at most so many panels, one for each `key`, and a note on the others. */
+/* The cells of a limited number of panels, one for each `key`, and a note on the others. */
 function panelled(cells, group, what, key) {
   const panels = unique(cells.map(key));
   if (chosen("all") === group || panels.length <= MOST_PANELS) return [cells, ""];
@@ -32,8 +32,8 @@ function panelled(cells, group, what, key) {
 
 const blockOf = (cell) => cell.block;
 
-/* How many panels of a width fit beside one another, and the width that each then gets. Only the
-   first has labels of the vertical axis. */
+/* The number of panels that fit in a row, and the width of each. Only the first has labels on the
+   vertical axis. */
 const LABELS = 210;
 function panelSizes(target, panels, { each, labels = LABELS, most }) {
   const room = widthOf(target) - labels;

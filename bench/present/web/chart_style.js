@@ -1,5 +1,5 @@
-// What all charts have in common: looks of implementations, axes, panels, and marks.
-// bench/present/charts.py has the words and the looks, which printed plots share.
+// Common parts of all charts: looks of implementations, axes, panels, and marks.
+// bench/present/charts.py defines the words and the looks, also for printed plots.
 
 const CHARTS = DATA.charts;
 const PARTS = DATA.parts;
@@ -8,8 +8,8 @@ const DOTTED = [1, 3];
 
 const colourOf = (number) => DATA.looks[number].colour;
 
-/* A part of bench/present/specs.json whose `$names` are replaced by values, or by other parts. What
-   has no value is left out. */
+/* A part of bench/present/specs.json whose `$names` are replaced by values, or by other parts.
+   Properties without a value are left out. */
 function filled(part, given, parts = DATA.specs.common) {
   if (typeof part === "string" && part.startsWith("$")) {
     const name = part.slice(1);
@@ -36,7 +36,7 @@ const config = () => ({
   range: { category: Array.from({ length: 8 }, (_, number) => `var(--c${number})`) },
 });
 
-/* The looks of the implementations in rows. The page's own list of them is the legend. */
+/* The looks of the implementations in rows. The page's list of implementations is the legend. */
 function looksOf(rows) {
   const names = unique(rows.map((row) => row.name).filter(known)).sort();
   const range = (property) =>
@@ -61,14 +61,14 @@ function bytesAxis(most) {
   return { values, ...labelled(values, (value) => (value ? bytes(value) : "0")) };
 }
 
-/* An axis whose labels are the page's own texts of its values. */
+/* An axis whose labels are texts formatted by the page. */
 function labelled(values, text) {
   const texts = Object.fromEntries(values.map((value) => [value, text(value)]));
   return { labelExpr: `(${JSON.stringify(texts)})[datum.value]` };
 }
 
-/* Ticks of a logarithmic axis: at powers of ten, or between them too, or where even these are fewer
-   than three, evenly. */
+/* Ticks of a logarithmic axis: at powers of ten, between them as well, or evenly spaced if even
+   those are fewer than three. */
 function logTicks([low, high]) {
   const first = Math.floor(Math.log10(low));
   const powers = Array.from(
@@ -84,11 +84,11 @@ function logTicks([low, high]) {
   return evenTicks(low, high);
 }
 
-/* At most six round numbers, equally far apart. */
+/* At most six evenly spaced round numbers. */
 function evenTicks(low, high) {
   const power = 10 ** Math.floor(Math.log10((high - low) / 5));
   const step = power * [1, 2, 5, 10].find((size) => size * power >= (high - low) / 5);
-  const first = Math.ceil(low / step - 1e-9); // 1.2 is no whole number of 0.2, as computed.
+  const first = Math.ceil(low / step - 1e-9); // In floating point, 1.2 is not a multiple of 0.2.
   return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, place) =>
     Number(((first + place) * step).toPrecision(12)),
   );
@@ -100,7 +100,7 @@ function padded(values, share) {
   return [low / by, high * by];
 }
 
-/* Names by how their values compare in a typical panel, the smallest first. */
+/* Names by the median over panels of their relative values, smallest first. */
 function typicalOrder(rows, value) {
   const shares = new Map();
   for (const own of Map.groupBy(rows, (row) => row.place).values()) {

@@ -1,9 +1,9 @@
-// Two cells of the run beside one another: the choice of them, how their times compare, and what
-// differs. charts/compare.js draws where the time between their steps goes.
+// Comparison of two cells of the run: their selection, the ratio of their times, and a table of
+// differences. charts/compare.js draws the attribution of the time difference.
 
 const named = (name) => CELL_OF.get(chosen(name));
 
-/* What to compare a cell with at first: its baseline, or the fastest other cell of its block. */
+/* The default counterpart of a cell: its baseline, or the fastest other cell of its block. */
 function opponentOf(cell) {
   const others = CELLS.filter(
     (one) => one.block === cell.block && one !== cell && known(one.step_s),
@@ -45,7 +45,7 @@ function cellOptions() {
   );
 }
 
-/* How many times as long A took as B, and the ends of an interval, if they took turns. */
+/* The ratio of A's time to B's and the ends of its interval, if they shared rounds. */
 function timesBeside(a, b) {
   if (a.block !== b.block) return null;
   const { ratios } = a.of;
@@ -53,7 +53,7 @@ function timesBeside(a, b) {
   return ratios[`${a.arm}/${b.arm}`] ?? (inverse && [inverse[0], inverse[2], inverse[1]]);
 }
 
-/* How the times of A and B compare, and how sure that is. */
+/* The ratio of the times of A and B in words, with its interval. */
 function timesTold(a, b) {
   const without = [a, b].find((cell) => !known(cell.step_s));
   if (without) return `${without.full} has no time: ${without.reason || without.status}.`;
@@ -71,9 +71,9 @@ function timesTold(a, b) {
   return `${took} (surely between ${ratio(low)} and ${ratio(high)}, ${all}).${neither}`;
 }
 
-const RELATIVE = ["percent", "ratio"]; // Formats of what is a share of something else already.
+const RELATIVE = ["percent", "ratio"]; // Formats of values that are already relative.
 
-/* Every column in which two cells differ, as a table with a row for each. */
+/* A table with a row for each column in which two cells differ. */
 function differing(a, b) {
   const rows = DATA.cells.columns
     .filter(({ key }) => !["implementation", "again"].includes(key))

@@ -2,7 +2,7 @@
 
 const optionsOf = (options) => options.map(([value, text]) => element("option", { value }, text));
 
-/* A labelled choice that is kept in the address under a key, and redraws a group of charts.
+/* A labelled selector whose value is kept in the address under a key; it redraws a group of charts.
    options: texts by value. */
 function selector(label, key, options, group, value = chosen(key)) {
   const onchange = () => {
@@ -20,7 +20,7 @@ function fill(select, options, value) {
   select.value = options.some(([option]) => option === value) ? value : (options[0]?.[0] ?? "");
 }
 
-/* Show the choices that the address holds. */
+/* Show the choices in the address. */
 function syncControls() {
   const subject = subjectNumber();
   const own = BLOCKS.filter((block) => block.subject === subject);
@@ -48,7 +48,7 @@ function implementationBox(arm) {
   return element("label", { class: "chip" }, box, swatch(arm), name);
 }
 
-/* An implementation's mark in the charts; the style writes it, because it is not to be read. */
+/* An implementation's mark in the charts; CSS generates it, to hide it from screen readers. */
 function swatch(number) {
   const { letter } = DATA.looks[number];
   const mark = element("span", { class: "mark", "data-letter": letter, "aria-hidden": "true" });

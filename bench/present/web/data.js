@@ -3,7 +3,7 @@
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const IMPLEMENTATIONS = DATA.implementations;
 const BLOCKS = rowsOf(DATA.blocks);
-const CAUSES = rowsOf(DATA.causes); // Of the time of traced steps.
+const CAUSES = rowsOf(DATA.causes); // Causes of traced steps' times.
 const TABLES = DATA.tables.map((table) => ({ ...table, rows: tableRows(table) }));
 const CELLS = tableRows(DATA.cells);
 const CELL_OF = new Map();
@@ -32,7 +32,7 @@ function rowsOf(columns) {
   );
 }
 
-/* Texts that repeat are stored once. */
+/* Repeated texts are stored once. */
 function decoded(values) {
   return Array.isArray(values) ? values : values.at.map((place) => values.texts[place]);
 }

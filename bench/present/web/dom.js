@@ -2,7 +2,7 @@
 
 const byId = (id) => document.getElementById(id);
 
-/* A name that may be broken where its words end. */
+/* A name that may be wrapped between its words. */
 const broken = (name) =>
   name.split(/(?<=[_/])/).flatMap((part, number) => (number ? [element("wbr"), part] : [part]));
 

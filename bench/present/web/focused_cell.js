@@ -64,7 +64,7 @@ function focusOn(cell) {
   );
 }
 
-/* A link to a trace in TensorBoard, which runs on the reader's machine: useless on a web server. */
+/* A link to a trace in TensorBoard on the reader's own machine, so useless on a web server. */
 const traceLink = (cell) =>
   ["file:", "blob:"].includes(location.protocol) || location.hostname === "localhost"
     ? element("a", { href: cell.traced.viewer }, "its trace")

@@ -1,4 +1,4 @@
-// The reader's choices, kept in the fragment of the address so that a link leads back to them:
+// The reader's choices, kept in the fragment of the address so that a link restores them:
 // #section?subject=...&mesh=...
 
 const state = { section: "", choices: new URLSearchParams(), writing: 0 };
@@ -18,8 +18,8 @@ function readState() {
 const chosen = (key, otherwise = "") => state.choices.get(key) ?? otherwise;
 
 /*
- * Change choices; empty values remove them. The address follows after `wait` milliseconds, because
- * browsers limit how often it may change.
+ * Change choices; empty values remove them. The address is updated after `wait` milliseconds,
+ * because browsers limit how often it may change.
  */
 function choose(changes, section = state.section, wait = 0) {
   for (const [key, value] of Object.entries(changes)) {

@@ -6,10 +6,10 @@ const ROWS_A_PAGE = 50;
  * A table of objects.
  *
  * columns: {key, title, note, format, filter, long}, as bench/present/columns.py writes them;
- *   `format` is a name, or a function that makes a text of a value and its row
+ *   `format` is a name, or a function that formats a value, given also its row
  * rows: an item for each column; `detail`, smaller texts by column; and `cell`, the number of the
- *   cell that a row is about, to which its first column leads
- * state: {sort, down, query, filters}, kept by the caller; `changed()` is called when it has.
+ *   row's cell, to which its first column links
+ * state: {sort, down, query, filters}, kept by the caller; `changed()` is called after changes.
  */
 function makeTable({ title, name, columns, rows, state = {}, changed = () => {}, search }) {
   let pages = 1;
@@ -106,7 +106,7 @@ function line(columns, row) {
   return element("tr", {}, ...cells);
 }
 
-/* The name of a row leads to its cell; unless the table says where that is, it stands below. */
+/* A row's name links to its cell; the cell's place is below it unless the table has it. */
 function rowName(columns, row, text, below) {
   if (!known(row.cell)) return [...broken(text), below];
   const cell = CELLS[row.cell];
@@ -114,15 +114,15 @@ function rowName(columns, row, text, below) {
   return [cellLink(cell, text), placed ? below : element("small", {}, whereOf(cell))];
 }
 
-/* A long text that is seen on demand. */
+/* A long text that is unfolded on request. */
 function folded(text) {
   const summary = element("summary", {}, "command");
   return element("details", { class: "command" }, summary, element("code", {}, text));
 }
 
-/* A function that finds the rows that the state asks for, in its order. */
+/* Return a function that returns the rows selected by the state, in its order. */
 function rowFinder(columns, rows, state) {
-  let words = null; // Of each row, once somebody searches.
+  let words = null; // Text of each row, computed on the first search.
   const wordsOf = (row) =>
     columns
       .map((column) => `${textOf(column, row[column.key], row)} ${detailOf(column, row)}`)
@@ -145,7 +145,7 @@ function rowFinder(columns, rows, state) {
   };
 }
 
-/* Values that are missing come last, whichever the direction. */
+/* Missing values come last in either direction. */
 function compare(a, b, sign) {
   if (!known(a) || !known(b)) return known(b) - known(a);
   if (typeof a === "string") return sign * a.localeCompare(b, "en", { numeric: true });
@@ -175,7 +175,7 @@ function filterOf(column, rows, title, state, redrawn) {
   return select;
 }
 
-/* Values as they are; rows about cells have the cell's whole name too. */
+/* Raw values; rows about cells also have the cell's full name. */
 function csvLines(columns, rows) {
   const keys = columns.map(({ key }) => key);
   const named = rows.some((row) => known(row.cell));
@@ -186,7 +186,7 @@ function csvLines(columns, rows) {
   ];
 }
 
-/* Tables that are part of the page as it was written can be downloaded too, as they stand. */
+/* Make a table of the static page downloadable, as it is displayed. */
 function offerDownload(button) {
   const table = button.parentElement.nextElementSibling.querySelector("table");
   const lines = () => {
@@ -204,7 +204,7 @@ function offerDownload(button) {
 function downloadCsv(name, rows) {
   const quoted = (value) => {
     let text = known(value) ? String(value) : "";
-    // A spreadsheet would run what looks like a formula.
+    // A spreadsheet would evaluate a text that looks like a formula.
     if (typeof value === "string" && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;
     return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };

@@ -1,12 +1,12 @@
 // Tables of the whole run; the page's data describes their columns.
 
-let unfolded = false; // Whether unsupported cells were asked for.
+let unfolded = false; // Whether unsupported cells are shown.
 
-/* Columns that the reader has added to the table of all cells, or left out of it. */
+/* Columns that the reader has added to the table of all cells, or removed from it. */
 const changedColumns = () => new Set(chosen("columns").split("/").filter(Boolean));
 const isShown = ({ key, only }) => (only !== "cell") !== changedColumns().has(key);
 
-/* The boxes that choose its columns; the first one names the row and stays. */
+/* The checkboxes for its columns; the first column names the row and is always shown. */
 function drawColumns() {
   const box = (column) => {
     const onchange = () => {
@@ -23,7 +23,7 @@ function drawColumns() {
   byId("columns").replaceChildren(...DATA.cells.columns.slice(1).filter(some).map(box));
 }
 
-/* Every value of every cell that the page has, the ends of intervals too. */
+/* Every value of every cell in the page's data, including the ends of intervals. */
 function downloadCells() {
   const { block: _block, arm: _arm, ...figures } = DATA.cells.figures;
   const columns = Object.keys({ ...DATA.cells.values, ...figures }).map((key) => ({ key }));
@@ -57,7 +57,7 @@ function drawCells() {
     choose({ sort, q, down: down ? "1" : "", ...Object.fromEntries(filters) }, "cells", 200);
   };
   const columns = DATA.cells.columns.filter(isShown);
-  // Fastest first within a block. What is not supported has nothing to show but its reason.
+  // Fastest first within a block. An unsupported cell has nothing to show except its reason.
   const last = (cell) => cell.step_s ?? Infinity;
   const sorted = [...CELLS].sort((a, b) => a.block - b.block || last(a) - last(b) || 0);
   const rows = sorted.filter((cell) => cell.status !== "unsupported");

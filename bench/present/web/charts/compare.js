@@ -1,11 +1,11 @@
-// From the traced step of one cell to that of another, cause by cause, as a waterfall. The causes are
-// those of `explain`, whose nanoseconds are subtracted here: see bench/present/pair_data.py.
+// A waterfall from the traced step of one cell to that of another, cause by cause. The causes are
+// those of `explain`; their nanoseconds are subtracted here: see bench/present/pair_data.py.
 
-const MOST_CAUSES = 8; // Bars of a waterfall; the smaller causes share one.
-const WORTH_A_BAR = 0.01; // Of the whole difference, or of a hundredth of the step.
-const ROOM_FOR = { names: 165, numbers: 70 }; // Beside the bars.
+const MOST_CAUSES = 8; // Bars of a waterfall; smaller causes share one.
+const WORTH_A_BAR = 0.01; // Share of the whole difference, or of a hundredth of the step.
+const ROOM_FOR = { names: 165, numbers: 70 }; // Pixels beside the bars.
 
-/* What each cause takes in a step of A and of B, the largest changes first. */
+/* The time of each cause in a step of A and of B, largest changes first. */
 function changesBetween(a, b) {
   const [here, there] = [a, b].map(
     ({ traced }) => new Map(traced.causes.map((cause, place) => [cause, traced.ns[place] / 1e9])),
@@ -18,7 +18,7 @@ function changesBetween(a, b) {
   return largestFirst(rows);
 }
 
-/* Which side's operations move elements to another layout, where both have any. */
+/* The side whose operations change an array's layout, where both sides have operations. */
 function onlyOneTransposes(cause, ...sides) {
   if (!sides.every(({ causes }) => causes.includes(cause))) return "";
   const [a, b] = sides.map(({ transposing }) => transposing.includes(cause));
@@ -49,7 +49,7 @@ function barsBetween(changes, [from, to]) {
   return [end("A", from), ...steps, end("B", to)].map((row) => ({ ...row, what: folded(row.what) }));
 }
 
-/* How much more time A took than B while traced, just before, and in the timed rounds. */
+/* The excess of A's time over B's while traced, just before, and in the timed rounds. */
 function moreTold([traced, untraced, timed]) {
   const more = ([a, b]) => `${percent(Math.abs(a / b - 1))} ${a < b ? "less" : "more"}`;
   const start =

@@ -1,7 +1,7 @@
-// A field for each cell: meshes by batches, a panel for each implementation; of one batch, meshes
-// by implementations in one panel.
+// One field per cell: meshes by batches, with a panel per implementation; if there is one batch,
+// meshes by implementations in one panel.
 
-/* What a heatmap can show: title, figure of a cell, its format, and what is better. */
+/* Metrics of a heatmap: title, figure of a cell, its format, and which values are better. */
 const METRICS = {
   ratio: ["ratio to the baseline", (cell) => cell.ratio, "ratio", "ratio"],
   step: ["step time", (cell) => cell.step_s, "s", "less"],
@@ -18,13 +18,13 @@ const MEANING = {
 };
 const FIELD = 62;
 
-/* From -1 (good) by way of 0 (neither) to 1 (bad), in the colours of the theme. */
+/* The theme's colour for -1 (good) through 0 (neutral) to 1 (bad). */
 function heat(share) {
   const end = share < 0 ? "var(--c0)" : "var(--c1)";
   return `color-mix(in oklab, ${end} ${Math.round(55 * Math.min(Math.abs(share), 1))}%, var(--shade))`;
 }
 
-/* How good a figure is, from -1 to 1: a ratio compared with 1, others with one another. */
+/* A figure's position from -1 (good) to 1: ratios relative to 1, others relative to one another. */
 function shading(values, better) {
   if (better === "ratio") return (value) => Math.log(value) / Math.log(DATA.farthestRatio);
   const [least, most] = [Math.min(...values), Math.max(...values)];

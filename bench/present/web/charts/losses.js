@@ -1,16 +1,16 @@
-// Loss curves, and how far they are from the reference's.
+// Loss curves, and their differences from the reference's.
 
-const EARLY = 40; // Steps in which right curves agree to rounding: see bench/analyse/loss_curves.py.
-const EQUAL = "equal"; // Label of differences of 0, for which a logarithmic axis has no place.
-// The reference lies beneath the curves, wide enough to be seen; in other arithmetic it has dashes.
+const EARLY = 40; // Correct curves agree to rounding for so long: see bench/analyse/loss_curves.py.
+const EQUAL = "equal"; // Label of differences of 0, which a logarithmic axis cannot show.
+// The reference is a wide line beneath the curves; in other arithmetic it is dashed.
 const REFERENCES = new Map([
   ["whole batch", { strokeDash: [1, 0], strokeWidth: 5, opacity: 0.35 }],
   ["whole batch in parts", { strokeDash: DOTTED, strokeWidth: 1.4, opacity: 1 }],
   ["whole batch in float64", { strokeDash: [8, 3], strokeWidth: 1.4, opacity: 1 }],
 ]);
 
-/* The vertical axis, and where on it a difference of 0 is. A logarithmic one ends below the smallest
-   positive value, where zeros are drawn. */
+/* The vertical axis, and the position of a difference of 0: a logarithmic axis is extended below
+   the smallest positive value, where zeros are drawn. */
 function lossAxis(values, { title, format, log }) {
   const positive = values.filter((value) => value > 0);
   const [low, high] = padded(positive, 0.05);
@@ -26,7 +26,7 @@ function lossAxis(values, { title, format, log }) {
   return { y: numeric("y", { scale, axis: { title, format, ...axis } }), floor: equal ? floor : 0 };
 }
 
-/* Losses, or how far they are apart. rows: {name, place, x, y, last, cell}, without `cell` for the
+/* Losses, or their differences. rows: {name, place, x, y, last, cell}, without `cell` for the
    references; lines: {place, y}, dashed. */
 function lossChart(rows, { columns, width, axis, lines = [] }) {
   const others = new Set(rows.filter((row) => !known(row.cell)).map((row) => row.name));
@@ -51,10 +51,10 @@ function lossChart(rows, { columns, width, axis, lines = [] }) {
   ];
   return specOf("losses", {
     ...{ rows: data, columns, width, y, xTitle: CHARTS.losses.x },
-    ...looksOf(rows.filter((row) => known(row.cell))), // Dashes are the references' own here.
+    ...looksOf(rows.filter((row) => known(row.cell))), // Here, only references are dashed.
     ...Object.fromEntries(properties.map((property) => [property, ofReference(property)])),
     places: unique(data.map((row) => row.place)),
-    // Given, because there may be no difference at all.
+    // Set explicitly, because all differences may be missing.
     ...{ first: 0, last: Math.max(...rows.map((row) => row.x)) },
   });
 }

@@ -1,10 +1,10 @@
 // Step time, efficiency, throughput and memory along the devices of a scaling curve.
 
 const HEIGHT = 240;
-const LINE = 13; // Of a label at the end of a curve.
-const LABEL = 145; // Room beside the curves, for twenty letters.
+const LINE = 13; // Height of a label at the end of a curve.
+const LABEL = 145; // Space beside the curves, for twenty characters.
 
-/* The names of the curves that reach the last place, beside their ends but not over one another.
+/* Labels of the curves that reach the last x value, beside their ends and without overlap.
    share: where a value lies on the vertical axis, from 0 below to 1 above. */
 function endLabels(rows, last, share) {
   const ends = rows.filter(({ x }) => x === last);
@@ -12,7 +12,7 @@ function endLabels(rows, last, share) {
   const at = ({ value }) => HEIGHT * (1 - share(value));
   const labels = ends.map((row) => ({ ...row, text: short(row.name), at: at(row) }));
   labels.sort((a, b) => a.at - b.at);
-  // Pushed down as far as needed, and up; half of both keeps them apart and near.
+  // Push down as far as needed, and up; the mean of both keeps labels apart and near their ends.
   const pushed = (sign, from) => {
     let free = -Infinity;
     return from.map(({ at }) => {
@@ -29,7 +29,7 @@ function endLabels(rows, last, share) {
   return placed(pushed(-1, [{ at: HEIGHT + LINE }, ...below.reverse()]).slice(1).reverse());
 }
 
-/* One quantity along devices or batches. rows: {name, x, value, low, high, cell}, with `measured`
+/* One quantity over devices or batches. rows: {name, x, value, low, high, cell}, with `measured`
    for hollow marks; ideal, communication: pairs of x and value; over: where the shade begins. */
 function curveChart(rows, options) {
   const { title, xTitle, axis, log, logX, width, ideal = [], communication = [], over } = options;
@@ -39,7 +39,7 @@ function curveChart(rows, options) {
     ...rows.flatMap((row) => [row.low, row.high, row.measured]),
     ...ideal.map(([, value]) => value),
   ].filter((value) => value > 0);
-  // Communication alone takes so little that it would leave the curves no room.
+  // Communication is left out: its times are so small that the curves would be squeezed.
   const domain = log ? padded(all, 0.1) : [0, 1.08 * Math.max(...all)];
   const scaled = log ? Math.log : (value) => value;
   const [low, high] = domain.map(scaled);
@@ -56,7 +56,7 @@ function curveChart(rows, options) {
   });
 }
 
-/* One of several such charts side by side, with its numbers. */
+/* One of several such charts side by side, with its table. */
 function curveFigure({ title, of, name, rows, xTitle, text, width, ...spec }) {
   if (!rows.length) return "";
   const some = (key, ...column) =>
@@ -86,7 +86,7 @@ const pointsOf = (cells, x, figure) =>
 
 const stepOf = (cell) => ({ value: cell.step_s, low: cell.step_q1_s, high: cell.step_q3_s });
 
-/* Throughput and memory, which charts along batches show too. */
+/* Throughput and memory, which the charts over batches also show. */
 function throughputAndMemory(draw, cells) {
   const rate = ({ units_per_s, step_s, step_q1_s, step_q3_s }) => ({
     value: units_per_s,
@@ -106,7 +106,7 @@ function throughputAndMemory(draw, cells) {
 
 const LINES = { "": "the fastest five and the baseline", all: "all" };
 
-/* Of more than MOST_LINES implementations, those to show at first: null if that is all. */
+/* The implementations shown by default if there are more than MOST_LINES; null for all. */
 const MOST_LINES = 8;
 function fastestOf(cells) {
   if (unique(cells.map((cell) => cell.name)).length <= MOST_LINES) return null;
