@@ -1,4 +1,4 @@
-"""`python -m bench.worker`: reads a job from stdin, writes events to stdout."""
+"""`python -m bench.worker`: reads a job from stdin and writes events to stdout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.worker import event_stream, process_exchange
 from bench.worker.block import run_job
 
 _encode, _decode = JSONEncoder().encode, JSONDecoder().decode
-"""Held from before any file is loaded, which could replace the functions of `json`."""
+"""Bound before any file is loaded, because a file could replace the functions of `json`."""
 
 
 def main(events: TextIO) -> None:
@@ -27,7 +27,7 @@ def main(events: TextIO) -> None:
 
     if "place" in job:
         process_exchange.join(job["place"], exchange)
-    # Rank 0 speaks for all. The others report that they are alive, and where they fail.
+    # Rank 0 reports for all. The others report only that they are alive, and their failures.
     kinds = None if process_exchange.is_main() else {"phase", "cell"}
 
     def emit(event: Event) -> None:

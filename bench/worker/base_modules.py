@@ -1,4 +1,4 @@
-"""Modules of another revision in place of the working tree's, in the same process."""
+"""Import of another revision's modules, in place of the working tree's, in the same process."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _STANDARD = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "pl
 class BaseModules:
     """A context in which imports find a checkout of another revision.
 
-    On entry, modules of the repository leave `sys.modules`, and entries of `sys.path` in the
-    repository are replaced by the same folders of the checkout. Code that already holds such
-    modules, as the harness does, goes on using them. On exit all is restored. Modules imported
-    meanwhile are kept and come back at the next entry; outside of the context, no name leads to
-    them, so that a function that imports when it is called finds the working tree's modules there.
+    On entry, the repository's modules are removed from `sys.modules`, and entries of `sys.path` in
+    the repository are replaced by the same folders of the checkout. Code that already refers to
+    such modules, as the harness does, continues to use them. On exit everything is restored.
+    Modules imported meanwhile are kept for the next entry, but are not in `sys.modules` outside the
+    context, so that a function that imports when called finds the working tree's modules there.
 
-    Packages installed in a folder of the repository (a virtual environment), and repositories
-    cloned into one, are not part of the repository.
+    Packages installed inside the repository (a virtual environment), and repositories cloned into
+    it, do not count as part of it.
 
     Args:
       worktree: the checkout, resolved.
       repository: the repository whose working tree it replaces, resolved.
 
     Raises:
-      ImportError: on exit, if a finder that ignores `sys.path` imported modules of the working
-        tree: they would have been measured in place of the base's.
+      ImportError: on exit, if a finder that ignores `sys.path` has imported modules of the working
+        tree, which would have been measured instead of the base's.
     """
 
     def __init__(self, worktree: Path, repository: Path) -> None:
@@ -61,8 +61,8 @@ class BaseModules:
             )
 
     def _counterpart(self, entry: str) -> str:
-        """The folder of the checkout for an entry of `sys.path`; other entries as they are."""
-        path = Path(entry).resolve()  # the empty one is the working directory
+        """Map an entry of `sys.path` in the repository to the checkout; keep other entries."""
+        path = Path(entry).resolve()  # an empty entry is the working directory
         own = is_of(path, self._repository)
         return str(self._worktree / path.relative_to(self._repository)) if own else entry
 
@@ -74,10 +74,10 @@ def _replace(modules: Mapping[str, ModuleType], by: Mapping[str, ModuleType]) ->
 
 
 def modules_of(repository: Path) -> dict[str, ModuleType]:
-    """Imported modules that lie in a repository, except the main program."""
+    """Return the imported modules that belong to a repository, except the main program."""
     modules = {}
     for name, module in list(sys.modules.items()):
-        # Not getattr: some modules import others on attribute access.
+        # getattr would make some modules import others.
         names = getattr(module, "__dict__", {})
         place = names.get("__file__") or next(iter(names.get("__path__") or ()), None)
         if name != "__main__" and isinstance(place, str) and _lies_in(place, repository):

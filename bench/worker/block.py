@@ -1,4 +1,4 @@
-"""One block from proof to samples: what happens in which order, and what each failure means."""
+"""One block from proof to samples: the order of its phases, and the meaning of each failure."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def run_job(
     """Prove, compile and measure a block's cells, then run the further phases of the job.
 
     Args:
-      job: what to do.
+      job: the job.
       emit: sends an event.
       more: reads the answer to a LookEvent: the arms that need more rounds.
       programs: folder of the compilation cache that launches share.
@@ -73,7 +73,7 @@ def run_job(
     precision = session.block.options.precision
     workload = load_workload(session.block, job["workload_paths"])
     problem = make_problem(workload, session.block, precision)
-    # Drawn once, and handed to every implementation: drawing takes longer than copying.
+    # Drawn once for all implementations, because drawing takes longer than copying.
     with remembered_programs(programs / GATE):
         session.problem = replace(problem, start=jax.device_get(problem.draw()))
     moments = jax.eval_shape(problem.optimizer.init, session.problem.start)
@@ -82,26 +82,26 @@ def run_job(
     )
     session.end_lap("start")
     if job["ceilings"]:
-        # Before anything else lies on the devices.
+        # Measured first, while the devices are empty.
         session.announce("ceilings")
         session.row["ceilings"] = measure_ceilings(session.mesh, precision)
         session.end_lap("ceilings")
 
     gate = make_gate(session, workload)
-    # The workload's file may have replaced something: it is nobody's arm, and all arms' alike.
+    # Held from here on: what the workload's file has replaced affects all arms equally.
     session.functions, session.threads = HeldFunctions(), FileThreads()
     session.settings = ProcessSettings()
     samples = []
     if gate is not None:
-        # Another order in every launch: where an arm's memory lies depends on what was there before
-        # it, and the same arms must not be lucky each time.
+        # Every launch has another order: an arm's memory placement depends on the arms built before
+        # it, and must not favour the same arms each time.
         names = job["implementations"]
         for number, name in enumerate(session.chance.sample(names, len(names))):
             admit(session, gate, name, number)
         if session.arms:
             samples = BlockRounds(session, more).run(gate.first_loss, gate)
     emit(SamplesEvent(event="samples", rows=samples))
-    # What was measured is sent first: a worker that dies in a later phase must not cost it.
+    # Measurements are sent first, so that a worker that dies in a later phase does not lose them.
     session.send_rows()
     if gate is not None:
         for phase, run in PHASES.items():
@@ -117,7 +117,7 @@ def make_gate(session: BlockSession, workload: Workload) -> Gate | None:
 
     def make() -> Gate:
         block = session.block
-        # The reference has no loop and, where memory does not decide, recomputes nothing.
+        # The reference has no loop over layers and, where memory allows, recomputes nothing.
         plain = replace(block, options=replace(block.options, remat="", scan_layers=False))
         proved = dict.fromkeys(proof_block(one, session.mesh) for one in (block, plain))
         with jax.enable_x64(True):
@@ -143,11 +143,11 @@ def make_gate(session: BlockSession, workload: Workload) -> Gate | None:
 
 
 def proof_block(block: Block, mesh: Mesh) -> Block:
-    """Return the block as it is proved in float64.
+    """Return the block with the options of its proof in float64.
 
-    On an accelerator, whose memory decides what can be measured, blocks of layers recompute their
-    activations: these take twice the memory in float64, and attention by scores many times that
-    of a fused kernel. The values are the same.
+    On an accelerator, whose memory limits what can be measured, blocks of layers recompute their
+    activations, because these take twice the memory in float64, and materialized attention scores
+    many times the memory of a fused kernel. Recomputation does not change the values.
     """
     if mesh.devices.flat[0].platform == "cpu":
         return block
@@ -161,9 +161,9 @@ def admit(session: BlockSession, gate: Gate, name: str, number: int) -> None:
             lambda: prove(session, gate, name, number), on_failure=partial(session.fail, name)
         )
     except EndedError as error:
-        if name not in session.cells:  # it failed in another process
+        if name not in session.cells:  # the failure was in another process
             session.fail(name, error.status, error.reason)
-        with suppress(Exception):  # processes of its own must not work on beside the others
+        with suppress(Exception):  # its own processes must not run beside other arms
             cast("Any", session.implementation(name)).close()
         return
     session.proved[name] = proved
@@ -175,8 +175,8 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> ProvedAr
     """Prove an implementation, in float64 and as it will be timed.
 
     Raises:
-      UnsupportedError: it says that it cannot run this.
-      WrongStepError: it is wrong.
+      UnsupportedError: the implementation does not support the problem or the mesh.
+      WrongStepError: its step is wrong.
       Exception: whatever else its file raises.
     """
     job, problem, mesh = session.job, session.problem, session.mesh
@@ -218,7 +218,7 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> ProvedAr
             return ProvedArm(arm, implementation, [], row)
         add_figures(row, first_call.programs, arm, mesh)
         if not job["launch"]:
-            # Another one: tracing leaves what a step keeps beside its state unusable.
+            # A separate step, because tracing may leak tracers into data beside a step's state.
             untimed = build_step(implementation, problem, mesh)
             row["traced_flops"] = traced = flops_if_traceable(untimed.step, arm.state, arm.batch)
             own_options = traced is None and names_options(implementation)
@@ -233,7 +233,7 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> ProvedAr
 
 
 def add_figures(row: CellRow, programs: Sequence[Any], arm: Arm, mesh: Mesh) -> None:
-    """Add the memory, communication and work of a step's compiled programs to its cell's row."""
+    """Add memory, communication and work of a step's compiled programs to its cell's row."""
     row["memory"] = largest_program(programs)
     row["high_water_bytes"] = high_water(arm, mesh.local_devices)
     row["communication"] = read_communication(programs, mesh)
@@ -243,7 +243,7 @@ def add_figures(row: CellRow, programs: Sequence[Any], arm: Arm, mesh: Mesh) -> 
 
 
 def read_communication(programs: Sequence[Any], mesh: Mesh) -> list[Communication] | None:
-    """Communication of a step; None if it cannot be read, which must not cost the cell its time."""
+    """Return a step's communication; None if it cannot be read, and the cell keeps its time."""
     try:
         return communication(programs, mesh)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The rounds of a block: its arms, the withdrawal of useless times, and the samples."""
+"""The rounds of a block: its arms, the withdrawal of invalid times, and the samples."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from bench.worker.time.host_slots import merged as merged_slots
 
 
 def warm_arm(name: str, train_step: TrainStep, state: Any, problem: Problem) -> Arm:
-    """Make an arm, and run it often enough for nothing to compile any more.
+    """Make an arm, and run it until nothing compiles any more.
 
     Raises:
-      WrongStepError: its work goes on after its outputs are ready.
+      WrongStepError: work continues after its outputs are ready.
     """
     make = (
         train_step.arm
@@ -55,7 +55,7 @@ class BlockRounds:
     """Times the proved arms of a session, the baseline's twin and the input arms.
 
     Args:
-      session: has the proved arms.
+      session: the session with the proved arms.
       more: reads the answer to a LookEvent: the arms that need more rounds.
     """
 
@@ -69,11 +69,11 @@ class BlockRounds:
         session.row["baseline"] = baseline if baseline in self.names else self.names[0]
         self.input_arms: list[FedArm] = []
         self.inputs: dict[str, dict[str, str]] = {}
-        """Why an implementation has no input arm, by its name and the way; empty where it has."""
+        """Reason why an implementation lacks an input arm, by name and way; empty if it has one."""
         self.turn = ""
         """The implementation whose arm, or twin, is being timed."""
         self.turn_is_plain = True
-        """Whether it takes no input."""
+        """Whether the arm takes no input."""
         self.turns = TurnWriter()
         self.turns_until_asked = 0
 
@@ -81,11 +81,11 @@ class BlockRounds:
         """Time all arms; withdraw those that compiled, diverged or went wrong meanwhile.
 
         Args:
-          first_loss: the right loss before the first update.
-          gate: has the reference of spot checks; without one there are none.
+          first_loss: the reference's loss before the first update.
+          gate: the gate with the reference; without one there are no spot checks.
 
         Returns:
-          The samples of the other arms.
+          The samples of the remaining arms.
         """
         session, job = self.session, self.session.job
         if not job["alone"]:
@@ -109,12 +109,12 @@ class BlockRounds:
                     self.begin_turn, meter.slot, self.checks.extra_span,
                 )  # fmt: skip
             session.reasons |= session.threads.reasons()
-            # A file's thread that goes on would look like late work of every arm.
+            # A file's running thread would look like late work of every arm.
             watched = [] if session.threads.busy else session.arms
             self.checks.finish(watched, self.begin_turn)
         except BaseException as error:
             session.put_back(self.turn)
-            # The rounds of the other arms lack a turn: a fresh worker takes them again.
+            # The other arms' rounds are incomplete: a fresh worker repeats them.
             if self.turn:
                 session.fail(self.turn, *failure(error))
             raise
@@ -134,7 +134,7 @@ class BlockRounds:
         )
 
     def add_twin(self) -> None:
-        """Add a second copy of the baseline; without room for one, the noise floor is unknown."""
+        """Add a second copy of the baseline; without memory for one, the noise floor is unknown."""
         session, baseline = self.session, self.session.row["baseline"]
 
         def make() -> Arm:
@@ -151,12 +151,12 @@ class BlockRounds:
             print(f"{baseline} has no twin: {error}", file=sys.stderr)  # noqa: T201
             return
         session.arms.append(twin)
-        if session.chance.random() < 0.5:  # noqa: PLR2004 - which copy is the older one is chance
+        if session.chance.random() < 0.5:  # noqa: PLR2004 - chance decides which copy is older
             original = next(arm for arm in session.arms if arm.name == baseline)
             original.name, twin.name = TWIN, baseline
 
     def add_input_arms(self) -> None:
-        """Add arms that take their input in every step, of the implementations that can."""
+        """Add arms that take a new batch in every step, for the implementations that support it."""
         session, names = self.session, self.names
         for name, way in product(names, session.job["inputs"]):
             session.announce("compile", name, names.index(name), len(names))
@@ -174,28 +174,28 @@ class BlockRounds:
             reason = ""
             try:
                 self.input_arms.append(in_all_processes(make))
-            except EndedError as error:  # the cell itself is right
+            except EndedError as error:  # the cell itself stays valid
                 reason = error.reason
             self.inputs.setdefault(name, {})[way] = reason
         session.arms += self.input_arms
 
     def begin_turn(self, arm: str) -> None:
-        """Note whose turn begins, for the supervisor, which may ask why the worker has ended."""
+        """Record whose turn begins, so that the supervisor can blame an arm if the worker dies."""
         self.session.put_back(self.turn, whole=not arm)
-        # A loader's threads work ahead, in an input arm's own turns and between them.
+        # A loader's threads prefetch, in an input arm's own turns and between them.
         self.session.threads.look(self.turn if self.turn_is_plain else "")
         self.turn_is_plain = arm == TWIN or arm == implementation_of(arm)
         self.turn = self.session.row["baseline"] if arm == TWIN else implementation_of(arm)
         self.turns.write(self.turn)
 
     def after_round(self, turns: list[Turn]) -> list[str] | None:
-        """Report progress, and ask which arms need more rounds: at looks, and at the end.
+        """Report progress, and at looks and at the end ask which arms need more rounds.
 
-        The job's rounds are a budget of turns: those of arms that leave go to the others. At its
-        end, and after every quarter of it beyond, only an answer keeps the rounds going.
+        The job's rounds are a budget of turns; turns of arms that leave go to the others. At the
+        end of the budget, and after every further quarter of it, rounds continue only on request.
 
         Returns:
-          The arms to go on with, none to end; None if nobody was asked.
+          The arms to continue with, empty to end; None if the supervisor was not asked.
         """
         self.checks.verify(self.begin_turn)
         session, job = self.session, self.session.job
@@ -215,11 +215,11 @@ class BlockRounds:
         return process_exchange.from_main(self.more() if process_exchange.is_main() else [])
 
     def withdraw(self, compiled: dict[str, int], first_loss: float) -> set[str]:
-        """End the cells whose times are useless; the names of the arms whose samples do not count.
+        """End cells with invalid times; return the names of the arms whose samples do not count.
 
         Args:
-          compiled: how many programs arms compiled while they were timed.
-          first_loss: the right loss before the first update.
+          compiled: number of programs that arms compiled while they were timed.
+          first_loss: the reference's loss before the first update.
         """
         session, baseline = self.session, self.session.row["baseline"]
         reasons = diverged(session.arms, first_loss) | self.checks.reasons | session.reasons
@@ -238,7 +238,7 @@ class BlockRounds:
         for name, inputs in self.inputs.items():
             session.cells[name]["inputs"] = inputs
         if baseline in reasons:
-            # Its twin is no noise floor any more, and the ratios need another baseline.
+            # Its twin no longer measures the noise floor, and ratios need another baseline.
             reasons[TWIN] = ""
             right = (name for name in self.names if name not in reasons)
             session.row["baseline"] = next(right, "")
@@ -246,7 +246,7 @@ class BlockRounds:
 
 
 def sample_rows(job: Job, block: str, turns: Iterable[Turn]) -> list[SampleRow]:
-    """Turns as they are stored. A turn takes as long as it took the slowest process."""
+    """Convert turns to stored rows; the slowest process determines a turn's times."""
     rows = [
         SampleRow(block=block, attempt=job["attempt"], launch=job["launch"], **turn)
         for turn in turns

@@ -1,4 +1,4 @@
-"""State that the parts of a worker share while it measures one block, and its events."""
+"""The state that a worker's parts share while it measures one block, and its events."""
 
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ from bench.worker.prove.failures import WrongStepError
 from bench.worker.time.clock import Arm
 
 PROGRESS_S = 1.0
-"""Seconds between two reports on the progress of a phase."""
+"""Seconds between progress reports of a phase."""
 
 
 @dataclass(frozen=True)
 class ProvedArm:
-    """An implementation that was proved."""
+    """A proved implementation."""
 
     arm: Arm
-    """Its first arm. Chance may make it the twin, and a second copy the baseline's arm."""
+    """Its first arm. Chance may make it the twin, and the second copy the baseline's arm."""
     implementation: Implementation
     programs: list[Any]
-    """The executables that its step compiled."""
+    """Executables that its step compiled."""
     row: CellRow
 
 
 class BlockSession:
-    """One block in one worker process: its state, and what is sent to the supervisor.
+    """The state of one block in one worker process, and its channel to the supervisor.
 
     Args:
-      job: what to do.
+      job: the job.
       emit: sends an event.
       programs: folder of the compilation cache that launches share.
     """
 
     mesh: Mesh
-    """Set, like the problem, once the worker has found its devices and the workload's file."""
+    """Set, like the problem, once the worker has its devices and has loaded the workload."""
     problem: Problem
     functions: HeldFunctions
     threads: FileThreads
     settings: ProcessSettings
-    """As functions and threads were before any implementation was loaded."""
+    """Settings of the process, held like functions and threads before implementations load."""
 
     def __init__(self, job: Job, emit: Callable[[Event], None], programs: Path) -> None:
         self.job = job
@@ -79,44 +79,44 @@ class BlockSession:
             load_before=0.0,
             load_after=0.0,
         )
-        """The block's row so far. The supervisor, which sees the host, fills in its load."""
+        """The block's row so far; the supervisor adds the host's load."""
         self.cells: dict[str, CellRow] = {}
         self._sent: dict[str, CellRow] = {}
         self.proved: dict[str, ProvedArm] = {}
         self.arms: list[Arm] = []
-        """All that are timed: the proved implementations', the baseline's twin, and input arms."""
+        """All timed arms: those of proved implementations, the baseline's twin, and input arms."""
         self.chance = random.Random(job["seed"])
         self._checkouts: dict[str, BaseModules] = {}
         """Checkouts of other revisions that arms come from, by their folder."""
         self.changed: defaultdict[str, set[str]] = defaultdict(set)
         """Settings of the process that each implementation's file has changed."""
         self.reasons: dict[str, str] = {}
-        """Why implementations are wrong that have replaced functions of the process."""
+        """Reasons against implementations that have replaced functions of the process."""
         self._lap_began = time.monotonic()
         self._reported = 0.0
 
     def announce(self, phase: str, arm: str = "", done: int = 0, of: int = 0) -> None:
-        """Report that a phase begins, or how far it has come."""
+        """Report the beginning or the progress of a phase."""
         self._reported = time.monotonic()
         self.emit(PhaseEvent(event="phase", phase=phase, arm=arm, done=done, of=of))
 
     def report_progress(self, phase: str, arm: str, done: int, of: int) -> None:
-        """Report how far a phase has come: at its beginning, and then every PROGRESS_S.
+        """Report a phase's progress at its beginning, and then at most every PROGRESS_S.
 
-        More often would let whoever listens take time from the next turn.
+        More frequent reports would let the reader take CPU time from the next turn.
         """
         if not done or time.monotonic() > self._reported + PROGRESS_S:
             self.announce(phase, arm, done, of)
 
     def end_lap(self, phase: str) -> None:
-        """Add the wall time since the last lap to a phase's."""
+        """Add the wall time since the last lap to a phase."""
         now = time.monotonic()
         seconds = self.row["seconds"]
         seconds[phase] = seconds.get(phase, 0.0) + now - self._lap_began
         self._lap_began = now
 
     def send_rows(self) -> None:
-        """Send the block's row so far, and those of the measured cells that are new or changed."""
+        """Send the block's row so far, and the rows of ok cells that are new or changed."""
         for name, row in self.cells.items():
             if row["status"] == "ok" and self._sent.get(name) != row:
                 self._sent[name] = row.copy()
@@ -124,12 +124,12 @@ class BlockSession:
         self.emit(RowEvent(event="block", row=self.row))
 
     def fail(self, name: str, status: Status, reason: str) -> None:
-        """End a cell without a time, and say so at once: a later crash must not hide it."""
+        """End a cell without a time, and report it at once, because a later crash would hide it."""
         self.cells[name] = self.cell_row(name, status, reason)
         self.emit(RowEvent(event="cell", row=self.cells[name]))
 
     def cell_row(self, name: str, status: Status, reason: str) -> CellRow:
-        """A cell's row, without the figures of a measured cell."""
+        """Make a cell's row without the figures of a measured cell."""
         return CellRow(
             cell=Cell(self.block, name).name,
             **self.fields,
@@ -143,12 +143,12 @@ class BlockSession:
         )
 
     def ok_arms(self) -> list[Arm]:
-        """The arms of the cells that are ok, but for foreign ones, which have no arrays here."""
+        """Return the arms of ok cells, except foreign ones, whose arrays are in other processes."""
         ok = {n for n, row in self.cells.items() if row["status"] == "ok" and "foreign" not in row}
         return [arm for arm in self.arms if arm.name in ok]
 
     def implementation_file(self, name: str) -> Path:
-        """The file of an implementation."""
+        """Return the file of an implementation."""
         base_files = self.job["base_files"]
         if name in base_files:
             return Path(base_files[name]["path"])
@@ -165,11 +165,11 @@ class BlockSession:
         return cast("Implementation", isolated_module(file.resolve()) if isolated else load(file))
 
     def put_back(self, name: str, *, whole: bool = True) -> None:
-        """Undo what an implementation's file has changed for the whole process, and note it.
+        """Undo, and record, what an implementation's file has changed for the whole process.
 
         Args:
-          name: whose file has run since the last call.
-          whole: whether to look at all; else at what can be looked at between two turns.
+          name: the implementation whose file has run since the last call.
+          whole: whether to check everything, or only what is quick enough between two turns.
         """
         settings = self.settings
         self.changed[name] |= settings.put_back() if whole else settings.put_back_quickly()
@@ -183,10 +183,10 @@ class BlockSession:
                 )
 
     def check_process(self, name: str) -> None:
-        """Do so after a file was imported, or one of its functions called.
+        """Call `put_back` after a file was imported, or one of its functions was called.
 
         Raises:
-          WrongStepError: it has replaced functions of the process.
+          WrongStepError: the file has replaced functions of the process.
         """
         self.put_back(name)
         self.threads.look(name)
@@ -194,7 +194,7 @@ class BlockSession:
             raise WrongStepError(self.reasons[name])
 
     def modules_of(self, name: str) -> AbstractContextManager[object]:
-        """Let an implementation of another revision import that revision's modules in here."""
+        """Return a context in which an implementation imports its own revision's modules."""
         base_files = self.job["base_files"]
         if name not in base_files:
             return nullcontext()

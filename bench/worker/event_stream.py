@@ -1,4 +1,4 @@
-"""A process that keeps stdout for its events, whatever users' files write or leave running."""
+"""Processes whose stdout carries events alone, whatever users' files write or leave running."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import NoReturn, TextIO
 
 
 def run(main: Callable[[TextIO], None]) -> NoReturn:
-    """Run the main function of a process, and end it, with exit code 1 if anything is raised.
+    """Run a process's main function, and end the process, with exit code 1 on any exception.
 
     Args:
-      main: is given the stdout that the process was started with, which writes line by line.
-        Whatever else writes to stdout meanwhile, in Python or below it, goes to stderr.
+      main: receives the original stdout, line-buffered. All other output to stdout, from Python or
+        from native code, goes to stderr.
     """
     code = 1
     try:
         with os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1) as stdout:
             os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-            with contextlib.redirect_stdout(sys.stderr):  # else printed text waits in a buffer
+            with contextlib.redirect_stdout(sys.stderr):  # otherwise printed text waits in a buffer
                 main(stdout)
         code = 0
     except BaseException:  # noqa: BLE001 - sys.exit in a user's file is its failure too
         traceback.print_exc()
-    # All events are written. A thread that a file has started would keep the process alive, and a
-    # library that crashes while it is unloaded would look like a failure.
+    # All events are written. A thread of a user's file would keep the process alive, and a library
+    # that crashes during unloading would look like a failure.
     sys.stderr.flush()
     os._exit(code)

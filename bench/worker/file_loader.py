@@ -1,4 +1,4 @@
-"""Finds and imports implementations and workloads, each named after its file."""
+"""Discovery and import of implementations and workloads, each named after its file."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from bench.worker.foreign.foreign_module import foreign_module
 
 
 def implementation_files(outside: list[str]) -> dict[str, Path]:
-    """Implementations by name: those in implementations/, and files from the command line.
+    """Return implementations by name: those in implementations/, and files from the command line.
 
-    Foreign ones are in a folder of their own in there.
+    Foreign implementations are in the subfolder `foreign`.
     """
     return python_files(implementations, outside)
 
 
 def workload_files(outside: list[str]) -> dict[str, Path]:
-    """Workloads by name: those in bench/contract/workloads/, and files from the command line."""
+    """Return workloads by name: those of bench/contract/workloads/ and of the command line."""
     return python_files(bench.contract.workloads, outside)
 
 
 def python_files(package: ModuleType, outside: list[str]) -> dict[str, Path]:
-    """Files by name: the package's own, sorted, and then those from outside."""
+    """Return files by name: the package's own, sorted, and then those from outside."""
     folder = Path(package.__path__[0])
     own = [*sorted(folder.glob("*.py")), *sorted(folder.glob("foreign/*.py"))]
     paths = [path for path in own if not path.stem.startswith("_")]
@@ -35,18 +35,18 @@ def python_files(package: ModuleType, outside: list[str]) -> dict[str, Path]:
 
 
 def load(path: Path) -> ModuleType:
-    """Import a file as a module, once in a process.
+    """Import a file as a module, once per process.
 
     Raises:
       ImportError: there is no such Python file.
-      Exception: whatever the file itself raises; a foreign file raises nothing here.
+      Exception: whatever the file raises; a foreign file is not executed here.
     """
     if (module := foreign_module(path.resolve())) is not None:
         return module
     for package in (implementations, bench.contract.workloads):
         if path.parent.resolve() == Path(package.__path__[0]).resolve():
             return importlib.import_module(f"{package.__name__}.{path.stem}")
-    # Under a name of its own: a file called json.py must not become everybody's json.
+    # A unique name keeps a file called json.py from replacing the module json.
     name = f"lockstep_outside_{path.stem}_{abs(hash(path.resolve()))}"
     if name in sys.modules:
         return sys.modules[name]

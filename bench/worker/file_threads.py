@@ -1,7 +1,7 @@
-"""Threads of Python that files have started, and the CPU time that they take from other arms.
+"""Python threads that users' files have started, and the CPU time that they take from other arms.
 
-A thread belongs to the file that ran when it appeared. Threads of XLA's pools are none of Python's,
-even where they call back into it, and those of the harness and of jax belong to nobody.
+A thread belongs to the file that was running when the thread appeared. Threads of XLA's pools do
+not count, even if they call back into Python, nor do those of the harness and of jax.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pathlib import Path
 from bench.records import numbers
 
 SHARE = 0.1
-"""A file is refused whose threads use this share of a core while other arms have their turns."""
+"""A file is refused if its threads use more than this share of a core in other arms' turns."""
 LEAST_S = 0.1
-"""The same in seconds, because a busy host books other work in between."""
+"""CPU seconds up to which it is not refused, because a busy host books other work in between."""
 IDLE_S = 0.01
-"""What an idle thread uses at most."""
+"""Most CPU seconds of an idle thread."""
 _NOBODYS = ("bench.worker.", "jax", "grain.", "orbax.")
 
 
 class FileThreads:
-    """Watches the threads that appear from now on."""
+    """Watches the threads that appear after its creation."""
 
     def __init__(self) -> None:
         self._known = set(threading.enumerate())
@@ -32,13 +32,13 @@ class FileThreads:
         self.begin()
 
     def begin(self) -> None:
-        """Forget what threads have used so far, as the rounds begin."""
+        """Reset the threads' CPU time, as the rounds begin."""
         self._others_s: defaultdict[str, float] = defaultdict(float)
         self._used_s: defaultdict[str, float] = defaultdict(float)
         self._at = time.monotonic()
 
     def look(self, name: str) -> None:
-        """Note what the threads have used since the last call, in which `name` had its turn."""
+        """Record the threads' CPU time since the last call, during the turn of `name`."""
         began, self._at = self._at, time.monotonic()
         for thread in set(threading.enumerate()) - self._known:
             self._known.add(thread)
@@ -54,11 +54,11 @@ class FileThreads:
 
     @property
     def busy(self) -> bool:
-        """Whether any has worked in the turns of others, however little."""
+        """Whether any thread has worked in other arms' turns, however little."""
         return any(used_s > IDLE_S for used_s in self._used_s.values())
 
     def reasons(self) -> dict[str, str]:
-        """Say, by file, whose threads have worked in the turns of others."""
+        """Return, by file, a reason for each whose threads worked in other arms' turns."""
         return {
             owner: (
                 f"its threads used {numbers.si(used_s, 's')} of CPU time in the "
@@ -70,14 +70,14 @@ class FileThreads:
 
 
 def _is_nobodys(thread: threading.Thread) -> bool:
-    """Whether a thread is the harness's or jax's, or of a pool that has called back into Python."""
+    """Whether a thread is the harness's or jax's, or a native one that calls back into Python."""
     target = getattr(thread, "_target", None) or type(thread).run
     module = str(getattr(target, "__module__", ""))
     return type(thread).__name__ == "_DummyThread" or module.startswith(_NOBODYS)
 
 
 def _cpu_ns(thread: threading.Thread) -> int:
-    """CPU time of a thread so far; 0 where the system does not show it, or once it has ended."""
+    """Return a thread's CPU time so far; 0 if the system does not show it or it has ended."""
     try:
         text = Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text("ascii")
     except OSError:

@@ -1,7 +1,7 @@
-"""Functions of the process that a user's file may replace: the clock's, jax's, the harness's.
+"""Functions of the process that a user's file could replace: the clock's, jax's, the harness's.
 
-They are held by reference before any implementation is loaded, and put back, so that none changes
-what is measured of itself, or what the others run.
+They are held by reference before any implementation is loaded, and restored, so that no file can
+change its own measurement or the other arms.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ _OTHERS = {
     *("__import__", "breakpoint", "input", "open", "print"),
     *("breakpointhook", "displayhook", "excepthook", "unraisablehook"),
 }
-"""Functions that the harness does not call and that right programs replace, as loggers do."""
+"""Functions that the harness does not call and that right programs, such as loggers, replace."""
 
 
 class HeldFunctions:
-    """The functions as they are now: of shared modules, and of all modules of bench.
+    """A snapshot of the functions of shared modules and of all modules of bench.
 
-    Their code is held as well, because a function's code can be replaced in place.
+    It includes their code objects, because a function's code can be replaced in place.
     """
 
     def __init__(self) -> None:
         for module in pkgutil.iter_modules(bench.contract.__path__, "bench.contract."):
-            import_module(module.name)  # else a file could be the first to import it
+            import_module(module.name)  # otherwise a file could be the first to import it
         self._held = [(owner, held) for owner in _owners() if (held := _functions(owner))]
         bare = [_bare(value) for _, held in self._held for value in held.values()]
         functions = {id(f): f for f in bare if isinstance(f, FunctionType)}
         self._codes = [(f, f.__code__, f.__defaults__) for f in functions.values()]
 
     def put_back(self, *, codes: bool = True) -> dict[str, str]:
-        """Undo what has changed since.
+        """Undo all changes since the snapshot.
 
         Args:
-          codes: whether to look at the functions' code too, which takes milliseconds.
+          codes: whether to compare the functions' code too, which takes milliseconds.
 
         Returns:
-          The file in which each replacement is defined, empty where that is unknown, by the name of
-          what it replaced: `time.perf_counter`.
+          By the name of each replaced object, such as `time.perf_counter`, the file that defines
+          the replacement, empty if unknown.
         """
         replaced = {}
         for owner, held in self._held:
@@ -78,7 +78,7 @@ class HeldFunctions:
 
 
 def _owners() -> Iterator[ModuleType | type]:
-    """Modules and classes whose functions are held."""
+    """Yield the modules and classes whose functions are held."""
     yield from _SHARED
     yield from (json.JSONDecoder, json.JSONEncoder, type(jnp.zeros(())))
     for name, module in list(sys.modules.items()):
@@ -90,7 +90,7 @@ def _owners() -> Iterator[ModuleType | type]:
 
 
 def _functions(owner: ModuleType | type) -> dict[str, Any]:
-    """What can be called in a module, and its constants; the methods of a class."""
+    """Return a module's callables and constants, or a class's methods, by name."""
     kinds = (FunctionType, classmethod, staticmethod, property)
     constants = (bool, int, float, str, tuple)
     return {
@@ -106,7 +106,7 @@ def _functions(owner: ModuleType | type) -> dict[str, Any]:
 
 
 def _bare(value: Any) -> Any:
-    """The function behind a method of a class."""
+    """Return the function behind a class's method or property."""
     return getattr(value, "__func__", getattr(value, "fget", value))
 
 

@@ -1,4 +1,4 @@
-"""A thread that looks at something again and again while other code runs."""
+"""A thread that polls while other code runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def polling(look: Callable[[], None], every_s: float) -> Iterator[None]:
-    """Call `look` on a thread, over and over, while in here, and once more at the end."""
+    """Call `look` on a thread repeatedly within the context, and once more at its end."""
     done = threading.Event()
 
     def poll() -> None:

@@ -1,4 +1,4 @@
-"""A block's problem: its workload, with the block's options of the step."""
+"""Construction of a block's problem from its workload and the block's step options."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def make_problem(workload: Workload, block: Block, precision: str) -> Problem:
 
 
 def with_options(problem: Problem, options: StepOptions) -> Problem:
-    """Apply the options of the step that work the same way for every workload."""
+    """Apply the step options that work the same way for every workload."""
     if options.clip_norm is not None:
         clipped = optax.chain(clip_by_global_norm(options.clip_norm), problem.optimizer)
         problem = replace(problem, optimizer=clipped, outline=_clipped(problem, options.clip_norm))
@@ -40,7 +40,7 @@ def with_options(problem: Problem, options: StepOptions) -> Problem:
 
 
 def _clipped(problem: Problem, norm: float) -> Mapping[str, Any]:
-    """Add clipping to an outline; before a clipping of the workload's own, the smaller one acts."""
+    """Add clipping to an outline; of two norms, the smaller one takes effect."""
     if not problem.outline:
         return {}
     rule = problem.outline["optimizer"]

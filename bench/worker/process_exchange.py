@@ -1,8 +1,8 @@
 """Exchange of values between the processes of a launch; a single process exchanges with itself.
 
-Values go through the supervisor, and not through collectives of the devices: if one process has
-failed at a step, the others may still be in it, and a further collective would meet the step's.
-Every process has to exchange the same values in the same order.
+Values go through the supervisor rather than through device collectives: if one process has failed
+in a step, the others may still be running it, and a further collective would match the step's own.
+Every process must take part in the same exchanges in the same order.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _exchange: Callable[[Any], list[Any]] | None = None
 
 
 def join(place: Place, exchange: Callable[[Any], list[Any]]) -> None:
-    """Connect this process with the others of its launch, before jax has looked for devices.
+    """Connect this process with the others of its launch, before jax initializes its backends.
 
     Args:
-      place: of this process.
-      exchange: sends this process's value, and returns those of all, by rank.
+      place: the place of this process in the launch.
+      exchange: sends this process's value, and returns the values of all processes, by rank.
 
     Raises:
-      jax.errors.JaxRuntimeError: some did not connect.
+      jax.errors.JaxRuntimeError: some processes did not connect.
     """
     global _exchange  # noqa: PLW0603 - there is one launch a process
     _exchange = exchange
@@ -41,34 +41,34 @@ def join(place: Place, exchange: Callable[[Any], list[Any]]) -> None:
         local_device_ids=place.get("local_devices"),
         cluster_detection_method="deactivate",
         coordinator_bind_address=place["coordinator"],
-        # The supervisor sees which process is at fault; jax would end those that wait for it.
+        # The supervisor finds the process at fault; jax would end those that wait for it.
         heartbeat_timeout_seconds=_NEVER_S,
     )
 
 
 def leave() -> None:
-    """Disconnect, so that the others do not take this process's end for a failure."""
+    """Disconnect, so that the others do not treat this process's exit as a failure."""
     if jax.process_count() > 1:
         jax.distributed.shutdown()
 
 
 def is_main() -> bool:
-    """Whether this is the process of rank 0, which speaks for all."""
+    """Whether this is the process of rank 0, which reports for all."""
     return jax.process_index() == 0
 
 
 def gather(value: T) -> list[T]:
-    """The values of all processes, by rank. They must be serializable as JSON."""
+    """Return the values of all processes, by rank; they must be serializable as JSON."""
     return [value] if _exchange is None else _exchange(value)
 
 
 def from_main(value: T) -> T:
-    """The value of the process of rank 0."""
+    """Return the value of the process of rank 0."""
     return gather(value)[0]
 
 
 def to_host(array: Any) -> np.ndarray:
-    """Copy a whole array to the host; a collective if this process has only a part of it."""
+    """Copy a whole array to the host; a collective if this process lacks some of its shards."""
     if isinstance(array, jax.Array) and not (
         array.is_fully_addressable or array.is_fully_replicated
     ):

@@ -1,4 +1,4 @@
-"""Settings of the whole process that users' files may change: jax's, Python's, the environment."""
+"""Process-wide settings that users' files may change: jax's, Python's, the environment."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _PYTHONS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "sys.setswitchinterval": (sys.getswitchinterval, sys.setswitchinterval),
     "sys.settrace": (sys.gettrace, sys.settrace),
 }
-"""How Python's own settings are read and set, by the function that sets them."""
+"""Getter and setter of each of Python's own settings, by its name in messages."""
 
 
 class ProcessSettings:
-    """The settings before any implementation is loaded."""
+    """A snapshot of the settings, taken before any implementation is loaded."""
 
     def __init__(self) -> None:
         self._config: dict[str, Any] = dict(jax.config.values)
@@ -39,7 +39,7 @@ class ProcessSettings:
         self._pythons = {name: read() for name, (read, _) in _PYTHONS.items()}
 
     def put_back(self) -> set[str]:
-        """Undo what has changed since, so that no file sets anything for the others' arms.
+        """Undo all changes since the snapshot, so that no file affects other arms.
 
         Returns:
           Names of the settings and variables that had changed.
@@ -52,7 +52,7 @@ class ProcessSettings:
         return changed | variables
 
     def put_back_quickly(self) -> set[str]:
-        """Do the same but for the environment, which programs read when they start."""
+        """Do the same except for the environment, which programs read when they start."""
         changed = {
             name
             for name, value in jax.config.values.items()

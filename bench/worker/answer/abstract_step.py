@@ -1,9 +1,9 @@
-"""An implementation's step as a program that has not run, on devices that hold nothing.
+"""Abstract tracing of an implementation's step, without running it or allocating arrays.
 
-`build`, `place` and `step` are traced as one function, so that no array is made: a model that is
-replicated on 1,024 devices takes no memory. In the jaxpr, functions that `build` compiles, such as
-a copy of the parameters with `out_shardings`, show how their results are divided, and the step is
-the one compiled function after them.
+`build`, `place` and `step` are traced as one function, so a model replicated on 1,024 devices takes
+no memory. In the jaxpr, functions that `build` compiles, such as a copy of the parameters with
+`out_shardings`, show the shardings of their results, and the step is the only compiled function
+after them.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from bench.contract import Implementation, Problem, TrainStep
 
 
 class NotAbstractError(Exception):
-    """The step cannot be read without running something; the message says why."""
+    """The step cannot be traced without running something; the message says why."""
 
 
 @dataclass(frozen=True)
 class AbstractStep:
-    """A step that is one compiled function."""
+    """A step that is a single compiled function."""
 
     jaxpr: Any
-    """The function, a closed jaxpr."""
+    """The function as a closed jaxpr."""
     lower: Callable[..., Any]
-    """Lowers it (to a jax.stages.Lowered); `lower(("cuda",))` for another platform than this."""
+    """Lowers the function to a jax.stages.Lowered; `lower(("cuda",))` does so for that platform."""
     state_bytes: int
     """Bytes of the state on one device."""
     bubble: float
@@ -48,16 +48,16 @@ def abstract_step(
     """Trace an implementation from `build` to the end of its first step.
 
     Args:
-      implementation: supports the problem on this mesh.
-      problem: draws its own parameters.
-      mesh: to build the step on.
-      batch: NumPy arrays, or stand-ins for them as `stand_in` makes.
+      implementation: an implementation that supports the problem on this mesh.
+      problem: a problem that draws its own parameters.
+      mesh: the mesh of the step.
+      batch: NumPy arrays, or the stand-ins of `stand_in`.
 
     Raises:
-      NotAbstractError: the step is not one compiled function, or nothing shows how an array of the
-        state is divided, because it is made outside of any compiled function.
-      Exception: whatever the implementation raises, also if it needs values, which do not exist
-        while it is traced.
+      NotAbstractError: the step is not a single compiled function, or the sharding of an array of
+        the state is unknown, because it is made outside any compiled function.
+      Exception: whatever the implementation raises, including errors for concrete values that do
+        not exist during tracing.
     """
     shardings = _Shardings()
     found: dict[str, Any] = {}
@@ -88,19 +88,19 @@ def abstract_step(
 
 
 def stand_in(batch: Any, rows: int) -> Any:
-    """Make host arrays of a batch's shapes, but with `rows` rows; they take no memory."""
+    """Make host arrays with a batch's shapes but `rows` rows, which take no memory."""
     return jax.tree.map(
         lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), (rows, *leaf.shape[1:])), batch
     )
 
 
 def _boundary() -> jax.Array:
-    """Mark the boundary in a trace between `build` and `place`, and the step."""
+    """Mark the boundary in a trace between `place` and the step."""
     return jnp.zeros(())
 
 
 def _state_bytes(step: TrainStep, shardings: _Shardings) -> int:
-    """Bytes of the state on one device; NotAbstractError if nothing shows how it is divided."""
+    """Return the bytes of the state on one device; NotAbstractError if a sharding is unknown."""
     total = 0
     for path, leaf in jax.tree_util.tree_leaves_with_path(step.state):
         array = shardings.described(leaf)
@@ -116,25 +116,25 @@ def _state_bytes(step: TrainStep, shardings: _Shardings) -> int:
 
 
 class _Shardings:
-    """The shardings of arrays that are being traced."""
+    """The shardings of traced arrays."""
 
     def __init__(self) -> None:
         self._decided: dict[int, tuple[Any, list[Sharding | None]]] = {}
-        """The compiler's decisions, by the id of an equation, which is kept alive with them."""
+        """The compiler's choices, by the id of an equation, which is kept alive with them."""
 
     def described(self, array: Any) -> jax.ShapeDtypeStruct:
-        """An array's shape, dtype and sharding."""
+        """Return an array's shape, dtype and sharding."""
         kind = jax.typeof(array)
         return jax.ShapeDtypeStruct(
             kind.shape, kind.dtype, sharding=self.of(array), weak_type=kind.weak_type
         )
 
     def of(self, array: Any) -> Sharding | None:
-        """An array's sharding; None if it is on no device in particular.
+        """Return an array's sharding; None if it is uncommitted.
 
-        `parent` is the equation that makes it. The parameters of jax.jit's and jax.device_put's
-        equations have the sharding; about other results, such as those of a jax.jit without
-        out_shardings, the compiler decides.
+        `parent` is the equation that makes the array. The parameters of jax.jit's and
+        jax.device_put's equations have the sharding; that of other results, such as those of a
+        jax.jit without out_shardings, is the compiler's choice.
         """
         if not isinstance(array, Tracer):
             return array.sharding if isinstance(array, jax.Array) and array.committed else None
@@ -158,10 +158,10 @@ class _Shardings:
 
     @contextmanager
     def visible(self) -> Iterator[None]:
-        """Give traced arrays a `sharding`, and let jax.set_mesh be used for them, while in here.
+        """Give traced arrays a `sharding`, and allow jax.set_mesh, within the context.
 
-        jax offers neither: implementations look at the sharding of an array that they have placed,
-        or call their step in the context of a mesh, when they run, and not when they are traced.
+        jax offers neither during tracing, but implementations read the sharding of an array that
+        they have placed, or call their step in the context of a mesh.
         """
         sharding, set_mesh = Tracer.sharding, jax.set_mesh
         Tracer.sharding = property(self.of)  # type: ignore[method-assign, assignment]
@@ -174,9 +174,9 @@ class _Shardings:
 
 
 def _decided(equation: Any, arguments: list[jax.ShapeDtypeStruct]) -> list[Sharding | None]:
-    """Compile an equation to see the shardings of its results.
+    """Compile an equation to get the shardings of its results.
 
-    Results of a program that uses no argument, such as zeros, are on no device in particular.
+    Results of a program that uses no argument, such as zeros, are uncommitted.
     """
     if all(argument.sharding is None for argument in arguments):
         return [None] * len(equation.outvars)
@@ -192,7 +192,7 @@ def _decided(equation: Any, arguments: list[jax.ShapeDtypeStruct]) -> list[Shard
 
 
 def _jit_options(params: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that jax.jit was called with, from its equation."""
+    """Recover the arguments of jax.jit from its equation."""
 
     def known(shardings: Any) -> tuple[Sharding | None, ...]:
         return tuple(one if isinstance(one, Sharding) else None for one in shardings)

@@ -1,7 +1,7 @@
-"""Prints as JSON which devices, implementations and workloads there are.
+"""Prints the available devices, implementations and workloads as JSON.
 
-This is a process of its own, so that the calling process needs neither jax nor device memory.
-Before it imports a file it prints the file's path, because a file may end the process.
+It runs in its own process, so that the caller needs neither jax nor device memory. Before it
+imports a file it prints the file's path, because a file may end the process.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from bench.worker.file_loader import implementation_files, load, workload_files
 from bench.worker.prove.failures import name_and_text
 
 _encode = json.JSONEncoder().encode
-"""Held from before any file is imported, which could replace the functions of `json`."""
+"""Bound before any file is imported, because a file could replace the functions of `json`."""
 
 
 def catalogue(request: CatalogueRequest, importing: Callable[[Path], None]) -> Catalogue:
-    """Import every file, and list each with what it is for or why it cannot be imported.
+    """Import every file, and list each with its summary or its import error.
 
     `importing` is called with each file before it is imported.
     """
@@ -76,7 +76,7 @@ def catalogue(request: CatalogueRequest, importing: Callable[[Path], None]) -> C
 
 
 def installed(packages: Iterable[str]) -> dict[str, str]:
-    """Versions of the packages that are installed; none of them is imported."""
+    """Return the versions of those packages that are installed, without importing them."""
     versions = {}
     for name in packages:
         with contextlib.suppress(PackageNotFoundError):
@@ -90,7 +90,7 @@ def entries(
     files: Mapping[str, Path],
     required: Sequence[str],
 ) -> Iterator[tuple[FileEntry, ModuleType | None]]:
-    """Import files, except those that ended an earlier process; yield what each is, and it."""
+    """Import files, except those that ended an earlier process; yield entries and modules."""
     for name, path in files.items():
         module, error = None, request["fatal"].get(str(path), "")
         if not error:

@@ -1,8 +1,8 @@
 """Compiles steps without running them, and prints a device's work and communication as JSON.
 
-This is a process of its own, with as many virtual CPU devices as the cells' mesh; nothing is
-allocated on them. Each line of stdin is a request, which is answered by one line as soon as
-possible. A step that cannot be compiled without running it runs once, if it and its mesh are small.
+It runs in its own process, with as many virtual CPU devices as the cells' mesh, on which nothing is
+allocated. Each line of stdin is a request, answered by one line as soon as possible. A step that
+cannot be compiled without running it runs once, if it and its mesh are small.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ from bench.worker.read.traced_flops import flops_if_traceable, flops_of
 
 RUN_DEVICES = 8
 RUN_FLOPS = 1e11
-"""Limits on the mesh and the model FLOPs of a step that is run because it cannot be compiled
-otherwise: about as many FLOPs as a core computes in seconds, with a model whose copies fit."""
+"""Limits on the mesh and on the model FLOPs of a step that has to be run to be compiled: about as
+many FLOPs as a core computes in seconds, with a model whose replicas fit in memory."""
 
 
 class Reading(NamedTuple):
-    """A step's compiled programs, and figures that they do not show."""
+    """A step's compiled programs, and figures that cannot be read from them."""
 
     programs: list[Any]
     traced_flops: float
-    """Over all devices; 0 if the step cannot be traced as a whole."""
+    """FLOPs over all devices; 0 if the step cannot be traced as a whole."""
     state_bytes: int
-    """On one device."""
+    """Bytes of the state on one device."""
     bubble: float
 
 
 def compile_only(request: CompileRequest) -> CompiledRow:
     """Compile a cell's step and read it.
 
-    A device's FLOPs are its share of the traced step's, or those compiled for it, whichever are
-    more: the compiler may let several devices compute the same, and may turn small products into
-    other operations (see `product_flops`).
+    A device's FLOPs are the larger of its share of the traced step's and those compiled for it: the
+    compiler may duplicate work on several devices, and may turn small products into other
+    operations (see `product_flops`).
 
-    XLA:CPU communicates bfloat16 as float32, but float16 as it is. The communication of a bfloat16
-    step on other devices is therefore read from its float16 twin, and sums of which devices keep
-    slices count as reduce-scatters.
+    XLA:CPU communicates bfloat16 as float32, but float16 unchanged. The communication of a bfloat16
+    step on other devices is therefore read from its float16 twin, and all-reduces of which devices
+    keep only slices count as reduce-scatters.
 
     Raises:
       UnsupportedError: the implementation cannot run this cell.
-      Exception: whatever the implementation or the compiler raises, or that it gives no figures.
+      Exception: whatever the implementation or the compiler raises, or missing figures.
     """
     cell = load_cell(request)
     if reason := cell.why_unsupported():
@@ -98,13 +98,13 @@ def compile_only(request: CompileRequest) -> CompiledRow:
 
 
 def read_programs(cell: RequestedCell) -> Reading:
-    """Compile a step; run it if it cannot be compiled otherwise and is small.
+    """Compile a step; if that requires running it, run it if it is small.
 
     Raises:
       Exception: whatever the implementation or the compiler raises.
     """
     block, problem, mesh = cell.block, cell.problem, cell.mesh
-    # A batch of the shapes, made of a few rows: the whole one may be gigabytes on many devices.
+    # A batch's shapes come from a few rows, because all rows may be gigabytes on many devices.
     few = make_problem(cell.workload, replace(block, batch=1), block.options.precision)
     try:
         return compile_step(cell.implementation, problem, mesh, stand_in(few.batch(0), block.batch))
@@ -140,7 +140,7 @@ def run_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> Re
 
 
 def answer(request: CompileRequest) -> CompiledAnswer:
-    """Answer a request: the row, or why there is none."""
+    """Answer a request with the row, or with the reason why there is none."""
     lack: Lack = "failed"
     try:
         return CompiledAnswer(row=compile_only(request), reason="", lack="")

@@ -1,6 +1,6 @@
-"""Runs a few steps of a cell, and prints as JSON whether they fit its devices' memory.
+"""Runs a few steps of a cell, and prints as JSON whether they fit the devices' memory.
 
-This is a process of its own, on the cell's mesh. Nothing is proved and nothing is timed.
+It runs in its own process, on the cell's mesh. Nothing is proved and nothing is timed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from bench.worker.prove.failures import UnsupportedError, WrongStepError, failur
 from bench.worker.prove.trajectory import build_step, state_and_loss
 
 STEPS = 3
-"""The first step may use more memory than others, and its state is not yet the result of a step."""
+"""More than one, because the first step's memory may differ: its state is not a step's result."""
 
 
 def fit(request: CellRequest) -> Fit:
-    """Build the cell and take some steps; whatever is raised is the reason why it does not fit."""
+    """Build the cell and run some steps; an exception is the reason why it does not fit."""
     try:
         _step(request)
     except BaseException as error:  # noqa: BLE001 - a user's file may raise anything
@@ -42,7 +42,7 @@ def _step(request: CellRequest) -> None:
 
 
 def _peak_bytes() -> int | None:
-    """The most that a device has held since the process began; None where it does not count."""
+    """Return the peak memory of a device since the process began; None if it does not count."""
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
     peaks = [own["peak_bytes_in_use"] for own in stats if "peak_bytes_in_use" in own]
     return max(map(int, peaks)) if len(peaks) == len(stats) else None

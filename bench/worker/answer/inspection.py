@@ -1,4 +1,4 @@
-"""Prints as JSON where a cell's arrays lie, in a process of its own, on the cell's mesh."""
+"""Prints the placement of a cell's arrays as JSON, in its own process, on the cell's mesh."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from bench.worker.read.program_memory import device_bytes
 
 
 def inspect(request: CellRequest) -> Inspection:
-    """Build the cell's step and look at its state and a batch; no step runs."""
+    """Build the cell's step, and describe its state and a batch; no step runs."""
     cell = load_cell(request)
     inspection = Inspection(
         axes=[[name, size] for name, size in cell.block.mesh.axes],
-        # Its last axis across.
+        # The last axis runs across.
         devices=np.vectorize(lambda device: int(device.id))(
             cell.mesh.devices.reshape(-1, cell.mesh.devices.shape[-1])
         ).tolist(),
@@ -39,7 +39,7 @@ def inspect(request: CellRequest) -> Inspection:
 
 
 def layout(path: str, array: jax.Array) -> ArrayLayout:
-    """Describe which device holds which part of an array."""
+    """Describe which device holds which shard of an array."""
     parts: dict[tuple[tuple[int, int], ...], list[int]] = {}
     for shard in array.addressable_shards:
         ranges = zip(shard.index, array.shape, strict=True)

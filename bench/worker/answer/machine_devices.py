@@ -1,4 +1,4 @@
-"""Prints as JSON what a process with jax sees of its devices, for `doctor`."""
+"""Prints a description of jax's devices as JSON, for `doctor`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from bench.worker.prove.failures import name_and_text
 from bench.worker.time import energy_counters
 
 SIZE = 512
-"""Rows of the matrices that are multiplied while the profiler looks."""
+"""Rows of the matrices that are multiplied under the profiler."""
 
 KERNELS = {"gpu": "cuDNN", "tpu": "splash attention"}
 
 
 def describe_devices() -> JaxDevices:
-    """Describe the devices, and try out what may not be permitted."""
+    """Describe the devices, and try operations that may not be permitted."""
     device = jax.devices()[0]
     planes, no_trace = traced_planes(device.platform)
     counted, no_energy = counted_kinds()
@@ -44,7 +44,7 @@ def describe_devices() -> JaxDevices:
 
 
 def counted_kinds() -> tuple[list[str], str]:
-    """Return the kinds of boards or packages whose energy can be read, and why none can."""
+    """Return the kinds of boards or packages with readable energy, or why there are none."""
     try:
         return [one.kind for one in energy_counters.counters(jax.local_devices())], ""
     except energy_counters.UnknownError as error:
@@ -54,7 +54,7 @@ def counted_kinds() -> tuple[list[str], str]:
 
 
 def traced_planes(platform: str) -> tuple[list[str], str]:
-    """Trace a product of matrices; return the planes that show it, and why there are none."""
+    """Trace a matrix product; return the planes that show it, or why there are none."""
     product = jax.jit(jnp.dot)
     x = jnp.ones((SIZE, SIZE))
     product(x, x).block_until_ready()
@@ -77,7 +77,7 @@ def traced_planes(platform: str) -> tuple[list[str], str]:
 
 
 def main(stdout: TextIO) -> None:
-    """Answer."""
+    """Print the description."""
     print(json.dumps(describe_devices()), file=stdout)
 
 

@@ -1,9 +1,9 @@
-"""Prints as JSON the rank of this process in its cluster, and where the process of rank 0 listens.
+"""Prints this process's rank in its cluster, and the address where rank 0 listens, as JSON.
 
-Each process reads from stdin where it would listen itself. jax's own detection (Slurm, Open MPI,
-Kubernetes and others: see jax.distributed.initialize) gives the ranks. The processes meet once, on
-CPU devices alone, and part again. This is a process of its own, so that the calling process needs
-neither jax nor devices.
+Each process reads from stdin the address on which it would listen. jax's own detection (Slurm, Open
+MPI, Kubernetes and others: see jax.distributed.initialize) determines the ranks. The processes
+connect once, with CPU devices alone, and disconnect. This runs in its own process, so that the
+caller needs neither jax nor devices.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _LONGEST = 512
 
 
 def meet(own: dict[str, str | int]) -> Meeting:
-    """Meet the other processes.
+    """Connect with the other processes, and exchange addresses.
 
     Raises:
-      ValueError, RuntimeError: jax detects no cluster, or the others do not come.
+      ValueError, RuntimeError: jax detects no cluster, or the others do not connect.
     """
     jax.config.update("jax_platforms", "cpu")
     jax.distributed.initialize(cluster_detection_method=os.environ.get("LOCKSTEP_DETECTION"))
@@ -42,7 +42,7 @@ def meet(own: dict[str, str | int]) -> Meeting:
 
 
 def from_main(text: str) -> str:
-    """The text that the process of rank 0 has."""
+    """Broadcast the text of the process of rank 0."""
     room = np.zeros(_LONGEST, np.uint8)
     room[: len(text)] = np.frombuffer(text.encode("ascii"), np.uint8)
     found = multihost_utils.broadcast_one_to_all(room)

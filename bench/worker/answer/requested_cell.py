@@ -1,4 +1,4 @@
-"""A cell that a process is asked about: its problem, mesh and implementation."""
+"""The cell of a request: its problem, mesh and implementation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RequestedCell:
     implementation: Implementation
 
     def why_unsupported(self) -> str:
-        """Ask the implementation why it cannot run this cell; empty if it can."""
+        """Return why the implementation cannot run this cell; empty if it can."""
         if hasattr(self.implementation, "FOREIGN"):
             return "its arrays and programs are in processes of another framework"
         return why_unsupported(self.implementation, self.problem, self.mesh)
@@ -53,12 +53,12 @@ def load_cell(request: CellRequest) -> RequestedCell:
 
 
 def answer_requests(question: Callable[[Any], Any]) -> NoReturn:
-    """Answer each line of stdin by a line of stdout, both JSON, and end the process.
+    """Answer each line of stdin with a line on stdout, both JSON, and end the process.
 
     All lines are read before a file is imported, because the file could read them.
 
     Args:
-      question: gives the answer to a request. If it raises, the process ends with exit code 1.
+      question: returns the answer to a request. If it raises, the process ends with exit code 1.
     """
     requests = sys.stdin.read().splitlines()
 

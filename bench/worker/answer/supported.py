@@ -1,6 +1,6 @@
 """Prints as JSON why implementations cannot run cells, without computing anything.
 
-Only `why_unsupported` is called. A cell about which nothing can be said here is left to a worker.
+Only `why_unsupported` is called. Cells that it cannot decide here are left to a worker.
 """
 
 from __future__ import annotations

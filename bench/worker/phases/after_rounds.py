@@ -1,4 +1,4 @@
-"""The phases that follow the rounds, each of which a run may ask for."""
+"""The optional phases after the rounds."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from bench.worker.trace.profiler import trace_cells
 AfterRounds = Callable[[BlockSession, Gate, Mapping[str, Any]], None]
 """Runs a phase on the cells that are ok, with the phase's settings from the job.
 
-It may add to the rows of cells and send events of its own. A phase must not cost a cell its time:
-it stores a failure as the reason why a cell lacks the phase's figures. If the worker dies all the
-same, the supervisor keeps what was sent before.
+It may add to the rows of cells and send its own events. A phase must not cost a cell its time: it
+stores a failure as the reason why a cell lacks the phase's figures. If the worker dies
+nevertheless, the supervisor keeps everything sent before.
 """
 
 PHASES: dict[str, AfterRounds] = {

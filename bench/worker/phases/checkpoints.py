@@ -1,7 +1,7 @@
 """Saving and restoring a cell's state with Orbax, in a phase after the rounds.
 
-Every process writes and reads the shards of its own devices. What Orbax restores into carries a
-sharding for each array; see bench.worker.phases.saved_state for what is checked.
+Every process writes and reads the shards of its own devices. Orbax restores each array into a given
+sharding; bench.worker.phases.saved_state has the checks.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ from bench.worker.read.program_memory import device_bytes
 from bench.worker.time.clock import Arm
 
 REPEATS = 5
-"""Measured saves and restores of each kind, after one save that does not count."""
+"""Measured saves and restores of each kind, after one warm-up save."""
 
 ENOUGH_S = 30.0
-"""No further repetition begins after so long, but a second one always does."""
+"""Seconds after which no repetition begins; there are always at least two."""
 
 STEPS = 20
-"""Steps that are timed before an asynchronous save, to compare with those during it."""
+"""Steps timed before an asynchronous save, to compare with those during it."""
 
 MOST_STEPS = 500
-"""Limit of the steps that run during one asynchronous save."""
+"""Most steps that run during one asynchronous save."""
 
 ROOM = 3
 """Free disk space that is required, as a multiple of the state's bytes."""
@@ -86,26 +86,26 @@ class Orbax:
         return path
 
     def wait(self) -> None:
-        """Wait until what is saved asynchronously is complete."""
+        """Wait until asynchronous saves are complete."""
         self._async.wait_until_finished()
 
     def restore(self, path: Path, shapes: Shapes) -> Tree:
-        """Restore a tree, each array straight into its sharding."""
+        """Restore a tree, each array directly into its sharding."""
         restored: Tree = self._sync.restore(path, args=self._ocp.args.StandardRestore(shapes))
         return jax.block_until_ready(restored)
 
     def close(self) -> None:
-        """End its threads."""
+        """End Orbax's threads."""
         self._sync.close()
         self._async.close()
 
 
 def save_and_restore_cells(session: BlockSession, _gate: Gate, settings: Mapping[str, Any]) -> None:
-    """Save and restore the state of each cell that is ok, and add the figures to its row.
+    """Save and restore the state of each ok cell, and add the figures to its row.
 
     Args:
-      session: its arms are at rest.
-      settings: `modes` of saving, and the `folder` for the files.
+      session: the session, whose arms are at rest.
+      settings: the `modes` of saving, and the `folder` for the files.
     """
     arms = session.ok_arms()
     for number, arm in enumerate(arms):
@@ -115,7 +115,7 @@ def save_and_restore_cells(session: BlockSession, _gate: Gate, settings: Mapping
         measure = partial(measure_checkpoints, arm, session.mesh, settings["modes"], folder)
         try:
             checkpoint = in_all_processes(measure)
-        except EndedError as error:  # the cell's times are right
+        except EndedError as error:  # the cell's times stay valid
             checkpoint = no_checkpoint(error.reason)
         session.cells[arm.name]["checkpoint"] = checkpoint
 
@@ -124,15 +124,15 @@ def measure_checkpoints(arm: Arm, mesh: Mesh, modes: Sequence[str], folder: Path
     """Save an arm's state in these modes, and restore it on its own mesh and on another.
 
     Args:
-      arm: at rest; it runs steps while it is saved asynchronously.
-      mesh: that it runs on.
-      modes: of bench.records.arms.CHECKPOINT_MODES.
-      folder: where files may lie meanwhile; the same for all processes.
+      arm: an arm at rest, which runs steps during asynchronous saves.
+      mesh: the arm's mesh.
+      modes: modes of bench.records.arms.CHECKPOINT_MODES.
+      folder: folder for the files, shared by all processes.
 
     Raises:
       UnsupportedError: the state cannot be saved, or the disk has too little room for it.
-      WrongStepError: what was restored differs from what was saved, or a device held more of an
-        array than its sharding says.
+      WrongStepError: the restored state differs from the saved one, or a device held more of an
+        array than its sharding allows.
     """
     size = sum(array.nbytes for array in arrays(arm.state).values())
     folder.mkdir(parents=True, exist_ok=True)
@@ -166,19 +166,19 @@ def measure_checkpoints(arm: Arm, mesh: Mesh, modes: Sequence[str], folder: Path
 
 
 def slowest(figures: Any) -> Any:
-    """Replace each time in a tree of lists by that of the slowest process."""
+    """Replace each time in a tree of lists by the slowest process's."""
     return jax.tree.map(lambda *times: max(times), *process_exchange.gather(figures))
 
 
 def no_checkpoint(reason: str) -> Checkpoint:
-    """The row of a state without figures."""
+    """Make the record of a state without figures."""
     return Checkpoint(
         reason=reason, file_system="", state_bytes=0, stored_bytes=0, saves={}, restores=[]
     )
 
 
 def measure_saves(arm: Arm, orbax: Orbax, mode: str) -> tuple[SavedCheckpoint, SavedState]:
-    """Save an arm's state again and again, and keep the last save."""
+    """Save an arm's state repeatedly, and keep the last save."""
     asynchronous = mode == "async"
     figures = SavedCheckpoint(
         blocking_s=[],
@@ -214,7 +214,7 @@ def repetitions() -> Iterator[bool]:
 
 
 def train_until_complete(arm: Arm, orbax: Orbax, steps_ns: list[int]) -> float:
-    """Run steps while a save goes on, and append their times; return when it was complete."""
+    """Run steps during a save, appending their times; return the time of its completion."""
 
     def wait() -> float:
         orbax.wait()
@@ -223,7 +223,7 @@ def train_until_complete(arm: Arm, orbax: Orbax, steps_ns: list[int]) -> float:
     with ThreadPoolExecutor(1) as pool:
         complete = pool.submit(wait)
         for _ in range(MOST_STEPS):
-            # Steps may be collectives: all processes take the same number of them.
+            # Steps may communicate, so all processes must run the same number.
             if all(process_exchange.gather(complete.done())):
                 break
             steps_ns.append(arm.run(1, wait_each=True))
@@ -233,7 +233,7 @@ def train_until_complete(arm: Arm, orbax: Orbax, steps_ns: list[int]) -> float:
 def measure_restores(
     orbax: Orbax, saved: SavedState, name: str, shardings: Mapping[str, Sharding]
 ) -> RestoredCheckpoint:
-    """Restore a state again and again, and look at how much of it each device holds.
+    """Restore a state repeatedly, and watch how much of it each device holds.
 
     Raises:
       WrongStepError: see `measure_checkpoints`.
@@ -284,7 +284,7 @@ def drop_from_cache(folder: Path) -> None:
 
 
 def clear(folder: Path) -> None:
-    """Remove what was saved, once no process needs it any more."""
+    """Remove saved files once no process needs them any more."""
     process_exchange.gather(None)
     if process_exchange.is_main():
         shutil.rmtree(folder)
@@ -292,7 +292,7 @@ def clear(folder: Path) -> None:
 
 
 def file_system(folder: Path) -> str:
-    """The type of the file system that a folder lies on; empty where the system does not tell."""
+    """Return the type of a folder's file system; empty if the system does not show it."""
     resolved = folder.resolve()
     mounts = {
         Path(part.mountpoint): part.fstype

@@ -1,10 +1,9 @@
 """Arms that take the next batch of a Grain pipeline in every step, as training does.
 
-Nothing is done for such an arm during another arm's turn: a span begins with as many batches ahead
-as it ends with, so that it makes exactly as many as it takes. A pipeline with threads of its own,
-as Grain's iterators start by default, would work on while others are timed, and get the batches
-that it makes then for free. So Grain reads, shards, shuffles and batches by number, on the calling
-thread.
+No work for such an arm happens during another arm's turn: a span begins and ends with the same
+number of prefetched batches, so it makes exactly as many as it takes. A pipeline with its own
+threads, as Grain's iterators have by default, would work while other arms are timed, and get those
+batches for free. Grain therefore reads, shards, shuffles and batches on the calling thread.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ SEED = 0
 """Seed of the order of records: the same for every arm, launch and run."""
 
 DRAWN_BATCHES = 16
-"""Batches of a workload without records that are drawn beforehand, and repeat."""
+"""Batches that a workload without records draws beforehand and then repeats."""
 
 AHEAD = 2
-"""Batches that are made and placed before the step that takes them."""
+"""Batches that are prefetched: made and placed before the step that takes them."""
 
 MakeBatch = Callable[[int], Any]
 """Makes and places the i-th batch."""
 
 
 class Feed:
-    """Gives placed batches, one after the other.
+    """A source of placed batches.
 
-    Each is made when it is taken; with `ahead`, on a thread, at most so many before they are taken.
+    A batch is made when it is taken, or with `ahead` above 0 that many batches earlier on a thread.
     """
 
     def __init__(self, make: MakeBatch, ahead: int) -> None:
@@ -59,24 +58,24 @@ class Feed:
         self._ahead.append(self._pool.submit(lambda: jax.block_until_ready(self._make(number))))
 
     def take(self) -> Any:
-        """Return the next batch, whose transfer may still go on if it was not made ahead."""
+        """Return the next batch; unless it was prefetched, its transfer may still be in flight."""
         if self._pool is None:
             return self._make(next(self._numbers))
         self._order()
         return self._ahead.popleft().result()
 
     def settle(self) -> None:
-        """Wait until as many batches are on the devices as are made ahead."""
+        """Wait until all prefetched batches are on the devices."""
         wait(self._ahead)
 
     def close(self) -> None:
-        """Give no more batches."""
+        """Stop prefetching."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
 
 FEEDS = {"loaded": 0, "prefetched": AHEAD}
-"""Batches that are made ahead, by the feeds' names in bench.records.arms.INPUT_WAYS."""
+"""Number of prefetched batches, by the feed's name in bench.records.arms.INPUT_WAYS."""
 
 
 def _no_wait() -> InputWait:
@@ -85,17 +84,17 @@ def _no_wait() -> InputWait:
 
 @dataclass
 class FedArm(Arm):
-    """An arm whose steps take the batches of a feed."""
+    """An arm whose steps each take a batch from a feed."""
 
     way: str = field(kw_only=True)
     feed: Feed = field(kw_only=True)
     waited: InputWait = field(init=False, default_factory=_no_wait)
-    """Since the last call of `waits`."""
+    """Time spent waiting since the last call of `waits`."""
 
     def launch(self, steps: int, *, wait_each: bool) -> tuple[Any, jax.Array]:
-        """Run steps, each on the next batch; batches that are made ahead are made in this span.
+        """Run steps, each on the next batch; as many batches are prefetched within this span.
 
-        Asking whether the devices are done takes about a microsecond a step.
+        Checking whether the devices are done costs about a microsecond per step.
         """
         step, state, take = self.step, self.state, self.feed.take
         loss: Any = self.losses[-1][1] if self.losses else None
@@ -120,13 +119,13 @@ class FedArm(Arm):
         return state, loss
 
     def waits(self) -> InputWait | None:
-        """Time spent waiting for input since the last call."""
+        """Return the time spent waiting for input since the last call."""
         waits, self.waited = self.waited, _no_wait()
         return waits
 
 
 def fed_arm(name: str, way: str, train_step: TrainStep, problem: Problem) -> FedArm:
-    """Make an input arm of a train step of its own, which nothing else has run.
+    """Make an input arm from a fresh train step that nothing else has run.
 
     Raises:
       UnsupportedError: several processes cannot place parts of this implementation's batches.
@@ -138,19 +137,19 @@ def fed_arm(name: str, way: str, train_step: TrainStep, problem: Problem) -> Fed
 
 
 def longest(waits: Sequence[Any]) -> InputWait:
-    """The longest of each kind of several processes' waits in one turn."""
+    """Return the longest wait of each kind among the processes, in one turn."""
     return cast("InputWait", {kind: max(own[kind] for own in waits) for kind in _no_wait()})
 
 
 def placing(train_step: TrainStep, host: Batch) -> tuple[Callable[[Batch], Any], range]:
-    """How a process places the rows that it reads of each batch, and which rows these are.
+    """Return a function that places this process's rows of a batch, and the range of these rows.
 
-    One process places whole batches, as the implementation does. Each of several makes its part of
-    the arrays that the implementation's own `place` makes of `host`, one of the batches.
+    A single process places whole batches by the implementation's own `place`. Several processes
+    each make their shards of the arrays, with the shardings that `place` gives to the batch `host`.
 
     Raises:
-      UnsupportedError: these arrays have other shapes than the batch, or a process's rows are not
-        contiguous.
+      UnsupportedError: the placed arrays differ from the batch in shape, or the processes' rows are
+        not contiguous and equal parts.
     """
     size = len(jax.tree.leaves(host)[0])
     if jax.process_count() == 1:
@@ -175,10 +174,10 @@ def placing(train_step: TrainStep, host: Batch) -> tuple[Callable[[Batch], Any],
 
 
 def own_rows(array: jax.Array) -> range:
-    """The rows that this process's devices hold of an array.
+    """Return the rows of an array that this process's devices hold.
 
     Raises:
-      UnsupportedError: they are not contiguous.
+      UnsupportedError: the rows are not contiguous.
     """
     held = {shard.index[0].indices(len(array))[:2] for shard in array.addressable_shards}
     start, stop = min(held)[0], max(end for _, end in held)
@@ -188,10 +187,10 @@ def own_rows(array: jax.Array) -> range:
 
 
 def pipeline(problem: Problem, rows: range) -> Callable[[int], Batch]:
-    """Make a Grain pipeline that gives a process's rows of the i-th batch, on the calling thread.
+    """Make a Grain pipeline that returns a process's rows of the i-th batch, without threads.
 
-    Records are divided among the processes, shuffled anew in every epoch, and stacked. A workload
-    without records has its first batches instead, in their order.
+    Records are sharded over the processes, reshuffled in every epoch, and stacked. A workload
+    without records repeats its first batches in order.
     """
     import grain  # noqa: PLC0415 - an extra, which takes seconds to import
 
@@ -202,7 +201,7 @@ def pipeline(problem: Problem, rows: range) -> Callable[[int], Batch]:
         ]
         data = grain.MapDataset.source(drawn).repeat()
     else:
-        # No process with other rows takes the records of these.
+        # Processes with other rows read other records.
         share = slice(rows.start // len(rows), None, problem.batch_size // len(rows))
         own = grain.MapDataset.source(problem.records)[share]
         data = own.seed(SEED).shuffle().repeat().batch(len(rows), drop_remainder=True)

@@ -1,9 +1,8 @@
-"""A state that is saved and restored: its arrays, other layouts of them, and their comparison.
+"""Saved and restored state: its arrays, other shardings of them, and their comparison.
 
-No device may hold more of an array than its sharding says while it is restored: a thread looks at
-the arrays that are alive meanwhile, which it knows by their shape and dtype. What was restored is
-compared with what was saved by 64 bits of each array, which depend on every bit of it and not on
-how it is divided.
+During a restore, no device may hold more of an array than its sharding allows: a thread polls the
+live arrays, which it identifies by shape and dtype. Restored and saved arrays are compared by
+64-bit checksums, which depend on every bit of an array but not on its sharding.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Tree = dict[str, jax.Array]
 
 
 class SavedState(NamedTuple):
-    """A state that was saved. Its arrays may be gone."""
+    """A saved state, whose arrays may have been deleted."""
 
     path: Path
     shapes: Shapes
@@ -42,10 +41,10 @@ class SavedState(NamedTuple):
 
 
 def arrays(state: Any) -> Tree:
-    """The arrays of a state.
+    """Return the arrays of a state.
 
     Raises:
-      UnsupportedError: it holds a leaf that is not an array, or an array without a mesh.
+      UnsupportedError: a leaf is not an array, or an array has no mesh.
     """
     leaves = jax.tree.leaves(state)
     for leaf in leaves:
@@ -60,7 +59,7 @@ def arrays(state: Any) -> Tree:
 
 
 def shapes_of(tree: Tree | Shapes, shardings: Mapping[str, Sharding] | None = None) -> Shapes:
-    """Describe arrays, in their own shardings or in others."""
+    """Describe arrays with their own shardings or the given ones."""
     return {
         name: jax.ShapeDtypeStruct(
             array.shape, array.dtype, sharding=shardings[name] if shardings else array.sharding
@@ -70,11 +69,11 @@ def shapes_of(tree: Tree | Shapes, shardings: Mapping[str, Sharding] | None = No
 
 
 def other_layouts(mesh: Mesh, shapes: Shapes) -> dict[str, dict[str, Any]]:
-    """Name another mesh, with the shardings of the state over it; nothing for a single device.
+    """Return another mesh's name and the state's shardings over it; empty for a single device.
 
-    The other mesh has half of the devices, along an axis that the state is divided over, if there
-    is one. Where that would leave a single device, or a process without any, it has all of them in
-    reverse order, so that each reads what another has written.
+    The other mesh has half of the devices, along an axis that shards the state, if there is one. If
+    that would leave a single device, or a process without devices, it has all devices in reverse
+    order, so that each reads shards written by another.
     """
     if mesh.size == 1:
         return {}
@@ -106,10 +105,10 @@ def other_layouts(mesh: Mesh, shapes: Shapes) -> dict[str, dict[str, Any]]:
 
 
 def allowed_bytes(shapes: Shapes) -> dict[str, int]:
-    """Bytes that a device may hold of one array, by its kind: a shard of the saved array.
+    """Return the bytes that a device may hold of one array, by kind: one shard of the saved array.
 
-    Orbax puts each shard on its device as an array of its own, and then joins them. So a shard is
-    allowed as well, also where another array is of its kind as a whole.
+    Orbax puts each shard on its device as a separate array, and then joins them. A shard is
+    therefore allowed too, even if another whole array is of the same kind.
     """
     bounds: dict[str, int] = {}
     for array in shapes.values():
@@ -122,12 +121,12 @@ def allowed_bytes(shapes: Shapes) -> dict[str, int]:
 
 @contextmanager
 def watched(seen: dict[str, int]) -> Iterator[None]:
-    """Note the most that a device holds of one new array while in here.
+    """Record the most bytes that a device holds of one new array within the context.
 
-    What lives for less than LOOK_EVERY_S may be missed.
+    Arrays that live for less than LOOK_EVERY_S may be missed.
 
     Args:
-      seen: bytes by kind of array, which are raised to what is seen.
+      seen: bytes by kind of array, raised to the observed maximum.
     """
     before = jax.live_arrays()
     known = set(map(id, before))
@@ -144,20 +143,20 @@ def watched(seen: dict[str, int]) -> Iterator[None]:
 
 
 def _kind_of(shape: Sequence[int], dtype: Any) -> str:
-    """The name that an array which comes alive is known by: `float32[8, 4]`."""
+    """Return the kind by which a live array is identified: `float32[8, 4]`."""
     return f"{dtype}{[*shape]}"
 
 
 def _shard_bytes(sharding: Any, array: Any) -> int:
-    """Bytes of an array that a device holds."""
+    """Return the bytes of an array on one device."""
     return math.prod(sharding.shard_shape(array.shape)) * int(array.dtype.itemsize)
 
 
 def checksums(tree: Tree) -> dict[str, int]:
-    """Checksums of arrays, the same in all processes, whatever their shardings.
+    """Return checksums of arrays, equal in all processes and independent of shardings.
 
     Raises:
-      WrongStepError: devices hold different copies of one part.
+      WrongStepError: replicas of a shard differ.
     """
     own = [
         (name, str(shard.index), _checksum(shard, array))
@@ -172,7 +171,7 @@ def checksums(tree: Tree) -> dict[str, int]:
 
 
 def _checksum(shard: Any, array: Any) -> int:
-    """Sum over a shard's elements of a hash of their bits and of their place in the array."""
+    """Sum, over a shard's elements, a hash of each element's bits and index in the array."""
     values = np.asarray(shard.data)[..., None]
     words = values.view(f"u{min(values.itemsize, 8)}").astype(np.uint64)
     place: Any = np.zeros((), np.uint64)
@@ -187,10 +186,10 @@ def _checksum(shard: Any, array: Any) -> int:
 
 
 def check_equal(restored: Tree, saved: SavedState) -> None:
-    """Compare what was restored with what was saved, in all processes.
+    """Compare restored arrays with saved ones, in all processes.
 
     Raises:
-      WrongStepError: an array differs or lacks a part.
+      WrongStepError: an array differs or is incomplete.
     """
     found = checksums(restored)
     if wrong := sum(found[name] != checksum for name, checksum in saved.checksums.items()):

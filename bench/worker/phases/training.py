@@ -1,10 +1,10 @@
-"""Loss curves: arms train from the same parameters on the same batches, beside a reference.
+"""Loss curves: arms and a reference train from the same parameters on the same batches.
 
-The reference is the whole batch on one device, in the block's dtypes, with the workload's own
+The reference computes the whole batch on one device, in the block's dtypes, with the workload's own
 optimizer. Right programs differ from it by rounding, which every step amplifies: after some dozens
-of steps under Adam, two orders of summation give different curves. The reference shows how far they
-part and so gives the scale for all other curves: it is computed once with its batch in parts whose
-gradients are averaged, as devices do, and once in float64.
+of steps under Adam, two orders of summation give different curves. To show the scale of this, the
+reference is also computed with its batch in parts whose gradients are averaged, as on several
+devices, and in float64.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from bench.worker.prove.trajectory import build_step, state_and_loss
 from bench.worker.read.compilation import remembered_programs
 
 ENOUGH_S = 60.0
-"""Time limit of the curve in float64, which some devices compute slowly: it ends early then."""
+"""Seconds after which the float64 curve, which is slow on some devices, ends early."""
 
 Progress = Callable[[int], None]
 """Called with the number of each step before it begins."""
 
 
 class Curve(NamedTuple):
-    """The losses of a training."""
+    """The losses of one training run."""
 
     losses: list[float]
     """Loss of each step's batch before its update; all finite."""
@@ -48,12 +48,12 @@ class Curve(NamedTuple):
 
 
 def train_cells(session: BlockSession, gate: Gate, settings: Mapping[str, Any]) -> None:
-    """Send the loss curves of the references and of each cell that is ok.
+    """Send the loss curves of the references and of each ok cell.
 
     Args:
-      session: its arms are freed, so that whatever trains may have their memory.
-      gate: has the problem in float64.
-      settings: `steps` of a curve.
+      session: the session, whose arms are freed to make room for training.
+      gate: the gate, which has the problem in float64.
+      settings: the number of `steps` of a curve.
     """
     problem, steps = session.problem, settings["steps"]
     names = [name for name, row in session.cells.items() if row["status"] == "ok"]
@@ -93,15 +93,15 @@ def trained(
     """Build a step and train it on batch(0), batch(1) ..., waiting for each loss.
 
     Args:
-      build: may raise anything, as users' files may.
-      batch: gives the i-th batch on the host.
-      steps: at most.
+      build: builds the step; it may raise any exception, because users' files may.
+      batch: returns the i-th batch on the host.
+      steps: largest number of steps.
       progress: called before each step.
-      limit_s: seconds after which no step begins. Only for programs without collectives: processes
-        would disagree.
+      limit_s: seconds after which no step begins. It is for programs without collectives only,
+        because processes would disagree.
 
     Returns:
-      The curve up to its first infinite or NaN loss, or the reason of a failure.
+      The curve up to its first infinite or NaN loss, or to a failure.
     """
     until, losses = time.monotonic() + limit_s, []
     try:
@@ -125,12 +125,12 @@ def trained(
 def references(
     timed: Problem, exact: Problem, steps: int, progress: Callable[[str, int], None]
 ) -> dict[str, Curve]:
-    """Compute the reference and what rounding does to it, by their names in bench.records.arms.
+    """Compute the reference's curves, by their names in bench.records.arms.
 
     Args:
-      timed: the problem as it is timed.
-      exact: the same in float64, with the same start.
-      steps: of each curve.
+      timed: the timed problem.
+      exact: the same problem in float64, with the same initial parameters.
+      steps: number of steps of each curve.
       progress: called with a curve's name and the number of each step before it begins.
     """
 
@@ -151,12 +151,12 @@ def references(
 
 
 def fewest_parts(batch_size: int) -> int:
-    """The least number above 1 that divides a batch of several samples."""
+    """Return the smallest number above 1 that divides a batch of several samples."""
     return next(parts for parts in range(2, batch_size + 1) if batch_size % parts == 0)
 
 
 def whole_batch(problem: Problem, parts: int) -> TrainStep:
-    """Make the step on one device, with the batch computed in a number of parts."""
+    """Make the step on one device that computes its batch in a number of parts."""
     params, loss_fn = problem.functional()
     divided = replace(problem, microbatches=parts)
     loss_and_gradients = divided.over_microbatches(jax.value_and_grad(loss_fn))
