@@ -1,1 +1,1 @@
-"""From stored rows to numbers: statistics, verdicts, tables and causes. No words, no layout."""
+"""Derivation of numbers from stored rows: statistics, verdicts, tables and causes. No words."""

@@ -43,15 +43,15 @@ class Effect:
 
 
 def drifts(series: Mapping[str, Sequence[NDArray[np.float64]]]) -> dict[str, Effect]:
-    """Return the trend of each arm's log ratio over a launch: is the comparison in a steady state?
+    """Return the trend of each arm's log ratio within launches, a check of the steady state.
 
-    Every launch is tested by itself, by Mann and Kendall's test; the normal scores are combined by
-    Stouffer's method, so that launches that drift in opposite directions do not add up. The size
-    is the median over launches of Theil and Sen's slope times the rounds. Arms without a launch of
-    enough rounds are left out.
+    Each launch is tested separately with the Mann-Kendall test; Stouffer's method combines the
+    normal scores, so launches that drift in opposite directions do not add up. The size is the
+    median over launches of the Theil-Sen slope times the rounds. Arms without a launch of enough
+    rounds are left out.
 
     Args:
-      series: by arm, log ratios as an array a launch.
+      series: by arm, log ratios as one array per launch.
     """
     arms = [arm for arm, launches in series.items() for _ in launches]
     trends: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)

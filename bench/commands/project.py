@@ -49,7 +49,7 @@ def project(
     implementation_path: ImplementationFiles = None,
     workload_path: WorkloadFiles = None,
 ) -> None:
-    """Predict a run's steps on other hardware and more chips, from what was measured here."""
+    """Predict a run's steps on other hardware and more chips, based on its measurements here."""
     from rich.console import Console
 
     from bench.present import predicted_curves

@@ -1,1 +1,1 @@
-"""From options to a plan: which blocks and cells are measured, and how."""
+"""Planning: which blocks and cells the options of a run select, and how they are measured."""

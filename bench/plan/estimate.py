@@ -17,13 +17,13 @@ from bench.records.cells import Block
 from bench.records.numbers import clock
 
 WORKER_START_S = 5.0
-"""Start of the interpreter and devices, imports, the workload, ceilings and the gate's truth."""
+"""Start of interpreter and devices, imports, the workload, ceilings and the gate's reference."""
 
 CACHED = 0.5
 """Share of a first launch's proof and compilation that later launches need, with a cache."""
 
 ARM_S = {"linear-base": 0.5, "mlp-base": 2.0, "gpt2-nano": 5.0, "gpt2-124m": 35.0}
-"""Proof and compilation of one arm, by workload and size; of `gpt2-124m` a guess for an H100."""
+"""Proof and compilation of one arm, by workload and size; `gpt2-124m` is a guess for an H100."""
 
 OTHER_ARM_S = 5.0
 TRACE_S = 2.0

@@ -60,7 +60,7 @@ def _noise(plan: Plan, catalogue: Catalogue, reports: Path) -> tuple[float, str]
 
 
 def runs_here(catalogue: Catalogue, reports: Path) -> Iterator[store.Run]:
-    """Yield which of the newest stored runs were measured on this machine; damaged ones are not."""
+    """Yield the newest stored runs that were measured on this machine, except damaged ones."""
     for run in store.newest(reports):
         where = run.manifest
         here = (where["platform"], where["device_kind"], where["host"].get("usable_cores"))

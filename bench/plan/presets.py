@@ -99,5 +99,5 @@ PRESET_TABLE = {
 
 
 def default_batch(workload: str) -> int:
-    """The global batch at strong scaling of a workload and size, `mlp-base`."""
+    """Return the global batch at strong scaling of a workload and size, such as `mlp-base`."""
     return DEFAULT_BATCHES.get(workload, 64)

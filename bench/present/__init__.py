@@ -1,1 +1,1 @@
-"""From numbers to what people read: sentences, tables, charts, pages and the terminal."""
+"""Presentation of numbers: sentences, tables, charts, pages and the terminal."""

@@ -13,7 +13,7 @@ from bench.records.rows import Manifest
 
 
 def comparison(block: Comparison, cells: Mapping[str, Row], manifest: Manifest) -> Table:
-    """The times of a block that has any, fastest first; `cells` as of `cell_columns.rows`."""
+    """Return the times of a block that has any, fastest first, from `cell_columns.rows`."""
     ranked = cell_columns.of_block(block, cells)
     return Table(block.place, cell_columns.COLUMNS, ranked, facts(block, manifest))
 

@@ -108,7 +108,7 @@ def _measured(cell: Row) -> str:
 
 
 def framework(foreign: Mapping[str, Any]) -> str:
-    """`torch 2.13.0, python 3.11.7; 2 processes of 1 thread`, and whether it was isolated."""
+    """Return `torch 2.13.0, python 3.11.7; 2 processes of 1 thread`, and any isolation."""
     versions = ", ".join(f"{name} {version}" for name, version in foreign["versions"].items())
     processes = numbers.count(foreign["processes"], "process", "processes")
     apart = "isolated; " if foreign.get("isolated") else ""
@@ -129,7 +129,7 @@ def _idle(cell: Row) -> str:
 
 
 def collectives(cell: Row) -> str:
-    """`2 all-reduces over data, 1 all-gather over fsdp`; empty if unknown, or on one device."""
+    """Return `2 all-reduces over data, 1 all-gather over fsdp`; empty if unknown or without any."""
     if cell["devices"] == 1 or cell["communication"] is None:
         return ""
     return ", ".join(_collectives(cell["communication"])) or "no collective"

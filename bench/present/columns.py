@@ -181,7 +181,7 @@ class Table:
 
     @property
     def left(self) -> list[bool]:
-        """Whether each column of a text is aligned left, as words are, or right, as numbers are."""
+        """Whether each column of a text is left-aligned (words) or right-aligned (numbers)."""
         texts = ("text", "command", "status")
         return [column.format in texts for column in self.shown("text")]
 

@@ -104,7 +104,7 @@ def show_apart(
     blocks: Sequence[Comparison],
     traces: Mapping[str, TraceRow],
 ) -> None:
-    """Print what is known about two cells of which one runs in its own process, outside any trace.
+    """Print what is known about two cells if either ran in a separate process, which is not traced.
 
     That is their ratio, and the breakdown of the other cell's step if it is traced.
     """

@@ -39,7 +39,7 @@ FINDINGS: dict[Word, str] = {
     "same": "any difference is smaller than the margin",
     "neither": "the cell was wrong or unsupported at the base, and is not right now either",
 }
-"""What each outcome of a comparison means."""
+"""Meaning of each outcome of a comparison."""
 
 QUIET: frozenset[Word] = frozenset({"same", "neither"})
 """Outcomes that need no attention."""
@@ -78,7 +78,7 @@ def markdown(outcome: Outcome) -> str:
 
 
 def show(outcome: Outcome, console: Console) -> None:
-    """Print the cases that matter, then the outcome and what was compared."""
+    """Print the cases that matter, then the outcome and the compared revisions."""
     shown = table("cell", ">base ms", ">head ms", ">ratio (95 %)", Column("verdict", no_wrap=True))
     notes = Text()
     for case in outcome.cases:

@@ -114,7 +114,7 @@ def _failure(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _subjects(found: Tables, manifest: Manifest, drawn: Figures) -> list[dict[str, Any]]:
-    """Tables of whole subjects come before those of single blocks, which share the room left."""
+    """Render tables of whole subjects before those of single blocks, which share the rest."""
     cells = cell_columns.rows(found, manifest)
     blocks = {
         name: list(own) for name, own in groupby(found.comparisons, lambda block: block.subject)
@@ -122,7 +122,7 @@ def _subjects(found: Tables, manifest: Manifest, drawn: Figures) -> list[dict[st
     room = BYTES
 
     def take(texts: Sequence[Markup], most: int, left: int = 0) -> Iterator[Markup]:
-        """Yield the texts that fit: each has at most so many bytes, and so many are left over."""
+        """Yield the texts that fit: each within a limit, and all within the remaining space."""
         nonlocal room
         for text in texts:
             size = len(text.encode())

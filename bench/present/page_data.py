@@ -187,7 +187,7 @@ def _traced(
     of_cell: Mapping[str, int],
     spent: Mapping[str, dict[str, Any]],
 ) -> dict[str, dict[str, Any]]:
-    """What traces show, by a cell's number: where its step's time goes, and why it differs."""
+    """Return, by cell number, the breakdown of traced steps and why they differ."""
     traced: dict[str, dict[str, Any]] = {
         name: {
             "parts": traced_differences.parts(trace),
@@ -210,7 +210,7 @@ def _losses(
     of_block: Mapping[str, int],
     of_cell: Mapping[str, int],
 ) -> list[dict[str, Any]]:
-    """Loss curves of blocks, thinned; a difference is the largest so far, of every step."""
+    """Return thinned loss curves of blocks; differences are maxima over all steps so far."""
     curves = sum(1 + len(each.yardsticks) + len(each.curves) for each in trainings)
     most = max(FEWEST_STEPS, min(MOST_STEPS, MOST_LOSSES // max(1, 2 * curves)))
     return [

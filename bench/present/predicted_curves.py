@@ -38,7 +38,7 @@ class Projected:
 
 
 def find(run_dir: Path) -> Projected | None:
-    """The projection of a run, without damaged charts; None if it has none, or a damaged page."""
+    """Return a run's projection, without damaged charts; None if its page is missing or damaged."""
     folder = run_dir / PAGE.parent
     damaged = {folder / one.place for one in derived_files.broken(folder)}
     if not (run_dir / PAGE).is_file() or damaged & {run_dir / PAGE, folder / derived_files.SEALS}:

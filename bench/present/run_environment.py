@@ -9,7 +9,7 @@ from bench.records.rows import Manifest
 
 
 def environment(manifest: Manifest, energy: str = "") -> list[tuple[str, str]]:
-    """What the run ran on, as names and values; `energy` says what counted it, if anything did."""
+    """Return a run's environment as names and values; `energy` describes the energy counter."""
     host, git = manifest["host"], manifest["git"]
     memory = manifest["device_memory_bytes"]
     device = f"{manifest['device_count']} {numbers.TIMES} {manifest['device_kind']}"

@@ -19,10 +19,10 @@ LICENCE = (
 
 @functools.cache
 def library() -> str:
-    """JavaScript that defines `vegaEmbed`, about 0.9 MB; the same for the same vl-convert.
+    """Return JavaScript that defines `vegaEmbed`, about 0.9 MB; fixed by vl-convert's version.
 
-    Expressions are to be run by its own interpreter (`ast`): the page's policy forbids `eval`.
-    Packing takes two seconds, so the result is kept in the user's cache.
+    Expressions have to run in its own interpreter (`ast`): the page's policy forbids `eval`.
+    Bundling takes two seconds, so the result is kept in the user's cache.
     """
     packer = importlib.metadata.version("vl-convert-python")
     name = f"vega-{packer}-{VERSION}.js"

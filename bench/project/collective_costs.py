@@ -270,5 +270,5 @@ def _flow(
 
 
 def _cost(algorithm: str, seconds: float, *parts: float) -> Cost:
-    """The cost, limited by the longest of latency, bytes inside and bytes between domains."""
+    """Return the cost; its limit is the longest of latency, bytes inside and bytes between."""
     return Cost(seconds, algorithm, get_args(Limit)[parts.index(max(parts))])

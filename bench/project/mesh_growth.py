@@ -53,7 +53,7 @@ class Curve:
         return ",".join([f"{self.first}=N", *(f"{name}={size}" for name, size in self.family)])
 
     def cell(self, chips: int) -> Cell | None:
-        """The step on so many chips; None if they do not divide into the mesh, or the batch."""
+        """Return the step on this many chips; None if they do not divide into mesh or batch."""
         size, rest = divmod(chips, math.prod(size for _, size in self.family))
         mesh = MeshShape(((self.first, size), *self.family))
         batch = self.batch * mesh.batch_shards if self.scaling == "weak" else self.batch

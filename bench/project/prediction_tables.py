@@ -99,7 +99,7 @@ def predictions(title: str, points: Sequence[Point]) -> Table:
 
 
 def remarks(points: Sequence[Point]) -> list[str]:
-    """Which implementations drop out from which number of chips on; and whether steps are small."""
+    """Return which implementations drop out at how many chips, and whether steps are small."""
     best = {row.chips: row.prediction for row in fastest(points) if row.prediction}
     missing = defaultdict[tuple[int, str], list[str]](list)
     seen: set[str] = set()

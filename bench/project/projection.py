@@ -172,7 +172,7 @@ def _points(
 
 
 def _efficiency(prediction: Prediction, first: Prediction) -> tuple[float, float, float]:
-    """Throughput per chip relative to the first prediction, and its range over the overlap."""
+    """Return throughput per chip relative to the first prediction, with its range."""
     share = prediction.program.units / first.program.units
     share *= first.program.mesh.size / prediction.program.mesh.size
     best = share * first.best_s / prediction.best_s

@@ -1,7 +1,7 @@
 """The scaling book's worked answers beside the model's own.
 
-They ask when communication takes longer than compute, at the published peak and with everything
-hidden that can be: https://jax-ml.github.io/scaling-book/, parts 5 ("Training") and 12 ("GPUs").
+They say when communication takes longer than compute, at the published peak and with all that can
+be hidden: https://jax-ml.github.io/scaling-book/, parts 5 ("Training") and 12 ("GPUs").
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""The time of a step, from what one device does in it and what the device can do.
+"""Cost model of a step: from the work of one device in it and the device's capabilities.
 
 The model divides a step into
 
@@ -7,9 +7,9 @@ The model divides a step into
 - *memory*: the optimizer's update, which reads and writes parameters and optimizer state once, over
   the memory bandwidth. That is the least that a step moves. XLA's count of accessed bytes is not
   used: it describes the program compiled for CPU, where other operations are fused, small arrays
-  stay in caches and a loop's body counts once. The calibrated share covers what activations cost;
+  stay in caches and a loop's body counts once. The calibrated share covers activations;
 - *communication that can be hidden*: collectives of gradients and parameters along the axes that
-  divide the batch; no later operation has to wait for them at once;
+  shard the batch; no later operation needs their results at once;
 - *communication that is waited for*: all other collectives, such as those of activations along
   `model`, which the next product needs, or from stage to stage along `pipe`.
 
@@ -54,7 +54,7 @@ per parameter and token, backward 4 (the scaling book, part 4), recomputation 2 
 
 @dataclass(frozen=True)
 class Calibration:
-    """How well steps use a machine; `bench.project.calibration` fits it."""
+    """The efficiency with which steps use a machine; `bench.project.calibration` fits it."""
 
     share: float
     """FLOP/s of a step's products, relative to those of the best products."""
@@ -166,7 +166,7 @@ class Prediction:
     binds: str
     """The longest part: `compute`, `memory`, `overhead`, or a collective's name."""
     limit: str
-    """What limits a collective that binds: `latency`, `inside` or `between` domains; else empty."""
+    """Limit of a collective that binds: `latency`, `inside` or `between` domains; else empty."""
 
     @property
     def program(self) -> Program:

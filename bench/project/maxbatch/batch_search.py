@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 RESOLUTION = 16
-"""The search ends once the smallest batch known not to fit is larger by less than 1/16."""
+"""The search ends once the smallest batch that does not fit is larger by less than 1/16."""
 
 GROWTH = 16
 """Largest factor between a guess and the batches compiled before, as distant lines mislead."""

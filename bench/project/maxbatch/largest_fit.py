@@ -34,7 +34,7 @@ class Limit:
 
     bytes: float
     words: str
-    """Where the limit comes from."""
+    """Source of the limit, in words."""
 
 
 @dataclass(frozen=True)

@@ -324,5 +324,5 @@ def nan_workload(config: Any, batch_size: int, precision: str, remat: str = "") 
 
 
 def unstable_workload(config: Any, batch_size: int, precision: str, remat: str = "") -> Problem:
-    """The linear workload, with a learning rate so large that every step increases the loss."""
+    """Return the linear workload, with a learning rate at which every step increases the loss."""
     return replace(linear.problem(config, batch_size, precision, remat), optimizer=optax.sgd(2.0))

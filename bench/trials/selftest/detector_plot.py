@@ -1,4 +1,4 @@
-"""The plot of a self-test: how often each tool is right about programs that differ, or do not."""
+"""The plot of a self-test: how often each tool is right about equal and different programs."""
 
 from collections.abc import Sequence
 from typing import Any

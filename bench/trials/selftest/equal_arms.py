@@ -57,11 +57,11 @@ def read(name: str) -> pd.DataFrame:
     """Read the samples of equal arms.
 
     Args:
-      name: of a stored run, or of a Parquet or CSV file of samples, all arms of which are equal.
+      name: a stored run, or a Parquet or CSV file of samples; all arms of a file must be equal.
 
     Raises:
       BadInput: there is no such file or run.
-      SamplesError: the file lacks columns, or holds too few samples for any trial.
+      SamplesError: the file lacks columns, or has too few samples for any trial.
     """
     path = Path(name)
     if path.suffix == ".parquet" and path.is_file():

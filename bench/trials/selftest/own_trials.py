@@ -132,7 +132,7 @@ def overhead() -> dict[str, Any]:
 
 
 def call_ns(arm: Arm) -> float:
-    """Nanoseconds of one call of the step in a bare loop: the median of several loops."""
+    """Return the nanoseconds of a call of the step in a bare loop: the median of several."""
     step, state, batch = arm.step, arm.state, arm.batch
     times = []
     for _ in range(OVERHEAD_ROUNDS):

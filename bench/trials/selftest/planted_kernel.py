@@ -53,7 +53,7 @@ class Kernel:
         return statistics.median(calls)
 
     def iterations_for(self, seconds: float) -> int:
-        """Number of iterations, at least 1, with which a call currently takes this long."""
+        """Return the iterations, at least 1, with which a call currently takes this long."""
         iterations = _FIRST_ITERATIONS
         # Call overhead dominates short calls, so the last estimate is from a longer one.
         while (taken := self.seconds_for(iterations)) < seconds / 2:

@@ -83,7 +83,7 @@ class Shares:
 
 
 def shares(trials: pd.DataFrame, by: Sequence[str]) -> list[Shares]:
-    """Evaluate trials: rows as of `equal_arms.trials`, for each combination of columns `by`."""
+    """Evaluate trials, rows of `equal_arms.trials`, for each combination of columns `by`."""
     if not len(trials):
         return []
     return [
@@ -124,7 +124,7 @@ def _rate(events: pd.Series[bool]) -> Rate:
 
 
 def verdicts(title: str, found: Sequence[Shares], keys: Mapping[str, str]) -> Table:
-    """Describe a table of right and wrong verdicts; `keys` are headings of what names a row."""
+    """Describe a table of right and wrong verdicts; `keys` are headings of its first columns."""
     slowdowns = list(dict.fromkeys(name for each in found for name in each.found))
     columns = [
         *(Column(key, name, value=partial(_key, key)) for key, name in keys.items()),

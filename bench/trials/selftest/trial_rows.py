@@ -15,8 +15,8 @@ COLUMNS = [
     *("block", "attempt", "arm", "round", "position", "predecessor", "at", "steps"),
     *("throughput_ns", "latency_steps", "latency_ns", "wash_out_ns", "load", "truth"),
 ]
-"""Columns of SAMPLES: those of bench.records.rows.SampleRow without what the host did, the
-background load, and the arm's true ratio to the base."""
+"""Columns of SAMPLES: those of bench.records.rows.SampleRow except the host's, and in addition the
+background load and the arm's true ratio to the base."""
 
 
 class DamagedError(Exception):

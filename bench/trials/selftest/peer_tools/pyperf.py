@@ -17,7 +17,7 @@ PROCESSES = 3
 
 _VALUES = 3
 _VALUE_S = 0.1
-"""pyperf's defaults: values of a process, here at least, and the duration of one, here at most."""
+"""pyperf's defaults: values per process (a minimum here), and seconds per value (a maximum)."""
 _FASTER_OR_SLOWER = re.compile(r": \d+\.\d+x (faster|slower)$", re.MULTILINE)
 _HIDDEN = "hidden because not significant"
 
