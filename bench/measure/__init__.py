@@ -1,1 +1,1 @@
-"""Runs the plan: worker processes, launches and rounds, and what is stored of them."""
+"""Execution of a plan: worker processes, launches and rounds, and the storage of their rows."""

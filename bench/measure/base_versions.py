@@ -1,4 +1,4 @@
-"""The implementations that a gate compares with themselves under another version of jax."""
+"""Base arms of a gate that compares implementations with themselves under another jax version."""
 
 import contextlib
 import re
@@ -21,7 +21,7 @@ CHILD = "bench.worker.foreign.jax_child"
 
 
 def is_requirement(text: str) -> bool:
-    """Whether a base is a requirement, `jax==0.10.2`, and not a revision of git."""
+    """Whether a base is a requirement such as `jax==0.10.2` rather than a git revision."""
     return bool(re.match(r"[A-Za-z][\w.-]*(\[[\w,-]*\])?(==|~=|[<>]=?)", text))
 
 
@@ -57,7 +57,7 @@ def find_versions(options: Options, catalogue: Catalogue, selected: Sequence[str
     """Make the environment that `options.base_revision` names, for the selected implementations.
 
     Raises:
-      BadInput: it cannot be made, or `--allow-undecided` is not a number.
+      BadInput: the environment cannot be made, or `--allow-undecided` is not a number.
     """
     requirement, allowed = options.base_revision or "", options.allow_undecided or "0"
     if not (allowed.isascii() and allowed.isdigit()):

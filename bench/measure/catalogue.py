@@ -1,4 +1,4 @@
-"""The catalogue of what can run here, read by a child process that imports jax and all files."""
+"""The catalogue of available devices and files, from a child process that imports jax and them."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from bench.records.paths import ROOT
 
 COMMAND = (sys.executable, "-m", "bench.worker.answer.available")
 TIMEOUT_S = 300.0
-"""Long enough to initialize an accelerator for the first time."""
+"""Time limit that allows for the first initialization of an accelerator."""
 
 _FOLDERS = {
     "--implementation-path": "implementations",

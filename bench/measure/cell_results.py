@@ -53,7 +53,7 @@ def cell_results(
             _, reason = peaks.utilization(device_kind, *figures)
             if reason:
                 status, measured = "implausible", []
-        # Rows of a frame have every field, and NaN (which does not equal itself) for a missing one.
+        # A frame's rows have every field, with NaN (which does not equal itself) for missing ones.
         extra = {key: row[key] for key in _EXTRA if row.get(key) is not None}
         extra = {key: value for key, value in extra.items() if value == value}  # noqa: PLR0124
         results[cell] = Result(status, reason, tuple(measured), extra)

@@ -1,4 +1,4 @@
-"""How much ratios differ between processes on this machine, as its stored runs show."""
+"""The spread of ratios between processes on this machine, estimated from its stored runs."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from bench.records.messages import Catalogue
 
 
 def earlier_spread(catalogue: Catalogue, reports: Path) -> dict[str, float] | None:
-    """Return `sd` and `freedom` of a ProcessSpread; None where no run has several launches."""
+    """Return `sd` and `freedom` of a ProcessSpread; None if no run has several launches."""
     found = [
         run
         for run in runs_here(catalogue, reports)
@@ -15,7 +15,7 @@ def earlier_spread(catalogue: Catalogue, reports: Path) -> dict[str, float] | No
     ]
     if not found:
         return None
-    # These take long to load, and most machines have no such runs.
+    # Imported here because they load slowly, and most machines have no such runs.
     from bench.analyse import process_spread  # noqa: PLC0415
     from bench.analyse.sample_rounds import Rounds  # noqa: PLC0415
 

@@ -74,7 +74,7 @@ class Engine:
       bases: in a gate, the earlier revisions that implementations are compared with. Their arms
         are measured beside the selected ones of the plan.
       hosts: where worker processes are started; this host if None.
-      unsupported: by block and implementation, why it cannot run there, where that is known.
+      unsupported: known reasons, by block and implementation, why it cannot run there.
       measures: whether `measure` will be called. If so, a resumed run is locked.
 
     Raises:
@@ -136,7 +136,7 @@ class Engine:
             changed. Earlier launches are stored.
         """
         self._pass_on_notes(monitor)
-        # This takes a second to load, so load it while no worker waits for an answer.
+        # It takes a second to load, so it is loaded while no worker waits for an answer.
         import_module("bench.analyse.ratio_intervals")
         with temporary_folder() as programs, self._checked_out(selected):
             for block, arms in selected.items():
@@ -169,7 +169,7 @@ class Engine:
             self._notes.append(f"not locked, so another process could measure it as well: {reason}")
 
     def _write_margin(self, run: store.Run) -> None:
-        """Change the margin of a resumed run, which its report reads from the manifest."""
+        """Update the margin of a resumed run in the manifest, from which the report reads it."""
         margin = {"margin": self.plan.margin, "margin_reason": self.plan.margin_reason}
         manifest = run.manifest
         store.write_manifest(
@@ -200,7 +200,7 @@ class Engine:
         number = state.next_launch
         monitor.begin(block, number, arms)
         began = time.monotonic()
-        # A launcher's processes may have other files.
+        # Processes of a launcher may see other files.
         own = arms if not number and self.catalogue["processes"] == 1 else ()
         variants = self.plan.variants
         keys = kept_cells.entry_keys(self._contents, self.catalogue, variants, block, own)
@@ -247,7 +247,7 @@ class Engine:
         return {**row, "key": contents.key(cell), "sources": contents.sources(cell)}
 
     def _checkpoint_folder(self, directory: Path) -> Path:
-        """Return the folder for the checkpoints that are measured."""
+        """Return the folder for measured checkpoints."""
         parent = self._options.checkpoint_dir
         folder = directory if parent is None else Path(parent)
         return folder.resolve() / f"checkpoints-{directory.name}"
@@ -276,7 +276,7 @@ class Engine:
 
 
 def _as_planned(catalogue: Catalogue, plan: Plan) -> Catalogue:
-    """Add what cells depend on by the plan: versions of optional packages, and who is isolated."""
+    """Add what the plan implies to the catalogue: optional packages' versions, isolated steps."""
     packages: Iterable[str] = (PACKAGES[option] for option in plan.extras)
     optional = {name: catalogue["optional"][name] for name in packages}
     entries = [entry.copy() for entry in catalogue["implementations"]]

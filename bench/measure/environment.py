@@ -32,7 +32,7 @@ def child_environment() -> dict[str, str]:
 def worker_environment(platform: str, devices: int, processes: int = 1) -> dict[str, str]:
     """Return the environment of one of `processes` workers, each with `devices` devices.
 
-    On CPU, a device gets about one core: otherwise a single device would use all cores, and more
+    On CPU, a device gets about one core; otherwise a single device would use all cores, and more
     devices could not be faster. NPROC sets the size of XLA's thread pool. A mesh of one device gets
     one thread; devices that communicate get spare threads, and `worker_cores` restricts them to as
     many cores as there are devices.
@@ -49,7 +49,7 @@ def worker_environment(platform: str, devices: int, processes: int = 1) -> dict[
             "NPROC": str(_THREADS_A_DEVICE * devices if devices * processes > 1 else 1),
         }
     else:
-        # All arms stay in memory together, and the one that does not fit must fail to allocate.
+        # All arms stay in memory together, and an arm that does not fit must fail to allocate.
         environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     return environment
 
@@ -58,7 +58,7 @@ def compiling_environment(devices: int) -> dict[str, str]:
     """Return the environment of a process that compiles for virtual devices and runs nothing.
 
     LLVM's optimizations are disabled: they would take four fifths of the time, and the program is
-    read before LLVM generates machine code. XLA_FLAGS of the user are ignored, so that results do
+    read before LLVM generates machine code. The user's XLA_FLAGS are ignored, so that results do
     not depend on them. The thread pool is as small as possible.
     """
     return worker_environment("cpu", devices) | {

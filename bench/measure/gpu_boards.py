@@ -1,4 +1,4 @@
-"""NVIDIA's boards as NVML shows them: clocks, limits, errors, links and who else uses them."""
+"""NVIDIA's boards as NVML reports them: clocks, limits, errors, links and other processes."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -7,7 +7,7 @@ from typing import Any
 from bench.records.machine_rows import Board, Gpus
 
 _MOST_LINKS = 18
-"""NVLinks of a board of the newest kind; asking for more is an error."""
+"""NVLinks of the newest kind of board; querying more is an error."""
 
 _REASONS = {
     "power": ("nvmlClocksThrottleReasonSwPowerCap",),
@@ -17,14 +17,14 @@ _REASONS = {
         "nvmlClocksThrottleReasonHwThermalSlowdown",
     ),
 }
-"""NVML's names of the reasons that matter: an idle board's low clock is none."""
+"""NVML's names of the throttle reasons that matter; a low clock of an idle board does not."""
 
 
 def read_boards(nvml: Any = None) -> Gpus:
-    """Read all boards; the answer says why if there are none.
+    """Read all boards; if there are none, the result gives the reason.
 
     Args:
-      nvml: the module `pynvml`, or one like it; imported if not given.
+      nvml: the module `pynvml` or a substitute; imported if not given.
     """
     try:
         nvml = nvml or import_module("pynvml")
@@ -50,7 +50,7 @@ def _none(reason: str) -> Gpus:
 
 def _board(nvml: Any, handle: Any) -> Board:
     def ask(name: str, *arguments: Any) -> Any:
-        """Ask NVML; None where this board or this version of NVML does not tell."""
+        """Query NVML; None if this board or this version of NVML does not support the query."""
         try:
             return getattr(nvml, name)(handle, *arguments)
         except (AttributeError, nvml.NVMLError):

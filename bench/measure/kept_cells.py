@@ -1,8 +1,8 @@
-"""Proofs and programs that a run keeps for later runs, in the user's cache folder.
+"""Proofs and compiled programs that are cached for later runs, in the user's cache folder.
 
-An entry has the proof and the compile times of a cell that ended as ok in a first launch, and its
-compiled programs; one more entry for each block has the programs of the gate. Programs are copied
-between entries and the run's own compilation cache, which no other run changes.
+An entry holds the proof, the compile times and the compiled programs of a cell that was ok in a
+first launch; one more entry per block holds the gate's programs. Programs are copied between
+entries and the run's own compilation cache, which no other run modifies.
 """
 
 import contextlib
@@ -29,13 +29,13 @@ ACCOUNTED = {
     *("enum", "functools", "itertools", "math", "numbers", "operator", "pydoc_data", "re"),
     *("string", "types", "typing", "jax", "jaxlib", "flax", "optax", "numpy", "equinox"),
 }
-"""What the files of a cell may import from elsewhere if it is to be kept. Other modules may read
-files and variables, and a package that is installed for editing changes without a new version."""
+"""Modules from elsewhere that the files of a cached cell may import. Other modules may read files
+and variables, and an editable install changes without a new version."""
 
 Keys = dict[str, str | None]
-"""Of a launch's entries, by implementation and GATE; None where nothing may be kept."""
+"""Cache keys of a launch's entries, by implementation and GATE; None if it must not be cached."""
 Known = dict[str, dict[str, Any]]
-"""What entries say, by the same names: `run`, `proof`, and `compile` if it was cold; or nothing."""
+"""Contents of entries, by the same names: `run`, `proof`, and `compile` if it was cold."""
 
 
 def entry_keys(
@@ -45,9 +45,9 @@ def entry_keys(
     block: Block,
     arms: Sequence[str],
 ) -> Keys:
-    """Hash all that the proofs and programs of a block's arms depend on.
+    """Hash everything on which the proofs and programs of a block's arms depend.
 
-    That is a cell's content key and the names of its files, the files of workers, the variables
+    This is the cell's content key and the names of its files, the worker's files, the variables
     that change how XLA and its libraries run, the versions of installed packages, the processor.
 
     Raises:
@@ -69,11 +69,11 @@ def entry_keys(
 
 
 def recall(keys: Keys, folder: Path) -> Known:
-    """Unpack the programs of entries into a compilation cache, and return what else they say."""
+    """Unpack the programs of entries into a compilation cache; return the entries' contents."""
     known: Known = {}
     for name, key in keys.items():
         content = user_cache.read(f"cells/{key}.zip")
-        if content is not None:  # where programs cannot be unpacked, everything is done again
+        if content is not None:  # if programs cannot be unpacked, nothing is reused
             with zipfile.ZipFile(io.BytesIO(content)) as archive, contextlib.suppress(OSError):
                 archive.extractall(folder / name)
                 known[name] = json.loads(archive.comment)
@@ -81,7 +81,7 @@ def recall(keys: Keys, folder: Path) -> Known:
 
 
 def completed(row: CellRow, known: Known) -> CellRow:
-    """Add to a first launch's row the proof and the cold compile times that it took as known."""
+    """Add to a first launch's row the proof and the cold compile times that it reused."""
     entry = known.get(row["implementation"])
     if entry is None or row["status"] != "ok":
         return row
@@ -95,13 +95,13 @@ def completed(row: CellRow, known: Known) -> CellRow:
 
 
 def remember(rows: Iterable[CellRow], keys: Keys, known: Known, folder: Path, run: str) -> None:
-    """Keep what a run's launch has proved and compiled in a folder, of cells that are ok."""
+    """Cache the proofs of a launch's ok cells, and their programs from a folder."""
     entries: Known = {}
     for row in rows:
-        # What another file's settings have changed belongs to no key.
+        # Settings that a file has changed are part of no key.
         if row["status"] == "ok" and "proof" in row and "jax_config" not in row:
             entries[row["implementation"]] = {"run": run, "proof": row["proof"]}
-            if not row["compile"]["cache_hits"]:  # no worker has died and left programs
+            if not row["compile"]["cache_hits"]:  # not warmed by a worker that died
                 entries[row["implementation"]]["compile"] = row["compile"]
     for name, entry in [*entries.items(), *([(GATE, {})] if entries else [])]:
         if (key := keys.get(name)) is not None and name not in known:
@@ -114,7 +114,7 @@ def remember(rows: Iterable[CellRow], keys: Keys, known: Known, folder: Path, ru
 
 
 def _workers() -> str:
-    """Hash the files that prove, and this one."""
+    """Hash the files that produce proofs, and this file."""
     rooms = [ROOT / "bench" / room for room in ("worker", "records")]
     files = [path for room in rooms for path in sorted(room.rglob("*.py"))]
     files += [*sorted((ROOT / "bench/contract").glob("*.py")), Path(__file__)]
@@ -122,7 +122,7 @@ def _workers() -> str:
 
 
 def _machine() -> list[str]:
-    """List the installed packages with their versions, and what the processor can do."""
+    """List the installed packages with their versions, and the processor's features."""
     found = {path.name for folder in sys.path for path in Path(folder).glob("*.dist-info")}
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""What is here, what Lockstep can therefore measure, and what to install or set."""
+"""An examination of this machine: what Lockstep can measure here, and what to install or set."""
 
 import json
 import sys
@@ -21,28 +21,28 @@ from bench.records.optional_packages import PACKAGES
 
 COMMAND = (sys.executable, "-m", "bench.worker.answer.machine_devices")
 TIMEOUT_S = 300.0
-"""Long enough to initialize an accelerator for the first time."""
+"""Time limit that allows for the first initialization of an accelerator."""
 
 SHOWN = (
     *("jax", "jaxlib", "flax", "optax", "nvidia-ml-py", "libtpu"),
     *(f"{name}-cu{major}" for major in (12, 13) for name in ("nvidia-nccl", "nvidia-cudnn")),
     *("jax-cuda12-plugin", "jax-cuda13-plugin"),
 )
-"""Packages whose versions matter on an accelerator; NVIDIA's newer ones have no suffix."""
+"""Packages whose versions matter on an accelerator; NVIDIA's newer packages have no suffix."""
 
 LOWERED = 0.98
-"""A board's power limit below this share of its default was lowered by somebody."""
+"""Share of its default below which a board's power limit counts as lowered."""
 
 USUAL_MEMORY = 0.05
-"""Share of a board's memory above which somebody else holds some of it."""
+"""Share of a board's memory above which another process is taken to hold some of it."""
 
 
 def examine(nvml: Any = None, root: Path = Path("/")) -> Machine:
     """Examine this machine.
 
     Args:
-      nvml: the module `pynvml`, or one like it; imported if not given.
-      root: of the system's files.
+      nvml: the module `pynvml` or a substitute; imported if not given.
+      root: root folder of the system's files.
 
     Raises:
       ChildError: jax cannot list its devices.
@@ -64,7 +64,7 @@ def examine(nvml: Any = None, root: Path = Path("/")) -> Machine:
 
 
 def read_devices() -> JaxDevices:
-    """Ask a child process, so that this one holds no memory of a device."""
+    """Query a child process, so that this process holds no device memory."""
     environment = child_environment() | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     answer = ask(COMMAND, "", environment, TIMEOUT_S)
     if answer.code:
@@ -73,7 +73,7 @@ def read_devices() -> JaxDevices:
 
 
 def read_limits(root: Path) -> Limits:
-    """Read what the system gives to this process: version 2 of control groups, and drivers."""
+    """Read the system's limits on this process, from control groups (version 2) and drivers."""
 
     def text(path: str) -> str:
         with suppress(OSError):
@@ -98,7 +98,7 @@ def read_limits(root: Path) -> Limits:
 
 
 def measures(machine: Machine) -> dict[str, str]:
-    """Say of each kind of figure why there is none or what limits it; empty if all is well."""
+    """Return, for each kind of figure, why it is missing or limited; empty if it is neither."""
     devices, versions = machine["devices"], machine["versions"]
     on_cpu, kind = devices["platform"] == "cpu", devices["kinds"][0]
     peak = "" if peaks.peak(kind, "bf16") else f"no peak is published for {kind}"
@@ -122,7 +122,7 @@ def measures(machine: Machine) -> dict[str, str]:
 
 
 def advice(machine: Machine) -> Iterator[str]:
-    """Say what to install or to set, the most important first."""
+    """Yield advice on what to install or set, the most important first."""
     gpus, devices, limits = machine["gpus"], machine["devices"], machine["limits"]
     if devices["platform"] == "cpu" and gpus["boards"]:
         yield (

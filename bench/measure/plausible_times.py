@@ -1,8 +1,8 @@
-"""Times that cannot be: below what the machine allows, or at odds with when the turns took place.
+"""Detection of impossible times: shorter than the machine allows, or inconsistent with the turns.
 
-A file shares its process with the clock. What it may do to the clock's figures shows in figures
-that it did not think of: when each turn began, how long the supervisor waited for all of them, and
-what the machine was measured to do before the file was loaded.
+A user's file shares its process with the clock, and may tamper with it. Such times are inconsistent
+with other figures: when each turn began, how long the supervisor waited for all turns, and the
+ceilings that were measured before the file was loaded.
 """
 
 from collections import defaultdict
@@ -15,20 +15,20 @@ from bench.records.arms import TWIN
 from bench.records.rows import BlockRow, Ceilings, CellRow, SampleRow
 
 SAFETY = 8
-"""A step may be this many times as fast as the ceilings allow. These are measured within a second,
-in which a busy host may have been several times slower, and formulas of FLOPs may count products
-that a right step leaves out, as those above the diagonal of causal attention."""
+"""A step may be faster than the ceilings allow by this factor. Ceilings are measured within a
+second, in which a busy host may be several times slower, and FLOP formulas may count products that
+a right step skips, such as those above the diagonal of causal attention."""
 UNCACHED = 1 << 30
-"""Bytes of optimizer state on a device that no cache holds. From there on, memory bounds a step."""
+"""Bytes of optimizer state per device that exceed any cache, so that memory bounds a step."""
 
 LATE_S = 1.0
-"""By how much later than the worker the supervisor may notice on a busy host that rounds begin."""
+"""Seconds by which the supervisor may notice the start of the rounds late, on a busy host."""
 FEWEST = 8
-"""Turns from which on an arm's gaps are compared with those of others."""
+"""Fewest turns of an arm for a comparison of its gaps with those of others."""
 GAP_SHARE = 0.25
 """Share of its turn by which an arm's gap may exceed that of other arms."""
 GAP_S = 5e-3
-"""The same in seconds: turns may be very short, and a busy host takes milliseconds."""
+"""Excess that is always allowed: turns may be very short, and a busy host adds milliseconds."""
 
 Rows = Sequence[SampleRow]
 
@@ -40,14 +40,14 @@ def implausible(
     ceilings: Ceilings | None,
     rounds_s: float,
 ) -> dict[str, str]:
-    """Say why times of a launch cannot be, by implementation.
+    """Return, by implementation, why its times in a launch are impossible.
 
     Args:
-      block: its row.
-      cells: rows of its implementations that are ok, by their names.
-      samples: of all arms.
-      ceilings: of the block's devices, if they are known.
-      rounds_s: time that passed for the supervisor while the samples were taken.
+      block: the block's row.
+      cells: rows of ok cells, by implementation.
+      samples: samples of all arms.
+      ceilings: the block's ceilings, if they are known.
+      rounds_s: duration of the rounds by the supervisor's clock.
     """
     spans_s = sum(map(_spans_s, samples))
     if block["processes"] == 1 and spans_s > rounds_s + LATE_S:
@@ -69,7 +69,7 @@ def _spans_s(row: SampleRow) -> float:
 
 
 def _at_odds(samples: Rows, cells: Mapping[str, CellRow]) -> dict[str, str]:
-    """Compare each arm's turns, from their beginnings to those of the next, with their spans."""
+    """Compare the spans of each arm's turns with the time until the next turn began."""
     turns, gaps = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
     for row, following in pairwise(samples):
         arm = row["arm"]
@@ -95,11 +95,11 @@ def _at_odds(samples: Rows, cells: Mapping[str, CellRow]) -> dict[str, str]:
 def _too_fast(
     block: BlockRow, cells: Mapping[str, CellRow], samples: Rows, ceilings: Ceilings
 ) -> dict[str, str]:
-    """Find the arms whose steps would do far more than the machine was measured to do."""
+    """Find the arms whose steps would exceed the machine's measured ceilings by far."""
     steps_s = defaultdict[str, list[float]](list)
     for row in samples:
         steps_s[row["arm"]].append(row["throughput_ns"] / row["steps"] / 1e9)
-    # What the workload says of itself may be too much: no more than some compiled step does counts.
+    # A workload may overstate its FLOPs, so those of the largest compiled step are the limit.
     done = max((row.get("product_flops") or 0.0 for row in cells.values()), default=0.0)
     moved = 2.0 * block.get("optimizer_bytes", 0) / block["devices"]
     found = {}

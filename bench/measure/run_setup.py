@@ -28,7 +28,7 @@ def set_up_run(options: Options, hosts: Hosts, *, measures: bool) -> Engine:
     Args:
       options: the options of the command line.
       hosts: the hosts of the run.
-      measures: whether the run will measure, not just show its plan.
+      measures: whether the run will measure, and not just show its plan.
 
     Raises:
       BadInput: lists everything that is wrong.
@@ -43,7 +43,7 @@ def set_up_run(options: Options, hosts: Hosts, *, measures: bool) -> Engine:
     stuck = folder_faults() if measures else []
     if options.resume is not None:
         faults = [f"{fault}; give the current path of the run's file" for fault in faults]
-    # Without the faulty files, the faults of everything else are found as well.
+    # Leaving out faulty files allows everything else to be checked too.
     catalogue = hosts.extend(read_catalogue() if faults else read_catalogue(*files))
     plan = make_plan(options, catalogue, [*faults, *stuck])
     bases = None
@@ -65,7 +65,7 @@ def set_up_run(options: Options, hosts: Hosts, *, measures: bool) -> Engine:
 
 
 def _resumed(plan: Plan, typed: Options, run: store.Run) -> Plan:
-    """Return the plan of a resumed run: as it was, but for more of it that is asked for now."""
+    """Return the plan of a resumed run: the old one, extended by what is newly requested."""
     then = run.manifest["config"]
     kept: dict[str, Any] = {name: then[name] for name in ("process_spread",) if name in then}
     if typed.margin is None:
@@ -74,7 +74,7 @@ def _resumed(plan: Plan, typed: Options, run: store.Run) -> Plan:
         spent = sum(sum(row["seconds"].values()) for row in run.block_rows)
         kept["budget_s"] = plan.budget_s + spent
     if typed.launches is not None:
-        # The error of looks was divided by the launches that were planned; more use the reserve.
+        # The looks' error was divided among the planned launches; further ones use the reserve.
         kept |= {"launches": int(then["launches"]), "passes": plan.launches}
     return replace(plan, **kept)
 

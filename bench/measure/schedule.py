@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from bench.records.store import Run
 
 FEWEST_LAUNCHES = 2
-"""Launches that an arm takes part in, if so many are planned, however early it is settled: they
-show how much processes differ."""
+"""Launches in which an arm takes part, if that many are planned, even if it is settled earlier:
+they show the spread between processes."""
 
 EXTENSION = 0.5
-"""Share of a launch's planned turns that may follow them, if they would probably decide."""
+"""Further turns, as a share of a launch's planned ones, allowed if they would probably decide."""
 
 MAX_LAUNCHES = 64
 """Limit on the launches of a block: its intervals are not expected to become narrow enough."""
@@ -50,9 +50,9 @@ class BlockState:
     seconds: float = 0.0
     """Wall time of the last launch."""
     ceilings: Ceilings | None = None
-    """The last that were measured."""
+    """The ceilings that were measured last."""
     series: list[Series] = field(default_factory=list)
-    """Log ratios of each compared arm over at least two launches, an array a process."""
+    """Log ratios of each compared arm over at least two launches, one array per process."""
 
     @property
     def next_launch(self) -> int:
@@ -66,13 +66,13 @@ class BlockState:
 
     @property
     def settled(self) -> set[str]:
-        """Implementations about which the last look left nothing open."""
+        """Implementations that the last look has settled."""
         arms = set(self.looks[-1].get("settled", ())) if self.looks else set()
         with_input = input_opponents({row["arm"] for row in self.samples})
         return arms - {name for arm, name in with_input.items() if arm not in arms}
 
     def is_open(self, implementation: str, launches: int) -> bool:
-        """Tell whether an implementation has fewer launches than this, and none that failed."""
+        """Whether an implementation has fewer launches than this, and none that failed."""
         done = sum(row["implementation"] == implementation for row in self.cells)
         return done < launches and implementation not in self.failed
 
@@ -100,8 +100,8 @@ class Schedule:
         self.compared_cells: list[str] = []
         """Names of the cells that a gate compares with their base."""
         self.sharing: float | None = None
-        """Among how many comparisons a block's error is divided, where not among its own; it need
-        not be whole. Only these comparisons matter then: see bench.commands.referee."""
+        """Number of comparisons that divide a block's error, not necessarily whole; None for the
+        block's own. If set, only these comparisons matter: see bench.commands.referee."""
         self._stored_s = 0.0
         """Wall time of the stored launches of a resumed run."""
 
@@ -121,7 +121,7 @@ class Schedule:
 
     @property
     def passes(self) -> int:
-        """Launches that every block gets; a budget's others go where the interval is widest."""
+        """Launches of every block; the rest of a budget goes to blocks with the widest interval."""
         return 1 if self.plan.budget_s is not None else max(self.plan.launches, self.plan.passes)
 
     @property
@@ -166,7 +166,7 @@ class Schedule:
             yield widest, [name for name in selected[widest] if name not in failed]
 
     def opponents(self, block: Block, samples: Sequence[SampleRow]) -> dict[str, str]:
-        """Return with which arm each one is compared whose implementation has not failed.
+        """Map each arm whose implementation has not failed to the arm it is compared with.
 
         Implementations are compared with the baseline, and arms with input with the same
         implementation without it. In a gate, each implementation is compared with its base.
@@ -185,8 +185,8 @@ class Schedule:
     def arranged(
         self, block: Block, samples: Sequence[SampleRow], opponents: Mapping[str, str]
     ) -> tuple[Rounds, ProcessSpread]:
-        """Arrange a block's samples, and learn from them how much processes differ."""
-        # These take long to load, and planning a run does not need them.
+        """Arrange a block's samples in rounds, and estimate the spread between processes."""
+        # Imported here because they load slowly, and planning a run does not need them.
         import pandas as pd  # noqa: PLC0415
 
         from bench.analyse.process_spread import known, pooled  # noqa: PLC0415
@@ -209,13 +209,13 @@ class Schedule:
         return compare(rounds, opponents, each, self.plan.margin, process)
 
     def family(self, opponents: Mapping[str, str]) -> float:
-        """Return among how many comparisons the error of a block's looks is divided."""
+        """Return the number of comparisons among which the error of a block's looks is divided."""
         return self.sharing or len(self.compared_cells) or max(len(opponents), 1)
 
     def contenders(self, rounds: Rounds, process: ProcessSpread, alpha: float) -> set[str]:
-        """Return which may be the fastest of a block, while they may differ by the margin.
+        """Return the arms that may be a block's fastest, while they may differ by the margin.
 
-        None where another question is asked: in a gate, and until intervals are narrow enough.
+        Empty if the run has another goal: in a gate or referee, or with a target interval.
         """
         from bench.analyse.standings import rank  # noqa: PLC0415 (needs scipy)
 
@@ -226,7 +226,7 @@ class Schedule:
         return set(standings.leaders) if standings.bound > 1 + self.plan.margin else set()
 
     def is_enough(self, claim: Claim) -> bool:
-        """Tell whether a comparison needs no more samples."""
+        """Whether a comparison needs no more samples."""
         if self.plan.target_ci is None:
             return claim.verdict.decided
         return claim.ratio.half_width() <= math.log1p(self.plan.target_ci)
@@ -235,17 +235,17 @@ class Schedule:
         """List the arms with fewer launches than this; in a gate, only complete pairs."""
         state = self.blocks[block.name]
         settled = state.settled
-        # Variants and numbers of processes are compared by what all launches have in common.
+        # Comparisons of variants and of process counts use the launches that all have in common.
         across = len({(b.options.variant, b.options.processes) for b in self.plan.blocks}) > 1
         fewest = launches if across else min(launches, FEWEST_LAUNCHES)
         names = [n for n in arms if state.is_open(n, fewest if n in settled else launches)]
         if self.bases is not None:
             return self.bases.paired(names)
-        # The baseline is measured for the sake of the others.
+        # The baseline alone is not worth measuring.
         return [] if settled and names == [self._baseline(arms)] else names
 
     def _baseline(self, arms: Sequence[str]) -> str:
-        """Return with which of these arms the others are compared."""
+        """Return the baseline among these arms."""
         return self.plan.baseline if self.plan.baseline in arms else arms[0]
 
     def _widest(self, selected: Iterable[Block], left_s: float) -> Block | None:
@@ -280,19 +280,19 @@ class LaunchLooks:
         self._opponents: Mapping[str, str] = {}
 
     def going_on(self, event: LookEvent) -> list[str]:
-        """List the arms that need more rounds, with those that they are compared with.
+        """List the arms that need more rounds, and the arms they are compared with.
 
-        Beyond the planned turns, these are the arms that EXTENSION would probably settle.
+        After the planned turns, only arms that EXTENSION would probably settle need more.
         """
         rows, self._progress = event["rows"], event["progress"]
         self._attempts |= {row["attempt"] for row in rows}
         arms = list(dict.fromkeys(row["arm"] for row in rows))
         late = self._progress >= 1
-        # If a worker died after a look, the alpha it spent is lost.
+        # If a worker died after a look, the alpha that the look spent is lost.
         claims = self._look(rows) if len(self._attempts) == 1 else {}
         if not claims:
             return [] if late or (self._schedule.sharing and not self._opponents) else arms
-        # Turns cannot compare an arm that is measured alone.
+        # Rounds cannot compare an arm that is measured alone.
         needed = {arm for arm in arms if arm in claims and claims[arm].ratio.paired}
         needed -= self._settled
         if late:

@@ -49,10 +49,10 @@ class Settings:
     """Variants by name."""
     hosts: Hosts = field(default_factory=Hosts)
     unsupported: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """By block and implementation, why it cannot run there, where that is known; or empty."""
+    """Known reasons, by block and implementation, why it cannot run there; empty if it can."""
     program_cache: str | None = None
-    """Folder of compiled programs that the launches of a block share; with another block's, those
-    would shorten its compile times."""
+    """Compilation cache that the launches of a block share. Blocks do not share one, because that
+    would shorten later blocks' compile times."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Launch:
     )
     """Chooses at every look the arms that need more rounds."""
     ceilings: Ceilings | None = None
-    """Those that an earlier launch of the block has measured."""
+    """The ceilings that an earlier launch of the block has measured."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class _Worker:
             "seed": zlib.crc32(f"{run.block.name}/{number}".encode()),
             "alone": alone,
         }
-        if alone:  # a cell that did not fit beside others has no memory to spare
+        if alone:  # a cell that did not fit beside others has no spare memory
             job["inputs"] = []
         if number:
             job["phases"] = {}
@@ -209,7 +209,7 @@ class _Worker:
         self._refuse_times()
 
     def _refuse_times(self) -> None:
-        """Take the times that cannot be, and those of the twin of such a baseline."""
+        """Withdraw impossible times; with those of the baseline, its twin's too."""
         report = self.report
         right = {name: row for name, row in report.cells.items() if row["status"] == "ok"}
         if report.block is None or not right:
@@ -254,7 +254,7 @@ class _BlockRun:
     progress: Callable[[PhaseEvent], None]
     launch: Launch
     without_ceilings: bool = False
-    """Set once a worker has died while it measured them, because no cell is to blame."""
+    """Set once a worker has died while it measured the ceilings, for which no cell is to blame."""
 
     def run(self, implementations: list[str]) -> list[Attempt]:
         ended: dict[str, CellRow] = {}
@@ -287,7 +287,7 @@ class _BlockRun:
             pending = [name for name in pending if name not in failed]
             if not failed:
                 rows = {name: worker.cell_row(name) for name in pending}
-                # They do not fit together, and no single one is to blame: each runs alone.
+                # The cells do not fit together, and none of them is to blame: each runs alone.
                 memory = report.status == "oom" and report.phase not in _BEFORE_ARMS
                 (squeezed if memory and len(pending) > 1 else ended).update(rows)
                 pending = []

@@ -1,4 +1,4 @@
-"""Which cells of a plan are unsupported, asked of a child process before anything is measured."""
+"""Unsupported cells of a plan, found by a child process before anything is measured."""
 
 import json
 import sys
@@ -14,11 +14,11 @@ COMMAND = (sys.executable, "-m", "bench.worker.answer.supported")
 TIMEOUT_S = 120.0
 
 Reasons = Mapping[str, Mapping[str, str]]
-"""By block and implementation, why it cannot run there, empty if it can; as far as is known."""
+"""Known reasons, by block and implementation, why it cannot run there; empty if it can."""
 
 
 def find_unsupported(plan: Plan, catalogue: Catalogue) -> Reasons:
-    """Ask every implementation of a plan; nothing is known where launchers start the processes.
+    """Query every implementation of a plan; the result is empty if launchers start the processes.
 
     Raises:
       BadInput: a file's why_unsupported returns neither None nor a reason.
@@ -35,7 +35,7 @@ def find_unsupported(plan: Plan, catalogue: Catalogue) -> Reasons:
     environment = worker_environment(catalogue["platform"], devices)
     answer = ask(COMMAND, json.dumps(request), environment, TIMEOUT_S)
     lines = answer.out.splitlines()
-    if answer.code != 0 or not lines:  # the workers will say what is wrong
+    if answer.code != 0 or not lines:  # the workers will report what is wrong
         return {}
     found: SupportAnswer = json.loads(lines[-1])
     if found["faults"]:

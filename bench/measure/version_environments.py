@@ -1,7 +1,7 @@
-"""Environments with another jax: made by uv, and kept in the user's cache.
+"""Environments with another jax, made by uv and kept in the user's cache.
 
-An environment has the project's dependencies beside what was asked for. Its folder is named after
-everything that was resolved, so that another day's resolution makes another one.
+An environment has the project's dependencies beside the requirement. Its folder is named after all
+resolved versions, so that a different resolution on another day makes a new environment.
 """
 
 import importlib.metadata
@@ -23,19 +23,19 @@ from bench.records.printable import readable
 
 TIMEOUT_S = 1200.0
 SHOWN = ("jax", "jaxlib", "flax", "optax")
-"""Packages whose versions tell environments apart."""
+"""Packages whose versions distinguish environments."""
 
 _READY = "ready"
-"""A file that is in an environment once it is complete."""
+"""A file that marks a complete environment."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """A Python with packages of its own."""
+    """A Python with its own packages."""
 
     python: Path
     versions: dict[str, str]
-    """Of Python and SHOWN."""
+    """Versions of Python and of the packages in SHOWN."""
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {version}" for name, version in self.versions.items())
@@ -47,7 +47,7 @@ def make_environment(requirement: str) -> Environment:
     The running Python is tried first, and then the others that are installed, the newest first.
 
     Raises:
-      BadInput: there is no uv, or no installed Python can have such an environment; says why.
+      BadInput: uv is missing, or no installed Python supports the requirement; it says why.
     """
     if shutil.which("uv") is None:
         raise BadInput([f"{requirement} needs an environment, which uv makes: `pip install uv`"])
@@ -72,7 +72,7 @@ def make_environment(requirement: str) -> Environment:
 
 
 def releases_between(package: str, first: str, last: str) -> list[str]:
-    """List the releases between two versions that this Python can have, the oldest first."""
+    """List the releases between two versions that support this Python, the oldest first."""
     found: list[str] = []
     while True:
         wanted = f"{package}>{first},<{found[0] if found else last}"
@@ -88,7 +88,7 @@ _PLAIN = ("--no-header", "--no-annotate", "--no-emit-index-url", "--quiet")
 
 
 def _install(folder: Path, python: str, own: Path, requirements: str) -> None:
-    shutil.rmtree(folder, ignore_errors=True)  # one that was interrupted
+    shutil.rmtree(folder, ignore_errors=True)  # left by an interrupted installation
     for words, text in (
         (("venv", "--quiet", "--python", python, str(folder)), ""),
         (("pip", "install", "--quiet", "--python", str(own), "-r", "-"), requirements),
@@ -109,7 +109,7 @@ def _uv(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:
 
 
 def _pythons() -> dict[str, str]:
-    """Find the installed Pythons that Lockstep runs on, a path for each version of two parts."""
+    """Find the installed Pythons that Lockstep supports: a path for each `major.minor` version."""
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     found = {own: sys.executable}
     listed = _uv("python", "list", "--only-installed", "--output-format", "json")

@@ -86,7 +86,7 @@ class WorkerReport:
                 self.block = row
 
     def overdue(self, silent_s: float) -> str:
-        """Say why the launch must be aborted; an empty text if it may continue.
+        """Return why the launch must be aborted; empty if it may continue.
 
         `silent_s` is the time since the last event of any process.
         """
@@ -107,12 +107,12 @@ class WorkerReport:
     def finish(self, end: End, group: Group, rounds_s: float) -> None:
         """Set the status, the reason and the arm to blame from the end of the processes.
 
-        `rounds_s` is the time that all rounds should take.
+        `rounds_s` is the planned duration of all rounds.
         """
         arm, held_s = group.turn()
         if self.phase == "measure" and (not self._timed_out or held_s > rounds_s):
             # A timeout hits whichever arm has its turn; that arm is to blame only if its turn alone
-            # took longer than all rounds should.
+            # took longer than planned for all rounds.
             self.arm = arm
         during = f" during {self.phase}" if self.phase else ""
         # A worker sends its measurements before the phases after the rounds begin.

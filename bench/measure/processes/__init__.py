@@ -1,1 +1,1 @@
-"""Child processes: they are started, read, guarded and ended here."""
+"""Child processes: starting, reading, guarding and ending them."""

@@ -26,7 +26,7 @@ class Answer:
 
     @property
     def ending(self) -> str:
-        """How the child ended, as the predicate of a sentence."""
+        """Describe how the child ended, as the predicate of a sentence."""
         if self.code is None:
             return "took too long"
         if self.code < 0:
@@ -35,7 +35,7 @@ class Answer:
 
     @property
     def blame(self) -> str:
-        """How the child ended, with the last line of its stderr."""
+        """Describe how the child ended, with the last line of its stderr."""
         return readable("; its last line: ".join([self.ending, *self.tail[-1:]]))
 
     def quoted_lines(self) -> str:
@@ -76,7 +76,7 @@ class Child(Guarded):
         self.say(None)
 
     def answer(self, timeout_s: float) -> Answer:
-        """Wait until it ends, or until its stdout has been silent for this many seconds."""
+        """Wait until the child ends, or its stdout has been silent for `timeout_s` seconds."""
         code = self.code(0)
         while code is None and (left_s := self._last_line_at + timeout_s - time.monotonic()) > 0:
             code = self.code(left_s)

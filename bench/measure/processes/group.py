@@ -24,7 +24,7 @@ COMMAND: tuple[str, ...] = (sys.executable, "-m", "bench.worker")
 
 _POLL_S = 0.2
 FORGED = "sent a message that no worker sends"
-"""How the reason begins of a launch that is cut because of a message."""
+"""Beginning of the reason for a launch that is cut short because of a message."""
 _LEAVE_S = 60.0
 """Time that a process may take to exit once its output is closed, or once rank 0 has exited."""
 
@@ -72,7 +72,7 @@ class End:
     stopped: tuple[int, ...] = ()
     """Ranks of the processes that a signal such as SIGSTOP had stopped by then."""
     shortage: str = ""
-    """Of this host's memory by then; empty if there was none."""
+    """Description of this host's shortage of memory by then; empty if there was none."""
 
 
 class Group(contextlib.ExitStack):

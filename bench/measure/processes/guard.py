@@ -57,7 +57,7 @@ class Guard:
     """The guard of workers that are started with `environment` and registered by `watch`.
 
     Args:
-      folders: are removed as well if this process is killed.
+      folders: folders to remove as well if this process is killed.
     """
 
     def __init__(self, folders: Iterable[str] = ()) -> None:

@@ -1,4 +1,4 @@
-"""How short of memory the host is, which explains workers that only seem to hang."""
+"""The host's shortage of memory, which explains workers that only seem to hang."""
 
 import re
 from pathlib import Path
@@ -8,11 +8,11 @@ import psutil
 from bench.records import numbers
 
 SHORT = 0.05
-"""Share of the memory that is available, below which it is short."""
+"""Share of available memory below which memory is short."""
 STALLED = 10.0
-"""Per cent of the last minute in which processes waited for memory, from which it is short."""
+"""Percentage of the last minute with processes stalled on memory above which memory is short."""
 PRESSURE = Path("/proc/pressure/memory")
-"""Where Linux shows pressure stall information, since 4.20."""
+"""Linux's pressure stall information (since 4.20)."""
 
 
 def describe_shortage(pressure: Path = PRESSURE) -> str:

@@ -1,8 +1,8 @@
 """Daemons that have left their worker's session and cleared their environment.
 
-No mark leads to them. On Linux, a process that is left alone becomes a child of the nearest
-ancestor that takes such children (a subreaper, see prctl(2)), as this process does from its first
-worker on. It tells them from children of its own, all of which have OWN in their environment.
+They carry no mark. On Linux, an orphaned process becomes a child of its nearest ancestor that is a
+subreaper (prctl(2)), which this process becomes at its first worker. Its own children have OWN in
+their environment, which distinguishes them from daemons.
 """
 
 import contextlib
@@ -16,16 +16,16 @@ import psutil
 from bench.measure.processes.guard import GONE_S
 
 OWN = "LOCKSTEP_FRONT"
-"""Environment variable of everything that Lockstep starts, which a daemon has lost."""
+"""Environment variable of everything that Lockstep starts, which such a daemon lacks."""
 
 _SET_CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of linux/prctl.h
 
 _adopting: dict[int, set[int]] = {}
-"""By process, because a fork takes no orphans yet: the children that it had before."""
+"""Children before adoption began, by id of the adopting process, because a fork adopts none."""
 
 
 def adopt_orphans() -> None:
-    """Let orphans of this process's descendants become its children, where the system can."""
+    """Make this process the subreaper of its descendants, where the system supports it."""
     if os.getpid() not in _adopting and sys.platform == "linux":
         _adopting[os.getpid()] = {child.pid for child in psutil.Process().children()}
         os.environ[OWN] = "1"
@@ -33,7 +33,7 @@ def adopt_orphans() -> None:
 
 
 def end_orphans() -> None:
-    """Kill the adopted daemons, and what becomes an orphan by that."""
+    """Kill the adopted daemons, and the orphans that this creates."""
     end = time.monotonic() + GONE_S
     while (found := _orphans()) and time.monotonic() < end:
         for process in found:
@@ -49,7 +49,7 @@ def _orphans() -> list[psutil.Process]:
     own, found = psutil.Process(), []
     for child in own.children():
         with contextlib.suppress(psutil.Error, OSError):
-            # A child of this process is a copy of it until it has called exec.
+            # Between fork and exec, a child is a copy of this process.
             apart = os.getsid(child.pid) != os.getsid(0) and child.cmdline() != own.cmdline()
             alive = child.status() != psutil.STATUS_ZOMBIE
             if child.pid not in before and apart and alive and OWN not in child.environ():
