@@ -216,7 +216,7 @@ def _session(
     session = _Session(job)
     session.mesh, session.chance = mesh, random.Random(seed)
     session.row |= {"load_before": load_average(), "cores": [sorted(cores())]}
-    # What a session asks of its problem; nobody knows the FLOPs of a function's model.
+    # The parts of a problem that a session uses; the model FLOPs of a function are unknown.
     session.problem = cast("Problem", types.SimpleNamespace(
         batch=lambda _: batch, model_flops=float("nan"), unit="samples", units_per_step=block.batch,
     ))  # fmt: skip

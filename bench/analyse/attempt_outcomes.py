@@ -60,7 +60,7 @@ def judge(run: Run, incumbent: str, challengers: Sequence[str], sharing: float) 
     cells = {row["implementation"]: row for row in tables.cells.to_dict("records")}
     failed = {
         row["implementation"]: row for row in run.cells.to_dict("records") if row["status"] != "ok"
-    }  # of any launch
+    }  # in any launch
     block = tables.comparisons[0]
     opponents = dict.fromkeys(challengers, incumbent)
     alpha = block.alpha / sharing

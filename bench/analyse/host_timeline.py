@@ -19,7 +19,7 @@ def timeline(samples: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFram
       baselines: by block.
     """
     key = ["block", "launch", "attempt", "round"]
-    # Where no system shows a frequency these are objects, of which pandas takes means one by one.
+    # If no system reports a frequency, the column is of objects, whose mean pandas takes slowly.
     samples = samples.astype({"host_mhz": float})
     host = samples.groupby(key, sort=False).agg(
         at=("at", "min"),

@@ -43,7 +43,7 @@ def measure_waits(timed: pd.DataFrame, places: NDArray[np.intp]) -> dict[str, Wa
     seconds = pd.DataFrame(
         {wait: rows[wait].astype(float) / rows[steps] for wait, steps in spans.items()}
     )
-    # A throughput span of one step is a latency span as well, and then there is no other.
+    # A throughput span of a single step is also the latency span; there is no separate one.
     single = rows["latency_steps"] == 0
     seconds.loc[single, "input_latency_wait_ns"] = seconds["input_wait_ns"]
     medians = seconds.groupby(rows["arm"]).median() / 1e9

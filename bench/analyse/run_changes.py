@@ -141,7 +141,7 @@ def compare(a: Run, b: Run, margin: float | None = None) -> Compared:
 
 def notable(a: float, b: float) -> float | None:
     """Return b / a where both are known and it differs from 1 by more than NOTABLE; else None."""
-    # An unknown value is NaN, which is above nothing.
+    # An unknown value is NaN, for which every comparison is false.
     return b / a if a > 0 and abs(b / a - 1) > NOTABLE else None
 
 

@@ -117,14 +117,14 @@ def find(cells: pd.DataFrame) -> list[Scaling]:
     ).sort_values(["implementation", "devices"])
     alone = ok["processes"] == 1
     groups: list[tuple[int | None, pd.DataFrame]] = [(None, ok[alone])]
-    # The mesh that one process has alone begins the curve of processes with as many devices each.
+    # A single process's own mesh starts the curve of processes with equally many devices each.
     groups += [(int(own), ok[ok["own"] == own]) for own in sorted(ok.loc[~alone, "own"].unique())]
     curves = [
         curve
         for own, rows in groups
         for curve in (*_curves(rows, "strong", "batch", own), *_curves(rows, "weak", "each", own))
     ]
-    # Both kinds of a subject together.
+    # Keep both kinds of a subject together.
     return sorted(curves, key=lambda c: (c.workload, c.size, c.options))
 
 

@@ -74,7 +74,7 @@ def rank(
     names, middle, high = _logs(rounds, arms, alpha, process)
     leads = (-high.T <= 0).all(axis=1)
     leads |= not leads.any()  # a cycle, in which each is slower than another: nothing is sure
-    # Arms in rows, those that may be the fastest in columns.
+    # Rows are arms, columns those that may be the fastest.
     least, most = np.maximum(-high.T[:, leads], 0), np.maximum(high[:, leads], 0)
     nearest, farthest = least.min(axis=1, initial=math.inf), most.max(axis=1, initial=0)
     sure = (least[:, np.newaxis] - most).min(axis=2, initial=math.inf)

@@ -90,7 +90,7 @@ def compare(
       margin: relative difference of step times that is negligible.
       process: spread between worker processes; None means the assumed spread, PROCESS.
     """
-    # Planning a run needs no scipy.
+    # Imported here, because planning a run needs no scipy.
     from bench.analyse.process_spread import PROCESS  # noqa: PLC0415
     from bench.analyse.ratio_intervals import ratios  # noqa: PLC0415
 

@@ -274,7 +274,7 @@ class _Planner:
                     self.fault("implementations", f"unknown {name!r}; {closest(name, entries)}")
             elif error := entries[name]["error"]:
                 self.faults.append(f"implementation {name} ({entries[name]['path']}): {error}")
-        # Foreign ones need packages, and start processes, that few runs ask for.
+        # Foreign ones need packages and start processes that few runs want.
         own = [name for name, entry in entries.items() if "foreign" not in entry]
         return [name for name in _unique(chosen or own) if name in entries]
 
@@ -296,7 +296,7 @@ class _Planner:
 
     def selected(self, option: str, name: str, implementations: Sequence[str]) -> bool:
         outside = map(name_of, self.options.implementation_path)
-        if name not in implementations and name not in outside:  # a path's fault is told already
+        if name not in implementations and name not in outside:  # a path's fault is already noted
             hint = closest(name, implementations)
             self.fault(option, f"{name!r} is not among the selected implementations; {hint}")
         return name in implementations
@@ -305,7 +305,7 @@ class _Planner:
         entries = {entry["name"]: entry for entry in self.catalogue["workloads"]}
         outside = [name_of(path) for path in self.options.workload_path]
         names = self.options.workloads
-        if not outside:  # a file that is named by its path alone is what to measure
+        if not outside:  # a file given by its path alone is the only one to measure
             names = names or preset.workloads or tuple(entries)
         chosen = (self._workload(text, entries, outside) for text in _unique([*names, *outside]))
         return _unique(workload for workload in chosen if workload is not None)

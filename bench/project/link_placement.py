@@ -116,7 +116,7 @@ class Placement:
                     Ring(
                         piece.members,
                         wraps[along] and whole,
-                        # Groups between its members use the same links.
+                        # Groups located between its members share the same links.
                         torus.link_bandwidth.value / piece.stride,
                         torus.hop_latency_s.value * piece.stride,
                     )

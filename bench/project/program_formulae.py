@@ -76,7 +76,7 @@ class Formula:
         figures = {name: _value(term, size) for name, term in self.terms.items()}
         if negative := [name for name, value in figures.items() if value < 0]:
             raise ValueError(f"at {axis}={size}, {', '.join(negative)} would be below 0")
-        # The divided part of a figure shrinks as the axis grows; an error of its constant does not.
+        # The divided part shrinks as the axis grows; an error of the constant part does not.
         for (checked, name), off in self.off.items():
             if size > checked and off > TOLERANCE * figures[name]:
                 raise ValueError(
@@ -121,7 +121,7 @@ def along(
         curve: {count: cell for count in chips if (cell := curve.cell(count)) is not None}
         for curve in curves
     }
-    # Compiling a few small meshes is less work than compiling those of a formula.
+    # Compiling a few small meshes is less work than compiling a formula's.
     few = len(chips) <= len(LADDER) and max(chips) <= LADDER[-1]
     ladders = {curve: [] if few or not cells[curve] else curve.ladder() for curve in curves}
     known: dict[Cell, Program | Unread] = {}
@@ -130,7 +130,7 @@ def along(
         if missing := [cell for cell in dict.fromkeys(wanted) if cell not in known]:
             known.update(zip(missing, read(missing), strict=True))
 
-    # No check covers sizes below those that a formula comes from.
+    # No check covers sizes below those that determine a formula.
     least = {curve: rungs[0].block.mesh.size for curve, rungs in ladders.items() if rungs}
     direct = [
         cell

@@ -85,7 +85,7 @@ class Attribution:
     def explained(self) -> float:
         """Share of the difference of untraced steps that is attributed to named causes.
 
-        1 if the named causes add up to it exactly, less if their sum is smaller or larger, down to
+        1 if the named causes add up to it exactly, less if their sum is smaller or larger; at least
         0.
         """
         timed = self.untraced - 1

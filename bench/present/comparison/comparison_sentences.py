@@ -146,7 +146,7 @@ def _of_changes(compared: Compared) -> dict[str, str]:
     ]
     if others:
         said["No common baseline"] = f"Only step times are compared in {listing(others)}."
-    # An unknown number is NaN, whose difference is not above 0.
+    # An unknown number is NaN, for which the comparison with 0 is false.
     blocks = {c.block for c in changes if abs(c.b["model_flops"] - c.a["model_flops"]) > 0}
     if blocks:
         said["Not the same work"] = (

@@ -150,7 +150,7 @@ def _made(manifest: Any) -> str:
     """Return hardware and date: `2 cores of AMD EPYC, 2026-11-22 15:22 UTC`."""
     host = manifest["host"]
     hardware = f"{numbers.count(int(host['usable_cores']), 'core')} of {host['cpu']}"
-    if manifest.get("platform", "cpu") != "cpu":  # self-tests and faults are of CPUs
+    if manifest.get("platform", "cpu") != "cpu":  # self-tests and faults run on CPUs
         kind, count = manifest["device_kind"], manifest["device_count"]
         hardware = kind if count == 1 else f"{count} {numbers.TIMES} {kind}"
     return f"{hardware}, {run_environment.started(manifest)}"

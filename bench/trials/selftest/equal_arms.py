@@ -108,12 +108,12 @@ def trials(
 ) -> pd.DataFrame:
     """Run trials on parts of samples of arms whose true ratios are known.
 
-    Each part gives two trials: one of equal arms, and one in which each arm but the baseline is
-    slower: by one of SLOWDOWNS, with which its times are multiplied, or, with two arms, because it
-    was measured with extra work.
+    Each part gives two trials: one of equal arms, and one in which every arm but the baseline is
+    slower: its times are multiplied by one of SLOWDOWNS, or, with two arms, it was measured with
+    extra work.
 
     Args:
-      samples: a frame with the columns of bench.records.rows.SampleRow, and perhaps `load`, the
+      samples: a frame with the columns of bench.records.rows.SampleRow, and optionally `load`, the
         name of the background load, and `truth`, an arm's true ratio to the equal ones.
       count: parts for each number of arms and each size of a block, divided among the blocks.
       seed: equal seeds give equal trials.
@@ -122,17 +122,17 @@ def trials(
     Returns:
       One row for each trial and arm but its baseline, with the columns
         program, load: block, and background load; SEVERAL where processes had different ones.
-        slowed: SCALED or WORKING; of trials of equal arms, how they are slowed in the other trial.
-        arms: of the block, its baseline included.
+        slowed: SCALED or WORKING; for equal arms, how they are slowed in the part's other trial.
+        arms: number of arms of the block, including its baseline.
         size: `32 rounds`, or `5 s a pair`.
         trial: its number.
         truth: the true ratio.
         used_s: seconds a pair until the engine would have stopped.
         word: the verdict.
-        holds, whole_holds: whether the 95 % interval holds the truth: the one that is shown when
-          the engine stops, and the one from all rounds.
-        width, verdict_width: half-widths, as log ratios, of intervals from all rounds: that of
-          95 %, and that which the verdict rests on; infinite where there is none.
+        holds, whole_holds: whether the 95 % interval covers the truth: the one shown when the
+          engine stops, and the one from all rounds.
+        width, verdict_width: half-widths, as log ratios, of intervals from all rounds: at 95 %,
+          and the one behind the verdict; infinite where there is none.
     """
     chance = np.random.default_rng(seed)
     samples = pd.DataFrame({"load": "", "truth": 1.0, **samples})
