@@ -18,7 +18,7 @@ def default_batches(workload: str, preset: Preset, meshes: Sequence[MeshShape]) 
 def placed(
     batches: Sequence[int], meshes: Sequence[MeshShape], scaling: str
 ) -> list[tuple[int, MeshShape]]:
-    """Yield the global batch and mesh of each block; a block of both scalings occurs twice."""
+    """Return the global batch and mesh of each block; a block of both scalings occurs twice."""
     pairs = []
     for batch in batches:
         if scaling in ("strong", "both"):

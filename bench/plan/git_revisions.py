@@ -38,7 +38,7 @@ class Repository:
         return path.resolve().relative_to(self.root).as_posix()
 
     def had(self, path: Path) -> bool:
-        """Whether the base has this file."""
+        """Return whether the base has this file."""
         return self.relative(path) in self._listed(self.relative(path))
 
     def python_files(self, folder: Path) -> list[str]:

@@ -62,7 +62,7 @@ def print_summary(console: Console, run: Run) -> None:
 
 
 def _answers(every: Sequence[Summary]) -> Iterator[RenderableType]:
-    """Return the answer for each subject; if there are few blocks, the statements about each."""
+    """Yield the answer for each subject; if there are few blocks, the statements about each."""
     subjects = [list(same) for _, same in groupby(every, key=lambda each: each.subject)]
     for own in subjects[:MOST_SUBJECTS]:
         first, *others = {each.comparison.block.batch for each in own}
@@ -78,7 +78,7 @@ def _answers(every: Sequence[Summary]) -> Iterator[RenderableType]:
 
 
 def _failures(cells: pd.DataFrame) -> Iterator[RenderableType]:
-    """Return every reason once, with the cells that failed for it."""
+    """Yield every reason once, with the cells that failed for it."""
     endings = run_tables.endings(cells)
     failed = [row for row in endings.rows if STATUSES[row["status"]].failure] if endings else []
     for row in failed[:MOST_FAILURES]:

@@ -176,7 +176,7 @@ class Table:
 
     @property
     def headings(self) -> list[Figure]:
-        """Return the headings of the columns that a text shows."""
+        """The headings of the columns that a text shows."""
         return [Figure(column.title, column.note) for column in self.shown("text")]
 
     @property
@@ -187,7 +187,7 @@ class Table:
 
     @property
     def body(self) -> list[Line]:
-        """Return the rows of a text."""
+        """The rows of a text."""
         first, *others = self.shown("text")
         return [
             Line(name.main, name.note, [column.figure(row) for column in others])

@@ -71,7 +71,7 @@ def _starts(array: ArrayLayout) -> list[list[int]]:
 
 
 def _examples(arrays: Sequence[ArrayLayout]) -> Iterator[ArrayLayout]:
-    """Return the largest array for each kind of sharding."""
+    """Yield the largest array for each kind of sharding."""
     seen = set()
     for array in sorted(arrays, key=lambda array: -array["bytes"]):
         counts = tuple(map(len, _starts(array)))

@@ -30,7 +30,7 @@ class Plan:
     """The same for all other reasons."""
 
     def frame(self) -> pd.DataFrame:
-        """The rows of plan.csv."""
+        """Return the rows of plan.csv."""
         rows = []
         for one in self.ranked:
             cell = one.program.cell
@@ -40,7 +40,7 @@ class Plan:
 
 
 def meshes(chips: int) -> Iterator[MeshShape]:
-    """Return all mesh shapes of this many chips, without axes of size 1."""
+    """Yield all mesh shapes of this many chips, without axes of size 1."""
     divisors = [number for number in range(1, chips + 1) if chips % number == 0]
     for outer in itertools.product(divisors, repeat=len(AXES) - 1):
         last, rest = divmod(chips, math.prod(outer))

@@ -68,7 +68,7 @@ class Projection:
     """Cells of the run whose programs are not available."""
 
     def frame(self) -> pd.DataFrame:
-        """The rows of predictions.csv, one per point."""
+        """Return the rows of predictions.csv, one per point."""
         return pd.DataFrame([_row(point) for point in self.points])
 
 
@@ -143,7 +143,7 @@ def _observation(
 
 
 def _curves(programs: Sequence[Program], request: Request) -> Iterator[Curve]:
-    """Return a curve for each implementation, family of meshes, and batch of its smallest mesh."""
+    """Yield a curve for each implementation, family of meshes, and batch of its smallest mesh."""
     families = defaultdict[tuple[StepOptions, Curve], list[tuple[int, int]]](list)
     for program in programs:
         curve = Curve.through(step_elsewhere(program.cell, request.precision), request.scaling)

@@ -69,7 +69,7 @@ def chip_counts(text: str, most: int = MOST_CHIPS) -> list[int]:
 
 
 def unavailable(wanted: Sequence[Hardware], chips: Sequence[int]) -> Iterator[str]:
-    """Return faults of numbers of chips for which hardware has no slice, or no links."""
+    """Yield faults of numbers of chips for which hardware has no slice, or no links."""
     for sheet in wanted:
         for count in chips:
             try:
@@ -79,7 +79,7 @@ def unavailable(wanted: Sequence[Hardware], chips: Sequence[int]) -> Iterator[st
 
 
 def without_peak(wanted: Sequence[Hardware], precisions: Sequence[str]) -> Iterator[str]:
-    """Return faults of precisions for which hardware has no published peak."""
+    """Yield faults of precisions for which hardware has no published peak."""
     for sheet in wanted:
         has = [one for one in PRECISIONS if sheet.peak(one)]
         listed = f"it has {', '.join(has) or 'none'}"

@@ -111,7 +111,7 @@ class Comparison:
     """Whether the published time is in the interval from the other groups' errors."""
 
     def efficiency(self, time: Callable[[Trial], float]) -> float | None:
-        """Weak-scaling efficiency relative to the fewest chips; None for these."""
+        """Return the weak-scaling efficiency relative to the fewest chips; None for these."""
         return None if self.trial is self.first else time(self.first) / time(self.trial)
 
 

@@ -31,7 +31,7 @@ class Answer:
 
 
 def answers() -> Iterator[Answer]:
-    """Return all worked answers."""
+    """Yield all worked answers."""
     axes = {1: "one axis", 3: "three axes"}
     bound = "below which communication takes longer than compute"
     for way, axis in (("data parallel", "data"), ("FSDP", "fsdp")):

@@ -68,7 +68,7 @@ class Calibration:
     """`share` of each implementation that was measured."""
 
     def share_of(self, implementation: str) -> float:
-        """The implementation's own share, or the common one if it was not measured."""
+        """Return the implementation's own share, or the common one if it was not measured."""
         return self.shares.get(implementation, self.share)
 
 
@@ -128,11 +128,11 @@ class Work:
         )
 
     def compute_s(self, calibration: Calibration) -> float:
-        """The FLOPs at the calibrated rate."""
+        """Return the seconds of the FLOPs at the calibrated rate."""
         return self.products_s / calibration.share_of(self.program.cell.implementation)
 
     def overlapped_s(self, compute: float) -> float:
-        """Compute and hideable communication, with all of the latter hidden.
+        """Return the seconds of compute and hideable communication, with all of the latter hidden.
 
         With compute C, of which the share F is the forward pass, hideable communication O, and its
         part R that follows the forward pass: max(C, O, F C + R).
@@ -141,7 +141,7 @@ class Work:
         return max(compute, self.hideable_s, forward + self.after_forward_s)
 
     def step_s(self, calibration: Calibration) -> float:
-        """The whole step.
+        """Return the seconds of the whole step.
 
         With T = `overlapped_s`, e = `exposed`, C compute, O hideable communication, and memory,
         waited-for communication and overhead M, X and H: T + e (C + O - T) + M + X + H.
@@ -193,7 +193,7 @@ class Prediction:
         return None if capacity is None else self.program.memory_bytes <= capacity
 
     def row(self) -> dict[str, Any]:
-        """The prediction's columns in plan.csv and predictions.csv."""
+        """Return the prediction's columns in plan.csv and predictions.csv."""
         program, work = self.program, self.work
         return {
             "read": program.read,

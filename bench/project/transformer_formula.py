@@ -84,7 +84,7 @@ class Transformer(Part):
         )
 
     def _communication(self, mesh: MeshShape, tokens: float) -> Iterator[Communication]:
-        """Return the collectives by layer: part 5 on data, fully sharded and tensor parallelism.
+        """Yield the collectives by layer: part 5 on data, fully sharded and tensor parallelism.
 
         Tensor parallelism gathers the inputs of a block and scatters its outputs, in the forward
         and in the backward pass, and in a recomputed forward pass.

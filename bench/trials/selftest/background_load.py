@@ -55,7 +55,7 @@ class Segment:
 
 
 def segments(pattern: str, burner: int, burners: int, seed: int) -> Iterator[Segment]:
-    """Return the endless schedule of one burner.
+    """Yield the endless schedule of one burner.
 
     Args:
       pattern: one of `PATTERNS`.

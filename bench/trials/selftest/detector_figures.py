@@ -139,7 +139,7 @@ def measuring_cost(rows: Sequence[Row]) -> Cost | None:
 
 
 def targets(figures: Figures, own: pd.DataFrame, rows: Sequence[Row]) -> Iterator[Target]:
-    """Return the project's targets, with the measurements under all loads together.
+    """Yield the project's targets, with the measurements under all loads together.
 
     Args:
       figures: without targets.

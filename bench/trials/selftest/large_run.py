@@ -29,7 +29,7 @@ _QUIET = HostSlot(cores_s=0.2, steal_s=0.0, own_s=0.19, foreign_s=0.01, mhz=None
 
 
 def blocks(cells: int) -> Iterator[Block]:
-    """Return blocks of at least this many cells: every workload on every number of devices."""
+    """Yield blocks of at least this many cells: every workload on every number of devices."""
     batches = -(-cells // (len(WORKLOADS) * len(DEVICES) * len(ARMS)))
     for workload in WORKLOADS:
         for devices in DEVICES:

@@ -62,7 +62,7 @@ class Kernel:
 
 
 def why_unavailable() -> str | None:
-    """Why C++ cannot be compiled here, and what to install; None if it can."""
+    """Return why C++ cannot be compiled here, and what to install; None if it can."""
     named = os.environ.get("CXX")
     if named and shutil.which(shlex.split(named)[0]) is None:
         return f"CXX names {named}, which is not on the path"

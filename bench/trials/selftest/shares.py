@@ -49,7 +49,7 @@ class Rate:
         return float(ends.low), float(ends.high)
 
     def __str__(self) -> str:
-        """`3 of 288: 1.0 % (0.4 to 3.0 %)`."""
+        """Write `3 of 288: 1.0 % (0.4 to 3.0 %)`."""
         if not self.of:
             return "no trials"
         low, high = self.interval

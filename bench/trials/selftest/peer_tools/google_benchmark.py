@@ -38,7 +38,7 @@ _P_VALUES = re.compile(r"^spin\S*_pvalue +([\d.]+) +([\d.]+) +U Test", re.MULTIL
 
 
 def why_unavailable() -> str | None:
-    """Why it cannot be used here, and what to install; None if it can."""
+    """Return why it cannot be used here, and what to install; None if it can."""
     if reason := planted_kernel.why_unavailable():
         return reason
     if not planted_kernel.has_header(_HEADER) or _compare_py() is None:

@@ -22,7 +22,7 @@ _LEAST_RUNS = 2
 
 
 def why_unavailable() -> str | None:
-    """Why it cannot be used here, and what to install; None if it can."""
+    """Return why it cannot be used here, and what to install; None if it can."""
     if shutil.which("hyperfine") is None:
         return "no hyperfine: apt install hyperfine, brew install hyperfine, or cargo install it"
     return None

@@ -23,7 +23,7 @@ _HIDDEN = "hidden because not significant"
 
 
 def why_unavailable() -> str | None:
-    """Why it cannot be used here, and what to install; None if it can."""
+    """Return why it cannot be used here, and what to install; None if it can."""
     return "no pyperf: pip install pyperf" if importlib.util.find_spec("pyperf") is None else None
 
 
@@ -43,7 +43,7 @@ def trial(base: Program, other: Program, seconds: float, directory: Path) -> Pee
 
 
 def verdict(output: str) -> bool | None:
-    """Whether the other is slower, by the output of `compare_to`; None if they are the same to it.
+    """Return whether the other is slower, by the output of `compare_to`; None for no difference.
 
     Raises:
       PeerError: the output has no verdict.

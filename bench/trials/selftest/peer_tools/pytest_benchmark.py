@@ -24,7 +24,7 @@ _REGRESSED = "Performance has regressed"
 
 
 def why_unavailable() -> str | None:
-    """Why it cannot be used here, and what to install; None if it can."""
+    """Return why it cannot be used here, and what to install; None if it can."""
     if importlib.util.find_spec("pytest_benchmark") is None:
         return "no pytest-benchmark: pip install pytest-benchmark"
     return None
