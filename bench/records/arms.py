@@ -1,8 +1,8 @@
-"""Names of the arms of a block beside its implementations, and what a run may measure of each.
+"""Names of a block's arms beside its implementations, and of the ways to feed and save a step.
 
-An arm that takes its input in every step is the same implementation in the same block and rounds as
-the arm that trains on one resident batch. The cost of input is therefore a ratio like any other:
-its step time over that of the implementation's own arm.
+An input arm, which takes a new batch in every step, runs the same implementation in the same block
+and rounds as the arm that trains on one resident batch. The cost of input is therefore an ordinary
+ratio: the input arm's step time over that of the implementation's own arm.
 """
 
 from collections.abc import Collection
@@ -13,20 +13,20 @@ TWIN = "twin"
 WHOLE_BATCH = "whole batch"
 """The reference of loss curves: the whole batch on one device, in the timed dtypes."""
 IN_PARTS = "whole batch in parts"
-"""The same, with its batch in the fewest parts that divide it and their gradients averaged."""
+"""The same with the batch in the fewest equal parts above one, whose gradients are averaged."""
 EXACT = "whole batch in float64"
 
 INPUT_WAYS = {
     "loaded": "each batch is made on the host and placed when its step asks for it",
     "prefetched": "batches are made and placed ahead of the steps, a bounded number of them",
 }
-"""How a step may get its batch, and what that means."""
+"""Ways in which a step may get its batch, with their descriptions."""
 
 CHECKPOINT_MODES = {
     "sync": "training goes on when the checkpoint is complete",
     "async": "training goes on once the state is copied, while its files are written",
 }
-"""How a state may be saved, and what that means."""
+"""Modes in which a state may be saved, with their descriptions."""
 
 
 def input_arm(implementation: str, way: str) -> str:
@@ -35,7 +35,7 @@ def input_arm(implementation: str, way: str) -> str:
 
 
 def implementation_of(arm: str) -> str:
-    """The implementation that an arm belongs to."""
+    """Return the implementation of an arm."""
     return arm.partition("+")[0]
 
 

@@ -1,9 +1,9 @@
-"""The ledger of a referee: every attempt to replace a step by a faster one, and how it ended.
+"""The ledger of a referee: every attempt to replace a step by a faster one, and its outcome.
 
-It is a file of JSON lines, each with its number and CRC-32, that only ever grows: the question
-first, then a line when an attempt begins, with the error that it may have, and one when it ends. An
-attempt that was killed has no second line, and counts as one that found nothing. What an
-interruption has left of a last line is dropped; a ledger that is damaged otherwise is refused.
+It is an append-only file of JSON lines, each with its number and CRC-32. The first line is the
+question. Every attempt adds a line when it begins, with its allowed error, and one when it ends. An
+attempt that was killed has no second line, and counts as one that found nothing. A partial last
+line, left by an interruption, is dropped; a ledger with any other damage is refused.
 """
 
 import json
@@ -20,26 +20,26 @@ Decision = Literal["keep", "discard", "undecided"]
 
 
 class Question(TypedDict):
-    """What all attempts of a ledger are about: its first line."""
+    """The first line of a ledger: the comparison to which all its attempts belong."""
 
     block: str
     device: str
     """Platform and kind of device."""
     options: dict[str, Any]
-    """Those that determine the block, as typed."""
+    """Options that determine the block, as typed."""
     incumbent: str
     """Hash of the first incumbent's files."""
     name: str
 
 
 class Attempt(TypedDict):
-    """A challenger, and how it fared against its incumbent; the latter once it has ended."""
+    """A challenger and, once the attempt has ended, its outcome against the incumbent."""
 
     number: int
     at: str
-    """When it began, in UTC."""
+    """Time at which it began, in UTC."""
     incumbent: str
-    """Hash of its files."""
+    """Hash of the incumbent's files."""
     challenger: str
     name: str
     level: float
@@ -48,26 +48,26 @@ class Attempt(TypedDict):
     reason: NotRequired[str]
     """Why it has no ratio, or what else decided; may be empty."""
     tested: NotRequired[bool]
-    """Whether its time was compared. If not, it has cost nothing of the error."""
+    """Whether its time was compared; otherwise it has spent none of the error."""
     ratio: NotRequired[float | None]
     """The challenger's step time over the incumbent's."""
     low: NotRequired[float | None]
-    """Interval of the ratio that the decision rests on; None where there is none."""
+    """Lower end of the ratio's interval, on which the decision is based; None if there is none."""
     high: NotRequired[float | None]
     seconds: NotRequired[float]
-    """Wall time of its batch."""
+    """Wall time of the batch of attempts that it belongs to."""
     run: NotRequired[str]
 
 
 class Ledger:
-    """An open ledger, which no other process can open meanwhile.
+    """An open ledger, locked against other processes.
 
     Args:
-      path: the file; its first line is missing until `start`.
+      path: the file, which is empty until `start`.
 
     Raises:
-      StoreError: the file is damaged, is none of a referee, or is open in another process.
-      OSError: it cannot be opened.
+      StoreError: the file is damaged, is not a ledger, or is open in another process.
+      OSError: the file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -87,18 +87,18 @@ class Ledger:
 
     @property
     def is_new(self) -> bool:
-        """Whether it has no question yet."""
+        """Whether the ledger has no question yet."""
         return self._question is None
 
     @property
     def question(self) -> Question:
-        """What all attempts are about."""
+        """The ledger's question."""
         if self._question is None:
             raise StoreError(f"{self.path} has no attempts yet")
         return self._question
 
     def start(self, question: Question) -> str:
-        """Store the question of a new ledger; return why it is not that of this one, if so."""
+        """Store a new ledger's question; in an existing one, return how its question differs."""
         if self._question is None:
             self._add(question)
             self._question = question
@@ -108,12 +108,12 @@ class Ledger:
         return ""
 
     def begin(self, own: str, named: Iterable[tuple[str, str]], level: float) -> list[Attempt]:
-        """Store that attempts begin.
+        """Store the beginning of attempts.
 
         Args:
           own: hash of the incumbent.
           named: names and hashes of the challengers.
-          level: error of each.
+          level: allowed error of each attempt.
         """
         now, before = datetime.now(UTC).isoformat(timespec="seconds"), len(self.attempts)
         for number, (name, its) in enumerate(named, start=before + 1):
@@ -125,7 +125,7 @@ class Ledger:
         return self.attempts[before:]
 
     def end(self, number: int, outcome: Mapping[str, Any]) -> None:
-        """Store how an attempt has ended."""
+        """Store the outcome of an attempt."""
         self._add({"number": number, **outcome})
         self.attempts[number - 1].update(cast("Attempt", outcome))
 

@@ -16,8 +16,8 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 
 FULL = "full"
 REMAT = (FULL, "dots")
-"""Policies of rematerialization; bench.contract.rematerialization says what each keeps. Names of
-cells write the first as `remat`, which once was the only one."""
+"""Policies of rematerialization; bench.contract.rematerialization describes each. Cell names write
+the first one as `remat`, because it was once the only one."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class StepOptions:
     microbatches: int = 1
     """Number of microbatches whose gradients one update accumulates."""
     remat: str = ""
-    """What the backward pass recomputes instead of keeping it, a word of REMAT; empty for
-    nothing."""
+    """The policy, one of REMAT, by which the backward pass recomputes activations; empty for
+    none."""
     scan_layers: bool = False
-    """Whether equal layers are stacked and run in one loop, whose program has a single layer."""
+    """Whether equal layers are stacked and run in one loop, which compiles a single layer."""
     clip_norm: float | None = None
     """Maximum global norm of the gradients, in addition to the workload's own optimizer."""
     variant: str = ""
@@ -126,7 +126,7 @@ class Block:
 
     @property
     def fields(self) -> BlockText:
-        """The block as JSON, the inverse of `of`."""
+        """The block as JSON; the inverse of `of`."""
         return {
             "workload": self.workload,
             "size": self.size,

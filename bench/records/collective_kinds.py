@@ -1,10 +1,10 @@
-"""The kinds of collectives, as HLO names them, and what each sends."""
+"""The kinds of collectives, by their HLO names, and the bytes that each sends."""
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
 
 def bus_factor(kind: str, members: int) -> float:
-    """Bytes that a device has to send for each byte of payload.
+    """Return the bytes that a device has to send per byte of payload.
 
     nccl-tests, "Bus bandwidth"
     (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md): 2 (n - 1) / n for an

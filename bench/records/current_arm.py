@@ -40,7 +40,7 @@ class Turns:
         return (name.decode(), time.monotonic() - float(began)) if name else ("", 0.0)
 
     def close(self) -> None:
-        """Close the file; `read` goes on returning what it returns now."""
+        """Close the file; `read` continues to return its last result."""
         if self._last is None:
             self._last = self.read()
             os.close(self.descriptor)

@@ -1,6 +1,6 @@
-"""Files that commands add to a run's folder beside its launches, and which of them are damaged.
+"""Files that commands add to a run's folder beside its launches, and checks for damage to them.
 
-A folder whose files belong together is sealed: SEALS, in it, has the CRC-32 of all of them.
+A folder whose files belong together is sealed: its file SEALS has the CRC-32 of all of them.
 """
 
 import json
@@ -22,7 +22,7 @@ def checksums(folder: Path, names: Iterable[str]) -> dict[str, int]:
 
 
 def differing(folder: Path, stored: Mapping[str, int]) -> Iterator[Damage]:
-    """Yield those files of a folder that are missing, or have another CRC-32 than was stored."""
+    """Yield the files of a folder that are missing or differ from their stored CRC-32."""
     for name, checksum in stored.items():
         if not (folder / name).is_file():
             yield Damage(name, "the file is missing")
@@ -31,14 +31,14 @@ def differing(folder: Path, stored: Mapping[str, int]) -> Iterator[Damage]:
 
 
 def seal(folder: Path) -> None:
-    """Seal all that a folder holds."""
+    """Seal all files of a folder."""
     found = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     sums = checksums(folder, (path.as_posix() for path in found if path.name != SEALS))
     files.write(folder / SEALS, files.sealed(json.dumps(sums, indent=2)))
 
 
 def broken(folder: Path) -> list[Damage]:
-    """List what has changed in a folder since it was sealed; nothing of one that never was."""
+    """List the changes in a folder since it was sealed; none if it never was."""
     if not (folder / SEALS).is_file():
         return []
     sums = files.unsealed((folder / SEALS).read_bytes())
@@ -46,7 +46,7 @@ def broken(folder: Path) -> list[Damage]:
 
 
 def damage(folder: Path) -> list[Damage]:
-    """List what has changed in a run's folder, beside its launches, since it was stored."""
+    """List the changes to the derived files in a run's folder since they were stored."""
     projected = broken(folder / PROJECTION)
     again = [Damage(f"{PROJECTION}/{one.place}", one.reason) for one in projected]
     return [*largest_batches.damage(folder), *again]

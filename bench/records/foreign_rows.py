@@ -1,19 +1,19 @@
-"""What a run stores of arms in processes of their own."""
+"""Stored rows about arms that run in their own processes."""
 
 from typing import NotRequired, TypedDict
 
 
 class ForeignArms(TypedDict):
-    """What differs between an arm in processes of its own and those in the worker."""
+    """Differences between an arm in its own processes and arms in the worker."""
 
     versions: dict[str, str]
-    """Of Python and the packages that the file names, in its processes."""
+    """Versions of Python and of the packages that the file names, in the arm's processes."""
     processes: int
     threads: int
     """Threads of each process."""
     float64: NotRequired[bool]
-    """False if it was not proved in float64, which its framework lacks."""
+    """False if it was not proved in float64, because its framework lacks that."""
     isolated: NotRequired[bool]
-    """Whether it is there because the run's options keep it apart."""
+    """Whether it has its own processes because the run's options isolate it."""
     asking_ns: int
-    """What asking for a span costs, which is left out of its time."""
+    """Round trip of a request, which is subtracted from a span's time."""

@@ -1,6 +1,6 @@
 """Data frames of stored rows, and files of data frames.
 
-Its libraries take a second to load, so bench.records.store imports this module only when needed.
+Pandas and Arrow take a second to load, so bench.records.store imports this module only when needed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What git knows of a folder."""
+"""Queries of git about a folder."""
 
 import subprocess
 from pathlib import Path

@@ -13,7 +13,7 @@ from bench.records.store import Damage
 FILE = "max_batch.jsonl"
 
 Outcome = Status | Literal["predicted oom", "not predicted"]
-"""The status of a trial run of some steps, or why there was none: no batch is predicted to fit, or
+"""The status of a trial run of some steps, or the reason for none: no batch is predicted to fit, or
 there is no prediction."""
 
 
@@ -31,18 +31,18 @@ class MaxBatchRow(TypedDict):
     limit_is: str
     """The source of the limit, in words."""
     batch: int | None
-    """Largest global batch that is predicted to fit and does; None unless `status` is ok."""
+    """Largest global batch that is predicted to fit and did fit; None unless `status` is ok."""
     predicted_bytes: float | None
     """Memory of one device, from the program compiled for this batch."""
     next_batch: int | None
-    """The next larger batch that was compiled or run, and does not fit."""
+    """The next larger batch that was compiled or run and did not fit."""
     next_bytes: float | None
-    """Its predicted memory; None also where its compilation ran out of memory."""
+    """Predicted memory of `next_batch`; None also if its compilation ran out of memory."""
     compilations: int
     status: Outcome
     reason: str
     refuted: list[int]
-    """Batches that were predicted to fit, but did not."""
+    """Batches that were predicted to fit but did not."""
     peak_bytes: int | None
     """Peak memory of a device in the trial run; None where the backend does not report it."""
     contents: str | None

@@ -1,37 +1,37 @@
-"""What `doctor` finds on a machine, as its JSON has it."""
+"""The findings of `doctor` on a machine, in the form of its JSON."""
 
 from typing import Any, TypedDict
 
 
 class Board(TypedDict):
-    """A GPU as NVML shows it now; None stands for what it does not show."""
+    """A GPU's current state by NVML; None for what NVML does not report."""
 
     name: str
     memory_bytes: int | None
     used_bytes: int | None
     clock_mhz: int | None
-    """Of the multiprocessors, now."""
+    """Current clock of the multiprocessors."""
     most_mhz: int | None
     temperature_c: int | None
     power_w: float | None
     limit_w: float | None
-    """Power that the board may draw; below `default_limit_w` somebody has lowered it."""
+    """Power that the board may draw; it was lowered if it is below `default_limit_w`."""
     default_limit_w: float | None
     throttled: list[str]
-    """Why its clock is lower than it could be: `power`, `heat`, `power brake`."""
+    """Reasons for a lowered clock: `power`, `heat`, `power brake`."""
     ecc: bool | None
     uncorrected: int | None
     """Memory errors that ECC could not correct, since the driver was loaded."""
     persistent: bool | None
-    """Whether the driver stays loaded, and the clocks set, while nobody uses the board."""
+    """Whether the driver stays loaded, and keeps the clocks, while the board is unused."""
     divided: bool | None
-    """Whether it is in MIG mode."""
+    """Whether the board is in MIG mode."""
     links: int
-    """NVLinks that are up."""
+    """Number of active NVLinks."""
     pcie: str
-    """Generation and lanes now, `5 x16`; empty if unknown."""
+    """Current generation and lanes, `5 x16`; empty if unknown."""
     processes: int | None
-    """Processes that use it."""
+    """Number of processes that use the board."""
 
 
 class Gpus(TypedDict):
@@ -42,49 +42,49 @@ class Gpus(TypedDict):
     """The newest CUDA that the driver supports, `13.0`."""
     boards: list[Board]
     reason: str
-    """Why there is nothing to read; empty if there is."""
+    """Why no board can be read; empty if some can."""
 
 
 class JaxDevices(TypedDict):
-    """What a process with jax sees."""
+    """The devices as a process with jax sees them."""
 
     platform: str
     kinds: list[str]
-    """Of every device."""
+    """Kind of every device."""
     memory_bytes: int | None
-    """That programs of a device may use."""
+    """Memory of a device that programs may use."""
     backend: str
-    """The version of the runtime."""
+    """Version of the runtime."""
     counted: list[str]
     """Kinds of boards or packages whose energy can be read."""
     no_energy: str
-    """Why it cannot; empty if it can."""
+    """Why energy cannot be read; empty if it can."""
     planes: list[str]
-    """Planes of devices in a trace that was taken to see what the profiler may see."""
+    """Planes of devices in a test trace."""
     no_trace: str
-    """Why there is none; empty if there is."""
+    """Why the test trace has none; empty if it has some."""
     attention: str
     """The kernel of fused attention; empty if there is none."""
 
 
 class Limits(TypedDict):
-    """What the system gives to this process; None where it sets no limit or does not tell."""
+    """The system's limits on this process; None where there is no limit or it is unknown."""
 
     governor: str
-    """Of the first core; empty if unknown."""
+    """Frequency governor of the first core; empty if unknown."""
     group_cores: float | None
     """CPU time that the control group may use, in cores."""
     group_bytes: int | None
     available_bytes: int
     profiling_for_all: bool | None
-    """Whether NVIDIA's driver lets others than root read performance counters."""
+    """Whether NVIDIA's driver lets users other than root read performance counters."""
 
 
 class Machine(TypedDict):
-    """A machine, what Lockstep can measure there, and what would make it better."""
+    """A machine, what Lockstep can measure there, and advice to improve it."""
 
     host: dict[str, Any]
-    """As bench.records.host.describe_host describes it."""
+    """The result of bench.records.host.describe_host."""
     limits: Limits
     devices: JaxDevices
     gpus: Gpus
@@ -92,6 +92,6 @@ class Machine(TypedDict):
     variables: dict[str, str]
     """Variables that change how XLA and its libraries run."""
     measures: dict[str, str]
-    """What can be measured; each is empty, or says why not or with what reservation."""
+    """By kind of figure, why it is missing or limited; empty if it is neither."""
     advice: list[str]
-    """What to install or to set, the most important first."""
+    """Advice on what to install or set, the most important first."""

@@ -10,7 +10,7 @@ BATCH_AXES = ("data", "fsdp", "expert")
 """Axes that split the global batch."""
 
 AXES = ("pipe", *BATCH_AXES, "context", "model")
-"""All axes, from the one that communicates least to the one that gets the fastest links."""
+"""All axes, from the one that communicates least to the one that needs the fastest links."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class MeshShape:
 
     @property
     def size(self) -> int:
-        """Devices in the mesh."""
+        """Number of devices in the mesh."""
         return math.prod(size for _, size in self.axes)
 
     def axis(self, name: str) -> int:
@@ -57,5 +57,5 @@ class MeshShape:
 
     @property
     def batch_shards(self) -> int:
-        """Parts the global batch is split into, by BATCH_AXES."""
+        """Number of shards of the global batch, over BATCH_AXES."""
         return math.prod(self.axis(name) for name in BATCH_AXES)

@@ -21,7 +21,7 @@ FIRST_LOOK = 16
 
 
 def is_look(rounds: int) -> bool:
-    """Tell whether samples are looked at after so many rounds of a launch: 16, 32, 64 ..."""
+    """Whether there is a look at the samples after this many rounds of a launch: 16, 32, 64 ..."""
     doublings = rounds // FIRST_LOOK
     return rounds % FIRST_LOOK == 0 and doublings.bit_count() == 1
 
@@ -65,8 +65,8 @@ class WorkerSettings(TypedDict):
     """The settings that all workers of a run share; every Job contains them."""
 
     rounds: int
-    """Rounds of a launch in which every arm takes part. The turns of arms that leave the rounds go
-    to the others, which then take more."""
+    """Rounds of a launch in which every arm takes part. Turns of arms that leave the rounds go to
+    the others, which then take more."""
     seconds: float
     """Wall time that `rounds` rounds should take; sets the steps of a span, never the rounds."""
     inputs: list[str]
@@ -95,9 +95,9 @@ class Job(WorkerSettings, BlockText):
     proved: list[str]
     """Implementations whose float64 proof an earlier launch has stored, of this run or another."""
     looks: bool
-    """Whether to ask by a LookEvent which arms need more rounds; else, all take all rounds."""
+    """Whether to ask by a LookEvent which arms need more rounds; otherwise all take all rounds."""
     place: NotRequired[Place]
-    """Absent if one process has the whole mesh."""
+    """This process's place; absent if one process has the whole mesh."""
     ceilings: bool
     """Whether to measure the machine's ceilings."""
     seed: int
@@ -109,8 +109,8 @@ class Job(WorkerSettings, BlockText):
 
 
 Phase = Literal["start", "ceilings", "truth", "gate", "compile", "measure"]
-"""The phases of every job. Those of `WorkerSettings.phases` come after them. The samples are sent
-first, so a failure there costs none."""
+"""The phases of every job. Those of `WorkerSettings.phases` follow, after the samples have been
+sent, so that a failure there loses none."""
 
 
 class PhaseEvent(TypedDict):
@@ -129,8 +129,8 @@ class PhaseEvent(TypedDict):
 class RowEvent(TypedDict):
     """A row of a cell, a trace, a loss curve, or the block.
 
-    The block's is sent after the rounds, and again with its cells after tracing and after training;
-    the supervisor adds the host's load.
+    The block's row is sent after the rounds, and again with its cells after each later phase; the
+    supervisor adds the host's load.
     """
 
     event: Literal["cell", "trace", "losses", "block"]
@@ -150,11 +150,11 @@ class LookEvent(TypedDict):
     event: Literal["look"]
     rows: list[SampleRow]
     progress: float
-    """Share of the launch's planned turns that is done; above 1 beyond the plan."""
+    """Completed share of the launch's planned turns; above 1 beyond the plan."""
 
 
 class TellEvent(TypedDict):
-    """One process's part of an all-gather: once all have sent one, each receives all by rank."""
+    """One process's value in an all-gather; once all have sent one, each receives all, by rank."""
 
     event: Literal["tell"]
     value: Any
@@ -164,7 +164,7 @@ Event = PhaseEvent | RowEvent | SamplesEvent | LookEvent | TellEvent
 
 
 class CellRequest(BlockText):
-    """A question about one cell for a process of its own."""
+    """A request about one cell to a separate process."""
 
     implementation: str
     implementation_paths: list[str]
@@ -175,7 +175,7 @@ class CompileRequest(CellRequest):
     """A request to compile the step of one cell."""
 
     elsewhere: bool
-    """Whether the results stand for other devices than those it is compiled for."""
+    """Whether the results are meant for other devices than those it is compiled for."""
 
 
 class ArrayPart(TypedDict):
@@ -229,7 +229,7 @@ class CompiledRow(TypedDict):
     flops: float
     """FLOPs of matrix products and convolutions, with every iteration of a loop counted."""
     accessed_bytes: float
-    """XLA's count, which includes the body of a loop once."""
+    """XLA's count of bytes accessed, which counts the body of a loop once."""
     memory_bytes: int
     state_bytes: int
     communication: list[Communication]
@@ -241,10 +241,10 @@ class CompiledRow(TypedDict):
 
 
 Lack = Literal["", "unsupported", "unreadable", "oom", "failed"]
-"""Why there is no compiled program of a step. Empty: there is one. `unsupported`: the
-implementation cannot run the cell. `unreadable`: the program is known only after running it. `oom`:
-the compiler, such as XLA's for TPU, found too little memory. `failed`: anything else. A retry may
-help with the last two."""
+"""Why a step has no compiled program. Empty: it has one. `unsupported`: the implementation cannot
+run the cell. `unreadable`: the program is known only after running it. `oom`: the compiler, such as
+XLA's for TPU, found too little memory. `failed`: anything else. A retry may help with the last two.
+"""
 
 
 class CompiledAnswer(TypedDict):
@@ -281,15 +281,15 @@ class ImplementationEntry(FileEntry):
     """An implementation file."""
 
     foreign: NotRequired[dict[str, str]]
-    """Of a step that runs in processes of its own: the packages that its file names, with their
-    versions here, empty where they are not installed; and how, if an option says so."""
+    """For a step in its own processes: versions of the packages that its file names, empty if not
+    installed; and the reason for its processes, if it is an option."""
 
 
 class WorkloadEntry(FileEntry):
     """A workload file."""
 
     sizes: list[str]
-    """The smallest, which tests use, comes first."""
+    """Names of sizes; the smallest, which tests use, comes first."""
     default: str
     scans: NotRequired[bool]
     """Whether its layers can be stacked for a loop."""
@@ -308,7 +308,7 @@ class SupportAnswer(TypedDict):
     """The answer of `python -m bench.worker.answer.supported`."""
 
     unsupported: dict[str, dict[str, str]]
-    """By block and implementation, why it cannot run there, empty if it can; where that is known.
+    """Known reasons, by block and implementation, why it cannot run there; empty if it can.
     """
     faults: list[str]
     """Answers of implementations that are neither None nor a reason."""

@@ -1,14 +1,14 @@
-"""Packages that single options need, and that need not be there otherwise."""
+"""Optional packages, each of which a single option needs."""
 
 from bench.records.messages import Catalogue
 from bench.records.paths import CHECKOUT
 
 PACKAGES = {"input": "grain", "checkpoint": "orbax-checkpoint"}
-"""By the option, which is also the name of the extra in pyproject.toml."""
+"""Package by option; the option is also the name of the extra in pyproject.toml."""
 
 
 def why_missing(option: str, catalogue: Catalogue) -> str:
-    """What to do where the package of an option is not installed; empty if it is."""
+    """Return how to install the package of an option; empty if it is installed."""
     package = PACKAGES[option]
     if package in catalogue["optional"]:
         return ""

@@ -1,4 +1,4 @@
-"""Places of the code and of its output folders, and how its commands are typed."""
+"""Paths of the code and of its output folders, and the name of its command line."""
 
 from pathlib import Path
 
@@ -6,10 +6,10 @@ ROOT = Path(__file__).resolve().parents[2]
 """The checkout, or site-packages: `bench` and `implementations` are imported from here."""
 
 CHECKOUT = (ROOT / "noxfile.py").is_file()
-"""Whether this is a checkout, and not an installed package."""
+"""Whether this is a checkout rather than an installed package."""
 
 PROGRAM = "python -m bench" if CHECKOUT else "lockstep"
-"""How the command line is called."""
+"""The command line's name, as typed."""
 
 REPORTS = Path("reports")
 """Folder of stored runs, in the working directory."""

@@ -6,12 +6,12 @@ LINE = 400
 LINES = 30
 """Limits on the characters of a line and on the lines of a text."""
 SHOWN = 500
-"""Most characters of a reason on the terminal and on the page."""
+"""Most characters of a reason that the terminal and the page show."""
 
 _ESCAPES = re.compile(
     r"\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\\\)?|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]"
 )
-"""Control sequences of a terminal (ECMA-48), with what they carry."""
+"""Control sequences of a terminal (ECMA-48), with their parameters."""
 
 
 def shortened(text: str) -> str:

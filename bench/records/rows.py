@@ -1,4 +1,4 @@
-"""The rows that a run stores: the one interface between measuring and reporting.
+"""The rows that a run stores: the only interface between measuring and reporting.
 
 bench.records.store says which file holds them. Times carry their unit in their name; `_ns` are
 integers (means of them floats), `_s` floats, `_bytes` integers.
@@ -22,15 +22,15 @@ class HostSlot(TypedDict):
     """
 
     cores_s: float
-    """Available: wall time times the system's cores."""
+    """Available CPU time: wall time times the system's cores."""
     steal_s: float
-    """Taken by the hypervisor for other guests."""
+    """CPU time that the hypervisor gave to other guests."""
     own_s: float
-    """Used by the processes that measure."""
+    """CPU time of the measuring processes."""
     foreign_s: float
-    """Used by others; below 0 by up to a tick where the kernel has not booked ours yet."""
+    """CPU time of others; negative by up to a tick if the kernel books ours late."""
     mhz: float | None
-    """Mean frequency of the cores at the end of the turn; None where it is not shown."""
+    """Mean frequency of the cores at the end of the turn; None if the system does not show it."""
 
 
 class Energy(TypedDict):
@@ -42,18 +42,18 @@ class Energy(TypedDict):
 
 
 class InputWait(TypedDict):
-    """How long an arm that takes its input in every step waited for it in one turn.
+    """The time that an input arm waited for its batches in one turn.
 
     A wait begins when the host asks for the next batch, and ends when the step can be launched.
     Devices may be busy with earlier steps meanwhile.
     """
 
     wait_ns: int
-    """In the throughput span, over all of its steps."""
+    """Wait in the throughput span, over all of its steps."""
     starved_ns: int
-    """Its part at steps whose batch came after the devices were done: the most that they idled."""
+    """Wait at steps whose batch came after the devices were done: a bound on their idle time."""
     latency_wait_ns: int
-    """In the latency span, where the devices are idle whenever a batch is requested."""
+    """Wait in the latency span, where the devices are idle whenever a batch is requested."""
 
 
 class Turn(TypedDict):
@@ -63,7 +63,7 @@ class Turn(TypedDict):
     """Implementation, TWIN, or an arm that takes input: see bench.records.arms."""
     round: int
     position: int
-    """Place in its round's order, from 0."""
+    """Position in the round's order, from 0."""
     predecessor: str
     """Arm that ran just before; empty for the first turn of the process."""
     at: float
@@ -73,17 +73,17 @@ class Turn(TypedDict):
     throughput_ns: int
     """Time of `steps` steps with one wait for the devices, after the last."""
     latency_steps: int
-    """Steps of the latency span, the same for every arm; 0 where `steps` is 1, its own latency."""
+    """Steps of the latency span, the same for every arm; 0 if `steps` is 1, which needs none."""
     latency_ns: int
     """Time of `latency_steps` steps with a wait for the devices after each."""
     wash_out_ns: int
     """Time of the one discarded step before the spans."""
     host: HostSlot | None
-    """None where the system does not show it."""
+    """The host's activity; None if the system does not show it."""
     energy: NotRequired[Energy]
-    """Absent where there is no counter."""
+    """Energy of the devices; absent without a counter."""
     input: NotRequired[InputWait]
-    """Waiting for input, of an arm that takes its input in every step."""
+    """Waits for input, for an input arm."""
 
 
 class SampleRow(Turn):
@@ -101,9 +101,9 @@ class BlockFields(TypedDict):
     """The fields that identify a block in every row about it."""
 
     block: str
-    """Its name: see bench.records.cells."""
+    """The block's name: see bench.records.cells."""
     attempt: str
-    """Identifies the worker process that measured; joins samples, cells and blocks."""
+    """Id of the worker that measured it, which joins samples, cells and blocks."""
     launch: int
     workload: str
     size: str
@@ -157,21 +157,21 @@ class Communication(TypedDict):
     kind: str
     """One of bench.records.collective_kinds.KINDS."""
     axes: list[str]
-    """Mesh axes of its groups; empty if its groups have another form."""
+    """Mesh axes of its device groups; empty if the groups match no axes."""
     members: int
-    """Devices of a group."""
+    """Devices per group."""
     dtypes: list[str]
     """Dtypes in HLO's names: f32, bf16."""
     count: int
     """Collectives per step, loops included."""
     times: NotRequired[int]
-    """Runs of the one that runs most often: in loops, as over microbatches; 1 without loops."""
+    """Executions per step of the most frequent one: above 1 in loops, as over microbatches."""
     payload_bytes: int
-    """Bytes on one device in all executions: of the input, or of the output of an all-gather."""
+    """Bytes on one device in all executions: of the output for an all-gather, else of the input."""
     wire_bytes: float
     """Bytes that a device sends for them with a ring algorithm."""
     returned: NotRequired[bool]
-    """True of all-gathers of values that the step only returns, such as updated parameters."""
+    """True for all-gathers of values that the step only returns, such as updated parameters."""
 
 
 class CompilersCost(TypedDict):
@@ -185,11 +185,11 @@ class SavedCheckpoint(TypedDict):
     """Saving a state in one mode, with one element per repetition."""
 
     blocking_s: list[float]
-    """Until training may continue."""
+    """Seconds until training may continue."""
     total_s: list[float]
-    """Until the checkpoint is complete."""
+    """Seconds until the checkpoint is complete."""
     steps_before_ns: list[int]
-    """For an asynchronous save, steps just before them, with a wait after each; else none."""
+    """For an asynchronous save, steps just before it, with a wait after each; otherwise none."""
     steps_during_ns: list[int]
     """Steps that began during a save."""
 
@@ -198,15 +198,15 @@ class RestoredCheckpoint(TypedDict):
     """Restoring the last saved state, with equal values, onto one mesh."""
 
     mesh: str
-    """`data=4`; with `, devices reversed` where the order of devices differs from the saved one."""
+    """`data=4`; with `, devices reversed` if the order of devices differs from the saved one."""
     seconds: list[float]
-    """Seconds of each repetition. Files are dropped from the page cache before, where possible."""
+    """Seconds of each repetition. If possible, files are dropped from the page cache first."""
     device_bytes: int
-    """The most that a device holds of the state afterwards."""
+    """Most bytes of the state that a device holds afterwards."""
     largest_bytes: int
-    """The largest shard of one array on a device."""
+    """Bytes of the largest shard of one array on a device."""
     seen_bytes: int
-    """The most that a device was seen to hold of one array meanwhile; at most `largest_bytes`."""
+    """Most bytes of one array seen on a device during a restore; at most `largest_bytes`."""
 
 
 class Checkpoint(TypedDict):
@@ -215,24 +215,24 @@ class Checkpoint(TypedDict):
     reason: str
     """Why there are no figures; empty if there are, and the restored state equals the saved one."""
     file_system: str
-    """Kind of the file system; empty where unknown."""
+    """Type of the file system; empty if unknown."""
     state_bytes: int
     """Bytes of all arrays of the state, each counted once."""
     stored_bytes: int
     """Bytes of the compressed files."""
     saves: dict[str, SavedCheckpoint]
-    """By mode."""
+    """Saves by mode."""
     restores: list[RestoredCheckpoint]
-    """On the cell's own mesh first."""
+    """Restores, the one onto the cell's own mesh first."""
 
 
 Sources = dict[Literal["implementation", "workload"], dict[str, str]]
-"""Hash of each file of an implementation and of its workload: the file itself by its name, and what
-it imports of the project or from beside it by its path from where it is imported."""
+"""Hashes of the files of an implementation and of its workload: the file itself by its name, and
+modules that it imports from the project or beside it by their path relative to the import root."""
 
 
 class CellRow(BlockFields):
-    """How one cell ended."""
+    """The outcome of one cell."""
 
     cell: str
     implementation: str
@@ -242,41 +242,41 @@ class CellRow(BlockFields):
     key: NotRequired[str]
     """Hash of all that determines the cell: see bench.plan.content_keys. Set by the engine."""
     sources: NotRequired[Sources]
-    """Hashes of its files. Set by the engine."""
+    """Hashes of the cell's files. Set by the engine."""
     proof: NotRequired[list[ProofCheck]]
     compile: NotRequired[CompileTimes]
     proved_in: NotRequired[str]
     compiled_in: NotRequired[str]
-    """The earlier runs that `proof` (in float64) and `compile` are from; absent if this one's."""
+    """Earlier runs from which `proof` (in float64) and `compile` are; absent if from this run."""
     spot_check: NotRequired[ProofCheck]
-    """The largest errors of the steps that were checked in the rounds."""
+    """Largest errors of the spot checks in the rounds."""
     jax_config: NotRequired[list[str]]
-    """Settings of the process that its file has changed, which were put back; absent if none."""
+    """Settings of the process that its file has changed, and that were restored; absent if none."""
     memory: NotRequired[MemoryBytes | None]
-    """None where the backend gives no figures."""
+    """Planned memory; None if the backend gives no figures."""
     high_water_bytes: NotRequired[int | None]
-    """The most that a device was seen to hold: see bench.worker.read.program_memory; or None."""
+    """Measured peak memory of a device, or None: see bench.worker.read.program_memory."""
     communication: NotRequired[list[Communication] | None]
-    """None where the programs could not be read."""
+    """Collectives; None if the programs could not be read."""
     cost: NotRequired[CompilersCost | None]
     model_flops: NotRequired[float]
     """FLOPs of one step over all devices, by the workload's formula."""
     traced_flops: NotRequired[float | None]
     """FLOPs of matrix products and convolutions in the step's jaxpr, over all devices, or None."""
     product_flops: NotRequired[float]
-    """As `traced_flops`, but of the compiled programs, where devices may repeat some of them."""
+    """Like `traced_flops`, but of the compiled programs, in which devices may duplicate work."""
     kernels: NotRequired[list[str]]
-    """Kernels of libraries that the compiled programs call, by the names of their custom calls."""
+    """Library kernels that the compiled programs call, by the names of their custom calls."""
     program: NotRequired[StepProgram]
     unit: NotRequired[str]
     """The unit that the workload counts: `samples` or `tokens`."""
     units_per_step: NotRequired[int]
     interleaved: NotRequired[bool]
-    """False where the cell did not fit beside the others and ran in a worker of its own."""
+    """False if the cell did not fit beside the others and ran alone in a worker."""
     bubble: NotRequired[float]
-    """Share of a step in which a device idles by a pipeline's schedule."""
+    """Fraction of a step in which a device idles, by a pipeline's schedule."""
     inputs: NotRequired[dict[str, str]]
-    """By way of bench.records.arms, why it has no samples with input; empty where it has."""
+    """By input way of bench.records.arms, why it has no samples with input; empty if it has."""
     foreign: NotRequired[ForeignArms]
     checkpoint: NotRequired[Checkpoint]
     """Checkpoint figures of the first launch."""
@@ -295,9 +295,9 @@ class LossRow(BlockFields):
     losses: list[float]
     """Loss of every step's batch before its update; all finite."""
     reason: str
-    """Why there are fewer than requested; empty if there are not."""
+    """Why there are fewer losses than requested; empty if there are not."""
     tolerance: float
-    """Largest relative difference from the right loss that the gate allows its few steps."""
+    """Largest relative error of a loss that the gate allows in its few steps."""
 
 
 class Look(TypedDict):
@@ -310,7 +310,7 @@ class Look(TypedDict):
     spent: NotRequired[float]
     """Probability that any verdict of the block is wrong at this look or one before."""
     settled: NotRequired[list[str]]
-    """Arms about which nothing is open; they leave the rounds."""
+    """Settled arms, which leave the rounds."""
 
 
 class EnergyMeter(TypedDict):
@@ -319,16 +319,16 @@ class EnergyMeter(TypedDict):
     counted: list[str]
     """Kinds of the boards or packages in use: `CPU package`, or a GPU's name."""
     period_s: float
-    """Longest time seen between two updates of a counter."""
+    """Longest observed time between two updates of a counter."""
     reason: str
-    """Why the energy is unknown; empty if it is not."""
+    """Why the energy is unknown; empty if it is known."""
 
 
 class Ceilings(TypedDict):
-    """The best that the machine can do, on all devices at once: see bench.worker.time.ceilings."""
+    """The machine's best rates, on all devices at once: see bench.worker.time.ceilings."""
 
     matmul_flops: float
-    """FLOP/s of a device in products of matrices, in the block's precision."""
+    """FLOP/s of a device in matrix products, at the block's precision."""
     memory_bytes: float
     """Bytes per second that a device reads and writes."""
     all_reduce_bytes: float | None
@@ -353,15 +353,15 @@ class BlockRow(BlockFields):
     seconds: dict[str, float]
     """Wall seconds by phase: see bench.records.messages.Phase."""
     ceilings: Ceilings | None
-    """None in later launches, and where measuring them failed."""
+    """The machine's ceilings; None in later launches, and if measuring them failed."""
     energy: NotRequired[EnergyMeter]
-    """Absent where nothing was timed."""
+    """The energy counter; absent if nothing was timed."""
     optimizer_bytes: NotRequired[int]
     """Bytes of the optimizer's state, each array counted once."""
     cores: NotRequired[list[list[int]]]
     """Numbers of the cores that each process of the worker may run on, by rank."""
     nproc: NotRequired[str]
-    """The worker's NPROC, which sets the threads of XLA:CPU; absent where it is not set."""
+    """The worker's NPROC, which sets the threads of XLA:CPU; absent if it is not set."""
     load_before: float
     """1-minute load average of the host when the worker started."""
     load_after: float

@@ -1,4 +1,4 @@
-"""How a cell can end and what a verdict can say: each word with its label, colour and order."""
+"""Statuses of cells, and verdicts: each with its label, colour and order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ MARGIN = 0.02
 
 @dataclass(frozen=True)
 class StatusDisplay:
-    """How a status is shown."""
+    """The display of a status."""
 
     label: str
     style: str
     """Style in rich's syntax."""
     short: str
-    """Fits a field of a heatmap."""
+    """Label that fits a field of a heatmap."""
     failure: bool = True
-    """Whether the exit code of a run says so."""
+    """Whether it makes a run's exit code a failure."""
 
 
 STATUSES: dict[str, StatusDisplay] = {
@@ -34,10 +34,10 @@ STATUSES: dict[str, StatusDisplay] = {
     "oom": StatusDisplay("out of memory", "red", "oom"),
     "unsupported": StatusDisplay("unsupported", "yellow", "n/a", failure=False),
 }
-"""In the order in which they are listed, failures before what is unsupported.
+"""Displays in listing order, failures before `unsupported`.
 
-Only an `ok` cell has a time; every other one has a reason. A cell that is stored as
-`ok` becomes `implausible` when it is read, if its time would mean more than the device's peak."""
+Only an `ok` cell has a time; every other one has a reason. A cell that is stored as `ok` becomes
+`implausible` when it is read, if its time implies more than the device's peak."""
 
 FAILURES = tuple(status for status, display in STATUSES.items() if display.failure)
 
@@ -57,10 +57,10 @@ CHANGE_STYLES = {
 
 
 def decisive(statuses: Sequence[str]) -> int:
-    """Return the index of the launch that speaks for a cell, given the statuses of its launches.
+    """Return the index of the decisive launch of a cell, given the statuses of its launches.
 
-    One proof of wrongness, or one time that cannot be, outweighs any number of times; otherwise the
-    first launch that is ok counts, and among failures the first.
+    A single `wrong` or `implausible` launch outweighs any number of times. Otherwise, the first
+    launch that is ok decides, and without one the first failure.
     """
     for status in ("wrong", "implausible", "ok"):
         if status in statuses:

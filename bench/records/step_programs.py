@@ -1,4 +1,4 @@
-"""The compiled programs of a step, as a cell's row stores them: what tells them apart."""
+"""The identity of a step's compiled programs, as a cell's row stores it."""
 
 import base64
 import json
@@ -8,19 +8,19 @@ from typing import NamedTuple, TypedDict
 
 
 class StepProgram(TypedDict):
-    """The compiled programs of a step, and the host's way to run them."""
+    """A step's compiled programs, and its dispatch path on the host."""
 
     fingerprint: str
-    """Hash of their canonical form, equal for programs that differ in names alone: see
-    bench.worker.read.canonical_program. Empty if they are not known, or may have been
-    compiled with options of their own, which they do not show."""
+    """Hash of their canonical form, equal for programs that differ only in names: see
+    bench.worker.read.canonical_program. Empty if they are unknown, or may have been compiled with
+    options of their own, which programs do not show."""
     dispatch: str
-    """Hash of what the host does in a step: see bench.worker.read.step_program. Empty if two steps
-    in a row differed in that."""
+    """Hash of the dispatch path: see bench.worker.read.step_program. Empty if two consecutive steps
+    differed in it."""
     host_calls: int
-    """Calls of functions that Python saw in a step."""
+    """Function calls in a step that Python's profiler hook saw."""
     operations: str
-    """Written by `packed`."""
+    """The operations, in the form of `packed`."""
 
 
 class Operation(NamedTuple):
@@ -32,9 +32,9 @@ class Operation(NamedTuple):
     result: str
     """Dtype, shape and layout: `f32[256,1024]{1,0}`."""
     runs: int
-    """Per step and device, loops included."""
+    """Runs per step and device, loops included."""
     bytes: int
-    """Of one result on a device; 0 if unknown."""
+    """Bytes of one result on a device; 0 if unknown."""
 
 
 def packed(operations: Iterable[Operation]) -> str:

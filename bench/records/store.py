@@ -42,7 +42,7 @@ class StoreError(Exception):
 
 @dataclass(frozen=True)
 class Damage:
-    """A damaged part of a run's folder, which is not read."""
+    """A damaged part of a run's folder, which is skipped."""
 
     place: str
     """A file, or `FILE, line 3`."""
@@ -72,8 +72,8 @@ class Run:
 
     Frames have one row per stored row and all columns of bench.records.rows, even those that no row
     has. Entries of nested objects, such as `compile` and `memory` of a cell, are columns of their
-    own; `proof` and `looks` stay objects. Libraries of frames take a second to load, so that frames
-    are made when they are first asked for.
+    own; `proof` and `looks` stay objects. Frames are made on first use, because their libraries
+    take a second to load.
     """
 
     directory: Path
@@ -243,7 +243,7 @@ def load(directory: Path) -> Run:
 
 
 def newest(reports: Path, most: int = 5) -> Iterator[Run]:
-    """Yield the newest runs of a folder, the newest first; one that cannot be read is left out."""
+    """Yield a folder's newest runs, the newest first, without those that cannot be read."""
     manifests = sorted(reports.glob(f"*/{MANIFEST}"), key=lambda path: -path.stat().st_mtime)
     for manifest in manifests[:most]:
         with contextlib.suppress(StoreError, KeyError, OSError):
@@ -291,7 +291,7 @@ def _number(path: Path) -> int:
 
 
 def _place(path: Path) -> str:
-    """Return the part of a launch file's name that tells its block and launch."""
+    """Return the part of a launch file's name that identifies its block and launch."""
     return path.name.partition("_")[2]
 
 

@@ -1,8 +1,8 @@
-"""Temporary folders of a run, which do not outlive it even where it is killed.
+"""Temporary folders of a run, which do not outlive it even if it is killed.
 
-A folder's name tells its owner: the host and its namespace of processes, the process and when that
-began. Whoever makes the next one removes those whose owners are gone, and so does the guard of the
-workers that used it.
+A folder's name identifies its owner: the host and its PID namespace, the process and its start
+time. Folders whose owners are gone are removed when the next one is made, and by the guard of the
+workers that used them.
 """
 
 import contextlib
@@ -20,20 +20,20 @@ from bench.records.host import host_id
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - folders in it have names of their own
 
 FOLDERS: set[str] = set()
-"""Those of this process, which its guards remove if it is killed."""
+"""Folders of this process, which its guards remove if it is killed."""
 
 SAME_S = 2
-"""Two readings of when a process began differ by less."""
+"""Seconds by which two readings of a process's start time may differ."""
 
 
 @contextlib.contextmanager
 def temporary_folder(*, shared: bool = False) -> Iterator[Path]:
-    """Make a folder that is removed at the end, and remove those that killed runs have left.
+    """Make a folder that is removed at the end, and remove those left by killed runs.
 
     Args:
       shared: whether to make it in shared memory, if there is any.
     """
-    if not shared:  # those are made for each request to a process, too often to look
+    if not shared:  # shared ones are made for every request, too often to search
         remove_left()
     began = int(psutil.Process().create_time())
     prefix = f"lockstep-{_place()}-{os.getpid()}-{began}-"
@@ -47,7 +47,7 @@ def temporary_folder(*, shared: bool = False) -> Iterator[Path]:
 
 
 def remove_left() -> None:
-    """Remove the folders of processes of this host that are gone."""
+    """Remove the folders of this host's processes that have ended."""
     name = f"lockstep-{_place()}-*-*-*"
     for folder in (*Path(tempfile.gettempdir()).glob(name), *SHARED_MEMORY.glob(name)):
         process, began, *_ = folder.name.removeprefix(f"lockstep-{_place()}-").split("-")
@@ -60,12 +60,12 @@ def _runs(process: int, began: int) -> bool:
         return abs(psutil.Process(process).create_time() - began) <= SAME_S
     except psutil.NoSuchProcess:
         return False
-    except psutil.Error:  # it is somebody else's
+    except psutil.Error:  # another user's process
         return True
 
 
 def _place() -> str:
-    """Tell this host and its processes from others that may share its temporary files."""
+    """Identify this host and its PID namespace among those that may share its temporary files."""
     space = Path("/proc/self/ns/pid")
     name = os.readlink(space) if space.exists() else ""  # noqa: PTH115 - it leads to no file
     return f"{zlib.crc32(f'{host_id()} {name}'.encode()):08x}"

@@ -5,8 +5,8 @@ from typing import Literal, TypedDict
 from bench.records.rows import BlockFields
 
 Category = Literal["matmul", "elementwise", "layout", "collective", "control", "unknown"]
-"""Kind of an operation: `layout` only arranges data, `control` runs other operations, and
-`unknown` belongs to a program that could not be found."""
+"""Kind of an operation: `layout` only rearranges data, `control` runs other operations, and
+`unknown` belongs to a program that was not found."""
 
 
 class StepParts(TypedDict):
@@ -14,26 +14,26 @@ class StepParts(TypedDict):
 
     step: int
     device: int
-    """Place in the mesh, in the order of `mesh.devices.flat`."""
+    """Index in `mesh.devices.flat`."""
     total_ns: int
     dispatch_ns: int
-    """The device was idle until the host launched its next program."""
+    """Time in which the device was idle until the host launched its next program."""
     compute_ns: int
     wait_ns: int
-    """In a collective, before all of its group had arrived."""
+    """Time in a collective before all of its group had arrived."""
     move_ns: int
-    """In a collective, after that."""
+    """Time in a collective after all of its group had arrived."""
     idle_ns: int
     overlap_ns: int
     """The part of `compute_ns` that ran during a collective."""
 
 
 class OpTime(TypedDict):
-    """An operation's part of a traced step: means over devices and over the counted steps."""
+    """An operation's share of a traced step, as means over devices and counted steps."""
 
     module: str
     op: str
-    """Its HLO instruction."""
+    """Name of the HLO instruction."""
     opcode: str
     category: Category
     phase: str
@@ -43,11 +43,11 @@ class OpTime(TypedDict):
     shapes: list[str]
     """Dtype and shape of each result: `f32[256,1024]`."""
     transposes: bool
-    """Whether it moves elements to another layout, alone or while computing."""
+    """Whether it moves elements to another layout, alone or fused with computation."""
     count: float
     """Runs per step and device."""
     compute_ns: float
-    """For a control operation: idle time while it ran."""
+    """Computing time; for a control operation, the idle time while it ran."""
     wait_ns: float
     move_ns: float
 
@@ -64,10 +64,10 @@ class TraceRow(BlockFields):
     steps: list[StepParts]
     """Parts of every traced step on every device."""
     counted: list[int]
-    """Steps whose means `ops` are: the middle half by length."""
+    """Steps over which `ops` are averaged: the middle half by length."""
     ops: list[OpTime]
     untraced_ns: list[int]
-    """Lengths of as many steps without a profiler, also with a wait after each, taken just before
-    the traced ones of every pass."""
+    """Times of as many steps without a profiler, also with a wait after each, run just before the
+    traced ones of every pass."""
     cores: int | None
-    """Cores that the process might use, where its devices are made of them; else None."""
+    """Number of cores that the processes might use, if the devices are CPUs; otherwise None."""

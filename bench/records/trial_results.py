@@ -40,8 +40,8 @@ def read(path: Path) -> dict[str, Any]:
     """Read one of these JSON files.
 
     Raises:
-      FileNotFoundError: there is no such file.
-      StoreError: it has changed since it was stored.
+      FileNotFoundError: the file does not exist.
+      StoreError: the file has changed since it was stored.
     """
     content = files.unsealed(path.read_bytes())
     if content is None:
@@ -50,7 +50,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def read_faults(folder: Path) -> FaultResults:
-    """Read the results of injected faults from their folder; raises what `read` does."""
+    """Read the results of injected faults from their folder; it raises the errors of `read`."""
     return cast("FaultResults", read(folder / FAULTS))
 
 

@@ -1,7 +1,7 @@
-"""The user's cache folder: what takes long to make and can be made again.
+"""The user's cache folder, for files that are slow to make and can be made again.
 
-An entry that is missing, damaged or cannot be read is a miss, and an entry that cannot be written
-is not kept; neither is an error. Whoever reads an entry counts as its use.
+A missing, damaged or unreadable entry is a miss, and an entry that cannot be written is dropped;
+neither is an error. Reading an entry marks it as used.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ def read(name: str) -> bytes | None:
 
 
 def write(name: str, content: bytes) -> None:
-    """Store an entry in one step, so that other processes find all of it or nothing."""
+    """Store an entry atomically, so that other processes find all of it or nothing."""
     path = _folder() / name
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ def write(name: str, content: bytes) -> None:
 
 
 def prune() -> None:
-    """Remove what was not used for MOST_UNUSED_S, and the oldest of what exceeds MOST_BYTES."""
+    """Remove entries unused for MOST_UNUSED_S, and the oldest entries beyond MOST_BYTES in all."""
     found = []
     for path in _folder().rglob("*"):
         with contextlib.suppress(OSError):  # another process may be removing it

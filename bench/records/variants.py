@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Self
 
 ADDED_TO = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
-"""Variables that list flags: a variant's are appended to those already set, and the last wins."""
+"""Variables that hold flags: a variant's flags are appended to those already set, and win."""
 
 OWN = {"JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES", "NPROC", "PYTHONPATH"}
 """Variables that the suite itself sets to create the devices of a mesh."""
