@@ -47,11 +47,11 @@ class ModelAxis:
     size: int = 1
 
     def part(self, width: int) -> int:
-        """The width of one device's shard; `width` must be divisible by the axis size."""
+        """Return the width of one device's shard; the axis size must divide `width`."""
         return width // self.size
 
     def first(self, width: int) -> jax.Array | int:
-        """The index at which this device's shard of a width begins."""
+        """Return the index at which this device's shard of a width begins."""
         return jax.lax.axis_index(self.name) * self.part(width) if self.name else 0
 
     def total(self, partial: jax.Array) -> jax.Array:
@@ -64,7 +64,7 @@ class ModelAxis:
         return jax.lax.pmax(value, self.name) if self.name else value
 
     def if_divides(self, width: int) -> ModelAxis:
-        """This axis if it divides the width evenly, otherwise `WHOLE`."""
+        """Return this axis if it divides the width evenly, otherwise `WHOLE`."""
         return self if width % self.size == 0 else WHOLE
 
 
@@ -79,7 +79,7 @@ class Records(Protocol):
         """Number of samples."""
 
     def __getitem__(self, number: int, /) -> Batch:
-        """The sample at this index, as NumPy arrays; every call returns the same values."""
+        """Return the sample at this index, as NumPy arrays; every call returns the same values."""
 
 
 @dataclass(frozen=True, kw_only=True)

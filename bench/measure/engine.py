@@ -60,7 +60,7 @@ class Monitor(Protocol):
         """Show how the cells of a launch ended, and the comparisons of the block so far."""
 
     def stop(self) -> bool:
-        """Tell whether to stop before the next launch."""
+        """Return whether to stop before the next launch."""
 
 
 class Engine:
@@ -72,7 +72,7 @@ class Engine:
       catalogue: the catalogue that the plan was made from.
       argv: the command line, for the manifest.
       bases: in a gate, the earlier revisions that implementations are compared with. Their arms
-        are measured beside the selected ones of the plan.
+        are measured together with the plan's selected ones.
       hosts: where worker processes are started; this host if None.
       unsupported: known reasons, by block and implementation, why it cannot run there.
       measures: whether `measure` will be called. If so, a resumed run is locked.

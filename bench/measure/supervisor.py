@@ -179,7 +179,7 @@ class _Worker:
             "seed": zlib.crc32(f"{run.block.name}/{number}".encode()),
             "alone": alone,
         }
-        if alone:  # a cell that did not fit beside others has no spare memory
+        if alone:  # a cell that did not fit with others has no spare memory
             job["inputs"] = []
         if number:
             job["phases"] = {}
@@ -260,7 +260,7 @@ class _BlockRun:
         ended: dict[str, CellRow] = {}
         """Rows of cells that will not run again."""
         squeezed: dict[str, CellRow] = {}
-        """Rows of cells that ran out of memory beside others, and will run alone."""
+        """Rows of cells that ran out of memory together with others, and will run alone."""
         attempts: list[Attempt] = []
         pending = implementations
         worker: _Worker | None = None

@@ -1,6 +1,6 @@
 """Environments with another jax, made by uv and kept in the user's cache.
 
-An environment has the project's dependencies beside the requirement. Its folder is named after all
+An environment meets the requirement and the project's dependencies. Its folder is named after all
 resolved versions, so that a different resolution on another day makes a new environment.
 """
 

@@ -57,7 +57,7 @@ class WorkerReport:
     _failures: dict[str, dict[int, CellRow]] = field(default_factory=dict)
     """Rows of failed cells, by implementation and the rank of the reporting process."""
     _failed_at: dict[str, float] = field(default_factory=dict)
-    """When the first process reported the failure, on the monotonic clock."""
+    """Time at which the first process reported the failure, on the monotonic clock."""
     _failed_alone: CellRow | None = None
     """A cell that failed in one process while the others waited for that process."""
 

@@ -1,4 +1,4 @@
-"""Names of a block's arms beside its implementations, and of the ways to feed and save a step.
+"""Names of a block's arms besides its implementations, and of the ways to feed and save a step.
 
 An input arm, which takes a new batch in every step, runs the same implementation in the same block
 and rounds as the arm that trains on one resident batch. The cost of input is therefore an ordinary
@@ -13,7 +13,7 @@ TWIN = "twin"
 WHOLE_BATCH = "whole batch"
 """The reference of loss curves: the whole batch on one device, in the timed dtypes."""
 IN_PARTS = "whole batch in parts"
-"""The same with the batch in the fewest equal parts above one, whose gradients are averaged."""
+"""The same reference with its batch in the fewest equal parts, whose gradients are averaged."""
 EXACT = "whole batch in float64"
 
 INPUT_WAYS = {

@@ -1,4 +1,4 @@
-"""Files that commands add to a run's folder beside its launches, and checks for damage to them.
+"""Files that commands add to a run's folder besides its launches, and checks for damage to them.
 
 A folder whose files belong together is sealed: its file SEALS has the CRC-32 of all of them.
 """

@@ -103,7 +103,7 @@ class Job(WorkerSettings, BlockText):
     seed: int
     """Seed of the order of arms. The workload's parameters and data never depend on it."""
     alone: bool
-    """True for a cell that did not fit beside others: one implementation and no twin."""
+    """True for a cell that did not fit with others: one implementation and no twin."""
     program_cache: NotRequired[str]
     """Folder of compiled programs, shared by a block's launches; private if absent."""
 
@@ -258,7 +258,7 @@ class CompiledAnswer(TypedDict):
 
 
 class CatalogueRequest(TypedDict):
-    """Files from the command line to list beside the built-in ones."""
+    """Files from the command line to list in addition to the built-in ones."""
 
     implementation_paths: list[str]
     workload_paths: list[str]

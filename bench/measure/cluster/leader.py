@@ -247,7 +247,7 @@ class RemoteProcess(Process):
         return [*self._tail]
 
     def killed_by_kernel(self) -> bool | None:
-        """Tell whether the kernel killed a process of the host to free memory; None if unknown."""
+        """Return whether the kernel killed a process of the host for memory; None if unknown."""
         return self._killed_by_kernel
 
     def kill(self) -> None:

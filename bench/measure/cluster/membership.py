@@ -22,7 +22,7 @@ COME_S = 300.0
 
 TOKEN = "LOCKSTEP_TOKEN"  # noqa: S105 (the name of a variable)
 """Variable with the token of a run whose processes are configured by variables. If it is not set,
-anybody who can reach the port may join, as with jax's own coordinator."""
+anyone who can reach the port may join, as with jax's own coordinator."""
 
 
 class ClusterError(Exception):

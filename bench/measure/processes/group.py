@@ -39,7 +39,7 @@ class Process(Protocol):
         """Wait for its exit code, negative for a signal; None if it is still running."""
 
     def stopped(self) -> bool:
-        """Tell whether a signal such as SIGSTOP has stopped it; False where nobody can tell."""
+        """Return whether a signal such as SIGSTOP has stopped it; False if that is unknown."""
         return False
 
     def tail(self) -> list[str]:
@@ -53,7 +53,7 @@ class Process(Protocol):
         return "", 0.0
 
     def killed_by_kernel(self) -> bool | None:
-        """Tell whether the kernel killed a process of the host to free memory; None if unknown."""
+        """Return whether the kernel killed a process of the host for memory; None if unknown."""
 
     def kill(self) -> None:
         """Kill it and everything that it started."""
@@ -126,7 +126,7 @@ class Group(contextlib.ExitStack):
         return self.processes[0].turn()
 
     def killed_by_kernel(self, rank: int) -> bool | None:
-        """Tell whether the kernel killed a process of a rank's host to free memory."""
+        """Return whether the kernel killed a process of a rank's host to free memory."""
         return self.processes[rank].killed_by_kernel()
 
     def follow(
@@ -228,7 +228,7 @@ class LocalProcess(Guarded):
         self.say(job)
 
     def stopped(self) -> bool:
-        """Tell whether a signal such as SIGSTOP has stopped it."""
+        """Return whether a signal such as SIGSTOP has stopped it."""
         try:
             return bool(psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED)
         except psutil.Error:
@@ -239,7 +239,7 @@ class LocalProcess(Guarded):
         return self._turns.read()
 
     def killed_by_kernel(self) -> bool | None:
-        """Tell whether the kernel killed a process of the host to free memory; None if unknown."""
+        """Return whether the kernel killed a process of the host for memory; None if unknown."""
         return killed_by_kernel(self._oom_kills, read_counters())
 
     def kill(self) -> None:

@@ -29,7 +29,7 @@ def read_counters(root: Path = Path("/")) -> Counters:
 
 
 def killed_by_kernel(before: Counters, after: Counters) -> bool | None:
-    """Tell whether a counter rose between two readings; None if there is no counter."""
+    """Return whether a counter rose between two readings; None if there is no counter."""
     both = before.keys() & after.keys()
     if not both:
         return None

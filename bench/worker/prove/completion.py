@@ -56,7 +56,7 @@ def check_completion(arm: Arm) -> None:
     passes an arm, so that a disturbance alone refuses none.
 
     Raises:
-      WrongStepError: work goes on after the outputs are ready.
+      WrongStepError: work continues after the outputs are ready.
     """
     step_s = min(arm.run(1) for _ in range(REPEATS)) / 1e9
     steps = process_exchange.from_main(max(1, min(MAX_STEPS, int(SPAN_S / step_s))))

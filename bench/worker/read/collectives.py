@@ -55,7 +55,7 @@ def collectives(executable: Any, devices: int, *, scatter: bool = False) -> list
     """List the collectives of a compiled program in program order.
 
     Args:
-      executable: from `compiled.runtime_executable()` or `client.live_executables()`.
+      executable: the result of `compiled.runtime_executable()` or `client.live_executables()`.
       devices: number of devices of its mesh.
       scatter: count an all-reduce whose result is only sliced as a reduce-scatter, as compilers for
         accelerators do; see bench.worker.read.result_uses.
