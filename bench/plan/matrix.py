@@ -209,7 +209,7 @@ class _Planner:
         variants: dict[str, Variant] = {}
         for variant in self.read("variant"):
             if variant.name in variants:
-                self.fault("variant", f"there are two of the name {variant.name!r}")
+                self.fault("variant", f"the name {variant.name!r} is used twice")
             variants[variant.name] = variant
         return list(variants.values())
 
@@ -218,7 +218,7 @@ class _Planner:
         processes = self.read("processes") or [available]
         for count in processes:
             if count > available > 1:
-                self.fault("processes", f"the run has {available} processes, not {count}")
+                self.fault("processes", f"{count} requested, but the run has {available}")
         clip_norm = self.read("clip_norm")
         return [
             StepOptions(precision, count, remat, scan == "yes", clip_norm, variant, spread)
@@ -322,7 +322,7 @@ class _Planner:
                 path, error = entry["path"], entry["error"]
                 self.faults.append(f"workload {name} ({path}) cannot be imported: {error}")
             if "yes" in self.options.scan_layers and not (entry["error"] or entry.get("scans")):
-                self.fault("scan_layers", f"{name} is no chain of equal layers that can be stacked")
+                self.fault("scan_layers", f"{name} has no stack of equal layers to loop over")
             size = entry["default"] if text == name else text.removeprefix(f"{name}-")
             if size in entry["sizes"] or entry["error"]:
                 return name, size
@@ -339,7 +339,7 @@ class _Planner:
         count = presets.CPU_DEVICES if self.virtual else self.catalogue["device_count"]
         limit: int = self.read("devices") or count
         if limit > count and not self.virtual:
-            self.fault("devices", f"there are {count}, not {limit}")
+            self.fault("devices", f"{limit} requested, only {count} available")
         return limit
 
     def meshes(self, preset: Preset) -> list[MeshShape]:
@@ -371,7 +371,9 @@ class _Planner:
         for block in blocks:
             shard, count = block.batch // block.mesh.batch_shards, block.options.microbatches
             if shard % count:
-                text = f"{count} do not divide a device's batch of {shard}, in {block.name}"
+                text = (
+                    f"the batch of {shard} per shard is not divisible by {count}, in {block.name}"
+                )
                 self.fault("microbatches", text)
 
     def check_processes(self, blocks: Iterable[Block]) -> None:

@@ -146,18 +146,18 @@ class Options:
     )
     launches: str | None = _option(
         "N",
-        "fresh processes that each block is measured in, whose spread is part of the intervals; "
-        "an arm that two have settled is left out of the others",
+        "number of fresh processes per block; their spread widens the intervals, and an arm that "
+        "two of them have settled is skipped in the rest",
         whole,
     )
     rounds: str | None = _option(
         "N",
-        "turns of every implementation in a launch, on average: after 16, 32, 64 ... rounds, arms "
-        "that are settled leave their turns to the others",
+        "average turns per implementation and launch; after 16, 32, 64 ... rounds, settled arms "
+        "yield their turns to the others",
         whole,
     )
     seconds: str | None = _option(
-        "S", "measuring time of that many rounds, in seconds", positive("seconds")
+        "S", "planned duration of those rounds, in seconds", positive("seconds")
     )
     margin: str | None = _option(
         "PERCENT",
@@ -211,7 +211,8 @@ class Options:
     )
     cold: bool = _option(
         "",
-        "prove and compile also what an earlier run did, with the same files and environment",
+        "repeat proofs and compilations even if an earlier run did them with the same files and "
+        "environment",
         action="store_true",
     )
     timeout: str | None = _option(
@@ -221,8 +222,8 @@ class Options:
     )
     silence: str | None = _option(
         "SECONDS",
-        "end a worker process that shows no progress for this long, as it does while it compiles "
-        "(default: 600)",
+        "end a worker process that reports no progress for this long (default: 600); compilation "
+        "reports none",
         positive("seconds"),
     )
     isolate: tuple[str, ...] = _option(

@@ -149,7 +149,7 @@ def _of_rounds(blocks: Sequence[Comparison]) -> dict[str, str]:
         said["Not in a steady state"] = (
             f"{numbers.count(len(moving), 'ratio')} changed within the launches by more than the "
             f"margin; most, by {numbers.percent(size)}, that of {name} in {where.name}. Such a "
-            "ratio is an average over a change."
+            "ratio averages over a trend."
         )
     effects = [
         (effect.size, by, block)

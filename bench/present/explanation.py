@@ -95,7 +95,7 @@ def show_times(console: Console, a: str, b: str, blocks: Sequence[Comparison]) -
         if claim is not None and claim.ratio.paired:
             sure = sentences.sure(claim.verdict.low, claim.verdict.high)
             took = f"{arm} took {numbers.ratio(claim.ratio.value)} times as long as {other}"
-            console.print(f"Side by side, {took} (sure: {sure}).")
+            console.print(f"Side by side, {took} (surely {sure}).")
 
 
 def show_apart(
@@ -109,7 +109,7 @@ def show_apart(
     That is their ratio, and the breakdown of the other cell's step if it is traced.
     """
     show_times(console, *cells, blocks)
-    console.print("Processes of an arm's own have no traces: only the worker is traced.")
+    console.print("Steps that run in separate processes are not traced; only the worker is.")
     for cell in cells:
         if cell in traces:
             total = means(traces[cell])["total"]

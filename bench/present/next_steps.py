@@ -35,7 +35,7 @@ def lines(found: Tables, run: Run) -> Iterator[str]:
     if not every:
         return
     bound = max(bound_of(claim.verdict.low, claim.verdict.high) for claim in every)
-    sure = "with no bound for some" if math.isinf(bound) else f"surely {within(bound)}"
+    sure = "some without any bound" if math.isinf(bound) else f"all {within(bound)}"
     count = numbers.count(len(every), "comparison is", "comparisons are")
     yield f"{count} undecided, {sure}: {_why([block for block, _ in left])}."
     resume = f"{INDENT}{PROGRAM} run --resume {run.directory.name}"
@@ -44,11 +44,11 @@ def lines(found: Tables, run: Run) -> Iterator[str]:
         yield "To decide more, by an estimate of the time that it takes:"
         yield f"{resume} --budget {seconds:.0f}"
     else:
-        yield "More rounds of this kind would hardly decide; for one more minute of them:"
+        yield "More rounds are unlikely to decide. To measure for one more minute anyway:"
         yield f"{resume} --budget 60"
     if 1 < bound < 2:  # noqa: PLR2004 - a margin of 100 % says nothing
         percent = math.ceil(round(1000 * (bound - 1), 6)) / 10
-        yield f"If a difference of {percent:g} % does not matter, it is decided:"
+        yield f"To decide now, treating differences below {percent:g} % as equal:"
         yield f"{resume} --margin {percent:g}"
 
 

@@ -23,8 +23,8 @@ SHADES = (1.02, 1.1, 1.25, 1.6)
 """Thresholds of the shades: times over the fastest's."""
 
 CAPTION = (
-    "Medians; below each mesh, the step time of the fastest. Outlined: came out fastest; dashed: "
-    "may be as fast; worst and geometric mean: where it took turns with others."
+    "Medians. Below each mesh: the fastest step time. Solid outline: the fastest estimate; dashed: "
+    "may be equally fast. Worst and geometric mean cover the blocks shared with others."
 )
 
 

@@ -113,7 +113,7 @@ class Summary:
         if not block.ranked:
             return "Nothing has a time."
         apart = [cell["implementation"] for cell in block.ranked if not cell["interleaved"]]
-        rest = f" Not ranked, because measured apart: {listing(apart)}." if apart else ""
+        rest = f" Not ranked, because they shared no rounds: {listing(apart)}." if apart else ""
         if not self.compared:
             return f"There is nothing to compare {self.first} with.{rest}"
         leaders, how = listed(block.standings.leaders), _spread(block.standings.bound)
@@ -125,7 +125,7 @@ def _spread(bound: float) -> str:
     if math.isinf(bound):
         return "too few rounds to tell them apart"
     if bound >= WIDE:
-        return f"only differences over {_share(bound)} could have been seen"
+        return f"differences below {_share(bound)} could not be resolved"
     return f"equal {within(bound)}" if bound > 1 else ""
 
 
@@ -234,7 +234,7 @@ def _use(name: str, places: str, bound: float) -> str:
         return f"Use {name}{places}: it is fastest"
     if bound >= WIDE:
         return (
-            f"{name} did well{places}, but too little was measured to choose: another may be "
+            f"{name} is among the leaders{places}, but the data do not decide: another may be "
             f"{_faster(bound)}, and {NARROWER}"
         )
     return f"Use {name}{places}; nothing else is more than {_faster(bound)}"

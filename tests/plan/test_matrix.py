@@ -164,7 +164,7 @@ def test_policies_of_rematerialization_are_swept() -> None:
     ]  # fmt: skip
     assert StepOptions.parse("fp32,remat,scan_layers") == made.blocks[3].options
     assert faults(workloads=("mlp",), **both) == [
-        "--scan-layers: mlp is no chain of equal layers that can be stacked"
+        "--scan-layers: mlp has no stack of equal layers to loop over"
     ]
     for text in ("fp32,remat=full", "fp32,remat=none"):
         with pytest.raises(ValueError, match="is unknown"):
@@ -265,7 +265,7 @@ def test_variants_measure_every_block_again() -> None:
     assert StepOptions.parse("fp32,variant=lhs") == made.blocks[1].options
     found = faults(variant=("x", "one=A=1", "one=A=2", "two=NPROC=3"))
     assert [fault.partition(":")[0] for fault in found] == ["--variant"] * 3
-    assert "there are two of the name 'one'" in found[-1]
+    assert "the name 'one' is used twice" in found[-1]
 
 
 def test_a_batch_that_does_not_divide_names_near_ones() -> None:
@@ -275,7 +275,7 @@ def test_a_batch_that_does_not_divide_names_near_ones() -> None:
 
 
 def test_accelerators_cannot_be_made() -> None:
-    assert faults("gpu", 2, devices="4") == ["--devices: there are 2, not 4"]
+    assert faults("gpu", 2, devices="4") == ["--devices: 4 requested, only 2 available"]
     (fault,) = faults("gpu", 2, meshes=("data=4",))
     assert fault == "--meshes: data=4 needs 4 devices, there are 2"
 

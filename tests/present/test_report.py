@@ -126,7 +126,7 @@ def test_cells_measured_apart_have_a_ratio_and_no_interval(found: Tables) -> Non
     assert apart["ratio"].notna().all()
     assert apart["ratio_low"].isna().all()
     first = sentences.Summary(found.comparisons[0])
-    assert first.text().endswith(" Not ranked, because measured apart: nnx_jit.")
+    assert first.text().endswith(" Not ranked, because they shared no rounds: nnx_jit.")
 
 
 def test_more_than_the_peak_is_refused(tmp_path: Path) -> None:

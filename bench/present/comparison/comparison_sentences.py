@@ -135,7 +135,7 @@ def _of_changes(compared: Compared) -> dict[str, str]:
         steps = [c.step.value for c in changes if (c.block, c.implementation) in baselines]
         ends = dict.fromkeys(map(numbers.ratio, (min(steps), max(steps)))) if steps else ()
         times = f" Its step times in B are {' to '.join(ends)} times those in A." if ends else ""
-        said["Blind to the baseline"] = (
+        said["Cannot detect a change of the baseline"] = (
             "A ratio to the baseline cannot show how the baseline itself changed. If it alone "
             f"changed, every other implementation appears to have changed instead.{times}"
         )

@@ -13,8 +13,8 @@ const METRICS = {
 };
 const MEANING = {
   ratio: CHARTS.heatmap.note,
-  less: "The lower, the bluer; equal steps of colour are equal ratios.",
-  more: "The higher, the bluer; equal steps of colour are equal ratios.",
+  less: "Lower is bluer; colour is proportional to the logarithm.",
+  more: "Higher is bluer; colour is proportional to the logarithm.",
 };
 const FIELD = 62;
 
