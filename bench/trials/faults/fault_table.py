@@ -152,7 +152,7 @@ FAULTS = (
     Fault("foreign-hangs", FOREIGN, "the timed step in a process of its own waits for ever",
           planted("foreign_sleep", "timeout", f"{SILENT} measure", *HANGS)),
     Fault("foreign-lies", FOREIGN, "the clock of a foreign arm runs at a tenth of its speed",
-          planted("foreign_lie", "wrong", "reports spans that are shorter than they took")),
+          planted("foreign_lie", "wrong", "reports spans that are shorter than the worker")),
     Fault("foreign-shapes", FOREIGN, "a process of its own gives flattened parameters",
           planted("foreign_shapes", "wrong", "differ from the model's in names or shapes: kernel")),
     Fault("foreign-prints", FOREIGN, "the timed step writes to the channel of its process",

@@ -143,8 +143,8 @@ class ForeignArm(Arm):
         idle_s, idle_cpu_s = self._idle
         if self._lies():
             return (
-                "its process reports spans that are shorter than they took by the worker's clock, "
-                f"without the {self.asking_ns / 1e3:.0f} us that asking costs"
+                "its process reports spans that are shorter than the worker's clock shows, even "
+                f"without the {self.asking_ns / 1e3:.0f} us that a request costs"
             )
         if idle_s > MEASURED_S and idle_cpu_s > IDLE_SHARE * idle_s:
             return (

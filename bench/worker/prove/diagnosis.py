@@ -104,7 +104,7 @@ def explain_update(
                 f"the gradients are those of shard {index} alone: they are not reduced over the "
                 "shards"
             )
-    return "the gradients are wrong, in no way that is known here" if match <= MATCH else ""
+    return "the gradients are wrong, and no known mistake explains them" if match <= MATCH else ""
 
 
 def _reason_of(factor: float, shards: int, microbatches: int, match: float) -> str:

@@ -268,7 +268,7 @@ class SpotChecks:
         if watched.suspected == 1 and within(expected.wide):
             return ""  # one rounding may flip a ReLU, but hardly in two checks in a row
         wrong = [path for path, error in updates.items() if error > update_tolerance]
-        unknown = "the update is wrong, in no way that is known here" if wrong else ""
+        unknown = "the update is wrong, and no known mistake explains it" if wrong else ""
         reasons = [named_update(gate, kept, right, wrong, watched.reader) or unknown]
         if loss_error > loss_tolerance:
             reasons.append(named_loss(gate, kept, right.losses[-1]))
