@@ -63,15 +63,18 @@ def explain(
         traces = {row["cell"]: row for row in stored.traces}
         known = {*programs, *traces, *apart}
         a, b = whole_name(a, known), whole_name(b, known)
-        if a != b and {a, b} <= known and {a, b} & apart:
-            explanation.show_apart(console, (a, b), cell_table.build(stored).comparisons, traces)
-            return
-        if a != b and {a, b} <= programs.keys():
+        compiled = a != b and {a, b} <= programs.keys()
+        separate = a != b and {a, b} <= known and {a, b} & apart
+        if compiled:
             explanation.show_programs(console, (a, b), (programs[a], programs[b]))
+        if compiled or separate:
             explanation.show_times(console, a, b, cell_table.build(stored).comparisons)
-            if not {a, b} <= traces.keys():
-                typer.echo("Traces would tell how long each takes: record them with --profile.")
-                return
+        if separate:
+            explanation.show_parts(console, (a, b), traces)
+            return
+        if compiled and not {a, b} <= traces.keys():
+            typer.echo("Traces would tell how long each takes: record them with --profile.")
+            return
         found, path = explain_cells(a, b, stored)
     explanation.show(console, found, every=every)
     typer.echo(f"causes: {path.as_posix()}")

@@ -98,17 +98,8 @@ def show_times(console: Console, a: str, b: str, blocks: Sequence[Comparison]) -
             console.print(f"Side by side, {took} (surely {sure}).")
 
 
-def show_apart(
-    console: Console,
-    cells: tuple[str, str],
-    blocks: Sequence[Comparison],
-    traces: Mapping[str, TraceRow],
-) -> None:
-    """Print what is known about two cells if either ran in a separate process, which is not traced.
-
-    That is their ratio, and the breakdown of the other cell's step if it is traced.
-    """
-    show_times(console, *cells, blocks)
+def show_parts(console: Console, cells: tuple[str, str], traces: Mapping[str, TraceRow]) -> None:
+    """Print the breakdown of those steps that are traced, where the other is in its own process."""
     console.print("Steps that run in separate processes are not traced; only the worker is.")
     for cell in cells:
         if cell in traces:

@@ -304,8 +304,12 @@ def test_the_command_names_what_was_set_aside(reports: Path) -> None:
     assert "With a wait after every step" in " ".join(done.stdout.split())
 
 
-def test_a_step_in_a_process_of_its_own_is_compared_without_its_trace(reports: Path) -> None:
-    plan = replace(PLAN, ratios={"jit_spmd": 1.0, "slow": 1.5})
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_step_in_a_process_of_its_own_is_compared_without_its_trace(
+    reports: Path, compiled: bool
+) -> None:
+    programs = {"jit_spmd": ("", "", 0), "slow": ("f", "d", 1)} if compiled else {}
+    plan = replace(PLAN, ratios={"jit_spmd": 1.0, "slow": 1.5}, programs=programs)
     directory = synthetic.write(reports, plan)
     own = {"versions": {"torch": "2.13.0"}, "processes": 1, "threads": 1, "asking_ns": 90_000}
     (launch,) = synthetic.launches_of(directory)
@@ -319,6 +323,7 @@ def test_a_step_in_a_process_of_its_own_is_compared_without_its_trace(reports: P
     done = CliRunner().invoke(app, ["explain", f"{PLACE}/slow", f"{PLACE}/jit_spmd"])
     assert done.exit_code == 0, done.output
     told = plain(" ".join(done.stdout.split()))
+    assert ("Only in A" in told) == compiled, "a step of another jax has a program to compare"
     assert re.search(r"Side by side, slow took 1\.[45]\d* times as long as jit_spmd", told)
     assert "A step of mlp-base/data=2/b64/fp32/slow takes" in told
     matmul, elementwise = (
