@@ -1,5 +1,6 @@
 """The difference between two cells of a run, as a sentence and a table on the terminal."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -93,9 +94,12 @@ def show_times(console: Console, a: str, b: str, blocks: Sequence[Comparison]) -
         arm, other = (cell.removeprefix(f"{block.name}/") for cell in (a, b))
         claim = block.claims_of(arm).get(other) if arm in block.arms else None
         if claim is not None and claim.ratio.paired:
-            sure = sentences.sure(claim.verdict.low, claim.verdict.high)
+            low, high = claim.verdict.low, claim.verdict.high
+            side = " more" if low > 1 else " less" if high < 1 else ""
+            sure = f" (surely {sentences.sure(low, high)}{side})"
+            known = sure if math.isfinite(sentences.bound_of(low, high)) else ""
             took = f"{arm} took {numbers.ratio(claim.ratio.value)} times as long as {other}"
-            console.print(f"Side by side, {took} (surely {sure}).")
+            console.print(f"Side by side, {took}{known}.")
 
 
 def show_parts(console: Console, cells: tuple[str, str], traces: Mapping[str, TraceRow]) -> None:

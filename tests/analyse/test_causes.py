@@ -324,7 +324,9 @@ def test_a_step_in_a_process_of_its_own_is_compared_without_its_trace(
     assert done.exit_code == 0, done.output
     told = plain(" ".join(done.stdout.split()))
     assert ("Only in A" in told) == compiled, "a step of another jax has a program to compare"
-    assert re.search(r"Side by side, slow took 1\.[45]\d* times as long as jit_spmd", told)
+    assert re.search(
+        r"Side by side, slow took 1\.[45]\d* times as long as jit_spmd \(surely .* more\)", told
+    )
     assert "A step of mlp-base/data=2/b64/fp32/slow takes" in told
     matmul, elementwise = (
         float(re.search(rf"{part} [\d.]+ ms ([\d.]+) %", told)[1])
