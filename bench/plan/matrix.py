@@ -167,6 +167,8 @@ class _Planner:
         parts = preset.parts or (preset,)
         blocks = _unique(block for part in parts for block in self.blocks(part, scaling, variants))
         self.faults = _unique(self.faults)  # each part may have found the same
+        if not blocks and not self.faults:
+            self.fault("preset", f"no mesh of {name} fits; devices: {self.device_limit()}")
         self.check_batches(blocks)
         self.check_processes(blocks)
         return Plan(

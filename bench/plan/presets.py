@@ -76,7 +76,7 @@ PRESET_TABLE = {
         parts=tuple(
             replace(_QUICK, workloads=(workload,), meshes=meshes, microbatches=count)
             for workload, meshes, count in (
-                ("mlp", (), 1),
+                ("mlp", ("data=2",), 1),
                 ("gpt2-nano", ("data=1,fsdp=2,model=2",), 1),
                 ("gpt2-nano-512", ("data=1,context=2",), 1),
                 ("gpt2-deep", ("data=1,pipe=2",), 8),

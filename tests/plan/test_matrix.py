@@ -50,7 +50,7 @@ def test_quick_has_its_workloads_at_1_2_4_and_8_devices() -> None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_block_of_a_preset_divides_and_occurs_once(preset: str) -> None:
-    for devices in (1, 6, 8):
+    for devices in (2 if preset == "strategies" else 1, 6, 8):
         blocks = plan("gpu", devices, preset=preset).blocks
         assert all(block.batch % block.mesh.batch_shards == 0 for block in blocks)
         assert len(set(blocks)) == len(blocks)
@@ -59,7 +59,10 @@ def test_every_block_of_a_preset_divides_and_occurs_once(preset: str) -> None:
 
 def test_strategies_run_where_their_meshes_fit() -> None:
     made = [str(block.mesh) for block in plan("gpu", 2, preset="strategies").blocks]
-    assert made == ["data=1", "data=2", "data=1,context=2", "data=1,pipe=2", "data=1,expert=2"]
+    assert made == ["data=2", "data=1,context=2", "data=1,pipe=2", "data=1,expert=2"]
+    assert faults("gpu", 1, preset="strategies") == [
+        "--preset: no mesh of strategies fits; devices: 1"
+    ]
     (pipeline,) = (b for b in plan(preset="strategies").blocks if b.mesh.axis("pipe") > 1)
     assert pipeline.options.microbatches == 8
     asked = plan(preset="strategies", workloads=("mlp",), meshes=("data=4",))
