@@ -103,3 +103,9 @@ def test_the_readme_shows_what_a_published_run_says(monkeypatch: pytest.MonkeyPa
     pictures = importlib.import_module("make_pictures")
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     assert pictures.quoting(page, pictures.answers()) == page, "run `nox -s pictures`"
+
+
+def test_the_checks_run_the_commands_of_every_page_that_marks_some() -> None:
+    (listed,) = re.findall(r"docs/\{(.*)\}\.md", (ROOT / ".ci/run").read_text("utf-8"))
+    marked = {page.stem for page in (ROOT / "docs").glob("*.md") if "```bash\n" in page.read_text()}
+    assert set(listed.split(",")) == marked
