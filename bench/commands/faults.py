@@ -59,7 +59,7 @@ def faults(
     folder = run or f"faults_{datetime.now(UTC):%Y-%m-%d_%H%M}"
     wrong = name_faults(folder)
     for name in names or ():
-        collected(wrong, choice(tuple(known)), name)
+        collected(wrong, choice(known), name)
     if wrong:
         refuse("\n".join(wrong))
 

@@ -101,7 +101,7 @@ def selftest(
         ("--peer", peers, peer_names()),
     ):
         for word in given:
-            collected(faults, choice(tuple(known)), word, option)
+            collected(faults, choice(known), word, option)
     if faults:
         refuse("\n".join(faults))
     settings = Settings(

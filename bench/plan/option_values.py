@@ -1,7 +1,7 @@
 """Readers of option values: each raises ValueError, which becomes one of several faults."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from bench.records.cells import FULL, REMAT
@@ -63,7 +63,7 @@ def share(text: str) -> float:
     raise ValueError(f"{text!r} is not a percentage above 0 and below 100")
 
 
-def choice(known: Sequence[str]) -> Callable[[str], str]:
+def choice(known: Collection[str]) -> Callable[[str], str]:
     """Return a reader that accepts only the known words."""
 
     def read(text: str) -> str:
@@ -77,7 +77,7 @@ def choice(known: Sequence[str]) -> Callable[[str], str]:
 def remat_policy(text: str) -> str:
     """Read a rematerialization policy; `full` and `nothing` both mean to keep no activations."""
     known = {"none": "", **{word: word for word in REMAT}, "nothing": FULL}
-    return known[choice(tuple(known))(text)]
+    return known[choice(known)(text)]
 
 
 def _number(text: str) -> float:
