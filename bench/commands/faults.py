@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from bench.commands.exits import exit_codes, refuse
+from bench.commands.exits import exit_codes, fail, refuse
 from bench.measure.run_folder import name_faults
 from bench.plan.option_values import choice, collected
 from bench.records.host import usable_cores
 from bench.records.paths import REPORTS
+from bench.records.store import StoreError
 from bench.records.trial_results import as_expected, summarize_faults
 
 if TYPE_CHECKING:
@@ -37,6 +39,18 @@ def faults(
         int, typer.Option(min=1, help="Number of faults to inject at the same time.")
     ] = JOBS,
     run: Annotated[str, typer.Option(help="Name of the folder in reports/.")] = "",
+    right: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="LAUNCHES",
+            help="Instead of injecting faults, measure the shipped implementations on a loaded "
+            "machine, and count false convictions in at least this many launches.",
+        ),
+    ] = 0,
+    limit: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="With --right: begin no run after this.")
+    ] = 7200.0,
 ) -> None:
     """Inject faults into real runs, and check that no result is lost.
 
@@ -62,6 +76,8 @@ def faults(
         collected(wrong, choice(known), name)
     if wrong:
         refuse("\n".join(wrong))
+    if right:
+        _measure_right(right, limit, REPORTS / folder)
 
     def done(fault: Fault, outcome: Outcome) -> None:
         word = fault_page.verdict(vars(outcome))
@@ -78,3 +94,22 @@ def faults(
     console.print(summarize_faults(results))
     typer.echo(f"faults: {path.as_posix()}")
     raise typer.Exit(0 if all(as_expected(row) for row in results["rows"]) else DEVIATED)
+
+
+def _measure_right(launches: int, limit_s: float, folder: Path) -> NoReturn:
+    """Count false convictions among right steps; show every run and the sum."""
+    from bench.trials.faults import right_launches
+
+    runs = []
+    try:
+        for one in right_launches.run(launches, limit_s, folder):
+            runs.append(one)
+            words = " ".join((one["load"], *one["options"]))
+            typer.echo(f"{words}: {one['launches']} launches, {one['arms']} arms")
+            for name, status, reason in one["ended"]:
+                typer.echo(f"  {name} is {status}: {reason}")
+    except StoreError as error:
+        fail(str(error))
+    typer.echo(f"{right_launches.summarize(runs)}\nruns: {folder.as_posix()}")
+    wrong = any(status in right_launches.CONVICTED for one in runs for _, status, _ in one["ended"])
+    raise typer.Exit(DEVIATED if wrong else 0)

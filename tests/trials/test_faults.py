@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import runpy
+import subprocess
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer
 
 from bench.commands import faults
 from bench.records import trial_results
-from bench.trials.faults import fault_session, fault_table, run_scenarios
+from bench.trials.faults import fault_session, fault_table, right_launches, run_scenarios
 from bench.trials.faults.fault_outcome import Outcome
 from bench.trials.faults.fault_table import FAULTS, Fault
 from bench.trials.faults.observed_run import Ended, Lab, LabError, UnavailableError
@@ -151,7 +154,7 @@ def test_the_table_and_the_exit_code(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(fault_table, "FAULTS", (fault(trial, "mine"),))
     with pytest.raises(typer.Exit) as ended:
-        faults.faults(["mine"], list_=False, jobs=1, run="r")
+        faults.faults(["mine"], list_=False, jobs=1, run="r", right=0, limit=0.0)
     assert ended.value.exit_code == code
     assert words in (tmp_path / "reports/r" / trial_results.FAULTS_MARKDOWN).read_text()
     html = (tmp_path / "reports/r" / trial_results.FAULTS_PAGE).read_text()
@@ -167,6 +170,68 @@ def test_the_table_and_the_exit_code(
 
 def test_unknown_faults_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as ended:
-        faults.faults(["sigkil-in-build"], list_=False, jobs=1, run="")
+        faults.faults(["sigkil-in-build"], list_=False, jobs=1, run="", right=0, limit=0.0)
     assert ended.value.exit_code == 4
     assert "did you mean sigkill-in-build" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("ended", "code", "words"),
+    [
+        ([], 0, ("launches with a false conviction: 0 of 4: 0.0 % (0.0 to 49.0 %)",)),
+        ([("a/x", "timeout", "silent")], 0, ("a/x is timeout: silent", "otherwise: 2")),
+        (
+            [("a/x", "wrong", "why"), ("a/y", "implausible", ""), ("b/x", "oom", "")],
+            1,
+            ("launches with a false conviction: 2 of 4", "convicted: 4 of 20", "otherwise: 2"),
+        ),
+    ],
+)
+def test_false_convictions_of_right_steps_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    ended: list[tuple[str, str, str]],
+    code: int,
+    words: tuple[str, ...],
+) -> None:
+    one = {"load": "bursty", "options": ["--x"], "launches": 2, "arms": 10, "ended": ended}
+    monkeypatch.setattr(right_launches, "run", lambda *_: iter([one, one]))
+    with pytest.raises(typer.Exit) as stopped:
+        faults.faults([], list_=False, jobs=1, run="r", right=4, limit=1.0)
+    assert stopped.value.exit_code == code
+    said = capsys.readouterr().out
+    assert "bursty --x: 2 launches, 10 arms" in said
+    assert not [word for word in words if word not in said]
+
+
+def test_launches_under_load_end_and_keep_only_runs_with_a_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rows = [
+        {"block": "a", "implementation": "x", "status": "ok", "reason": ""},
+        {"block": "a", "implementation": "y", "status": "unsupported", "reason": ""},
+    ]
+    wrong = {"block": "b", "implementation": "x", "status": "wrong", "reason": "why"}
+    asked = []
+
+    def measure(words: list[str], cwd: Path, **_: object) -> subprocess.CompletedProcess[str]:
+        (cwd / "reports" / words[-1]).mkdir(parents=True)
+        asked.append(words)
+        return subprocess.CompletedProcess(words, 0, "", "")
+
+    def stored(folder: Path) -> SimpleNamespace:
+        more = [wrong] if folder.name == "1" else []
+        return SimpleNamespace(cell_rows=[*rows, *more], block_rows=[{}, {}])
+
+    monkeypatch.setattr(right_launches.subprocess, "run", measure)
+    monkeypatch.setattr(right_launches, "load", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(right_launches.store, "load", stored)
+    runs = list(right_launches.run(5, 600.0, tmp_path / "r"))
+    assert [(one["launches"], one["arms"], one["ended"]) for one in runs] == [
+        (2, 1, []), (2, 2, [("b/x", "wrong", "why")]), (2, 1, []),
+    ]  # fmt: skip
+    assert [path.name for path in (tmp_path / "r/reports").iterdir()] == ["1"]
+    stored_lines = (tmp_path / "r" / right_launches.FILE).read_text().splitlines()
+    assert [json.loads(line)["load"] for line in stored_lines] == [one["load"] for one in runs]
+    assert len({one["load"] for one in runs}) == 3
+    assert list(right_launches.run(5, -1.0, tmp_path / "none")) == []

@@ -1,0 +1,128 @@
+"""Launches of the shipped implementations on a loaded machine, none of which may be convicted.
+
+Each run measures all shipped implementations of some blocks of tiny models, under another load than
+the run before. It takes the proofs in float64 from earlier runs, because no load can change them.
+"""
+
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypedDict
+
+from bench.measure.environment import child_environment
+from bench.records import store
+from bench.records.paths import REPORTS
+from bench.records.statuses import Status
+from bench.trials.selftest.background_load import PATTERNS, load
+from bench.trials.selftest.shares import Rate
+
+FILE = "right.jsonl"
+CONVICTED = ("wrong", "implausible")
+SMALL = ("--batch-sizes", "16", "--launches", "2", "--rounds", "6", "--seconds", "0.5")
+"""Options of every run. Two launches measure all arms, even those that the first has settled."""
+RUNS = (
+    ("--workloads", "mlp-tiny", "--meshes", "data=1", "data=2", "fsdp=2", "data=1,model=2"),
+    ("--workloads", "linear-tiny", "--meshes", "data=2", "--precision", "fp32", "bf16"),
+    ("--workloads", "gpt2-tiny", "--meshes", "data=2", "data=1,context=2", "data=1,model=2"),
+    ("--workloads", "gpt2-nano", "--meshes", "data=1,pipe=2", "--microbatches", "2"),
+    ("--workloads", "moe-tiny", "--meshes", "data=1,expert=2"),
+)
+"""Further options of the runs, in turn; together they need every implementation."""
+
+
+class RightRun(TypedDict):
+    """One run, a line of FILE."""
+
+    load: str
+    options: list[str]
+    """The workloads, the meshes and other options of RUNS."""
+    launches: int
+    arms: int
+    """Cells that an implementation supports, over all launches."""
+    ended: list[tuple[str, Status, str]]
+    """Name, status and reason of those that did not end ok."""
+
+
+def run(launches: int, limit_s: float, folder: Path) -> Iterator[RightRun]:
+    """Measure until there are this many launches, or until no run may begin any more.
+
+    Runs with a cell that is not ok are kept in reports/ of the folder.
+
+    Args:
+      launches: number of launches, at least.
+      limit_s: seconds after which no further run begins.
+      folder: the folder to create; every finished run is a line of its FILE.
+
+    Raises:
+      StoreError: a run stored nothing; its output is shown.
+    """
+    folder.mkdir(parents=True)
+    began, done = time.monotonic(), 0
+    patterns = [name for name in PATTERNS if name != "quiet"]
+    for number in itertools.count():
+        if done >= launches or time.monotonic() - began > limit_s:
+            return
+        pattern = patterns[number % len(patterns)]
+        options = RUNS[number % len(RUNS)]
+        words = ("run", *SMALL, *options, "--run", str(number))
+        with load(pattern, number):
+            ended = subprocess.run(  # noqa: S603 (our own command)
+                [sys.executable, "-m", "bench", *words],
+                cwd=folder,
+                env={**child_environment(), "JAX_PLATFORMS": "cpu"},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        directory = folder / REPORTS / str(number)
+        try:
+            found = read(store.load(directory), pattern, options)
+        except (store.StoreError, OSError) as error:
+            said = (ended.stdout + ended.stderr).strip()[-500:]
+            raise store.StoreError(f"{error}; exit code {ended.returncode}: {said}") from error
+        with (folder / FILE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(found) + "\n")
+        if not found["ended"]:
+            shutil.rmtree(directory)
+        done += found["launches"]
+        yield found
+
+
+def read(measured: store.Run, pattern: str, options: tuple[str, ...]) -> RightRun:
+    """Count the launches and arms of a stored run, and list the arms that are not ok."""
+    cells = [row for row in measured.cell_rows if row["status"] != "unsupported"]
+    return RightRun(
+        load=pattern,
+        options=list(options),
+        launches=len(measured.block_rows),
+        arms=len(cells),
+        ended=[
+            (f"{row['block']}/{row['implementation']}", row["status"], row["reason"])
+            for row in cells
+            if row["status"] != "ok"
+        ],
+    )
+
+
+def summarize(runs: list[RightRun]) -> str:
+    """Tell the false convictions of all runs by arm and by launch, with their upper bounds."""
+    arms, launches = sum(one["arms"] for one in runs), sum(one["launches"] for one in runs)
+    convicted = [
+        (number, name)
+        for number, one in enumerate(runs)
+        for name, status, _ in one["ended"]
+        if status in CONVICTED
+    ]
+    blocks = {(number, name.rpartition("/")[0]) for number, name in convicted}
+    failed = sum(len(one["ended"]) for one in runs) - len(convicted)
+    return (
+        f"launches with a false conviction: {Rate(len(blocks), launches)}\n"
+        f"arms falsely convicted: {Rate(len(convicted), arms)}\n"
+        f"arms that failed otherwise: {failed}\n"
+        "in brackets: Wilson's 95 % interval"
+    )
