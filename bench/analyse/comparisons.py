@@ -19,7 +19,7 @@ from bench.analyse.same_programs import settled
 from bench.analyse.sample_rounds import Rounds, Turns
 from bench.analyse.standings import Standings, rank
 from bench.analyse.verdicts import Claim, claim, pairs
-from bench.records.arms import TWIN, implementation_of, input_opponents
+from bench.records.arms import TWIN, implementation_of, input_opponents, version_opponents
 from bench.records.cells import Block
 from bench.records.rows import Ceilings, Look
 
@@ -47,6 +47,8 @@ class Comparison:
     """The claim about each arm but the baseline, against the baseline."""
     input_claims: dict[str, Claim]
     """The claim about each arm with input, against the same implementation's arm without."""
+    version_claims: dict[str, Claim]
+    """The claim about each arm under another version, against the present version's arm."""
     waits: dict[str, Waits]
     """Waiting times for input of the arms with input."""
     ranked: list[dict[str, Any]]
@@ -150,11 +152,14 @@ def compare_arms(
     arms = tuple(cell["implementation"] for cell in cells if cell["status"] == "ok")
     looks = [look for row in sorted(attempts, key=itemgetter("launch")) for look in row["looks"]]
     opponents = {arm: baseline for arm in arms if arm != baseline}
-    fed = input_opponents(rounds.arms)
+    fed, versions = input_opponents(rounds.arms), version_opponents(arms)
     found = ratios(rounds, opponents | fed | {TWIN: baseline}, process)
-    floor, count = found.pop(TWIN, None), max(1, len(opponents | fed))
+    floor, count = found.pop(TWIN, None), max(1, len(opponents | fed) + len(versions))
+    last = float(looks[-1]["alpha"]) if looks else 0.0
     claims = {
-        arm: claim(ratio, alpha_of(arm, looks) / count, margin) for arm, ratio in found.items()
+        # A look settles an arm under another version against the present one, not the baseline.
+        arm: claim(ratio, (last if arm in versions else alpha_of(arm, looks)) / count, margin)
+        for arm, ratio in found.items()
     }
     rows = {cell["implementation"]: cell for cell in cells}
     several = block.options.processes > 1
@@ -164,7 +169,7 @@ def compare_arms(
         arms=arms,
         rounds=rounds,
         floor=floor,
-        alpha=float(looks[-1]["alpha"]) if looks else 0.0,
+        alpha=last,
         process=process,
         margin=margin,
         claims={
@@ -173,6 +178,10 @@ def compare_arms(
             if arm not in fed
         },
         input_claims={arm: one for arm, one in claims.items() if arm in fed},
+        version_claims={
+            arm: claim(ratio, alpha_of(arm, looks) / count, margin)
+            for arm, ratio in ratios(rounds, versions, process).items()
+        },
         waits=input_cost.measure_waits(samples.frame, counted) if fed else {},
         ranked=[],
         drifts=drifts(rounds.paired(opponents)),

@@ -1,7 +1,8 @@
-"""Blocks with another environment, processes or memory, against the same blocks without it.
+"""Cells with another environment, version, processes or memory, against the same without it.
 
-Such blocks run in separate processes, so they are not measured side by side. But launches of all
-blocks are interleaved in random order, so their means may be compared: `ratio_intervals.apart`.
+Arms under another version share the rounds of the present ones. Other options make blocks of their
+own, which are not measured side by side. But launches of all blocks are interleaved in random
+order, so their means may be compared: `ratio_intervals.apart`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,27 +25,49 @@ class Effect:
     usual: Comparison
     """The block without the option."""
     option: str
-    """As in a cell's name: `remat=dots`."""
+    """As in a cell's name: `remat=dots`; for another version, `version=NAME`."""
     implementation: str
+    arm: str
+    """The implementation's arm in `block`, which names the version."""
     ratio: Ratio
     """Step time over that without the option."""
     verdict: Verdict
 
-    def cell(self, of: Comparison) -> dict[str, Any]:
-        """Return the cell's row of `Tables.cells`, with the option or without."""
-        return next(c for c in of.ranked if c["implementation"] == self.implementation)
+    @property
+    def cell(self) -> dict[str, Any]:
+        """The row of `Tables.cells` with the option."""
+        return _row(self.block, self.arm)
+
+    @property
+    def usual_cell(self) -> dict[str, Any]:
+        """The row of `Tables.cells` without the option."""
+        return _row(self.usual, self.implementation)
 
 
 def find(comparisons: Sequence[Comparison]) -> list[Effect]:
     """Return the effect of each of these options on every cell that has a time with and without it.
 
-    At most ALPHA of runs contain a wrong verdict among them.
+    At most ALPHA of runs contain a wrong verdict among those of separate blocks; verdicts on
+    versions belong to their blocks' comparisons.
     """
     found = list(_ratios(comparisons))
     alpha = ALPHA / max(1, len(found))
     return [
-        Effect(*places, ratio, decide(ratio, alpha, places[0].margin)) for places, ratio in found
+        *(
+            Effect(block, block, f"version={name}", implementation, arm, one.ratio, one.verdict)
+            for block in comparisons
+            for arm, one in block.version_claims.items()
+            for implementation, _, name in [arm.partition("@")]
+        ),
+        *(
+            Effect(*places, places[-1], ratio, decide(ratio, alpha, places[0].margin))
+            for places, ratio in found
+        ),
     ]
+
+
+def _row(block: Comparison, arm: str) -> dict[str, Any]:
+    return next(cell for cell in block.ranked if cell["implementation"] == arm)
 
 
 def _ratios(

@@ -14,9 +14,9 @@ SETTINGS = run.SETTINGS
 
 def upgrade(context: typer.Context) -> None:
     """Compare the steps here with the same ones under another jax. See `upgrade --help`."""
-    from bench.measure.base_versions import is_requirement
     from bench.measure.version_environments import make_environment, releases_between
     from bench.plan.help_pages import upgrade_help_text
+    from bench.records.variants import is_requirement
 
     if {"-h", "--help"} & set(context.args):
         typer.echo(upgrade_help_text(), nl=False)

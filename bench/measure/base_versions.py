@@ -1,9 +1,8 @@
-"""Base arms of a gate that compares implementations with themselves under another jax version."""
+"""Arms that run implementations under another jax version: a gate's bases, and variants."""
 
 import contextlib
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,76 @@ from bench.measure.version_environments import Environment, make_environment
 from bench.plan.base_revisions import Bases, Origin
 from bench.plan.content_keys import digest
 from bench.plan.git_revisions import Repository
+from bench.plan.matrix import Plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options
+from bench.records.arms import version_arm
 from bench.records.cells import base_of
-from bench.records.messages import BaseFile, Catalogue
+from bench.records.messages import BaseFile, Catalogue, ImplementationEntry
 from bench.records.temporary_folders import temporary_folder
 
 CHILD = "bench.worker.foreign.jax_child"
 
 
-def is_requirement(text: str) -> bool:
-    """Whether a base is a requirement such as `jax==0.10.2` rather than a git revision."""
-    return bool(re.match(r"[A-Za-z][\w.-]*(\[[\w,-]*\])?(==|~=|[<>]=?)", text))
+def write_arm(folder: Path, name: str, origin: Path, environment: Environment) -> Path:
+    """Write the foreign file of an arm that runs an implementation in another environment.
+
+    Args:
+      folder: where to write it.
+      name: the arm's, which becomes the file's.
+      origin: the implementation's file. The file written names its digest, so that they change
+        together.
+      environment: whose Python runs the arm.
+    """
+    command = [str(environment.python), "-m", CHILD, str(origin)]
+    traits = {"packages": ["jax"], "command": command}
+    path = folder / f"{name}.py"
+    text = f'"""{name}, {digest(origin.read_bytes())}."""\n\nFOREIGN = {traits}\n'
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def with_versions(plan: Plan, catalogue: Catalogue) -> tuple[Plan, Catalogue]:
+    """Add an arm for each variant with other packages to each of the plan's JAX implementations.
+
+    Args:
+      plan: the plan of a run.
+      catalogue: the catalogue that the plan was made from.
+
+    Returns:
+      The plan and the catalogue with the arms as further implementations. Their files are kept
+      beside the environment, so that an interrupted run finds them again.
+
+    Raises:
+      BadInput: an environment cannot be made.
+    """
+    entries = {entry["name"]: entry for entry in catalogue["implementations"]}
+    names = [name for name in plan.implementations if "foreign" not in entries[name]]
+    added: list[ImplementationEntry] = []
+    for variant in plan.variants:
+        if not variant.requirement:
+            continue
+        environment = make_environment(variant.requirement)
+        for name in names:
+            origin, arm = Path(entries[name]["path"]).resolve(), version_arm(name, variant.name)
+            folder = environment.python.parents[1] / "arms" / digest(str(origin).encode())
+            folder.mkdir(parents=True, exist_ok=True)
+            path = str(write_arm(folder, arm, origin, environment))
+            summary = f"{name} with {variant.requirement}."
+            added.append(
+                ImplementationEntry(
+                    name=arm, path=path, summary=summary, error="", foreign=environment.versions
+                )
+            )
+    paths = [*plan.worker["implementation_paths"], *(entry["path"] for entry in added)]
+    return (
+        replace(
+            plan,
+            implementations=(*plan.implementations, *(entry["name"] for entry in added)),
+            worker={**plan.worker, "implementation_paths": paths},
+        ),
+        {**catalogue, "implementations": [*catalogue["implementations"], *added]},
+    )
 
 
 @dataclass(frozen=True)
@@ -34,17 +91,15 @@ class VersionBases(Bases):
     @contextlib.contextmanager
     def checked_out(self) -> Iterator[dict[str, BaseFile]]:
         """Write a foreign file for each implementation while the context is open."""
-        with temporary_folder() as made:
-            folder = str(made)
-            files = {}
-            for name, origin in self.origins.items():
-                command = [str(self.environment.python), "-m", CHILD, str(origin.path)]
-                traits = {"packages": ["jax"], "command": command}
-                path = Path(folder, f"{name}.py")
-                text = f'"""{name}, {digest(origin.path.read_bytes())}."""\n\nFOREIGN = {traits}\n'
-                path.write_text(text, encoding="utf-8")
-                files[base_of(name)] = BaseFile(path=str(path), worktree=folder, repository=folder)
-            yield files
+        with temporary_folder() as folder:
+            yield {
+                base_of(name): BaseFile(
+                    path=str(write_arm(folder, name, origin.path, self.environment)),
+                    worktree=str(folder),
+                    repository=str(folder),
+                )
+                for name, origin in self.origins.items()
+            }
 
     def record(self) -> dict[str, Any]:
         """Return the manifest's entry."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.analyse.verdicts import margin_of
-from bench.measure.base_versions import find_versions, is_requirement
+from bench.measure.base_versions import find_versions, with_versions
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.measure.earlier_spread import earlier_spread
 from bench.measure.engine import Engine
@@ -20,6 +20,7 @@ from bench.plan.matrix import Plan, make_plan
 from bench.plan.options import Options
 from bench.records import store
 from bench.records.paths import REPORTS
+from bench.records.variants import is_requirement
 
 
 def set_up_run(options: Options, hosts: Hosts, *, measures: bool) -> Engine:
@@ -45,7 +46,7 @@ def set_up_run(options: Options, hosts: Hosts, *, measures: bool) -> Engine:
         faults = [f"{fault}; give the current path of the run's file" for fault in faults]
     # Leaving out faulty files allows everything else to be checked too.
     catalogue = hosts.extend(read_catalogue() if faults else read_catalogue(*files))
-    plan = make_plan(options, catalogue, [*faults, *stuck])
+    plan, catalogue = with_versions(make_plan(options, catalogue, [*faults, *stuck]), catalogue)
     bases = None
     if options.base_revision is not None:
         find = find_versions if is_requirement(options.base_revision) else find_bases

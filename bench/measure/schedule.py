@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from bench.analyse.verdicts import Claim, compare
 from bench.plan.base_revisions import Bases
 from bench.plan.matrix import Plan
-from bench.records.arms import TWIN, implementation_of, input_opponents
+from bench.records.arms import TWIN, implementation_of, input_opponents, version_opponents
 from bench.records.cells import Block, Cell
 from bench.records.messages import LookEvent
 from bench.records.rows import Ceilings, Look, SampleRow
@@ -68,8 +68,9 @@ class BlockState:
     def settled(self) -> set[str]:
         """Implementations that the last look has settled."""
         arms = set(self.looks[-1].get("settled", ())) if self.looks else set()
-        with_input = input_opponents({row["arm"] for row in self.samples})
-        return arms - {name for arm, name in with_input.items() if arm not in arms}
+        sampled = {row["arm"] for row in self.samples}
+        beside = input_opponents(sampled) | version_opponents(sampled)
+        return arms - {name for arm, name in beside.items() if arm not in arms}
 
     def is_open(self, implementation: str, launches: int) -> bool:
         """Whether an implementation has fewer launches than this, and none that failed."""
@@ -168,8 +169,8 @@ class Schedule:
     def opponents(self, block: Block, samples: Sequence[SampleRow]) -> dict[str, str]:
         """Map each arm whose implementation has not failed to the arm it is compared with.
 
-        Implementations are compared with the baseline, and arms with input with the same
-        implementation without it. In a gate, each implementation is compared with its base.
+        Implementations are compared with the baseline; arms with input and arms under another
+        version, with the same implementation. In a gate, each is compared with its base.
         """
         failed = self.blocks[block.name].failed
         arms = {row["arm"] for row in samples if implementation_of(row["arm"]) not in failed}
@@ -180,7 +181,8 @@ class Schedule:
         if not named:
             return {}
         baseline = self._baseline(named)
-        return {arm: baseline for arm in named if arm != baseline} | input_opponents(arms)
+        others = {arm: baseline for arm in named if arm != baseline}
+        return others | input_opponents(arms) | version_opponents(arms)
 
     def arranged(
         self, block: Block, samples: Sequence[SampleRow], opponents: Mapping[str, str]
@@ -209,8 +211,12 @@ class Schedule:
         return compare(rounds, opponents, each, self.plan.margin, process)
 
     def family(self, opponents: Mapping[str, str]) -> float:
-        """Return the number of comparisons among which the error of a block's looks is divided."""
-        return self.sharing or len(self.compared_cells) or max(len(opponents), 1)
+        """Return the number of comparisons among which the error of a block's looks is divided.
+
+        The report also compares arms under another version with the baseline.
+        """
+        compared = len(opponents) + len(version_opponents(opponents))
+        return self.sharing or len(self.compared_cells) or max(compared, 1)
 
     def contenders(self, rounds: Rounds, process: ProcessSpread, alpha: float) -> set[str]:
         """Return the arms that may be a block's fastest, while they may differ by the margin.

@@ -42,26 +42,34 @@ class Environment:
 
 
 def make_environment(requirement: str) -> Environment:
-    """Make an environment that meets a requirement, such as `jax==0.10.2`, or find it in the cache.
+    """Make an environment that meets a requirement, or find it in the cache.
 
-    The running Python is tried first, and then the others that are installed, the newest first.
+    A requirement is one such as `jax==0.10.2`, or the path of a requirements file or a wheel. The
+    running Python is tried first, and then the others that are installed, the newest first.
 
     Raises:
-      BadInput: uv is missing, or no installed Python supports the requirement; it says why.
+      BadInput: uv or the file is missing, or no installed Python supports the requirement; it says
+        why.
     """
     if shutil.which("uv") is None:
         raise BadInput([f"{requirement} needs an environment, which uv makes: `pip install uv`"])
-    wanted = "\n".join([requirement, *_dependencies()])
+    line, content = requirement, b""
+    if Path(requirement).suffix in (".txt", ".whl"):
+        file = Path(requirement).resolve()
+        if not file.is_file():
+            raise BadInput([f"there is no file {requirement}"])
+        line = f"-r {file}" if file.suffix == ".txt" else str(file)
+        content = file.read_bytes()
+    wanted = "\n".join([line, *_dependencies()])
     reasons: dict[str, str] = {}
     for version, python in _pythons().items():
         done = _uv("pip", "compile", "-", "--python", python, *_PLAIN, text=wanted)
         if done.returncode:
             reasons[version] = readable(" ".join(done.stderr.split()))
             continue
-        pinned = [line for line in done.stdout.splitlines() if "==" in line]
-        known = dict(line.split(" ")[0].split("==") for line in pinned)
+        known = dict(filter(None, map(_pinned, done.stdout.splitlines())))
         versions = {"python": version} | {name: known[name] for name in SHOWN if name in known}
-        name = f"jax-{known['jax']}-python-{version}-{digest(done.stdout.encode())}"
+        name = f"jax-{known['jax']}-python-{version}-{digest(done.stdout.encode() + content)}"
         folder = user_cache_path("lockstep-environments") / name
         own = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
         if not (folder / _READY).exists():
@@ -82,6 +90,14 @@ def releases_between(package: str, first: str, last: str) -> list[str]:
         if done.returncode:
             return found
         found.insert(0, done.stdout.split("==")[1].split()[0])
+
+
+def _pinned(line: str) -> tuple[str, str] | None:
+    """Return the package and its version from a line such as `jax==0.10.2` or `jax @ FILE.whl`."""
+    name, _, version = line.partition(" ")[0].partition("==")
+    if " @ " in line and line.endswith(".whl"):
+        version = Path(line).name.split("-")[1]
+    return (name, version) if version else None
 
 
 _PLAIN = ("--no-header", "--no-annotate", "--no-emit-index-url", "--quiet")

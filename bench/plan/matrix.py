@@ -32,7 +32,7 @@ class Plan:
     blocks: tuple[Block, ...]
     implementations: tuple[str, ...]
     variants: tuple[Variant, ...]
-    """Further environments in which every block is also measured."""
+    """Further environments in which every block is also measured, or its implementations are."""
     baseline: str
     scaling: str
     launches: int
@@ -212,6 +212,8 @@ class _Planner:
         for variant in self.read("variant"):
             if variant.name in variants:
                 self.fault("variant", f"the name {variant.name!r} is used twice")
+            if variant.requirement and self.options.base_revision is not None:
+                self.fault("variant", "a gate has another version already: its base")
             variants[variant.name] = variant
         return list(variants.values())
 
@@ -228,7 +230,7 @@ class _Planner:
             for count in self.read("microbatches") or [preset.microbatches]
             for remat in _unique(self.read("remat")) or [""]
             for scan in self.read("scan_layers") or ["no"]
-            for variant in ("", *(variant.name for variant in variants))
+            for variant in ("", *(variant.name for variant in variants if variant.variables))
             for spread in processes
         ]
 

@@ -114,9 +114,10 @@ class Options:
         positive("gradient norm"),
     )
     variant: tuple[str, ...] = _option(
-        "NAME=VARIABLE=VALUE",
-        "measure everything also in workers with this environment, for instance "
-        '"lhs=XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true"; repeatable',
+        "NAME=CHANGE",
+        "measure everything also in workers with other variables, for instance "
+        '"lhs=XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true", or beside them with other '
+        'versions: "old=jax==0.10.2", a requirements file or a wheel; repeatable',
         Variant.parse,
         "append",
     )

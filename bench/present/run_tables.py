@@ -24,13 +24,13 @@ _COSTS = {"compile_total_s", "memory_bytes"}
 
 
 def variants(effects: Sequence[Effect]) -> Table:
-    """Return the effects of variants, several processes and rematerialization."""
+    """Return the effects of variants, other versions, several processes and rematerialization."""
 
     def pair(column: Column) -> Column:
         """Return a cell's figure with the option and, smaller, without it."""
         return replace(
-            column, note="", optional=True, value=lambda one: column.of(one.cell(one.block)),
-            detail=lambda effect: f"{column.figure(effect.cell(effect.usual)).main} without",
+            column, note="", optional=True, value=lambda effect: column.of(effect.cell),
+            detail=lambda effect: f"{column.figure(effect.usual_cell).main} without",
         )  # fmt: skip
 
     columns = [
@@ -44,12 +44,13 @@ def variants(effects: Sequence[Effect]) -> Table:
         *(pair(column) for column in COLUMNS if column.key in _COSTS),
     ]  # fmt: skip
     fact = (
-        "Step time over that without the option; compile time and memory with it and without. Each "
-        "is measured in launches of its own, so intervals are wider; more launches narrow them."
+        "Step time over that without the option; compile time and memory with it and without. "
+        "Another version takes turns with the present one. Every other option is measured in "
+        "launches of its own, so its intervals are wider; more launches narrow them."
     )
     return Table(
         "What options change", columns, effects, [fact],
-        name="variants", cell=lambda effect: f"{effect.block.name}/{effect.implementation}",
+        name="variants", cell=lambda effect: f"{effect.block.name}/{effect.arm}",
     )  # fmt: skip
 
 

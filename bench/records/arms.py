@@ -39,6 +39,17 @@ def implementation_of(arm: str) -> str:
     return arm.partition("+")[0]
 
 
+def version_arm(implementation: str, variant: str) -> str:
+    """Name an implementation's arm under another version of jax: `jit_spmd@old`."""
+    return f"{implementation}@{variant}"
+
+
+def version_opponents(arms: Collection[str]) -> dict[str, str]:
+    """Map each arm under another version to the present one's, if both are among `arms`."""
+    own = {arm: arm.partition("@")[0] for arm in arms if "+" not in arm}
+    return {arm: name for arm, name in own.items() if arm != name and name in arms}
+
+
 def input_opponents(arms: Collection[str]) -> dict[str, str]:
     """Map each arm that takes input to its implementation's own arm, if both are among `arms`."""
     own = {arm: implementation_of(arm) for arm in arms}

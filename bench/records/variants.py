@@ -1,12 +1,14 @@
-"""Variants: named changes of the environment in which blocks are measured again.
+"""Variants: named changes of the environment in which steps are measured again.
 
-XLA, NCCL and libtpu read the environment once per process, so a variant's cells cannot share a
-worker with others.
+XLA, NCCL and libtpu read their variables once per process, so the cells of such a variant cannot
+share a worker with others. Another version of jax runs in processes of its own, which take turns
+with the worker's arms.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 ADDED_TO = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
@@ -19,16 +21,24 @@ _DEVICES = "--xla_force_host_platform_device_count"
 _VARIABLE = re.compile(r"(?:^|\s)([A-Za-z_]\w*)=")
 
 
+def is_requirement(text: str) -> bool:
+    """Whether a text names packages, as `jax==0.10.2`, a requirements file or a wheel does."""
+    named = re.match(r"[A-Za-z][\w.-]*(\[[\w,-]*\])?(==|~=|[<>]=?)", text)
+    return bool(named) or Path(text).suffix in (".txt", ".whl")
+
+
 @dataclass(frozen=True)
 class Variant:
-    """A named change of the environment."""
+    """A named change of the environment: variables, or other versions of packages."""
 
     name: str
     variables: Mapping[str, str]
+    requirement: str = ""
+    """Packages of the variant's own Python environment; empty if only variables change."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `NAME=VARIABLE=VALUE [VARIABLE=VALUE ...]`.
+        """Read `NAME=VARIABLE=VALUE [VARIABLE=VALUE ...]` or `NAME=REQUIREMENT`.
 
         A value may hold several flags: it ends before the next word that has the form `VARIABLE=`.
 
@@ -36,16 +46,16 @@ class Variant:
           ValueError: the text has another form, or sets a variable that the suite sets itself.
         """
         name, _, rest = text.partition("=")
-        if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name) or not _VARIABLE.match(rest):
+        packages = is_requirement(rest)
+        named = re.fullmatch(r"[A-Za-z0-9][\w.-]*", name)
+        if not named or not (packages or _VARIABLE.match(rest)):
             raise ValueError(
-                f"{text!r} is not NAME=VARIABLE=VALUE, such as "
-                "lhs=XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true"
+                f"{text!r} is neither NAME=VARIABLE=VALUE, such as "
+                "lhs=XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true, nor "
+                "NAME=REQUIREMENT, such as old=jax==0.10.2"
             )
-        if re.match(r"[\w.-]+==", rest):
-            raise ValueError(
-                f"{name!r} names a version, and a variant sets variables; "
-                f"`python -m bench upgrade --from {rest}` compares with a version"
-            )
+        if packages:
+            return cls(name, {}, rest)
         _, *parts = _VARIABLE.split(rest)
         variables = {
             variable: value.strip() for variable, value in zip(parts[::2], parts[1::2], strict=True)
@@ -60,7 +70,8 @@ class Variant:
         return cls(name, variables)
 
     def __str__(self) -> str:
-        return " ".join(f"{name}={value}" for name, value in self.variables.items())
+        variables = (f"{name}={value}" for name, value in self.variables.items())
+        return self.requirement or " ".join(variables)
 
     def applied(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the environment with this variant's variables."""

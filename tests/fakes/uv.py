@@ -26,6 +26,11 @@ match words:
         )
     case ["pip", "compile", "-", *_]:
         wanted = sys.stdin.readline().strip()
+        if wanted.startswith("-r "):
+            wanted = Path(wanted.removeprefix("-r ")).read_text().strip()
+        if wanted.endswith(".whl"):
+            print(f"flax==0.12.8\njax @ file://{wanted}")
+            sys.exit()
         if between := re.fullmatch(r"jax>(.*),<(.*)", wanted):
             known = [one for one in RELEASES if between[1] < one < between[2]]
         else:

@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from bench.measure.base_versions import VersionBases, is_requirement
+from bench.measure.base_versions import VersionBases, with_versions
+from bench.measure.schedule import Schedule
 from bench.measure.version_environments import Environment, make_environment, releases_between
 from bench.plan.base_revisions import Origin
 from bench.plan.git_revisions import Repository
+from bench.plan.matrix import make_plan
 from bench.plan.option_values import BadInput
+from bench.plan.options import Options
 from bench.records.paths import ROOT
 from bench.worker.foreign.foreign_module import traits_of
+from tests.fakes.catalogue import catalogue
 
 FAKE = ROOT / "tests" / "fakes" / "uv.py"
 
@@ -73,12 +77,41 @@ def test_releases_between_two_are_listed(calls):
     assert releases_between("jax", "0.10.2", "0.12.0") == ["0.11.0", "0.11.1"]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("jax==0.10.2", True), ("jax[cuda13]>=0.11", True), ("main", False), ("HEAD~1", False)],
-)
-def test_a_requirement_is_no_revision(text, expected):
-    assert is_requirement(text) == expected
+def test_a_requirement_may_be_a_file(calls, tmp_path):
+    wheel, listed = tmp_path / "jax-0.11.1-py3-none-any.whl", tmp_path / "old.txt"
+    for file in (wheel, listed):
+        with pytest.raises(BadInput, match=f"there is no file {file}"):
+            make_environment(str(file))
+    listed.write_text("jax==0.11.0\n")
+    assert make_environment(str(listed)).versions["jax"] == "0.11.0"
+    wheel.write_bytes(b"one build")
+    first = make_environment(str(wheel))
+    assert first.versions["jax"] == "0.11.1"
+    wheel.write_bytes(b"another build of the same version")
+    assert make_environment(str(wheel)).python != first.python
+
+
+def test_a_variant_with_another_version_adds_an_arm_for_each_implementation(calls):
+    typed = {"workloads": ("mlp",), "meshes": ("data=1",), "variant": ("old=jax==0.11.0",)}
+    found = catalogue()
+    for entry in found["implementations"]:
+        entry["path"] = str(ROOT / "implementations" / "pmap.py")
+    plan = make_plan(Options(**typed, implementations=("jit_spmd", "pmap")), found)
+    plan, known = with_versions(plan, found)
+    assert plan.implementations == ("jit_spmd", "pmap", "jit_spmd@old", "pmap@old")
+    assert {block.options.variant for block in plan.blocks} == {""}, "all in the same rounds"
+    assert known["implementations"][-1]["foreign"]["jax"] == "0.11.0"
+    path = Path(known["implementations"][-1]["path"])
+    assert (path.stem, plan.worker["implementation_paths"][-1]) == ("pmap@old", str(path))
+    assert traits_of(path)["command"][0].endswith("bin/python")
+    arms = Schedule(plan).opponents(plan.blocks[0], [{"arm": a} for a in plan.implementations])
+    assert arms == {"pmap": "jit_spmd", "jit_spmd@old": "jit_spmd", "pmap@old": "pmap"}
+
+
+def test_a_gate_has_one_other_version():
+    typed = Options(variant=("old=jax==0.11.0",), base_revision="jax==0.10.2")
+    with pytest.raises(BadInput, match="--variant: a gate has another version already: its base"):
+        make_plan(typed, catalogue())
 
 
 def test_a_base_is_a_foreign_file_for_the_other_python():

@@ -241,6 +241,26 @@ def test_a_variant_is_compared_with_the_usual_environment(tmp_path: Path) -> Non
         assert effect.verdict.word == "slower"
 
 
+def test_another_version_is_compared_with_the_present_one_in_the_same_rounds(
+    tmp_path: Path,
+) -> None:
+    """Its arms are implementations like any other, and each is also set against its own."""
+    ratios = {"jit_spmd": 1.0, "jit_spmd@old": 1.3, "slow": 2.0, "slow@old": 2.0}
+    built, _ = small(tmp_path, ratios=ratios, launches=3)
+    effects = {effect.arm: effect for effect in variant_ratios.find(built.comparisons)}
+    assert {arm: effect.verdict.word for arm, effect in effects.items()} == {
+        "jit_spmd@old": "slower", "slow@old": "same",
+    }  # fmt: skip
+    slower = effects["jit_spmd@old"]
+    assert (slower.implementation, slower.option) == ("jit_spmd", "version=old")
+    assert slower.ratio.paired
+    assert slower.ratio.low < 1.3 < slower.ratio.high
+    assert slower.cell["implementation"] == "jit_spmd@old"
+    assert slower.usual_cell["implementation"] == "jit_spmd"
+    claims = built.comparisons[0].claims
+    assert claims["slow@old"].ratio.value == pytest.approx(2, rel=0.02), "against the baseline"
+
+
 def test_each_option_is_compared_with_its_absence(tmp_path: Path) -> None:
     """Two options together are compared with either one alone."""
     changed = {"variants": {"": 1.0, "slow": 1.5}, "remat": {"": 1.0, "dots": 1.2}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.records.variants import Variant
+from bench.records.variants import Variant, is_requirement
 
 
 @pytest.mark.parametrize(
@@ -25,11 +25,10 @@ def test_a_value_goes_on_until_the_next_variable(text, variables):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("lhs", "is not NAME=VARIABLE=VALUE"),
-        ("old=jax==0.10.2", "python -m bench upgrade --from jax==0.10.2"),
-        ("lhs=--xla_flag=1", "is not NAME=VARIABLE=VALUE"),
-        ("a/b=X=1", "is not NAME=VARIABLE=VALUE"),
-        ("=X=1", "is not NAME=VARIABLE=VALUE"),
+        ("lhs", "is neither NAME=VARIABLE=VALUE"),
+        ("lhs=--xla_flag=1", "nor NAME=REQUIREMENT, such as old=jax==0.10.2"),
+        ("a/b=X=1", "is neither NAME=VARIABLE=VALUE"),
+        ("=jax==0.10.2", "is neither NAME=VARIABLE=VALUE"),
         ("n=XLA_FLAGS=--a XLA_FLAGS=--b", "sets a variable twice"),
         ("one=NPROC=1 X=1", "sets NPROC, which the suite sets itself"),
         ("n=XLA_FLAGS=--xla_force_host_platform_device_count=4", "which the mesh determines"),
@@ -38,6 +37,14 @@ def test_a_value_goes_on_until_the_next_variable(text, variables):
 def test_what_is_no_variant_is_refused(text, message):
     with pytest.raises(ValueError, match=message):
         Variant.parse(text)
+
+
+@pytest.mark.parametrize("text", ["jax==0.10.2", "jax[cuda13]>=0.11", "old.txt", "dist/jax-1.whl"])
+def test_a_requirement_is_no_variable(text):
+    variant = Variant.parse(f"old={text}")
+    assert (variant.variables, variant.requirement, str(variant)) == ({}, text, text)
+    assert not is_requirement("main")
+    assert not is_requirement("HEAD~1")
 
 
 def test_flags_are_added_and_other_variables_replaced():
