@@ -212,7 +212,7 @@ class Engine:
                 arms,
                 self._settings(directory, programs),
                 lambda event: monitor.phase(block, event),
-                Launch(number, proved, looks.going_on, state.ceilings),
+                Launch(number, proved, looks.going_on, state.ceilings, state.isolated),
             )
         finally:
             if "checkpoint" in self.plan.worker["phases"]:

@@ -99,6 +99,20 @@ def _too_fast(
     steps_s = defaultdict[str, list[float]](list)
     for row in samples:
         steps_s[row["arm"]].append(row["throughput_ns"] / row["steps"] / 1e9)
+    found = {}
+    for name, (least_s, what) in least_times(block, cells, ceilings).items():
+        if steps_s[name] and (step_s := median(steps_s[name])) < least_s / SAFETY:
+            found[name] = (
+                f"its steps would take {numbers.si(step_s, 's')}: for {what} on each device, this "
+                f"machine was measured to need {numbers.si(least_s, 's')}"
+            )
+    return found
+
+
+def least_times(
+    block: BlockRow, cells: Mapping[str, CellRow], ceilings: Ceilings
+) -> dict[str, tuple[float, str]]:
+    """Return, by implementation, the seconds of a step at the ceilings, and for what."""
     # A workload may overstate its FLOPs, so those of the largest compiled step are the limit.
     done = max((row.get("product_flops") or 0.0 for row in cells.values()), default=0.0)
     moved = 2.0 * block.get("optimizer_bytes", 0) / block["devices"]
@@ -110,10 +124,5 @@ def _too_fast(
         if moved > 2 * UNCACHED:
             what = f"{numbers.si(moved, 'B')} of optimizer state, read and written"
             bounds.append((moved / ceilings["memory_bytes"], what))
-        least_s, what = max(bounds)
-        if steps_s[name] and (step_s := median(steps_s[name])) < least_s / SAFETY:
-            found[name] = (
-                f"its steps would take {numbers.si(step_s, 's')}: for {what} on each device, this "
-                f"machine was measured to need {numbers.si(least_s, 's')}"
-            )
+        found[name] = max(bounds)
     return found

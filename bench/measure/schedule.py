@@ -65,6 +65,13 @@ class BlockState:
         return {row["implementation"] for row in self.cells if row["status"] != "ok"}
 
     @property
+    def isolated(self) -> frozenset[str]:
+        """Suspicious winners that a launch has measured again in isolation."""
+        return frozenset(
+            r["implementation"] for r in self.cells if isinstance(r.get("isolation"), dict)
+        )
+
+    @property
     def settled(self) -> set[str]:
         """Implementations that the last look has settled."""
         arms = set(self.looks[-1].get("settled", ())) if self.looks else set()

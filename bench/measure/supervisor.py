@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 from bench.measure.hosts import Hosts, Order
 from bench.measure.plausible_times import implausible
 from bench.measure.processes.group import Group
+from bench.measure.suspicious_winner import ROUNDS, compared, suspicious_winner
 from bench.measure.worker_report import WorkerReport
 from bench.plan.presets import SILENCE_S
 from bench.records.arms import TWIN, implementation_of
@@ -68,6 +70,8 @@ class Launch:
     """Chooses at every look the arms that need more rounds."""
     ceilings: Ceilings | None = None
     """The ceilings that an earlier launch of the block has measured."""
+    isolated: frozenset[str] = frozenset()
+    """Suspicious winners that an earlier launch has measured again in isolation."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,14 @@ def _empty_row(block: Block, attempt: str, launch: int, started_at: str) -> Bloc
 class _Worker:
     """One worker for some of a block's implementations, from its start to its end."""
 
-    def __init__(self, run: _BlockRun, implementations: list[str], *, alone: bool = False) -> None:
+    def __init__(
+        self,
+        run: _BlockRun,
+        implementations: list[str],
+        *,
+        alone: bool = False,
+        isolated: bool = False,
+    ) -> None:
         self.attempt = uuid.uuid4().hex[:12]
         self.run = run
         self._load_before = load_average()
@@ -148,7 +159,7 @@ class _Worker:
         self.report = WorkerReport(settings.timeout_s, settings.silence_s, processes)
         variant = settings.variants.get(block.options.variant)
         order = Order(
-            job=self._job(implementations, alone=alone),
+            job=self._job(implementations, alone=alone or isolated, isolated=isolated),
             platform=settings.platform,
             devices=block.mesh.size // processes,
             processes=processes,
@@ -161,7 +172,7 @@ class _Worker:
         if self.report.status == "ok":
             self._complete(implementations)
 
-    def _job(self, implementations: list[str], *, alone: bool) -> Job:
+    def _job(self, implementations: list[str], *, alone: bool, isolated: bool) -> Job:
         run, settings = self.run, self.run.settings
         number, baseline = run.launch.number, settings.baseline
         job: Job = {
@@ -181,7 +192,10 @@ class _Worker:
         }
         if alone:  # a cell that did not fit with others has no spare memory
             job["inputs"] = []
-        if number:
+        if isolated:  # each in a process of its own; what the worker has proved holds there too
+            job |= {"isolated": implementations, "proved": implementations}
+            job["rounds"] = min(job["rounds"], ROUNDS)
+        if number or isolated:
             job["phases"] = {}
         if settings.program_cache is not None:
             job["program_cache"] = settings.program_cache
@@ -216,12 +230,44 @@ class _Worker:
             return
         ceilings = report.block["ceilings"] or self.run.launch.ceilings
         refused = implausible(report.block, right, report.samples, ceilings, report.rounds_s)
+        self._withdraw(refused, "implausible")
+
+    def _withdraw(self, refused: Mapping[str, str], status: Status) -> None:
+        """End ok cells whose times do not count, for the given reasons."""
+        report = self.report
+        assert report.block is not None, "its arms were measured"  # noqa: S101
+        right = [name for name, row in report.cells.items() if row["status"] == "ok"]
         for name, reason in refused.items():
-            report.cells[name] = self.cell_row(name, "implausible", reason)
+            report.cells[name] = self.cell_row(name, status, reason)
         gone = {*refused, *([TWIN] if report.block["baseline"] in refused else [])}
         report.samples = [r for r in report.samples if implementation_of(r["arm"]) not in gone]
         if TWIN in gone:
             report.block["baseline"] = next((name for name in right if name not in gone), "")
+
+    def repeat_winner(self) -> None:
+        """Measure a suspicious winner again in isolation, and withdraw times at odds with that."""
+        run, report, settings = self.run, self.report, self.run.settings.worker
+        right = {name: row for name, row in report.cells.items() if row["status"] == "ok"}
+        users = {Path(path).stem for path in settings["implementation_paths"]}
+        # A gate compares revisions in the worker, a TPU belongs to one process, and processes of
+        # their own have no part in a mesh of several.
+        apart = settings["base_files"] or run.settings.platform == "tpu"
+        if report.block is None or apart or run.block.options.processes > 1:
+            return
+        ceilings = report.block["ceilings"] or run.launch.ceilings
+        found = suspicious_winner(report.block, right, report.samples, ceilings, users)
+        if found is None or found.name in run.launch.isolated:
+            return
+        names = list(filter(None, (found.beside, found.name)))
+        again = _Worker(run, names, isolated=True)
+        if again.report.status != "ok":
+            again.report.samples = []
+            blamed = again.report.arm if again.report.arm in names else found.name
+            again.report.cells[blamed] = again.cell_row(blamed)
+        isolation, wrong = compared(found, again.report.cells, again.report.samples)
+        if wrong:
+            self._withdraw({found.name: wrong}, "wrong")
+        report.cells[found.name]["isolation"] = isolation
 
     def cell_row(self, name: str, status: Status | None = None, reason: str = "") -> CellRow:
         """Make a cell's row; its status defaults to that of the worker itself."""
@@ -280,6 +326,7 @@ class _BlockRun:
                 beside = row["status"] == "oom" and report.phase not in _BEFORE_ARMS
                 (squeezed if beside else ended)[name] = row
             if report.status == "ok":
+                worker.repeat_winner()
                 cells = {n: row for n, row in report.cells.items() if n not in squeezed} | ended
                 if cells:
                     attempts.append(worker.result(cells.values()))

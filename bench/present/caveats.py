@@ -1,8 +1,9 @@
 """Caveats: reasons in the stored rows to read the figures with care."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import Any
 
 import pandas as pd
 
@@ -207,6 +208,11 @@ def _of_cells(cells: pd.DataFrame) -> dict[str, str]:
             f"{listing(sorted(set(setting['settings'])))} for the whole process. This was put back "
             "before anything else was proved or timed."
         )
+    said["Winners repeated in isolation"] = " ".join(
+        _isolated(cell, row)
+        for cell, row in zip(cells["cell"], cells["isolation"], strict=True)
+        if isinstance(row, dict)
+    )
     said["Fused attention"] = _fused_attention(cells)
     if len(rounded := cells[cells["replica_drift"] > 0]):
         said["Replicas differ by rounding"] = (
@@ -219,6 +225,22 @@ def _of_cells(cells: pd.DataFrame) -> dict[str, str]:
             f"{numbers.count(refused, 'cell')} has times that cannot be, and shows none."
         )
     return said
+
+
+def _isolated(cell: str, row: Mapping[str, Any]) -> str:
+    """Say why a winner was measured again in isolation, and what came of it."""
+    beside = f" beside {row['beside']}" if row["beside"] else ""
+    said = f"{cell} was measured again{beside}, in a process of its own: {row['why']}."
+    if row["isolated_ratio"] is None:
+        return f"{said} No times came of it: {row['reason']}."
+    if not row["beside"]:
+        times = [numbers.si(row[name], "s") for name in ("isolated_ratio", "ratio")]
+        return f"{said} A step took {times[0]} there, and {times[1]} in the shared process."
+    ratios = [numbers.ratio(row[name]) for name in ("isolated_ratio", "ratio")]
+    return (
+        f"{said} Its step time over that of {row['beside']} was {ratios[0]} there, and {ratios[1]} "
+        "in the shared process."
+    )
 
 
 def _fused_attention(cells: pd.DataFrame) -> str:

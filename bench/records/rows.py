@@ -7,7 +7,7 @@ integers (means of them floats), `_s` floats, `_bytes` integers.
 from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.records.cells import Block
-from bench.records.foreign_rows import ForeignArms
+from bench.records.foreign_rows import ForeignArms, Isolation
 from bench.records.proof_rows import ProofCheck
 from bench.records.statuses import Status
 from bench.records.step_programs import StepProgram
@@ -252,6 +252,8 @@ class CellRow(BlockFields):
     """Largest errors of the spot checks in the rounds."""
     jax_config: NotRequired[list[str]]
     """Settings of the process that its file has changed, and that were restored; absent if none."""
+    threads_s: NotRequired[float]
+    """CPU seconds of its file's threads in other arms' turns; absent if they were idle."""
     memory: NotRequired[MemoryBytes | None]
     """Planned memory; None if the backend gives no figures."""
     high_water_bytes: NotRequired[int | None]
@@ -278,6 +280,8 @@ class CellRow(BlockFields):
     inputs: NotRequired[dict[str, str]]
     """By input way of bench.records.arms, why it has no samples with input; empty if it has."""
     foreign: NotRequired[ForeignArms]
+    isolation: NotRequired[Isolation]
+    """The second measurement in isolation; absent if the cell is no suspicious winner."""
     checkpoint: NotRequired[Checkpoint]
     """Checkpoint figures of the first launch."""
     profile: NotRequired[str]

@@ -123,6 +123,8 @@ class BlockRounds:
         session.row["seconds"]["measure"] -= self.checks.spent_s
         for name in self.checks.checks.keys() & session.cells.keys():
             session.cells[name]["spot_check"] = self.checks.checks[name]
+        for name in session.threads.busy.keys() & session.cells.keys():
+            session.cells[name]["threads_s"] = session.threads.busy[name]
         for name in session.changed.keys() & session.cells.keys():
             if changed := session.changed[name]:
                 session.cells[name]["jax_config"] = sorted(changed)

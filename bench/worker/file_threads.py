@@ -53,9 +53,9 @@ class FileThreads:
             self._others_s[owner] += self._at - began
 
     @property
-    def busy(self) -> bool:
-        """Whether any thread has worked in other arms' turns, however little."""
-        return any(used_s > IDLE_S for used_s in self._used_s.values())
+    def busy(self) -> dict[str, float]:
+        """CPU seconds in other arms' turns, by file, of those whose threads were not idle."""
+        return {owner: used_s for owner, used_s in self._used_s.items() if used_s > IDLE_S}
 
     def reasons(self) -> dict[str, str]:
         """Return, by file, a reason for each whose threads worked in other arms' turns."""

@@ -4,6 +4,7 @@
 {"ranks": [{}, {}]}  the same of each process of a launch, by rank
 {"equal": true}      all arms are equally fast
 {"times": {"B": 2}}  so many times the step time that an arm would have
+{"isolated": {}}     how it behaves where arms are isolated
 {"edits": FILE}      adds a line to it
 {"turn": "B"}        it says that this arm has the turn before it measures, where it is not gone yet
 {"proves": true}     rows of ok arms hold a proof and compile times, and their programs are kept
@@ -28,6 +29,8 @@ BEHAVIOUR = json.loads(os.environ.get("FAKE_WORKER", "{}"))
 JOB = json.loads(sys.stdin.readline())
 if "ranks" in BEHAVIOUR:
     BEHAVIOUR |= BEHAVIOUR["ranks"][JOB["place"]["rank"]]
+if JOB["isolated"]:
+    BEHAVIOUR |= BEHAVIOUR.get("isolated", {})
 ARMS = JOB["implementations"]
 COMMON = block_fields(Block.of(JOB), JOB["attempt"], JOB["launch"])
 BLOCK = COMMON["block"]

@@ -348,3 +348,47 @@ def test_accelerators_keep_their_settings(monkeypatch: pytest.MonkeyPatch) -> No
     assert environment["NPROC"] == "4"
     assert "JAX_PLATFORMS" not in environment
     assert environment["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+
+
+WINS = {"equal": True, "times": {"B": 0.2}}
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "status", "reason", "asked"),
+    [
+        (WINS, "ok", "", True),
+        ({**WINS, "isolated": {"times": {}}}, "wrong", "depend on the process", True),
+        ({**WINS, "isolated": {"B": "wrong"}}, "wrong", "of its own, B is wrong: grad", True),
+        ({**WINS, "isolated": {"B": "segv"}}, "ok", "", True),
+        ({"equal": True}, "ok", "", False),
+    ],
+)
+def test_a_suspicious_winner_is_measured_again_in_isolation(
+    bench: Bench, behaviour: dict, status: str, reason: str, asked: bool
+) -> None:
+    files = ["/tmp/B.py"]
+    (attempt,) = bench.run(behaviour, rounds=8, implementation_paths=files)
+    assert bench.statuses == {"A": "ok", "B": status, "C": "ok"}
+    assert reason in bench.cells["B"]["reason"]
+    assert len(bench.jobs) == 1 + asked
+    assert ("isolation" in bench.cells["B"]) == asked
+    assert {row["arm"] for row in attempt.samples} == {"A", "C"} | (
+        {"B"} if status == "ok" else set()
+    )
+    if asked:
+        _, again = bench.jobs
+        assert again["isolated"] == again["implementations"] == again["proved"] == ["A", "B"]
+        assert (again["alone"], again["looks"], again["ceilings"]) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"implementation_paths": []},
+        {"launch": Launch(isolated=frozenset("B"))},
+        {"base_files": {"C": {"path": "", "worktree": "", "repository": ""}}},
+    ],
+)
+def test_no_winner_is_measured_again_without_need(bench: Bench, more: dict) -> None:
+    bench.run(WINS, **{"rounds": 8, "implementation_paths": ["/tmp/B.py"], **more})
+    assert len(bench.jobs) == 1

@@ -442,6 +442,36 @@ def test_steps_in_other_frameworks_are_marked(tmp_path: Path) -> None:
     assert cell_columns.framework(foreign | {"isolated": True}).startswith("isolated; torch")
 
 
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({}, "was 1.000 there, and 0.500 in the shared process"),
+        ({"beside": ""}, "A step took 1.00 s there, and 500 ms in"),
+        ({"isolated_ratio": None, "reason": "it died"}, "No times came of it: it died."),
+    ],
+)
+def test_a_winner_that_was_repeated_in_isolation_is_told(
+    tmp_path: Path, more: dict[str, object], words: str
+) -> None:
+    isolation = {
+        "why": "it is fast", "beside": "python_loop", "ratio": 0.5, "isolated_ratio": 1.0,
+        "reason": "",
+    } | more  # fmt: skip
+
+    def mark(row) -> None:
+        if row["implementation"] == "jit_spmd":
+            row["isolation"] = isolation
+
+    directory = synthetic.write(tmp_path, SMALL)
+    synthetic.rewrite(directory, "cells", mark)
+    run = store.load(directory)
+    said = {c.title: c.text for c in caveats.caveats(cell_table.build(run), run.manifest)}
+    text = said["Winners repeated in isolation"].replace(numbers.NARROW, " ")
+    assert "/jit_spmd was measured again" in text
+    assert "it is fast" in text
+    assert words in text
+
+
 def test_the_command_of_an_isolated_cell_isolates_it(tmp_path: Path) -> None:
     run = store.load(synthetic.write(tmp_path, SMALL))
     config = {**run.manifest["config"], "isolated": ["python_loop"]}

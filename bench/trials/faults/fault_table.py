@@ -147,6 +147,8 @@ FAULTS = (
           planted("freezes", "wrong", "the parameters do not change")),
     Fault("kept-loss", CHEAT, "nothing is computed in the timed rounds",
           planted("keeps_the_loss", "wrong", "the parameters do not change")),
+    Fault("peeking", CHEAT, "the step skips work where the harness's frames show a timed span",
+          planted("peeks", "wrong", "the process that it shares with the clock", *LONGER)),
     Fault("foreign-dies", FOREIGN, "the process of a foreign arm ends in its timed step",
           planted("foreign_end", "crashed", "its process ended with exit code 7")),
     Fault("foreign-hangs", FOREIGN, "the timed step in a process of its own waits for ever",

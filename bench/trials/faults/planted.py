@@ -298,6 +298,24 @@ def _keep_the_loss(right: TrainStep) -> TrainStep:
     return replace(right, step=step)
 
 
+def _peek(right: TrainStep) -> TrainStep:
+    """Skip nine of ten timed steps, which the frames of the harness tell from checked ones."""
+    calls, last = itertools.count(), list[Any]()
+
+    def step(state: Any, batch: Any) -> Any:
+        frame = sys._getframe()  # noqa: SLF001 - as a cheat would
+        while frame.f_back is not None and "every" not in frame.f_locals:
+            frame = frame.f_back
+        spans = frame.f_locals
+        timed = "every" in spans and spans["index"] != spans["at"]
+        if not (timed and _timed() and next(calls) % 10):
+            state, loss = right.step(state, batch)
+            last[:] = [loss]
+        return state, last[0]
+
+    return replace(right, step=step)
+
+
 CHANGES: dict[str, Callable[[TrainStep], Any]] = {
     "no_step": lambda _: None,
     "params_of_shape": lambda right: replace(
@@ -309,6 +327,7 @@ CHANGES: dict[str, Callable[[TrainStep], Any]] = {
     "diverges": _result(_diverge),
     "freezes": _freeze,
     "keeps_the_loss": _keep_the_loss,
+    "peeks": _peek,
 }
 """Modifications of the correct step, which `build` then returns."""
 

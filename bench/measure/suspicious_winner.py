@@ -1,0 +1,156 @@
+"""The suspicious winner of a block, and whether its times hold in a process of its own.
+
+A user's file shares its process with the clock and with the other arms. Where it wins by far, the
+supervisor measures it again beside the fastest other arm, each in a process of its own, in which
+it can reach neither. Both have the same costs there, so their ratio should be as before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+
+from bench.measure.plausible_times import least_times
+from bench.records import numbers
+from bench.records.foreign_rows import Isolation
+from bench.records.rows import BlockRow, Ceilings, CellRow, SampleRow
+
+FACTOR = 1.5
+"""A winner is suspicious if it surely is more than this many times as fast as the next arm."""
+NEAR = 1.5
+"""It is suspicious as well if it takes less than this multiple of what the ceilings allow."""
+ODDS = 1.5
+"""Its times are at odds if the ratio in processes of their own surely is larger by this factor."""
+ODDS_ALONE = 2.0
+"""The same for the step time of an arm without others: the host's speed may have changed."""
+ERROR = 0.01
+"""Largest probability that chance alone would make something sure, by the sign test."""
+FEWEST = 7
+"""Fewest rounds in which anything can be sure."""
+ROUNDS = 12
+"""Rounds of the second measurement."""
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """A suspicious winner."""
+
+    name: str
+    beside: str
+    """The fastest other arm that Lockstep has shipped, or else of any; empty if there is none."""
+    why: str
+    ratio: float
+    """Its step time over that of the other arm; without one, seconds. The median of the rounds."""
+    high: float
+    """The same in the rounds' upper quartile."""
+
+
+def suspicious_winner(
+    block: BlockRow,
+    cells: Mapping[str, CellRow],
+    samples: Sequence[SampleRow],
+    ceilings: Ceilings | None,
+    users: Collection[str],
+) -> Suspicion | None:
+    """Return the block's winner if it is the file of a user and suspicious, else None.
+
+    Args:
+      block: the block's row.
+      cells: rows of ok cells, by implementation.
+      samples: samples of all arms.
+      ceilings: the block's ceilings, if they are known.
+      users: implementations whose files were not shipped with Lockstep.
+    """
+    times = {name: step_times(samples, name) for name in cells}
+    typical = {name: median(each.values()) for name, each in times.items() if each}
+    winner = min(typical, key=lambda name: typical[name], default="")
+    if winner not in users or "foreign" in cells[winner]:
+        return None
+    others = [name for name in typical if name != winner and "foreign" not in cells[name]]
+    shipped = [name for name in others if name not in users]
+    beside = min(shipped or others, key=lambda name: typical[name], default="")
+    ratios = _ratios(times[winner], times.get(beside))
+    if len(ratios) < FEWEST:
+        return None
+    ratio, why = median(ratios), []
+    if beside and _surely([each < 1 / FACTOR for each in ratios]):
+        why.append(f"it is {numbers.significant(1 / ratio)} times as fast as {beside}")
+    least_s = least_times(block, cells, ceilings)[winner][0] if ceilings else 0.0
+    if typical[winner] < NEAR * least_s:
+        why.append(
+            f"its steps take {numbers.si(typical[winner], 's')}, and what this machine was "
+            f"measured to do at best takes {numbers.si(least_s, 's')}"
+        )
+    row = cells[winner]
+    if row.get("threads_s"):
+        why.append("its threads worked in other arms' turns")
+    if row.get("jax_config"):
+        why.append("its file changes settings of the whole process")
+    if not why:
+        return None
+    high = quantiles(ratios, n=4, method="inclusive")[-1]
+    return Suspicion(winner, beside, "; ".join(why), ratio, high)
+
+
+def compared(
+    suspicion: Suspicion, cells: Mapping[str, CellRow], samples: Sequence[SampleRow]
+) -> tuple[Isolation, str]:
+    """Compare a winner's times with those in processes of their own.
+
+    Args:
+      suspicion: the winner.
+      cells: the rows of the second measurement, by implementation.
+      samples: its samples.
+
+    Returns:
+      The finding, and why the cell is wrong; empty if it is not.
+    """
+    name, beside = suspicion.name, suspicion.beside
+    found = Isolation(
+        why=suspicion.why, beside=beside, ratio=suspicion.ratio, isolated_ratio=None, reason=""
+    )
+    ended = [cells[one] for one in (name, beside) if one in cells and cells[one]["status"] != "ok"]
+    ratios = _ratios(step_times(samples, name), step_times(samples, beside) if beside else None)
+    if ended or not ratios:
+        row = ended[0] if ended else None
+        said = f"{row['implementation']} is {row['status']}: {row['reason']}" if row else ""
+        found["reason"] = said or "it ended without samples"
+        wrong = row and row["implementation"] == name and row["status"] in {"wrong", "implausible"}
+        return found, f"in a process of its own, {said}" if wrong else ""
+    found["isolated_ratio"] = now = median(ratios)
+    odds = ODDS if beside else ODDS_ALONE
+    if not _surely([each > odds * suspicion.high for each in ratios]):
+        return found, ""
+    if beside:
+        took = [f"{100 * each:.3g} % of the time of {beside}" for each in (suspicion.ratio, now)]
+    else:
+        took = [numbers.si(each, "s") for each in (suspicion.ratio, now)]
+    return found, (
+        f"its times depend on the process that it shares with the clock: a step took {took[0]} "
+        f"there, and {took[1]} in a process of its own"
+    )
+
+
+def step_times(samples: Sequence[SampleRow], arm: str) -> dict[int, float]:
+    """Return an arm's seconds per step, by round."""
+    steps = defaultdict[int, list[float]](list)
+    for row in samples:
+        if row["arm"] == arm:
+            steps[row["round"]].append(row["throughput_ns"] / row["steps"] / 1e9)
+    return {number: median(each) for number, each in steps.items()}
+
+
+def _ratios(own: Mapping[int, float], others: Mapping[int, float] | None) -> list[float]:
+    """Return the ratios within rounds; without another arm, the times."""
+    if others is None:
+        return list(own.values())
+    return [own[number] / others[number] for number in own.keys() & others.keys()]
+
+
+def _surely(signs: Sequence[bool]) -> bool:
+    """Return whether a sign test shows that most are true; never with too few signs."""
+    trues, count = sum(signs), len(signs)
+    return sum(math.comb(count, n) for n in range(trues, count + 1)) <= ERROR * (1 << count)
