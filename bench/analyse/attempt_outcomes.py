@@ -9,6 +9,7 @@ from bench.analyse.same_programs import Relation, relation, settled
 from bench.analyse.verdicts import Claim, compare
 from bench.records.attempts import Attempt, Decision, Question
 from bench.records.statuses import VerdictWord
+from bench.records.step_programs import identity
 from bench.records.store import Run
 
 _DECISIONS: dict[VerdictWord, Decision] = {
@@ -77,7 +78,7 @@ def judge(run: Run, incumbent: str, challengers: Sequence[str], sharing: float) 
                 "undecided", f"the incumbent fails, {own['status']}: {own['reason']}"
             )
         else:
-            claim = settled(claims[name], cell, own)
+            claim = settled(claims[name], identity(cell), identity(own))
             decision, programs = _DECISIONS[claim.verdict.word], relation(cell, own)
             fared[name] = Fared(decision, "", claim, programs, (cell, own))
     return fared

@@ -15,13 +15,14 @@ from bench.analyse.disturbances import HOST, Conditions, Effect, conditions, dri
 from bench.analyse.input_cost import Waits
 from bench.analyse.process_spread import ProcessSpread
 from bench.analyse.ratio_intervals import Ratio, ratios
-from bench.analyse.same_programs import settled
+from bench.analyse.same_programs import ranked, settled
 from bench.analyse.sample_rounds import Rounds, Turns
-from bench.analyse.standings import Standings, rank
+from bench.analyse.standings import Standings
 from bench.analyse.verdicts import Claim, claim, pairs
 from bench.records.arms import TWIN, implementation_of, input_opponents, version_opponents
 from bench.records.cells import Block
 from bench.records.rows import Ceilings, Look
+from bench.records.step_programs import identity
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class Comparison:
     """Conditions on the host during the block; None where the system reported nothing."""
     process_times: dict[str, NDArray[np.int64]]
     """With several processes, nanoseconds of each arm's throughput spans: (spans, processes)."""
+    programs: dict[str, str]
+    """Identities of programs, by arm: see bench.records.step_programs.identity."""
     ceilings: Ceilings | None
     """Measured limits of its hardware: see bench.analyse.rooflines.ceilings."""
     oversubscribed: bool
@@ -95,7 +98,7 @@ class Comparison:
     @cached_property
     def standings(self) -> Standings:
         """The leaders and tiers of the block's arms."""
-        return rank(self.rounds, self.arms, self.alpha, self.process)
+        return ranked(self.rounds, self.arms, self.alpha, self.process, self.programs)
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,7 @@ def compare_arms(
         arm: claim(ratio, (last if arm in versions else alpha_of(arm, looks)) / count, margin)
         for arm, ratio in found.items()
     }
-    rows = {cell["implementation"]: cell for cell in cells}
+    programs = {cell["implementation"]: identity(cell) for cell in cells}
     several = block.options.processes > 1
     return Comparison(
         block=block,
@@ -173,7 +176,7 @@ def compare_arms(
         process=process,
         margin=margin,
         claims={
-            arm: settled(one, rows[arm], rows[baseline])
+            arm: settled(one, programs[arm], programs[baseline])
             for arm, one in claims.items()
             if arm not in fed
         },
@@ -188,6 +191,7 @@ def compare_arms(
         order=order_effects(rounds),
         conditions=conditions({name: values[counted] for name, values in samples.host.items()}),
         process_times=stragglers.process_times(samples.frame, counted) if several else {},
+        programs=programs,
         ceilings=ceilings,
         oversubscribed=any(cell["oversubscribed"] for cell in cells),
         launches=len({row["launch"] for row in attempts}),

@@ -11,7 +11,7 @@ from bench.analyse.same_programs import settled
 from bench.analyse.verdicts import Verdict, compare
 from bench.records.cells import base_of
 from bench.records.rows import Manifest
-from bench.records.step_programs import StepProgram
+from bench.records.step_programs import StepProgram, identity
 from bench.records.store import Run
 
 REGRESSION, UNDECIDED, BROKEN = 1, 2, 3
@@ -134,7 +134,7 @@ def _case(
     arm = str(head["implementation"])
     opponents, alpha = {arm: base_of(arm)}, share * block.alpha
     timed = compare(block.rounds, opponents, alpha, block.margin, block.process)[arm]
-    claim = settled(timed, head, base)
+    claim = settled(timed, identity(head), identity(base))
     apart = "they did not fit into memory together, and were measured one after the other"
     return Case(
         cell=name,

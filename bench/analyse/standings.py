@@ -15,8 +15,9 @@ the baseline.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +54,23 @@ class Standings:
     def bound(self) -> float:
         """Upper bound on the ratio of any two leaders' times; 1 for a single leader."""
         return max((self.behind[arm][1] for arm in self.leaders), default=math.inf)
+
+    def shared(self, alike: Mapping[str, Sequence[str]]) -> Self:
+        """Return the standings of further arms, each of which shares that of a ranked one.
+
+        Args:
+          alike: for each ranked arm, itself and the arms that share its standing.
+        """
+
+        def every(arms: Sequence[str]) -> tuple[str, ...]:
+            return tuple(other for arm in arms for other in alike[arm])
+
+        return replace(
+            self,
+            leaders=every(self.leaders),
+            tiers=tuple(replace(tier, arms=every(tier.arms)) for tier in self.tiers),
+            behind={other: ends for arm, ends in self.behind.items() for other in alike[arm]},
+        )
 
     def tier(self, arm: str) -> float:
         """Return the number of an arm's tier, 0 for leaders; NaN for an arm that is not ranked."""

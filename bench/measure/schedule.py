@@ -18,6 +18,7 @@ from bench.records.arms import TWIN, implementation_of, input_opponents, version
 from bench.records.cells import Block, Cell
 from bench.records.messages import LookEvent
 from bench.records.rows import Ceilings, Look, SampleRow
+from bench.records.step_programs import identity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,6 +52,8 @@ class BlockState:
     """Wall time of the last launch."""
     ceilings: Ceilings | None = None
     """The ceilings that were measured last."""
+    programs: dict[str, str] = field(default_factory=dict)
+    """Identities of the implementations' programs, as far as they are known."""
     series: list[Series] = field(default_factory=list)
     """Log ratios of each compared arm over at least two launches, one array per process."""
 
@@ -118,7 +121,12 @@ class Schedule:
         for row in rows_of(run.samples):
             self.blocks[row["block"]].samples.append(cast("SampleRow", row))
         for row in rows_of(run.cells):
-            self.blocks[row["block"]].cells.append(row)
+            state = self.blocks[row["block"]]
+            state.cells.append(row)
+            if isinstance(row["program_fingerprint"], str):
+                parts = ("fingerprint", "dispatch")
+                program = {part: row[f"program_{part}"] for part in parts}
+                state.programs[row["implementation"]] = identity(program)
         for row in rows_of(run.blocks):
             state = self.blocks[row["block"]]
             state.looks += row["looks"]
@@ -208,14 +216,24 @@ class Schedule:
         return rounds, pooled((state.series for state in self.blocks.values()), prior)
 
     def claims(
-        self, opponents: Mapping[str, str], rounds: Rounds, process: ProcessSpread, alpha: float
+        self,
+        opponents: Mapping[str, str],
+        rounds: Rounds,
+        process: ProcessSpread,
+        alpha: float,
+        programs: Mapping[str, str],
     ) -> dict[str, Claim]:
-        """Compare arms of a block with their opponents.
+        """Compare arms of a block with their opponents; equal programs are the same.
 
         All comparisons of a block share the error rate; in a gate, those of the run.
         """
+        from bench.analyse.same_programs import settled  # noqa: PLC0415 (needs scipy)
+
         each = alpha / self.family(opponents)
-        return compare(rounds, opponents, each, self.plan.margin, process)
+        return {
+            arm: settled(claim, programs.get(arm), programs.get(opponents[arm]))
+            for arm, claim in compare(rounds, opponents, each, self.plan.margin, process).items()
+        }
 
     def family(self, opponents: Mapping[str, str]) -> float:
         """Return the number of comparisons among which the error of a block's looks is divided.
@@ -225,18 +243,24 @@ class Schedule:
         compared = len(opponents) + len(version_opponents(opponents))
         return self.sharing or len(self.compared_cells) or max(compared, 1)
 
-    def contenders(self, rounds: Rounds, process: ProcessSpread, alpha: float) -> set[str]:
+    def contenders(
+        self, rounds: Rounds, process: ProcessSpread, alpha: float, programs: Mapping[str, str]
+    ) -> set[str]:
         """Return the arms that may be a block's fastest, while they may differ by the margin.
 
-        Empty if the run has another goal: in a gate or referee, or with a target interval.
+        Of arms that run the same program, only one is needed. Empty if the run has another goal: in
+        a gate or referee, or with a target interval.
         """
-        from bench.analyse.standings import rank  # noqa: PLC0415 (needs scipy)
+        from bench.analyse.same_programs import ranked  # noqa: PLC0415 (needs scipy)
 
         if self.bases is not None or self.sharing or self.plan.target_ci is not None:
             return set()
         own = [arm for arm in rounds.arms if arm in self.plan.implementations]
-        standings = rank(rounds, own, alpha, process)
-        return set(standings.leaders) if standings.bound > 1 + self.plan.margin else set()
+        standings = ranked(rounds, own, alpha, process, programs)
+        if standings.bound <= 1 + self.plan.margin:
+            return set()
+        one_each = {programs.get(arm) or arm: arm for arm in reversed(standings.leaders)}
+        return set(one_each.values())
 
     def is_enough(self, claim: Claim) -> bool:
         """Whether a comparison needs no more samples."""
@@ -270,7 +294,8 @@ class Schedule:
             more = state.seconds <= left_s and len(state.launches) < MAX_LAUNCHES
             if state.looks and opponents and more:
                 found = self.arranged(block, state.samples, opponents)
-                for claim in self.claims(opponents, *found, state.looks[-1]["alpha"]).values():
+                alpha = state.looks[-1]["alpha"]
+                for claim in self.claims(opponents, *found, alpha, state.programs).values():
                     if claim.ratio.error and not self.is_enough(claim):
                         widths[block] = max(widths.get(block, 0.0), claim.ratio.error)
         return max(widths, key=lambda block: widths[block], default=None)
@@ -291,6 +316,7 @@ class LaunchLooks:
         self._progress = 1.0
         self._settled: set[str] = set()
         self._opponents: Mapping[str, str] = {}
+        self._programs = state.programs
 
     def going_on(self, event: LookEvent) -> list[str]:
         """List the arms that need more rounds, and the arms they are compared with.
@@ -298,6 +324,7 @@ class LaunchLooks:
         After the planned turns, only arms that EXTENSION would probably settle need more.
         """
         rows, self._progress = event["rows"], event["progress"]
+        self._programs |= event.get("programs", {})
         self._attempts |= {row["attempt"] for row in rows}
         arms = list(dict.fromkeys(row["arm"] for row in rows))
         late = self._progress >= 1
@@ -336,10 +363,10 @@ class LaunchLooks:
         if not self._opponents:
             return {}
         arranged = schedule.arranged(self._block, samples, self._opponents)
-        claims = schedule.claims(self._opponents, *arranged, alpha)
+        claims = schedule.claims(self._opponents, *arranged, alpha, self._programs)
         if alpha:
             enough = {arm for arm, one in claims.items() if schedule.is_enough(one)}
-            self._settled |= enough - schedule.contenders(*arranged, alpha)
+            self._settled |= enough - schedule.contenders(*arranged, alpha, self._programs)
             self._spending.looks[-1]["settled"] = sorted(self._settled)
         return claims
 

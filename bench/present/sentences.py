@@ -14,6 +14,7 @@ from bench.analyse.causes.traced_differences import pair_of
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import floor_width
+from bench.analyse.standings import Standings
 from bench.present.cause_sentences import reason
 from bench.present.columns import Figure
 from bench.records import numbers
@@ -78,7 +79,7 @@ class Summary:
         standings = self.comparison.standings
         if not self.compared:
             return Figure(self.first or numbers.MISSING, "nothing to compare it with")
-        return Figure(some(standings.leaders), _spread(standings.bound))
+        return Figure(some(standings.leaders), _spread(standings))
 
     @property
     def slower(self) -> str:
@@ -116,17 +117,19 @@ class Summary:
         rest = f" Not ranked, because they shared no rounds: {listing(apart)}." if apart else ""
         if not self.compared:
             return f"There is nothing to compare {self.first} with.{rest}"
-        leaders, how = listed(block.standings.leaders), _spread(block.standings.bound)
+        leaders, how = listed(block.standings.leaders), _spread(block.standings)
         lead = f"{leaders} lead: {how}" if how else f"{leaders} is fastest"
         return f"{'; '.join([lead, *_behind(block, listed)])}.{rest}"
 
 
-def _spread(bound: float) -> str:
+def _spread(standings: Standings) -> str:
+    bound = standings.bound
     if math.isinf(bound):
         return "too few rounds to tell them apart"
     if bound >= WIDE:
         return f"differences below {_share(bound)} could not be resolved"
-    return f"equal {within(bound)}" if bound > 1 else ""
+    alike = "they run the same program" if len(standings.leaders) > 1 else ""
+    return f"equal {within(bound)}" if bound > 1 else alike
 
 
 def _behind(block: Comparison, names: Callable[[Sequence[str]], str]) -> Iterator[str]:

@@ -151,6 +151,9 @@ class LookEvent(TypedDict):
     rows: list[SampleRow]
     progress: float
     """Completed share of the launch's planned turns; above 1 beyond the plan."""
+    programs: NotRequired[dict[str, str]]
+    """Identities of the implementations' programs, if this launch has read them: see
+    bench.records.step_programs.identity."""
 
 
 class TellEvent(TypedDict):

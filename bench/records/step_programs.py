@@ -3,8 +3,8 @@
 import base64
 import json
 import zlib
-from collections.abc import Iterable
-from typing import NamedTuple, TypedDict
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, TypedDict
 
 
 class StepProgram(TypedDict):
@@ -21,6 +21,16 @@ class StepProgram(TypedDict):
     """Function calls in a step that Python's profiler hook saw."""
     operations: str
     """The operations, in the form of `packed`."""
+
+
+def identity(program: Mapping[Any, Any]) -> str:
+    """Return what only arms that are proved to run the same program share.
+
+    `program` is a StepProgram, or another mapping with its fingerprint and dispatch path. The
+    result is empty if either is unknown.
+    """
+    fingerprint, dispatch = program["fingerprint"], program["dispatch"]
+    return f"{fingerprint} {dispatch}" if fingerprint and dispatch else ""
 
 
 class Operation(NamedTuple):

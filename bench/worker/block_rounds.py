@@ -16,6 +16,7 @@ from bench.records.current_arm import TurnWriter
 from bench.records.host import host_id
 from bench.records.messages import Job, LookEvent, is_look
 from bench.records.rows import SampleRow, Turn
+from bench.records.step_programs import identity
 from bench.worker import process_exchange
 from bench.worker.block_session import BlockSession
 from bench.worker.foreign.foreign_module import ForeignStep
@@ -213,7 +214,8 @@ class BlockRounds:
             self.turns_until_asked += -(-job["rounds"] // 4) * arms
         rows = sample_rows(job, session.block.name, turns)
         progress = len(turns) / (job["rounds"] * arms)
-        session.emit(LookEvent(event="look", rows=rows, progress=progress))
+        found = {n: identity(r["program"]) for n, r in session.cells.items() if "program" in r}
+        session.emit(LookEvent(event="look", rows=rows, progress=progress, programs=found))
         return process_exchange.from_main(self.more() if process_exchange.is_main() else [])
 
     def withdraw(self, compiled: dict[str, int], first_loss: float) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import pytest
 
 from bench.analyse.cell_table import Tables, build
 from bench.analyse.same_programs import LineDifference, differences, relation
+from bench.analyse.standings import rank
 from bench.commands.explain import explain
-from bench.present import caveats, program_sentences
+from bench.present import caveats, program_sentences, sentences
 from bench.records import store
 from bench.records.step_programs import Operation, StepProgram
 from tests import synthetic
@@ -61,6 +63,26 @@ def test_equal_dispatch_is_proved_and_runs_without_programs_are_read(tmp_path: P
     found = tables(tmp_path / "older", replace(PLAN, programs={}))
     assert not program_sentences.facts(found.comparisons[0])
     assert found.cells["fingerprint"].isna().all()
+
+
+def test_arms_with_one_program_share_their_standing(tmp_path: Path) -> None:
+    """The arm that left the rounds early has that of the one that stayed."""
+    ratios = {"jit_spmd": 1.0, "slow": 1.5, "renamed": 1.5, "slower": 2.0}
+    alike = dict.fromkeys(("slow", "renamed"), ("1" * 16, "a" * 16, 6))
+    (block,) = tables(tmp_path, replace(PLAN, ratios=ratios, programs=alike)).comparisons
+    throughput = block.rounds.throughput
+    throughput[4:, block.rounds.arms.index("renamed")] = math.nan
+    standings = block.standings
+    assert standings.leaders == ("jit_spmd",)
+    assert [tier.arms for tier in standings.tiers] == [("slow", "renamed"), ("slower",)]
+    assert standings.behind["renamed"] == standings.behind["slow"]
+    apart = rank(block.rounds, block.arms, block.alpha, block.process).behind["renamed"]
+    low, high = standings.behind["renamed"]
+    assert high - low < apart[1] - apart[0], "its own four rounds say less"
+    one = {"jit_spmd": 1.0, "renamed": 1.0}
+    alike = dict.fromkeys(one, ("1" * 16, "a" * 16, 6))
+    (block,) = tables(tmp_path / "one", replace(PLAN, ratios=one, programs=alike)).comparisons
+    assert sentences.Summary(block).text().endswith(" lead: they run the same program.")
 
 
 def test_relations() -> None:

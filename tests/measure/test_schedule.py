@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -63,6 +64,31 @@ def test_those_that_may_be_the_fastest_stay_until_they_are_alike() -> None:
     made = schedule(margin="20")
     looks = LaunchLooks(made, made.plan.blocks[0])
     assert looks.going_on(look(rows(0, 16, truth), 0.5)) == []
+
+
+def test_arms_with_one_program_are_measured_once() -> None:
+    """pmap is the baseline's program, and needs no more; the two fastest are one program as well,
+    of which one stays to be told from the third."""
+    names = ("python_loop", "pmap", "jit_spmd", "nnx_jit", "fsdp_spmd")
+    plan = replace(schedule(margin="2").plan, implementations=names)
+    made = Schedule(plan)
+    truth = {
+        "python_loop": 1.0, TWIN: 1.0, "pmap": 1.004, "jit_spmd": 0.7, "nnx_jit": 0.7,
+        "fsdp_spmd": 0.705,
+    }  # fmt: skip
+    programs = {"python_loop": "a", "pmap": "a", "jit_spmd": "b", "nnx_jit": "b", "fsdp_spmd": "c"}
+    assert LaunchLooks(made, made.plan.blocks[0]).going_on(look(rows(0, 16, truth), 0.5)) == [
+        "python_loop", TWIN, "pmap", "jit_spmd", "nnx_jit", "fsdp_spmd",
+    ]  # fmt: skip
+    made = Schedule(plan)
+    looks = LaunchLooks(made, made.plan.blocks[0])
+    going_on = looks.going_on({**look(rows(0, 16, truth), 0.5), "programs": programs})
+    assert going_on[:2] == ["python_loop", TWIN]
+    assert len({"jit_spmd", "nnx_jit"} & set(going_on)) == 1
+    assert "pmap" not in going_on
+    _, claims = looks.finish(rows(0, 16, truth), 0)
+    assert claims["pmap"].verdict.word == "same"
+    assert made.blocks[made.plan.blocks[0].name].programs == programs, "for later launches"
 
 
 def test_all_is_over_when_nothing_is_open() -> None:
