@@ -24,32 +24,37 @@ from bench.contract.placement import (
     unknown_axes,
 )
 
+STATISTICS = ("synchronized",)
+
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
     return unknown_axes(mesh, "data")
 
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
-    params, loss_fn = problem.functional()
+    params, model_state, loss_fn = problem.functional_with_state()
     explicit = Mesh(
         mesh.devices, mesh.axis_names, axis_types=(AxisType.Explicit,) * mesh.devices.ndim
     )
     batch_sharding = create_data_parallel_sharding(explicit, "data")
 
     @partial(jax.jit, donate_argnums=0)
-    def train_step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
-        params, opt_state = state
-        loss, grads = problem.over_microbatches(jax.value_and_grad(loss_fn))(params, batch)
+    def train_step(state: tuple[Any, ...], batch: Batch) -> tuple[Any, jax.Array]:
+        params, opt_state, model_state = state
+        value_and_grad = problem.over_microbatches(jax.value_and_grad(loss_fn, has_aux=True))
+        (loss, model_state), grads = value_and_grad(params, model_state, batch)
         updates, opt_state = problem.optimizer.update(grads, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), loss
+        return (optax.apply_updates(params, updates), opt_state, model_state), loss
 
-    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
+    def step(state: tuple[Any, ...], batch: Batch) -> tuple[Any, jax.Array]:
         with jax.set_mesh(explicit):
             return train_step(state, batch)
 
+    state = params, problem.optimizer.init(params), model_state
     return TrainStep(
-        state=place_model_state_on_shards((params, problem.optimizer.init(params)), explicit),
+        state=place_model_state_on_shards(state, explicit),
         place=lambda batch: place_batch_on_shards(batch, batch_sharding),
         step=step,
         params=lambda state: state[0],
+        model_state=lambda state: state[2],
     )

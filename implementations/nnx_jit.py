@@ -18,12 +18,15 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, Problem, TrainStep
+from bench.contract.model_state import state_of
 from bench.contract.placement import (
     create_data_parallel_sharding,
     place_batch_on_shards,
     place_nnx_state_on_shards,
     unknown_axes,
 )
+
+STATISTICS = ("synchronized",)
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
@@ -52,4 +55,5 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         place=lambda batch: place_batch_on_shards(batch, batch_sharding),
         step=step,
         params=lambda state: nnx.to_pure_dict(nnx.state(state[0], nnx.Param)),
+        model_state=lambda state: state_of(state[0]),
     )

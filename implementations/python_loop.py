@@ -17,8 +17,11 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from bench.contract import Batch, Params, Problem, TrainStep
+from bench.contract import Batch, Problem, TrainStep
+from bench.contract.model_state import mean_of_floats
 from bench.contract.placement import unknown_axes
+
+STATISTICS = ("local",)
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
@@ -29,32 +32,34 @@ def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
     devices = list(mesh.devices.flat)
-    params, loss_fn = problem.functional()
-    shard_step = jax.jit(problem.over_microbatches(jax.value_and_grad(loss_fn)))
+    params, model_state, loss_fn = problem.functional_with_state()
+    shard_step = jax.jit(problem.over_microbatches(jax.value_and_grad(loss_fn, has_aux=True)))
 
     @partial(jax.jit, donate_argnums=0)
-    def update(state: tuple[Params, Any], results: list[Any]) -> tuple[Any, jax.Array]:
-        params, opt_state = state
-        loss, grads = jax.tree.map(lambda *shards: sum(shards) / len(shards), *results)
+    def update(state: tuple[Any, ...], results: list[Any]) -> tuple[Any, jax.Array]:
+        params, opt_state, _ = state
+        (loss, model_state), grads = jax.tree.map(mean_of_floats, *results)
         updates, opt_state = problem.optimizer.update(grads, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), loss
+        return (optax.apply_updates(params, updates), opt_state, model_state), loss
 
-    def step(state: tuple[Params, Any], shards: list[Batch]) -> tuple[Any, jax.Array]:
+    def step(state: tuple[Any, ...], shards: list[Batch]) -> tuple[Any, jax.Array]:
+        params, _, model_state = state
         results = [
-            shard_step(jax.device_put(state[0], device), shard)
+            shard_step(*jax.device_put((params, model_state), device), shard)
             for device, shard in zip(devices, shards, strict=True)
         ]
         return update(state, jax.device_put(results, devices[0]))
 
-    params = jax.device_put(jax.tree.map(jnp.copy, params), devices[0])
+    state = params, problem.optimizer.init(params), model_state
     return TrainStep(
-        state=(params, jax.device_put(problem.optimizer.init(params), devices[0])),
+        state=jax.device_put(jax.tree.map(jnp.copy, state), devices[0]),
         place=lambda batch: [
             jax.device_put(shard, device)
             for device, shard in zip(devices, split_batch(batch, len(devices)), strict=True)
         ],
         step=step,
         params=lambda state: state[0],
+        model_state=lambda state: state[2],
     )
 
 

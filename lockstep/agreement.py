@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bench.records.proof_rows import ProofCheck
-from bench.worker.process_exchange import to_host
+from bench.worker.prove.carried_state import Leaves, leaves_of
 from bench.worker.prove.exact_arithmetic import rounding
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.relative_errors import loss_error, rms
@@ -19,9 +19,6 @@ from bench.worker.prove.trajectory import check_waitable, state_and_loss
 
 State = Any
 Step = Callable[[State, Any], tuple[State, jax.Array]]
-Leaves = dict[str, np.ndarray]
-"""Leaves of a state by path, on the host: floats as float64, keys as their words."""
-
 STEPS = 3
 NAME = "functions"
 """The proof's name, in addition to those of bench.worker.prove.gate."""
@@ -40,19 +37,6 @@ def copied(tree: Any) -> Any:
         return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
     return jax.tree.map(copy, tree)
-
-
-def leaves_of(state: State) -> Leaves:
-    """Copy a state to the host."""
-    found = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        array = leaf
-        if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            array = jax.random.key_data(leaf)
-        values = np.array(to_host(array))
-        inexact = jnp.issubdtype(values.dtype, jnp.floating)
-        found[jax.tree_util.keystr(path)] = values.astype(np.float64) if inexact else values
-    return found
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Protocol, TypeVar
+from functools import cached_property, partial
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -20,17 +20,30 @@ from flax import nnx
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
+from bench.contract.model_state import (
+    LOCAL,
+    SYNCHRONIZED,
+    ModelState,
+    Statistics,
+    mean_over_axis,
+    split_model,
+    state_of,
+)
+
 Batch = Any
 """A pytree of arrays whose leading axis is the global batch; NumPy arrays on the host."""
 Params = Any
 """A pytree of parameters: nested dicts, keyed by the names of the model's attributes."""
 LossFn = Callable[[Params, Batch], jax.Array]
 """`loss_fn(params, batch)`: the mean loss over that batch, a scalar."""
+StateLossFn = Callable[[Params, ModelState, Batch], tuple[jax.Array, ModelState]]
+"""`loss_fn(params, model_state, batch)`: the mean loss, and the model state after the step."""
 AxisNames = tuple[str | None, ...]
 """Logical names of a parameter's dimensions, such as `("embed", "mlp")`; None is never sharded."""
 
-Model = TypeVar("Model")
-Gradients = TypeVar("Gradients")
+ValueAndGrad = Callable[..., tuple[Any, Any]]
+"""As jax.value_and_grad returns it: the loss, with what else the function returns, and the
+gradients."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +100,10 @@ class Problem:
     """A workload at one size, batch and precision: the specification of one train step."""
 
     make_model: Callable[[], nnx.Module]
-    """Returns the single-device model, with the same parameters at every call. Its only state is
-    `nnx.Param`."""
+    """Returns the single-device model, with the same parameters at every call. Variables that are
+    no `nnx.Param` are its model state, such as the averages of `nnx.BatchNorm`."""
+    statistics: Statistics = SYNCHRONIZED
+    """Whether BatchNorm's statistics are those of the global batch or of each shard of it."""
     make_part: Callable[[ModelAxis], nnx.Module] | None = None
     """Returns one device's shard of the model under tensor parallelism: like `make_model`, with
     parameters of the shard's shapes. None if the model cannot be sharded by hand."""
@@ -125,18 +140,48 @@ class Problem:
     docs/foreign.md. Empty if the workload has no such programs."""
     start: Params | None = None
     """Initial parameters as host arrays; None if `make_model` draws them."""
+    start_state: ModelState | None = None
+    """Initial model state; None if `make_model` makes it."""
 
     def functional(self) -> tuple[Params, LossFn]:
         """Return the initial parameters and `loss_fn(params, batch)`.
 
         The parameters are nested dicts of arrays, which JAX flattens several times faster than an
         `nnx.State`.
+
+        Raises:
+          ValueError: the model has state beside its parameters.
         """
         return self.draw(), self.loss_function()
 
+    def functional_with_state(self, axis: str = "") -> tuple[Params, ModelState, StateLossFn]:
+        """Return the initial parameters, the initial model state, and the loss function.
+
+        The function is `loss_fn(params, model_state, batch) -> (loss, model_state)`, as
+        `jax.value_and_grad(loss_fn, has_aux=True)` takes it. The model state is empty for a model
+        that has none.
+
+        Args:
+          axis: the axis of the enclosing jax.shard_map over which the batch is split. Statistics
+            are averaged over it. Without one, the function computes what it gets as a whole.
+        """
+        averaged_over = "" if self.statistics == LOCAL else axis
+        definition, others = split_model(self.make_model, averaged_over)
+
+        def loss_fn(
+            params: Params, model_state: ModelState, batch: Batch
+        ) -> tuple[jax.Array, ModelState]:
+            model = nnx.merge(definition, params, model_state)
+            loss, new_state = self.loss(model, batch), state_of(model)
+            if axis and self.statistics == LOCAL:
+                new_state = mean_over_axis(new_state, axis)
+            return loss, new_state
+
+        return self.draw(), self.draw_state() if others else {}, loss_fn
+
     def model(self) -> nnx.Module:
-        """Return the single-device model with its initial parameters."""
-        return nnx.merge(self._structure(self.make_model), self.draw())
+        """Return the single-device model with its initial parameters and model state."""
+        return nnx.merge(split_model(self.make_model)[0], self.draw(), self.draw_state())
 
     def draw(self) -> Params:
         """Return the initial parameters. Inside a jitted function they can be created sharded."""
@@ -144,37 +189,41 @@ class Problem:
             return jax.tree.map(jnp.array, self.start)
         return nnx.to_pure_dict(nnx.state(self.make_model(), nnx.Param))
 
+    def draw_state(self) -> ModelState:
+        """Return the initial model state; empty if the model has none."""
+        if self.start_state is not None:
+            return jax.tree.map(jnp.copy, self.start_state)
+        return state_of(self.make_model())
+
+    @cached_property
+    def state_names(self) -> list[str]:
+        """Paths of the model's variables beside its parameters."""
+        leaves = jax.tree_util.tree_leaves_with_path(split_model(self.make_model)[1])
+        return ["/".join(str(key.key) for key in path) for path, _ in leaves]
+
     def loss_function(self, axis: ModelAxis = WHOLE) -> LossFn:
-        """Return `loss_fn(params, batch)` of the model, or of one device's shard of it."""
-        if axis is WHOLE:
-            structure = self._structure(self.make_model)
-        else:
+        """Return `loss_fn(params, batch)` of the model, or of one device's shard of it.
+
+        Raises:
+          ValueError: the model has state beside its parameters, such as BatchNorm's averages.
+        """
+        make = self.make_model
+        if axis is not WHOLE:
             assert self.make_part is not None, "the model has no parts"  # noqa: S101
-            structure = self._structure(partial(self.make_part, axis))
+            make = partial(self.make_part, axis)
+        definition, others = split_model(make)
+        if others:
+            raise ValueError(
+                f"the model has state beside its parameters ({', '.join(self.state_names)}), "
+                "which this step would not carry: see Problem.functional_with_state"
+            )
 
         def loss_fn(params: Params, batch: Batch) -> jax.Array:
-            return self.loss(nnx.merge(structure, params), batch)
+            return self.loss(nnx.merge(definition, params), batch)
 
         return loss_fn
 
-    def _structure(self, make: Callable[[], nnx.Module]) -> Any:
-        """Return a model's graph definition without computing any parameter.
-
-        Raises:
-          ValueError: the model has state that is not a parameter, such as BatchNorm's averages.
-        """
-        definition, _, others = nnx.split(nnx.eval_shape(make), nnx.Param, ...)
-        if others:
-            names = ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(others)]
-            raise ValueError(
-                f"the model has state beside its parameters ({', '.join(names)}), which no step "
-                "carries: every variable of a model must be an nnx.Param"
-            )
-        return definition
-
-    def over_microbatches(
-        self, value_and_grad: Callable[[Model, Batch], tuple[jax.Array, Gradients]]
-    ) -> Callable[[Model, Batch], tuple[jax.Array, Gradients]]:
+    def over_microbatches(self, value_and_grad: ValueAndGrad) -> ValueAndGrad:
         """Wrap a gradient function so that it accumulates over microbatches.
 
         A scan sums losses and gradients in the gradients' dtype and divides once. Only the
@@ -183,21 +232,23 @@ class Problem:
 
         Args:
           value_and_grad: returns the mean loss over a batch and its gradients with respect to the
-            model or parameters.
+            model or parameters. Its arguments are these, the model state if it takes any, and last
+            the batch. Model state must be empty if there are several microbatches.
         """
         count = self.microbatches
         if count == 1:
             return value_and_grad
 
-        def accumulated(model: Model, batch: Batch) -> tuple[jax.Array, Gradients]:
+        def accumulated(*arguments: Any) -> tuple[Any, Any]:
+            *model, batch = arguments
             parts = jax.tree.map(
                 lambda x: jnp.swapaxes(x.reshape(-1, count, *x.shape[1:]), 0, 1), batch
             )
 
-            def of_part(part: Batch) -> tuple[jax.Array, Gradients]:
+            def of_part(part: Batch) -> tuple[Any, Any]:
                 # nnx differentiates a model only in the trace that created it, so the scan gets a
                 # copy.
-                return value_and_grad(jax.tree.map(lambda x: x, model), part)
+                return value_and_grad(*jax.tree.map(lambda x: x, model), part)
 
             def add(total: Any, part: Batch) -> tuple[Any, None]:
                 return jax.tree.map(jnp.add, total, of_part(part)), None
@@ -266,7 +317,7 @@ class TrainStep:
     """An implementation of a train step, ready to run on a mesh."""
 
     state: Any
-    """Parameters and optimizer state, placed on the mesh."""
+    """Parameters, optimizer state and model state, placed on the mesh."""
     place: Callable[[Batch], Any]
     """Places a host batch on the mesh. It is timed only under `--input`."""
     step: Callable[[Any, Any], tuple[Any, jax.Array]]
@@ -275,6 +326,9 @@ class TrainStep:
     params: Callable[[Any], Params]
     """Returns a state's parameters in the layout of `Problem.functional`; not timed. Replicated
     parameters stay replicated, because the gate compares their replicas bit by bit."""
+    model_state: Callable[[Any], ModelState] | None = None
+    """Returns a state's model state in the layout of `Problem.functional_with_state`; None in an
+    implementation that carries none. Replicas of it are compared as well."""
     held: Callable[[Any], Params] | None = None
     """Returns the parameters in the state's own layout, without computing anything; None if
     `params` does not rearrange them. `inspect` shows where these arrays are placed."""
@@ -283,7 +337,12 @@ class TrainStep:
 
 
 class Implementation(Protocol):
-    """A module that distributes a problem's step over a mesh."""
+    """A module that distributes a problem's step over a mesh.
+
+    If its step carries model state, the module says so: `STATISTICS = ("synchronized", "local")`
+    names the semantics of BatchNorm that it can compute on several devices. Without it, models that
+    have state beside their parameters are unsupported.
+    """
 
     def why_unsupported(self, problem: Problem, mesh: Mesh) -> str | None:
         """Return a readable reason why this implementation cannot run; None if it can."""

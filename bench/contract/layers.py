@@ -58,6 +58,29 @@ class RowLinear(nnx.Module):
         return constrain(y, ("batch", *(None,) * (y.ndim - 2), "embed"))
 
 
+class SampleDropout(nnx.Module):
+    """Dropout (Srivastava et al. 2014) whose masks do not depend on how a batch is sharded.
+
+    Its model state is a key and a count of calls. Each sample's mask is drawn from the key, the
+    count and the sample's number in the data, so every step draws new masks, and a sample gets the
+    same one on any mesh. Masks are drawn in float32 at every precision, so that a proof in float64
+    sees the same ones. `nnx.Dropout` has neither property.
+    """
+
+    def __init__(self, rate: float, rngs: nnx.Rngs) -> None:
+        self.rate = rate
+        self.stream = rngs.dropout.fork()
+
+    def __call__(self, x: jax.Array, numbers: jax.Array) -> jax.Array:
+        """Drop elements of samples x (batch, ...), by their int32 `numbers` (batch,)."""
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(self.stream(), numbers)
+
+        def keep(key: jax.Array) -> jax.Array:
+            return jax.random.uniform(key, x.shape[1:], jnp.float32) >= self.rate
+
+        return jnp.where(jax.vmap(keep)(keys), x / (1 - self.rate), 0)
+
+
 def lookup(table: nnx.Embed, rows: jax.Array) -> jax.Array:
     """Return embeddings (..., width) of rows (...).
 

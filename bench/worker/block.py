@@ -75,7 +75,8 @@ def run_job(
     problem = make_problem(workload, session.block, precision)
     # Drawn once for all implementations, because drawing takes longer than copying.
     with remembered_programs(programs / GATE):
-        session.problem = replace(problem, start=jax.device_get(problem.draw()))
+        start, start_state = jax.device_get((problem.draw(), problem.draw_state()))
+        session.problem = replace(problem, start=start, start_state=start_state)
     moments = jax.eval_shape(problem.optimizer.init, session.problem.start)
     session.row["optimizer_bytes"] = sum(
         leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(moments)

@@ -78,6 +78,13 @@ KINDS = {
     "other libraries": {"equinox_jit", "linen_jit"},
 }
 
+STATEFUL = {
+    "resnet": ["explicit_sharding", "jit_spmd", "nnx_jit", "nnx_jit_cached", "shard_map_pmean",
+               "shard_map_psum"],
+    "resnet_local": ["python_loop", "shard_map_pmean", "shard_map_psum"],
+}  # fmt: skip
+"""Those that carry model state, by the workload whose statistics they compute."""
+
 PACKAGES = {"equinox_jit": "equinox"}
 """What some need that need not be installed."""
 
@@ -181,7 +188,8 @@ def tiny_problem(case, precision):
 def block_of(case):
     problem = tiny_problem(case, case.options.precision)
     # As a worker does: drawing parameters takes longer than copying them.
-    problem = replace(problem, start=jax.device_get(problem.draw()))
+    start, start_state = jax.device_get((problem.draw(), problem.draw_state()))
+    problem = replace(problem, start=start, start_state=start_state)
     return problem, make_mesh(MeshShape.parse(case.mesh))
 
 
@@ -240,6 +248,12 @@ def test_every_implementation_is_of_one_kind():
         for kind, names in KINDS.items()
         for case in CASES[kind]
         for name in sorted(names)
+    ]
+    + [
+        pytest.param(name, case, id=f"{case}-{name}", marks=pytest.mark.slow)
+        for workload, names in STATEFUL.items()
+        for case in (Case(workload, "data=4"), Case(workload, "data=2", StepOptions("bf16")))
+        for name in names
     ],
 )
 def test_passes_the_gate(gates, programs, name, case):

@@ -19,6 +19,7 @@ from bench.records import temporary_folders
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.paths import ROOT
+from bench.records.proof_rows import AS_TIMED, OWN, SGD, TIMED_SGD
 from bench.records.step_programs import unpacked
 from bench.trials.faults.observed_run import _FOREIGN
 from bench.worker.block_rounds import warm_arm
@@ -31,7 +32,7 @@ from bench.worker.problems import load_workload, make_problem, with_options
 from bench.worker.prove import completion
 from bench.worker.prove.completion import check_completion
 from bench.worker.prove.failures import ChildError, UnsupportedError, WrongStepError
-from bench.worker.prove.gate import AS_TIMED, OWN, SGD, TIMED_SGD, Gate
+from bench.worker.prove.gate import Gate
 from bench.worker.prove.spot_checks import SpotChecks
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.time.clock import Arm, measure

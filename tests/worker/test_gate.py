@@ -22,10 +22,11 @@ from bench.contract.placement import (
 )
 from bench.contract.workloads import linear, mlp
 from bench.records.mesh import MeshShape
+from bench.records.proof_rows import OWN, SGD, TIMED_SGD
 from bench.worker.meshes import make_mesh
 from bench.worker.prove.exact_arithmetic import rounding
 from bench.worker.prove.failures import WrongStepError, why_unsupported
-from bench.worker.prove.gate import OWN, SGD, TIMED_SGD, Gate
+from bench.worker.prove.gate import Gate
 from bench.worker.prove.replica_drift import NONE, find_drift
 from bench.worker.prove.trajectory import build_step, state_and_loss
 from implementations import python_loop
@@ -99,7 +100,7 @@ class Module:
 
 
 def apply(problem, state, grads):
-    params, opt_state = state
+    params, opt_state = state[:2]
     updates, opt_state = problem.optimizer.update(grads, opt_state, params)
     return optax.apply_updates(params, updates), opt_state
 

@@ -108,8 +108,8 @@ def frozen(right, copy, problem, mesh, *, every=1):
 def counted_but_frozen(right, copy, problem, mesh):
     def step(call, state, batch):
         kept = copy(state[0])
-        (params, opt_state), loss = right(state, batch)
-        return (params if call < AFTER else kept, opt_state), loss
+        (params, *others), loss = right(state, batch)
+        return (params if call < AFTER else kept, *others), loss
 
     return step
 
@@ -117,11 +117,11 @@ def counted_but_frozen(right, copy, problem, mesh):
 def one_layer(right, copy, problem, mesh):
     def step(call, state, batch):
         kept = copy(state[0])
-        (params, opt_state), loss = right(state, batch)
+        (params, *others), loss = right(state, batch)
         if call >= AFTER:
             bias, old = jax.tree.leaves(params)[0], jax.tree.leaves(kept)[0]
             params = jax.tree.map(lambda x: old if x is bias else x, params)
-        return (params, opt_state), loss
+        return (params, *others), loss
 
     return step
 
@@ -131,7 +131,7 @@ def anew(right, copy, problem, mesh):
 
     def step(call, state, batch):
         if call % 5 == 4:
-            state = state[0], init(state[0])
+            state = state[0], init(state[0]), state[2]
         return right(state, batch)
 
     return step
@@ -170,10 +170,10 @@ def cached_loss(right, copy, problem, mesh):
 def longer(right, copy, problem, mesh):
     def step(call, state, batch):
         old = copy(state[0])
-        (params, opt_state), loss = right(state, batch)
+        (params, *others), loss = right(state, batch)
         if call >= AFTER:
             params = jax.tree.map(lambda a, b: a + 1.25 * (b - a), old, params)
-        return (params, opt_state), loss
+        return (params, *others), loss
 
     return step
 
@@ -234,7 +234,7 @@ def reset_moments(right, copy, problem, mesh):
     zero = jax.jit(lambda tree: jax.tree.map(lambda x: x * (x.ndim == 0), tree))
 
     def step(call, state, batch):
-        return right((state[0], zero(copy(state[1]))) if call % 2 else state, batch)
+        return right((state[0], zero(copy(state[1])), state[2]) if call % 2 else state, batch)
 
     return step
 
@@ -265,11 +265,12 @@ def test_a_step_that_goes_wrong_later_is_named(gate, mesh, problem, change, diag
 
 def test_replicas_that_drift_later_are_named(gate, mesh, problem):
     def local(state, batch, alone):
-        params, opt_state = state
+        params, opt_state, model_state = state
         loss, own = jax.value_and_grad(problem.loss_function())(params, batch)
+        mean = jax.lax.pmean(loss, "data")
         grads = jax.tree.map(lambda g: jnp.where(alone, g, jax.lax.pmean(g, "data")), own)
         updates, opt_state = problem.optimizer.update(grads, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), jax.lax.pmean(loss, "data")
+        return (optax.apply_updates(params, updates), opt_state, model_state), mean
 
     specs = P(), P("data"), P()
     run = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=False))

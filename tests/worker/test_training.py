@@ -37,16 +37,16 @@ def found(problem):
         exact = mlp.problem(mlp.SIZES["tiny"](), 8, "fp64")
     exact = replace(exact, start=widened(problem.start))
     seen = []
-    curves = references(problem, exact, STEPS, lambda name, number: seen.append((name, number)))
+    curves = references(problem, exact, 1, STEPS, lambda name, number: seen.append((name, number)))
     assert seen == [*itertools.product((WHOLE_BATCH, IN_PARTS, EXACT), range(STEPS))]
     return curves
 
 
 def test_the_reference_is_what_the_gate_compares_with(problem, found):
-    params, loss_fn = problem.functional()
+    params, model_state, loss_fn = problem.functional_with_state()
     batches = [problem.batch(number) for number in range(STEPS)]
-    loss_and_gradients = jax.jit(jax.value_and_grad(loss_fn))
-    right = whole_batch_steps(params, loss_and_gradients, problem.optimizer, batches)
+    loss_and_gradients = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))
+    right = whole_batch_steps(params, model_state, loss_and_gradients, problem.optimizer, batches)
     assert found[WHOLE_BATCH].losses == pytest.approx(right.losses.tolist(), rel=1e-6)
     assert found[WHOLE_BATCH].reason == ""
 

@@ -90,10 +90,10 @@ def computed(body, **options):
         loss_and_grads = body(problem)
 
         def step(state, batch):
-            params, opt_state = state
+            params, opt_state, model_state = state
             loss, grads = loss_and_grads(params, batch)
             updates, opt_state = problem.optimizer.update(grads, opt_state, params)
-            return (optax.apply_updates(params, updates), opt_state), loss
+            return (optax.apply_updates(params, updates), opt_state, model_state), loss
 
         return replace(right, step=jax.jit(step, **options))
 
@@ -269,10 +269,10 @@ def in_a_list(problem, mesh):
     tree = jax.tree.structure(right.state[0])
 
     def unwrap(state):
-        return jax.tree.unflatten(tree, state[1:]), state[0]
+        return jax.tree.unflatten(tree, state[1:]), state[0], {}
 
     def step(state, batch):
-        (params, opt_state), loss = right.step(unwrap(state), batch)
+        (params, opt_state, _), loss = right.step(unwrap(state), batch)
         return [opt_state, *jax.tree.leaves(params)], loss
 
     return replace(

@@ -267,10 +267,10 @@ def _result(change: Callable[[Any, jax.Array], Any]) -> Callable[[TrainStep], Tr
 
 
 def _diverge(state: Any, loss: jax.Array) -> Any:
-    params, opt_state = state
+    params, *others = state
     if _timed():
         params = jax.tree.map(lambda leaf: leaf * 1.5, params)
-    return (params, opt_state), loss
+    return (params, *others), loss
 
 
 def _freeze(right: TrainStep) -> TrainStep:

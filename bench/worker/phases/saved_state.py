@@ -22,6 +22,7 @@ from bench.records.mesh import MeshShape
 from bench.records.numbers import count
 from bench.worker import process_exchange
 from bench.worker.polling_thread import polling
+from bench.worker.prove.carried_state import words
 from bench.worker.prove.failures import UnsupportedError, WrongStepError
 
 LOOK_EVERY_S = 1e-3
@@ -41,7 +42,7 @@ class SavedState(NamedTuple):
 
 
 def arrays(state: Any) -> Tree:
-    """Return the arrays of a state.
+    """Return the arrays of a state; of PRNG keys, their words.
 
     Raises:
       UnsupportedError: a leaf is not an array, or an array has no mesh.
@@ -55,7 +56,7 @@ def arrays(state: Any) -> Tree:
         if not isinstance(leaf.sharding, NamedSharding | SingleDeviceSharding):
             kind = type(leaf.sharding).__name__
             raise UnsupportedError(f"its state has an array with a {kind}, which names no mesh")
-    return {f"{number:05d}": leaf for number, leaf in enumerate(leaves)}
+    return {f"{number:05d}": words(leaf) for number, leaf in enumerate(leaves)}
 
 
 def shapes_of(tree: Tree | Shapes, shardings: Mapping[str, Sharding] | None = None) -> Shapes:

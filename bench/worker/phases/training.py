@@ -23,11 +23,13 @@ import optax
 from bench.contract import Batch, Problem, TrainStep
 from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
 from bench.records.messages import RowEvent
+from bench.records.proof_rows import OWN
 from bench.records.rows import LossRow
 from bench.worker.block_session import BlockSession
+from bench.worker.prove.carried_state import whole_batch_loss
 from bench.worker.prove.exact_arithmetic import widened
 from bench.worker.prove.failures import failure
-from bench.worker.prove.gate import OWN, Gate
+from bench.worker.prove.gate import Gate
 from bench.worker.prove.trajectory import build_step, state_and_loss
 from bench.worker.read.compilation import remembered_programs
 
@@ -74,7 +76,8 @@ def train_cells(session: BlockSession, gate: Gate, settings: Mapping[str, Any]) 
         )
         session.emit(RowEvent(event="losses", row=row))
 
-    for name, curve in references(problem, gate.problems[OWN], steps, progress).items():
+    exact = gate.problems[OWN]
+    for name, curve in references(problem, exact, gate.shards, steps, progress).items():
         send(name, curve)
     for name in names:
         implementation = session.proved[name].implementation
@@ -123,13 +126,18 @@ def trained(
 
 
 def references(
-    timed: Problem, exact: Problem, steps: int, progress: Callable[[str, int], None]
+    timed: Problem,
+    exact: Problem,
+    shards: int,
+    steps: int,
+    progress: Callable[[str, int], None],
 ) -> dict[str, Curve]:
     """Compute the reference's curves, by their names in bench.records.arms.
 
     Args:
       timed: the timed problem.
       exact: the same problem in float64, with the same initial parameters.
+      shards: number of parts that the mesh splits the batch into.
       steps: number of steps of each curve.
       progress: called with a curve's name and the number of each step before it begins.
     """
@@ -140,11 +148,15 @@ def references(
 
         with jax.enable_x64(problem is exact):
             return trained(
-                lambda: whole_batch(problem, parts), batch, steps, partial(progress, name), **limit
+                lambda: whole_batch(problem, parts, shards),
+                batch,
+                steps,
+                partial(progress, name),
+                **limit,
             )
 
     curves = {WHOLE_BATCH: curve(WHOLE_BATCH, timed, 1)}
-    if timed.batch_size > 1:
+    if timed.batch_size > 1 and not timed.state_names:
         curves[IN_PARTS] = curve(IN_PARTS, timed, fewest_parts(timed.batch_size))
     curves[EXACT] = curve(EXACT, exact, 1, limit_s=ENOUGH_S)
     return curves
@@ -155,20 +167,24 @@ def fewest_parts(batch_size: int) -> int:
     return next(parts for parts in range(2, batch_size + 1) if batch_size % parts == 0)
 
 
-def whole_batch(problem: Problem, parts: int) -> TrainStep:
-    """Make the step on one device that computes its batch in a number of parts."""
-    params, loss_fn = problem.functional()
+def whole_batch(problem: Problem, parts: int, shards: int) -> TrainStep:
+    """Make the step on one device that computes its batch in a number of parts.
+
+    Under local statistics, a mesh splits the batch into `shards`.
+    """
+    params, model_state, _ = problem.functional_with_state()
     divided = replace(problem, microbatches=parts)
-    loss_and_gradients = divided.over_microbatches(jax.value_and_grad(loss_fn))
+    loss_fn = whole_batch_loss(problem, shards)
+    loss_and_gradients = divided.over_microbatches(jax.value_and_grad(loss_fn, has_aux=True))
 
     def step(state: Any, batch: Batch) -> tuple[Any, jax.Array]:
-        params, opt_state = state
-        loss, grads = loss_and_gradients(params, batch)
+        params, opt_state, model_state = state
+        (loss, model_state), grads = loss_and_gradients(params, model_state, batch)
         updates, opt_state = problem.optimizer.update(grads, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), loss
+        return (optax.apply_updates(params, updates), opt_state, model_state), loss
 
     return TrainStep(
-        state=(params, problem.optimizer.init(params)),
+        state=(params, problem.optimizer.init(params), model_state),
         place=lambda batch: batch,
         step=jax.jit(step, donate_argnums=0),
         params=lambda state: state[0],

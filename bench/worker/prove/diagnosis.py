@@ -6,6 +6,7 @@ is no guess.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ import jax
 import numpy as np
 
 from bench.contract import Batch, Problem
+from bench.records.proof_rows import AS_TIMED, OWN, TIMED_SGD
 
 MATCH = 1e-6
 """Relative distance below which a hypothesis is accepted."""
@@ -148,3 +150,31 @@ def close(ours: Any, theirs: Any, match: float) -> bool:
     """Whether two vectors or scalars agree to within `match` of their size."""
     distance = float(np.linalg.norm(np.atleast_1d(ours - theirs)))
     return distance <= match * float(np.linalg.norm(np.atleast_1d(theirs)))
+
+
+def general_diagnosis(name: str, *, right_start: bool) -> str:
+    """Describe a wrong trajectory that matches no known mistake."""
+    if name in (TIMED_SGD, AS_TIMED):
+        return "the step is right in float64, but not as it would be timed"
+    if name == OWN:
+        diagnosis = "the gradients are right under SGD, but the optimizer is not applied as given"
+        return diagnosis + (": its first step is right, a later one is not" if right_start else "")
+    if right_start:
+        return "the first step is right, but a later one is not"
+    return "the loss or the update has fewer correct digits than float64 gives"
+
+
+def describe(check: Mapping[str, Any]) -> str:
+    """State a check's numbers, and which of them are too large."""
+    parts, named = [], {"state": "model state"}
+    for what in ("loss", "update", "state"):
+        if f"{what}_error" not in check:
+            continue
+        error, tolerance = check[f"{what}_error"], check[f"{what}_tolerance"]
+        digits = 1 if f"{error:.1e}" != f"{tolerance:.1e}" else 4
+        verdict = "more than" if error > tolerance else "within"
+        parts.append(
+            f"relative error of the {named.get(what, what)} {error:.{digits}e}, "
+            f"{verdict} the allowed {tolerance:.{digits}e}"
+        )
+    return f"{check['name']}: {'; '.join(parts)}"

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bench.worker.prove.carried_state import is_key
 from bench.worker.read.compilation import remembered_programs
 
 
@@ -40,9 +41,11 @@ def _everywhere(option: str) -> Iterator[None]:
 
 
 def widened(tree: Any) -> Any:
-    """Convert the floats of a tree to float64 on the host; integers stay as they are."""
+    """Convert the floats of a tree to float64 on the host; integers and keys stay as they are."""
 
-    def widen(leaf: Any) -> np.ndarray:
+    def widen(leaf: Any) -> Any:
+        if is_key(leaf):
+            return leaf
         array = np.asarray(leaf)
         return array.astype(np.float64) if jnp.issubdtype(array.dtype, jnp.floating) else array
 

@@ -13,6 +13,7 @@ from bench.contract import Implementation, Problem
 from bench.records.printable import readable
 from bench.records.statuses import Status
 from bench.worker import process_exchange
+from bench.worker.prove.state_support import why_state_unsupported
 
 T = TypeVar("T")
 Failure = tuple[Status, str]
@@ -72,7 +73,7 @@ def why_unsupported(implementation: Implementation, problem: Problem, mesh: Mesh
     """
     reason = implementation.why_unsupported(problem, mesh)
     if reason is None:
-        return ""
+        return why_state_unsupported(implementation, problem, mesh)
     if not isinstance(reason, str) or not reason.strip():
         raise WrongStepError(
             f"why_unsupported returns {reason!r}; it must return None, or the reason as text"

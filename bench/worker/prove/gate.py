@@ -28,7 +28,7 @@ but within the wider tolerance is compared on other batches too, and refused if 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,10 +40,15 @@ import optax
 from jax.sharding import Mesh
 
 from bench.contract import Implementation, Problem, TrainStep
-from bench.contract.layer_stacks import reference_loss
 from bench.records.numbers import count
-from bench.records.proof_rows import ProofCheck
-from bench.worker.prove.diagnosis import MATCH, explain
+from bench.records.proof_rows import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
+from bench.worker.prove.carried_state import (
+    check_draws,
+    named_states,
+    state_errors,
+    whole_batch_loss,
+)
+from bench.worker.prove.diagnosis import MATCH, describe, explain, general_diagnosis
 from bench.worker.prove.exact_arithmetic import (
     cheap_programs,
     exact_arithmetic,
@@ -51,10 +56,10 @@ from bench.worker.prove.exact_arithmetic import (
     widened,
 )
 from bench.worker.prove.failures import WrongStepError
-from bench.worker.prove.relative_errors import loss_error, rms, update_errors
+from bench.worker.prove.relative_errors import drift_beyond_rounding, loss_error, rms, update_errors
+from bench.worker.prove.state_diagnosis import explain_later, explain_with_state
 from bench.worker.prove.timed_reference import TimedReference
 from bench.worker.prove.trajectory import (
-    LOSS,
     Flat,
     Trajectory,
     build_step,
@@ -65,10 +70,6 @@ from bench.worker.prove.trajectory import (
 
 STEPS = 3
 LEARNING_RATE = 0.01
-SGD = "fp64 sgd"
-OWN = "fp64 optimizer"
-TIMED_SGD = "timed sgd"
-AS_TIMED = "as timed"
 
 ROUNDINGS = 16
 LEAST_ROUNDING = 64 * 2.0**-23
@@ -95,6 +96,8 @@ class Expected(NamedTuple):
     """Largest relative error of a loss, and of an update."""
     wide: tuple[float, float]
     """The same errors, beyond which a step is wrong without a comparison on other batches."""
+    state: float
+    """Largest error of a leaf of the model state, relative to its change."""
 
 
 def under_sgd(problem: Problem, rate: float) -> Problem:
@@ -141,13 +144,17 @@ class Gate:
         self.timed_batches = self.batches[:STEPS]
         with exact_arithmetic(self.programs):
             # The timed problem's initial parameters: another dtype would draw other values.
-            own = replace(exact, start=widened(timed.draw()))
+            own = replace(
+                exact, start=widened(timed.draw()), start_state=widened(timed.draw_state())
+            )
             self.problems = {SGD: under_sgd(own, LEARNING_RATE), OWN: own}
             self.exact_batches = [widened(batch) for batch in self.timed_batches]
-            loss_fn = own.loss_function() if reference is None else reference_loss(reference, own)
+            check_draws(own, self.exact_batches[0])
+            loss_fn = whole_batch_loss(own, shards, reference)
             # Jitted by itself, because both references share it and it takes most compile time.
-            loss_and_gradients = jax.jit(jax.value_and_grad(loss_fn))
-            self._truth_of = partial(whole_batch_steps, own.draw(), loss_and_gradients)
+            self._loss_and_gradients = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))
+            start = own.draw(), own.draw_state()
+            self._truth_of = partial(whole_batch_steps, *start, self._loss_and_gradients)
             self.truth = {
                 name: self._truth_of(problem.optimizer, self.exact_batches)
                 for name, problem in self.problems.items()
@@ -163,7 +170,7 @@ class Gate:
         length, size = rms(vector(sgd.first, sgd.start)), rms(vector(sgd.start))
         self.timed_rate = LEARNING_RATE * (UPDATE_SHARE * size / length if length and size else 1.0)
         self.optimizers = {TIMED_SGD: optax.sgd(self.timed_rate), AS_TIMED: timed.optimizer}
-        self.reference = TimedReference(timed, shards, programs)
+        self.reference = TimedReference(timed, shards, programs, self.timed_eps)
         self._expected: dict[tuple[str, bool], Expected] = {}
 
     @property
@@ -193,7 +200,7 @@ class Gate:
         for name, problem in self.problems.items():
             with exact_arithmetic(self.programs):
                 train_step = build_step(implementation, problem, self.mesh)
-                ours = run_steps(train_step, self.exact_batches).trajectory
+                ours = run_steps(problem, train_step, self.exact_batches).trajectory
                 checks.append(self.check(name, ours))
         return checks
 
@@ -206,7 +213,7 @@ class Gate:
             wide = (eps**0.5, eps ** (0.5 if name == SGD else 0.25))
             mask = None if sgd else self.resolvable(eps)
             if not timed:
-                made = Expected(self.truth[name], mask, wide, wide)
+                made = Expected(self.truth[name], mask, wide, wide, wide[1])
             else:
                 made = self._expected_as_timed(name, mask, wide, again=again)
             self._expected[name, again] = made
@@ -224,13 +231,19 @@ class Gate:
                 truth = self._truth_of(optimizer, [widened(batch) for batch in batches])
         orders = [self.reference.trajectory(optimizer, batches, apart=a) for a in (False, True)]
         errors = [
-            (loss_error(a.losses, b.losses), self.update_error(name, a, b, mask))
+            (
+                loss_error(a.losses, b.losses),
+                self.update_error(name, a, b, mask),
+                self.state_error(a, b),
+            )
             for a, b in ((orders[0], truth), (orders[1], truth), orders)
         ]
-        loss, update = (max(LEAST_ROUNDING, ROUNDINGS * max(e)) for e in zip(*errors, strict=True))
+        loss, update, state = (
+            max(LEAST_ROUNDING, ROUNDINGS * max(e)) for e in zip(*errors, strict=True)
+        )
         if name == TIMED_SGD:
             wide = max(loss, wide[0]), max(update, wide[1])
-        return Expected(truth, mask, (min(loss, wide[0]), update), wide)
+        return Expected(truth, mask, (min(loss, wide[0]), update), wide, state)
 
     def update_error(
         self, name: str, a: Trajectory, b: Trajectory, mask: Flat | None, *, wide: bool = False
@@ -243,6 +256,13 @@ class Gate:
         if not (ends and wide):  # rounding of Adam's moments shows from the second step on
             ends.append((a.last, b.last))
         return max(max(update_errors(*end, b.start, mask).values()) for end in ends)
+
+    @staticmethod
+    def state_error(ours: Trajectory, theirs: Trajectory) -> float:
+        """Return the largest error of the model state, after the first step and after all."""
+        start = theirs.states[0]
+        ends = zip(ours.states[1:], theirs.states[1:], strict=True)
+        return max((e for a, b in ends for e in state_errors(a, b, start).values()), default=0.0)
 
     def prove_rounding(self, implementation: Implementation) -> ProofCheck:
         """Prove the trajectory under SGD in the timed dtypes.
@@ -274,12 +294,12 @@ class Gate:
         self, name: str, train_step: TrainStep, build: Callable[[], TrainStep]
     ) -> tuple[ProofCheck, Any]:
         mask = self.expected(name).mask
-        ours, state = run_steps(train_step, self.timed_batches, mask)
+        ours, state = run_steps(self.timed, train_step, self.timed_batches, mask)
         self.check(name, ours, wide=True)
         try:
             return self.check(name, ours), state
         except WrongStepError:
-            once_more = run_steps(build(), self.batches[STEPS:], mask).trajectory
+            once_more = run_steps(self.timed, build(), self.batches[STEPS:], mask).trajectory
             return self.check(name, once_more, again=True), state
 
     def check(
@@ -302,9 +322,17 @@ class Gate:
             update_error=self.update_error(name, ours, truth, mask, wide=wide),
             update_tolerance=update_tolerance,
         )
-        drift = self.drift(ours, check, truth)
+        wrong_state = ""
+        if truth.states[0]:
+            check["state_error"] = self.state_error(ours, truth)
+            check["state_tolerance"] = max(expected.state, expected.wide[1] if wide else 0.0)
+            wrong_state = named_states(ours.states, truth.states, check["state_tolerance"])
+        drift = drift_beyond_rounding(
+            ours, check, truth, DRIFT * self.exact_eps if name == SGD else 0.0
+        )
         right_loss = check["loss_error"] <= check["loss_tolerance"]
-        if right_loss and check["update_error"] <= check["update_tolerance"] and not drift:
+        right_update = check["update_error"] <= check["update_tolerance"]
+        if right_loss and right_update and not drift and not wrong_state:
             return check
         first = update_errors(ours.first, truth.first, truth.start, mask)
         right_start = (
@@ -317,10 +345,12 @@ class Gate:
         elif name == TIMED_SGD:
             match = 8 * check["update_tolerance"]
             sentences += self.mistakes(ours, self.timed_rate, match, again=again)
+        sentences += [wrong_state] if wrong_state and not sentences else []
         worst = max(check["update_error"], check["loss_error"])
         if name in self.optimizers and not sentences and not wide and BF16[0] < worst < BF16[1]:
             sentences = ["computed in bf16: the error is of the size of bfloat16's rounding"]
-        sentences = sentences or [_general_diagnosis(name, right_start=right_start)]
+        if not sentences:
+            sentences = [general_diagnosis(name, right_start=right_start)]
         # After the first step alone: from the second on, one wrong parameter spoils the others.
         wrong = [path for path, error in first.items() if error > check["update_tolerance"]]
         if 0 < len(wrong) <= FEW and len(wrong) < len(first):
@@ -329,27 +359,6 @@ class Gate:
                 f"{count(len(first) - len(wrong), 'parameter')} is right"
             )
         raise WrongStepError(f"{'; '.join(sentences)} ({describe(check)})")
-
-    def drift(self, ours: Trajectory, check: ProofCheck, truth: Trajectory) -> str:
-        """Describe replicas that differ by more than rounding; note a smaller drift in the check.
-
-        Two replicas may differ by as much as each may differ from the reference. Under SGD in
-        float64, which does not amplify rounding, they may differ by rounding alone.
-        """
-        update = rms(vector(truth.first, truth.start))
-        limits = {"loss": check["loss_tolerance"], "update": check["update_tolerance"]}
-        if check["name"] == SGD:
-            params = rms(np.concatenate([leaf.ravel() for leaf in truth.first.values()]))
-            limits["loss"] = DRIFT * self.exact_eps
-            limits["update"] = limits["loss"] * max(1.0, params / (update or 1.0))
-        for drift in ours.drifts:
-            for name, size in drift.sizes.items():
-                loss = name == LOSS
-                relative = size / (abs(truth.losses[0]) if loss else update) if size else 0.0
-                if relative > limits["loss" if loss else "update"]:
-                    return drift.where
-                check["replica_drift"] = max(relative, check.get("replica_drift", 0.0))
-        return ""
 
     def mistakes(
         self,
@@ -363,31 +372,11 @@ class Gate:
         update = vector(ours.first, ours.start)
         problem = self.problems[SGD]
         batch = widened(self.batches[STEPS]) if again else self.exact_batches[0]
+        step = problem, batch, self.shards, rate, update, float(ours.losses[0]), match
         with exact_arithmetic(self.programs):
-            return explain(problem, batch, self.shards, rate, update, ours.losses[0], match)
-
-
-def _general_diagnosis(name: str, *, right_start: bool) -> str:
-    """Describe a wrong trajectory that matches no known mistake."""
-    if name in (TIMED_SGD, AS_TIMED):
-        return "the step is right in float64, but not as it would be timed"
-    if name == OWN:
-        diagnosis = "the gradients are right under SGD, but the optimizer is not applied as given"
-        return diagnosis + (": its first step is right, a later one is not" if right_start else "")
-    if right_start:
-        return "the first step is right, but a later one is not"
-    return "the loss or the update has fewer correct digits than float64 gives"
-
-
-def describe(check: Mapping[str, Any]) -> str:
-    """State a check's numbers, and which of them are too large."""
-    parts = []
-    for what in ("loss", "update"):
-        error, tolerance = check[f"{what}_error"], check[f"{what}_tolerance"]
-        digits = 1 if f"{error:.1e}" != f"{tolerance:.1e}" else 4
-        verdict = "more than" if error > tolerance else "within"
-        parts.append(
-            f"relative error of the {what} {error:.{digits}e}, "
-            f"{verdict} the allowed {tolerance:.{digits}e}"
-        )
-    return f"{check['name']}: {'; '.join(parts)}"
+            if not ours.states[0]:
+                return explain(*step)
+            first = explain_with_state(*step)
+            return first or explain_later(
+                problem, self.exact_batches, self.shards, ours, self._loss_and_gradients, match
+            )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from bench.contract import Params, Problem, TrainStep
-from bench.worker import process_exchange
+from bench.contract.model_state import ModelState
+from bench.worker.prove.carried_state import held_copy, model_state_of
 
 
 class Held(NamedTuple):
@@ -17,6 +19,7 @@ class Held(NamedTuple):
     params: Params
     opt_state: Any
     """The state in the layout of the problem's optimizer; None if it was not found."""
+    model_state: ModelState
 
 
 class StateReader:
@@ -35,6 +38,7 @@ class StateReader:
 
     def __init__(self, train_step: TrainStep, problem: Problem, state: Any) -> None:
         self._params = train_step.params
+        self._model_state = partial(model_state_of, problem, train_step)
         leaves = jax.tree.leaves(state)
         places = {id(leaf): number for number, leaf in enumerate(leaves)}
         held = jax.tree.leaves((getattr(train_step, "held", None) or train_step.params)(state))
@@ -66,9 +70,9 @@ class StateReader:
         Raises:
           Exception: whatever `params` raises.
         """
-        params = on_host(self._params(state))
+        params, model_state = on_host((self._params(state), self._model_state(state)))
         if self._optimizer is None:
-            return Held(params, None)
+            return Held(params, None, model_state)
         leaves, tree = jax.tree.flatten(state)
         place, optimizers = self._optimizer
         held = jax.tree.unflatten(optimizers, leaves[place : place + optimizers.num_leaves])
@@ -84,7 +88,7 @@ class StateReader:
                 replaced[number] = leaf
             return on_host(self._params(jax.tree.unflatten(tree, replaced)))
 
-        return Held(params, jax.tree.map(in_layout, held, is_leaf=is_moment))
+        return Held(params, jax.tree.map(in_layout, held, is_leaf=is_moment), model_state)
 
 
 Kind = tuple[tuple[int, ...], Any]
@@ -101,8 +105,8 @@ def _alike(found: Kind, wanted: Kind) -> bool:
 
 
 def on_host(tree: Any) -> Any:
-    """Copy arrays to the host."""
-    return jax.tree.map(lambda leaf: np.array(process_exchange.to_host(leaf)), tree)
+    """Copy arrays to the host, but for PRNG keys."""
+    return jax.tree.map(held_copy, tree)
 
 
 def counters(opt_state: Any) -> list[int]:

@@ -35,8 +35,8 @@ class Kept:
 
 def reference_steps(gate: Gate, kept: Kept, **how: Any) -> Stepped:
     """Run the reference from the state before a span; `how` is passed to TimedReference.run."""
-    optimizer, (params, opt_state) = gate.timed.optimizer, kept.before.held
+    optimizer, (params, opt_state, model_state) = gate.timed.optimizer, kept.before.held
     if opt_state is None:
         opt_state = optimizer.init(params)
     batches = kept.steps * [gate.timed_batches[0]]
-    return gate.reference.run(optimizer, batches, (params, opt_state), **how)
+    return gate.reference.run(optimizer, batches, (params, opt_state, model_state), **how)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from bench.records.proof_rows import ProofCheck
 from bench.worker.prove.failures import WrongStepError
-from bench.worker.prove.trajectory import Flat, vector
+from bench.worker.prove.trajectory import LOSS, Flat, Trajectory, vector
 
 
 def update_errors(ours: Flat, theirs: Flat, start: Flat, mask: Flat | None) -> dict[str, float]:
@@ -46,3 +47,32 @@ def rms(values: np.ndarray) -> float:
 def loss_error(ours: np.ndarray, theirs: np.ndarray) -> float:
     """Largest relative difference of two loss series (steps,)."""
     return float(np.max(np.abs(ours - theirs) / np.maximum(np.abs(theirs), 1e-30)))
+
+
+def drift_beyond_rounding(
+    ours: Trajectory, check: ProofCheck, truth: Trajectory, alone: float
+) -> str:
+    """Describe replicas that differ by more than rounding; note a smaller drift in the check.
+
+    Two replicas may differ by as much as each may differ from the reference.
+
+    Args:
+      ours: the trajectory with its drifts.
+      check: its comparison with the reference; gets `replica_drift`.
+      truth: the reference.
+      alone: the relative size of rounding, if the replicas may differ by rounding alone, as under
+        SGD in float64, which does not amplify it; else 0.
+    """
+    update = rms(vector(truth.first, truth.start))
+    limits = {"loss": check["loss_tolerance"], "update": check["update_tolerance"]}
+    if alone:
+        params = rms(np.concatenate([leaf.ravel() for leaf in truth.first.values()]))
+        limits = {"loss": alone, "update": alone * max(1.0, params / (update or 1.0))}
+    for drift in ours.drifts:
+        for name, size in drift.sizes.items():
+            loss = name == LOSS
+            relative = size / (abs(truth.losses[0]) if loss else update) if size else 0.0
+            if relative > limits["loss" if loss else "update"]:
+                return drift.where
+            check["replica_drift"] = max(relative, check.get("replica_drift", 0.0))
+    return ""

@@ -34,7 +34,7 @@ def find_drift(arrays: dict[str, Any], masks: dict[str, np.ndarray] | None = Non
 
     Args:
       arrays: arrays by name.
-      masks: by name, a bool per element that includes it in the sizes; all if None.
+      masks: by name, a bool per element that includes it in the sizes; all of arrays without one.
     """
     own = [
         (name, str(shard.index), shard.device.id, _digest(shard.data))
@@ -82,7 +82,7 @@ def _projection(
     found = []
     for shard in array.addressable_shards:
         values = np.asarray(shard.data).astype(np.float64)
-        if masks is not None:
+        if masks is not None and name in masks:
             values = values * masks[name][shard.index]
         signs = np.random.default_rng(crc32(f"{name}{shard.index}".encode()))
         sums = [

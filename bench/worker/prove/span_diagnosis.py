@@ -10,7 +10,7 @@ import numpy as np
 from bench.records.numbers import count
 from bench.worker.prove.diagnosis import close
 from bench.worker.prove.gate import FEW, Gate
-from bench.worker.prove.held_state import StateReader
+from bench.worker.prove.held_state import Held, StateReader
 from bench.worker.prove.kept_spans import Kept, reference_steps
 from bench.worker.prove.timed_reference import Stepped
 from bench.worker.prove.trajectory import flat, updated, vector
@@ -62,11 +62,14 @@ def _delayed(gate: Gate, kept: Kept, reader: StateReader) -> str:
         kept.arm.run(1)
     start = flat(held[1].params)
 
-    def update(params: Any) -> np.ndarray:
-        grads = gate.reference.gradients(params, gate.timed_batches[0])[1]
-        return vector(flat(updated(gate.timed.optimizer, *held[1], grads)[0]), start)
+    def update(at: Held) -> np.ndarray:
+        batch = gate.timed_batches[0]
+        grads = gate.reference.gradients(at.params, at.model_state, batch)[1]
+        _, opt_state, _ = held[1]
+        params = updated(gate.timed.optimizer, held[1].params, opt_state, grads)[0]
+        return vector(flat(params), start)
 
-    late, right = update(held[0].params), update(held[1].params)
+    late, right = update(held[0]), update(held[1])
     is_late = explains(late, vector(flat(held[2].params), start), right)
     return "the gradients are those of the step before" if is_late else ""
 

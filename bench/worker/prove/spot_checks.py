@@ -20,18 +20,20 @@ from dataclasses import dataclass, field
 import jax
 
 from bench.records.numbers import count
-from bench.records.proof_rows import ProofCheck
+from bench.records.proof_rows import AS_TIMED, ProofCheck
 from bench.worker import process_exchange
+from bench.worker.prove.carried_state import leaves_of, model_state_of, named_state, state_errors
 from bench.worker.prove.completion import check_completion, is_late, settle
+from bench.worker.prove.diagnosis import describe
 from bench.worker.prove.failures import WrongStepError, failure
-from bench.worker.prove.gate import AS_TIMED, ROUNDINGS, Gate, describe
+from bench.worker.prove.gate import ROUNDINGS, Gate
 from bench.worker.prove.held_state import StateReader, counters
 from bench.worker.prove.kept_spans import Kept, Moment, reference_steps
 from bench.worker.prove.relative_errors import rms, update_errors
 from bench.worker.prove.replica_drift import find_drift
 from bench.worker.prove.span_diagnosis import named_loss, named_update
 from bench.worker.prove.timed_reference import Stepped
-from bench.worker.prove.trajectory import Flat, by_path, flat, vector
+from bench.worker.prove.trajectory import Flat, by_path, flat, state_by_path, vector
 from bench.worker.time.clock import Arm, ExtraSpan
 
 SHARE = 0.05
@@ -157,7 +159,9 @@ class SpotChecks:
         """Copy an arm's state to the host, and compare its replicas."""
         assert arm.train_step is not None, "its steps are checked"  # noqa: S101
         mask = self.gate.expected(AS_TIMED).mask
-        drift = find_drift(by_path(arm.train_step.params(arm.state)), mask)
+        model_state = model_state_of(self.gate.timed, arm.train_step, arm.state)
+        held = state_by_path(model_state)
+        drift = find_drift(by_path(arm.train_step.params(arm.state)) | held, mask)
         return Moment(reader.read(arm.state), drift)
 
     def verify(self, turn_of: Callable[[str], None]) -> None:
@@ -210,13 +214,17 @@ class SpotChecks:
             jax.eval_shape(self.gate.timed.optimizer.init, before.params)
         )
         known = before.opt_state is not None or stateless
-        why = self._why_wrong_steps if known else self._why_wrong_without_state
-        return self._why_drifting(kept) or why(kept)
+        if why := self._why_drifting(kept):
+            return why
+        if not known:
+            return self._why_wrong_without_state(kept)
+        right = reference_steps(self.gate, kept)
+        return self._why_wrong_state(kept, right) or self._why_wrong_steps(kept, right)
 
-    def _why_wrong_steps(self, kept: Kept) -> str:
+    def _why_wrong_steps(self, kept: Kept, right: Stepped) -> str:
         """Compare the last loss and the whole update with the reference's."""
         gate, start = self.gate, flat(kept.before.held.params)
-        end, right = flat(kept.after.held.params), reference_steps(gate, kept)
+        end = flat(kept.after.held.params)
         eps, expected = gate.timed_eps, gate.expected(AS_TIMED)
         loss_tolerance, update_tolerance = expected.tolerance
         # Near a minimum, losses and gradients are pure rounding.
@@ -276,9 +284,14 @@ class SpotChecks:
 
     def _why_wrong_without_state(self, kept: Kept) -> str:
         """Check a single step without optimizer state: its loss, and that parameters change."""
-        start, end = flat(kept.before.held.params), flat(kept.after.held.params)
+        before = kept.before.held
+        start, end = flat(before.params), flat(kept.after.held.params)
         losses = [
-            float(self.gate.reference.gradients(kept.before.held.params, batch, apart=apart)[0])
+            float(
+                self.gate.reference.gradients(
+                    before.params, before.model_state, batch, apart=apart
+                )[0]
+            )
             for batch in self.gate.timed_batches[:1]
             for apart in (False, True)
         ]
@@ -290,6 +303,23 @@ class SpotChecks:
         if not vector(end, start).any():
             return "the parameters do not change"
         return ""
+
+    def _why_wrong_state(self, kept: Kept, right: Stepped) -> str:
+        """Compare the model state after a span with the reference's."""
+        start, end, theirs = (
+            leaves_of(state)
+            for state in (
+                kept.before.held.model_state,
+                kept.after.held.model_state,
+                right.states[-1],
+            )
+        )
+        allowed = self.gate.expected(AS_TIMED).state
+        if not named_state(end, theirs, start, allowed):
+            return ""
+        other = leaves_of(reference_steps(self.gate, kept, apart=True).states[-1])
+        allowed += ROUNDINGS * max(state_errors(other, theirs, start).values())
+        return named_state(end, theirs, start, allowed)
 
     def _why_drifting(self, kept: Kept) -> str:
         """Compare the drift of replicas with that before the span and with the update's size."""

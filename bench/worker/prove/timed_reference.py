@@ -9,6 +9,7 @@ far away; a step at lower precision is much farther.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,8 @@ import numpy as np
 import optax
 
 from bench.contract import Batch, Params, Problem
+from bench.contract.model_state import ModelState, mean_of_floats
+from bench.worker.prove.carried_state import leaves_of, whole_batch_loss
 from bench.worker.prove.trajectory import Trajectory, flatten, updated
 from bench.worker.read.compilation import remembered_programs
 
@@ -30,6 +33,8 @@ class Stepped(NamedTuple):
     """Parameters after each step."""
     opt_state: Any
     """Optimizer state after the last step."""
+    states: list[ModelState]
+    """Model state after each step."""
 
 
 class TimedReference:
@@ -39,22 +44,38 @@ class TimedReference:
       problem: the timed problem.
       parts: number of parts that the mesh splits a batch into; 1 becomes 2 if the batch is even.
       programs: folder of the compilation cache.
+      eps: rounding of the problem's dtypes.
     """
 
-    def __init__(self, problem: Problem, parts: int, programs: Path) -> None:
+    def __init__(self, problem: Problem, parts: int, programs: Path, eps: float) -> None:
         self.problem = problem
         rows = problem.batch_size
-        self.parts = parts if parts > 1 else 2 - rows % 2
+        self.start, self.start_state, _ = problem.functional_with_state()
+        loss_fn = whole_batch_loss(problem, parts)
+        self._loss_and_gradients = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))
+        self._mean = jax.jit(partial(jax.tree.map, mean_of_floats))
+        # A batch's statistics are not the sum of those of its parts.
+        self.parts = 1 if self.start_state else parts if parts > 1 else 2 - rows % 2
         self.programs = programs
-        self.start, loss_fn = problem.functional()
-        self._loss_and_gradients = jax.jit(jax.value_and_grad(loss_fn))
-        self._mean = jax.jit(lambda parts: jax.tree.map(lambda *x: sum(x) / len(x), *parts))
+        self.eps = eps
 
     def gradients(
-        self, params: Params, batch: Batch, *, apart: bool = False, only: Sequence[int] = ()
-    ) -> tuple[jax.Array, Params]:
-        """Return a batch's loss and gradients over all parts, or `only` some; see `run`."""
+        self,
+        params: Params,
+        model_state: ModelState,
+        batch: Batch,
+        *,
+        apart: bool = False,
+        only: Sequence[int] = (),
+    ) -> tuple[jax.Array, Params, ModelState]:
+        """Return a batch's loss, gradients and new model state, over all parts or `only` some.
+
+        See `run`. With model state the batch is computed as a whole, and `apart` takes the
+        gradients at parameters that are moved by a rounding instead.
+        """
         parts = self.parts
+        if apart and parts == 1 and self.start_state:
+            params = jax.tree.map(self._moved, params)
 
         def part(index: int) -> Batch:
             if apart:
@@ -62,43 +83,54 @@ class TimedReference:
             return jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:])[index], batch)
 
         order = only or (range(parts)[::-1] if apart else range(parts))
-        found: tuple[jax.Array, Params] = self._mean(
-            [self._loss_and_gradients(params, part(index)) for index in order]
+        (loss, model_state), grads = self._mean(
+            *[self._loss_and_gradients(params, model_state, part(index)) for index in order]
         )
-        return found
+        return loss, grads, model_state
+
+    def _moved(self, leaf: Any) -> np.ndarray:
+        """Move numbers by half a rounding, each up or down."""
+        signs = np.random.default_rng(0).choice([-0.5, 0.5], np.shape(leaf))
+        moved: np.ndarray = np.asarray(leaf) * (1 + self.eps * signs)
+        return moved.astype(leaf.dtype)
 
     def run(
         self,
         optimizer: optax.GradientTransformation,
         batches: Sequence[Batch],
-        start: tuple[Params, Any] | None = None,
+        start: tuple[Params, Any, ModelState] | None = None,
         *,
         apart: bool = False,
         only: Sequence[int] = (),
     ) -> Stepped:
-        """Take steps from the given parameters and optimizer state, or from the initial ones.
+        """Take steps from the given state, or from the initial one.
 
         Args:
           optimizer: the optimizer.
           batches: one batch per step.
-          start: parameters and optimizer state; the initial ones if None.
+          start: parameters, optimizer state and model state; the initial ones if None.
           apart: whether a part's rows are strided, which sums them in another order.
           only: parts of the batch to compute; all if empty.
         """
         with remembered_programs(self.programs):
-            params, opt_state = start or (self.start, optimizer.init(self.start))
-            losses, every = [], []
+            initial = self.start, optimizer.init(self.start), self.start_state
+            params, opt_state, model_state = start or initial
+            losses, every, states = [], [], []
             for batch in batches:
-                loss, grads = self.gradients(params, batch, apart=apart, only=only)
+                loss, grads, model_state = self.gradients(
+                    params, model_state, batch, apart=apart, only=only
+                )
                 params, opt_state = updated(optimizer, params, opt_state, grads)
                 losses.append(loss)
                 every.append(params)
-            return Stepped(np.array([float(loss) for loss in losses]), every, opt_state)
+                states.append(model_state)
+            return Stepped(np.array([float(loss) for loss in losses]), every, opt_state, states)
 
     def trajectory(
         self, optimizer: optax.GradientTransformation, batches: Sequence[Batch], *, apart: bool
     ) -> Trajectory:
-        """Take steps from the initial parameters; return them as a trajectory."""
+        """Take steps from the initial state; return them as a trajectory."""
         done = self.run(optimizer, batches, apart=apart)
         first, last = flatten(done.params[0]), flatten(done.params[-1])
-        return Trajectory(done.losses, flatten(self.start), first, last)
+        states = map(leaves_of, (self.start_state, done.states[0], done.states[-1]))
+        return Trajectory(done.losses, flatten(self.start), first, last, tuple(states))

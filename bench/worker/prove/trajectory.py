@@ -14,11 +14,15 @@ import optax
 from jax.sharding import Mesh
 
 from bench.contract import Batch, Implementation, Params, Problem, TrainStep
+from bench.contract.model_state import ModelState
 from bench.worker import process_exchange
+from bench.worker.prove.carried_state import Leaves, leaves_of, model_state_of, words
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.replica_drift import NONE, Drift, find_drift
 
 LOSS = "the loss"
+STATE = "the model state's "
+"""Names what drifts, before a path in the model state."""
 
 Flat = dict[str, np.ndarray]
 """Parameters by path, float64 on the host."""
@@ -35,6 +39,8 @@ class Trajectory:
     """Parameters after one step."""
     last: Flat
     """Parameters after all steps."""
+    states: tuple[Leaves, ...] = ({}, {}, {})
+    """Model state before the first step, after it, and after the last."""
     drifts: tuple[Drift, ...] = ()
     """Differences between replicas: of each loss, and of the parameters after the first step and
     the last."""
@@ -44,7 +50,8 @@ class Trajectory:
     @property
     def finite(self) -> bool:
         """Whether no loss and no parameter is infinite or NaN."""
-        leaves = [*self.start.values(), *self.first.values(), *self.last.values()]
+        trees = (self.start, self.first, self.last, *self.states)
+        leaves = [x for tree in trees for x in tree.values() if x.dtype.kind == "f"]
         return all(np.isfinite(values).all() for values in (self.losses, *leaves))
 
 
@@ -82,7 +89,9 @@ def state_and_loss(returned: Any) -> tuple[Any, Any]:
     raise WrongStepError(f"the step returns {what}, not the pair (state, loss)")
 
 
-def run_steps(train_step: TrainStep, batches: list[Batch], mask: Flat | None = None) -> Stepped:
+def run_steps(
+    problem: Problem, train_step: TrainStep, batches: list[Batch], mask: Flat | None = None
+) -> Stepped:
     """Step through the batches, and compare replicas after the first step and the last.
 
     `mask` selects the elements that count in the size of a drift.
@@ -94,6 +103,7 @@ def run_steps(train_step: TrainStep, batches: list[Batch], mask: Flat | None = N
     state = train_step.state
     losses: list[float] = []
     snapshots = [flatten(train_step.params(state))]
+    states = [leaves_of(model_state_of(problem, train_step, state))]
     drifts: list[Drift] = []
     for number, batch in enumerate(batches):
         # A copy, so that a `place` that writes to its argument spares the next implementation's.
@@ -108,11 +118,15 @@ def run_steps(train_step: TrainStep, batches: list[Batch], mask: Flat | None = N
             params = train_step.params(state)
             drifts.append(find_drift(by_path(params), mask))
             snapshots.append(flatten(params))
+            model_state = model_state_of(problem, train_step, state)
+            drifts.append(find_drift(state_by_path(model_state)))
+            states.append(leaves_of(model_state))
     trajectory = Trajectory(
         np.array(losses),
         snapshots[0],
         snapshots[1],
         snapshots[-1],
+        (states[0], states[1], states[-1]),
         tuple(drift for drift in drifts if drift != NONE),
         float(jnp.finfo(loss.dtype).eps) if jnp.issubdtype(loss.dtype, jnp.floating) else 0.0,
     )
@@ -157,6 +171,12 @@ def by_path(params: Params) -> dict[str, jax.Array]:
     return named
 
 
+def state_by_path(model_state: ModelState) -> dict[str, jax.Array]:
+    """Return the model state's arrays by a readable path; of keys, their words."""
+    named = by_path(model_state)
+    return {f"{STATE}{path}": words(leaf) for path, leaf in named.items()}
+
+
 def flatten(params: Params) -> Flat:
     """Copy parameters from the devices, so that no later donation can delete them.
 
@@ -182,20 +202,23 @@ def vector(ours: Flat, start: Flat | None = None) -> np.ndarray:
 
 def whole_batch_steps(
     start: Params,
-    loss_and_gradients: Callable[[Params, Batch], tuple[jax.Array, Params]],
+    model_state: ModelState,
+    loss_and_gradients: Callable[[Params, ModelState, Batch], Any],
     optimizer: optax.GradientTransformation,
     batches: list[Batch],
 ) -> Trajectory:
     """Take the reference's steps: each on the whole batch, on one device."""
     params, opt_state = start, optimizer.init(start)
     losses: list[float] = []
-    snapshots = [flatten(params)]
+    snapshots, states = [flatten(params)], [leaves_of(model_state)]
     for batch in batches:
-        loss, grads = loss_and_gradients(params, batch)
+        (loss, model_state), grads = loss_and_gradients(params, model_state, batch)
         params, opt_state = updated(optimizer, params, opt_state, grads)
         losses.append(float(loss))
         snapshots.append(flatten(params))
-    return Trajectory(np.array(losses), snapshots[0], snapshots[1], snapshots[-1])
+        states.append(leaves_of(model_state))
+    ends = states[0], states[1], states[-1]
+    return Trajectory(np.array(losses), snapshots[0], snapshots[1], snapshots[-1], ends)
 
 
 def updated(

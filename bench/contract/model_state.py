@@ -1,0 +1,72 @@
+"""Model state: what a model keeps beside its parameters from one step to the next.
+
+These are the averages of BatchNorm, and the keys and counts of random numbers. A step returns new
+model state with its loss; gradients are taken of parameters alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+ModelState = Any
+"""A pytree of a model's variables other than `nnx.Param`: nested dicts, keyed by the names of the
+model's attributes. It may hold integers and PRNG keys; empty for most models."""
+
+Statistics = Literal["synchronized", "local"]
+"""Over which samples BatchNorm takes the mean and variance that it normalizes with.
+
+`synchronized`: over the global batch. A step on several devices equals the step on one.
+`local`: over each shard of the batch by itself, as in PyTorch's DistributedDataParallel without
+SyncBatchNorm. Running averages become the mean of those of all shards, so that replicas stay equal.
+"""
+SYNCHRONIZED: Statistics = "synchronized"
+LOCAL: Statistics = "local"
+
+
+def split_model(make: Callable[[], nnx.Module], axis: str = "") -> tuple[Any, ModelState]:
+    """Return a model's graph definition, and the shapes of its model state, computing nothing.
+
+    Args:
+      make: makes the model.
+      axis: a mesh axis over which `nnx.BatchNorm` averages its statistics; none if empty.
+    """
+
+    def made() -> nnx.Module:
+        model = make()
+        for _, module in nnx.iter_modules(model) if axis else ():
+            if isinstance(module, nnx.BatchNorm):
+                module.axis_name = axis
+        return model
+
+    definition, _, others = nnx.split(nnx.eval_shape(made), nnx.Param, ...)
+    return definition, nnx.to_pure_dict(others)
+
+
+def state_of(model: nnx.Module) -> ModelState:
+    """Return a model's variables other than its parameters."""
+    return nnx.to_pure_dict(nnx.state(model, nnx.Not(nnx.Param)))
+
+
+def is_float(leaf: Any) -> bool:
+    """Whether an array holds floats, rather than integers or PRNG keys."""
+    return bool(jnp.issubdtype(leaf.dtype, jnp.floating))
+
+
+def mean_of_floats(*leaves: Any) -> Any:
+    """Average one array of all shards. Integers and keys, which are equal, are those of the first.
+
+    With `jax.tree.map`, it averages losses, gradients and model state at once.
+    """
+    return sum(leaves) / len(leaves) if is_float(leaves[0]) else leaves[0]
+
+
+def mean_over_axis(state: ModelState, axis: str) -> ModelState:
+    """Average the floats of a model state over a mesh axis, by one pmean of all of them."""
+    leaves, structure = jax.tree.flatten(state)
+    means: Any = iter(jax.lax.pmean([leaf for leaf in leaves if is_float(leaf)], axis))  # type: ignore[no-untyped-call]
+    return jax.tree.unflatten(structure, [next(means) if is_float(x) else x for x in leaves])

@@ -1,0 +1,190 @@
+"""Model state in the proof: the reference's steps with it, and its comparison."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bench.contract import Batch, Params, Problem, StateLossFn, TrainStep
+from bench.contract.layer_stacks import reference_loss
+from bench.contract.model_state import LOCAL, ModelState
+from bench.worker import process_exchange
+from bench.worker.prove.failures import WrongStepError
+
+Leaves = dict[str, np.ndarray]
+"""Leaves of a state by path, on the host: floats as float64, keys as their words."""
+
+SHARDS = "shards"
+"""Name of the axis that stands for a mesh's shards on one device."""
+FEW = 3
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether a leaf is an array of PRNG keys."""
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def words(leaf: Any) -> Any:
+    """Return an array's numbers: of PRNG keys their words, of other arrays themselves."""
+    return jax.random.key_data(leaf) if is_key(leaf) else leaf
+
+
+def leaves_of(state: Any) -> Leaves:
+    """Copy a state to the host."""
+    found = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        values = np.array(process_exchange.to_host(words(leaf)))
+        inexact = jnp.issubdtype(values.dtype, jnp.floating)
+        found[jax.tree_util.keystr(path)] = values.astype(np.float64) if inexact else values
+    return found
+
+
+def held_copy(leaf: Any) -> Any:
+    """Copy an array so that no donation can delete it: to the host, but for PRNG keys."""
+    copy = np.array(process_exchange.to_host(words(leaf)))
+    return (
+        jax.random.wrap_key_data(jnp.array(copy), impl=jax.random.key_impl(leaf))
+        if is_key(leaf)
+        else copy
+    )
+
+
+def model_state_of(problem: Problem, train_step: TrainStep, state: Any) -> ModelState:
+    """Return the model state of a step's state; empty if the problem has none."""
+    read = getattr(train_step, "model_state", None)  # another revision's class may lack it
+    return read(state) if read is not None and problem.state_names else {}
+
+
+def whole_batch_loss(problem: Problem, shards: int, plain: Problem | None = None) -> StateLossFn:
+    """Return the loss of a whole batch on one device, by the statistics that the problem declares.
+
+    Args:
+      problem: the problem.
+      shards: parts of the batch, each of which is normalized by itself under local statistics.
+      plain: the same problem without recomputation and stacked layers.
+    """
+    if not problem.state_names:
+        loss_fn = reference_loss(plain, problem) if plain else problem.loss_function()
+        return lambda params, model_state, batch: (loss_fn(params, batch), model_state)
+    if problem.statistics == LOCAL and shards > 1:
+        return in_shards(plain or problem, shards)
+    return (plain or problem).functional_with_state()[2]
+
+
+def of_each_shard(problem: Problem, shards: int) -> Any:
+    """Return `f(params, model_state, batch)` of losses and model states by shard, (shards, ...).
+
+    It computes what jax.shard_map would over as many devices: random numbers are those of a key
+    alone, and equal for all shards.
+    """
+    loss_fn = problem.functional_with_state(SHARDS)[2]
+    mapped = jax.vmap(loss_fn, (None, None, 0), axis_name=SHARDS)
+
+    def of_shards(params: Params, model_state: ModelState, batch: Batch) -> Any:
+        parts = jax.tree.map(lambda x: x.reshape(shards, -1, *x.shape[1:]), batch)
+        return mapped(params, model_state, parts)
+
+    return of_shards
+
+
+def in_shards(problem: Problem, shards: int) -> StateLossFn:
+    """Return the mean of the shards' losses, and the model state that they agree on."""
+    of_shards = of_each_shard(problem, shards)
+
+    def loss_fn(
+        params: Params, model_state: ModelState, batch: Batch
+    ) -> tuple[jax.Array, ModelState]:
+        losses, states = of_shards(params, model_state, batch)
+        return losses.mean(), jax.tree.map(lambda leaf: leaf[0], states)
+
+    return loss_fn
+
+
+def check_draws(problem: Problem, batch: Batch) -> None:
+    """Check that a model draws the same random numbers in float64 as in the timed dtypes.
+
+    Raises:
+      WrongStepError: it draws float64 numbers, whose bits are others.
+    """
+    if not problem.state_names:
+        return
+    params, model_state, loss_fn = problem.functional_with_state()
+    if "bit_width=64" in str(jax.make_jaxpr(loss_fn)(params, model_state, batch)):
+        raise WrongStepError(
+            "the model draws other random numbers in float64 than in the timed dtypes: draw them "
+            "as float32, as bench.contract.layers.SampleDropout does; nnx.Dropout does not"
+        )
+
+
+def state_errors(ours: Leaves, theirs: Leaves, start: Leaves) -> dict[str, float]:
+    """Return the error of each leaf, relative to the size of its change since `start`.
+
+    Integers and keys must be equal: their error is 0 or infinite.
+
+    Raises:
+      WrongStepError: the states differ in names, shapes or kinds of leaves.
+    """
+    shapes = [{p: (x.shape, x.dtype.kind) for p, x in one.items()} for one in (ours, theirs)]
+    if differing := sorted({path for path, _ in shapes[0].items() ^ shapes[1].items()}):
+        if not ours:
+            raise WrongStepError(
+                "the step returns no model state: its TrainStep has no `model_state`"
+            )
+        raise WrongStepError(
+            f"the model state differs from the model's in names, shapes or dtypes: "
+            f"{', '.join(differing[:FEW])}"
+        )
+    return {path: _leaf_error(ours[path], theirs[path], start[path]) for path in theirs}
+
+
+def _leaf_error(ours: np.ndarray, theirs: np.ndarray, start: np.ndarray) -> float:
+    if theirs.dtype.kind != "f":
+        return 0.0 if np.array_equal(ours, theirs) else float("inf")
+    size = _rms(theirs - start) or _rms(theirs) or 1.0
+    return _rms(ours - theirs) / size
+
+
+def _rms(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(values)))) if values.size else 0.0
+
+
+def named_states(ours: tuple[Leaves, ...], theirs: tuple[Leaves, ...], allowed: float) -> str:
+    """Describe the model state after the first step, or else the last; empty if both are right.
+
+    Both arguments are the states before the first step, after it, and after the last.
+    """
+    ends = zip(ours[1:], theirs[1:], strict=True)
+    return next(filter(None, (named_state(a, b, theirs[0], allowed) for a, b in ends)), "")
+
+
+def named_state(ours: Leaves, theirs: Leaves, start: Leaves, allowed: float) -> str:
+    """Describe what is wrong with the model state after some steps; empty if nothing is."""
+    errors = state_errors(ours, theirs, start)
+    wrong = [path for path, error in errors.items() if error > allowed]
+    if not wrong:
+        return ""
+    still = [path for path in wrong if np.array_equal(ours[path], start[path])]
+    if draws := [path for path in still if theirs[path].dtype.kind != "f"]:
+        return (
+            f"the model state's {_some(draws)} does not change: every step draws the same random "
+            "numbers"
+        )
+    if still:
+        return f"the model state's {_some(still)} does not change: statistics are not updated"
+    exact = [path for path in wrong if theirs[path].dtype.kind != "f"]
+    if exact:
+        path = exact[0]
+        return f"the model state's {path} is {ours[path]} and should be {theirs[path]}"
+    worst = max(wrong, key=lambda path: errors[path])
+    return (
+        f"the model state's {_some(wrong)} is wrong, by up to {errors[worst]:.1e} of its change, "
+        f"more than the allowed {allowed:.1e}"
+    )
+
+
+def _some(paths: list[str]) -> str:
+    more = f" (and {len(paths) - FEW} more)" if len(paths) > FEW else ""
+    return f"{', '.join(paths[:FEW])}{more}"
