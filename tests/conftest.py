@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import sys
 import tempfile
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -45,6 +47,27 @@ SESSIONS = {"slow": "conformance", "cluster": "cluster", "browser": "browser"}
 def pytest_addoption(parser: pytest.Parser) -> None:
     for mark in SESSIONS:
         parser.addoption(f"--{mark}", action="store_true", help=f"also run what is marked {mark}")
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where this process finds compiled programs again.
+
+    Processes of pytest-xdist have one each, because jax writes to it without a lock.
+    """
+    return tmp_path_factory.getbasetemp() / "programs"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _remember_programs(programs: Path) -> Iterator[None]:
+    """Compile a program that several tests use only once."""
+    if "jax" not in sys.modules:
+        yield
+        return
+    from bench.worker.read.compilation import remembered_programs  # noqa: PLC0415 (starts jax)
+
+    with remembered_programs(programs):
+        yield
 
 
 def pytest_unconfigure() -> None:

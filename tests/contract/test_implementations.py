@@ -53,6 +53,9 @@ class Case:
 DEEP = gpt2.Config(layers=4, heads=2, width=16, context=16, vocabulary=256)
 """For pipelines."""
 
+PAIR = gpt2.Config(layers=2, heads=2, width=16, context=16, vocabulary=256)
+"""For a pipeline of two stages."""
+
 THREE = gpt2.Config(layers=3, heads=2, width=16, context=16, vocabulary=256)
 """For layers that are stacked or computed again."""
 
@@ -194,13 +197,6 @@ def block_of(case):
 
 
 @pytest.fixture(scope="module")
-def programs(request, tmp_path_factory):
-    """Where compiled programs are found again, by all of pytest-xdist's processes."""
-    folder = tmp_path_factory.getbasetemp()
-    return (folder.parent if hasattr(request.config, "workerinput") else folder) / "programs"
-
-
-@pytest.fixture(scope="module")
 def gates(programs):
     """A block's gate, made once."""
     made = {}
@@ -273,21 +269,27 @@ def kind_of(name):
     return next(kind for kind, names in KINDS.items() if name in names)
 
 
+SLOW_TO_BUILD = {"pipeline_interleaved", "pipeline_1f1b"}
+
+
 def case_of(name):
     """A small block that the implementation can run."""
     return {
-        "data parallel": Case("mlp", "data=2"),
-        "fully sharded": Case("mlp", "data=2"),
-        "tensor parallel": Case("mlp", "data=2,model=2"),
-        "fully sharded and tensor parallel": Case("mlp", "fsdp=2,model=2"),
+        # Proved above, so that the step is compiled already.
+        "data parallel": Case("mlp", "data=8"),
+        "fully sharded": Case("mlp", "data=2,fsdp=4"),
+        "tensor parallel": Case("mlp", "data=2,model=4"),
+        "fully sharded and tensor parallel": Case("mlp", "data=2,fsdp=2,model=2"),
+        "other libraries": Case("mlp", "data=8"),
         "context parallel": Case("gpt2", "data=1,context=2"),
         "expert parallel": Case("moe", "data=1,expert=2"),
-        "pipeline": Case("gpt2", "data=2,pipe=2", StepOptions(microbatches=4), DEEP),
-        "other libraries": Case("mlp", "data=2"),
+        "pipeline": Case(
+            "gpt2",
+            "data=2,pipe=2",
+            StepOptions(microbatches=4),
+            DEEP if name in SLOW_TO_BUILD else PAIR,
+        ),
     }[kind_of(name)]
-
-
-SLOW_TO_BUILD = {"pipeline_interleaved", "pipeline_1f1b"}
 
 
 @pytest.mark.parametrize(

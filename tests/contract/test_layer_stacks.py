@@ -131,7 +131,7 @@ def chain(precision, *, scan_layers=False, remat=""):
         *(pytest.param(name, marks=pytest.mark.slow) for name in ("jit_spmd", "fsdp_spmd")),
     ],
 )
-def test_the_gate_proves_loops_and_policies_against_neither(tmp_path, name):
+def test_the_gate_proves_loops_and_policies_against_neither(programs, name):
     """A chain of layers that is small enough for every run of the tests."""
     implementation = load(implementation_files([])[name])
     mesh = make_mesh(MeshShape.parse("data=2"))
@@ -139,7 +139,7 @@ def test_the_gate_proves_loops_and_policies_against_neither(tmp_path, name):
         with jax.enable_x64(True):
             exact, plain = chain("fp64", scan_layers=True, remat=remat), chain("fp64")
         gate = Gate(
-            chain("fp32", scan_layers=True, remat=remat), exact, mesh, 2, "fp32", tmp_path, plain
+            chain("fp32", scan_layers=True, remat=remat), exact, mesh, 2, "fp32", programs, plain
         )
         assert len(gate.prove_exact(implementation)) == 2
 

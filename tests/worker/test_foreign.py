@@ -46,10 +46,10 @@ def problem_of(precision):
 
 
 @pytest.fixture(scope="module")
-def gate(tmp_path_factory):
+def gate(programs):
     with jax.enable_x64(True):
         exact = problem_of("fp64")
-    return Gate(problem_of("fp32"), exact, ONE, 1, "fp32", tmp_path_factory.mktemp("programs"))
+    return Gate(problem_of("fp32"), exact, ONE, 1, "fp32", programs)
 
 
 @pytest.fixture

@@ -40,12 +40,6 @@ def mesh():
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory):
-    """Where compiled proofs are remembered."""
-    return tmp_path_factory.mktemp("programs")
-
-
-@pytest.fixture(scope="module")
 def gate(mesh, programs):
     """On the MLP, whose optimizer is AdamW: it hides a constant factor on the gradients."""
     return make_gate(mlp, mesh, programs)

@@ -46,10 +46,10 @@ def problem():
 
 
 @pytest.fixture(scope="module")
-def gate(mesh, problem, tmp_path_factory):
+def gate(mesh, problem, programs):
     with jax.enable_x64(True):
         exact = mlp.problem(mlp.SIZES["tiny"](), 8, "fp64")
-    return Gate(problem, exact, mesh, 2, "fp32", tmp_path_factory.mktemp("programs"))
+    return Gate(problem, exact, mesh, 2, "fp32", programs)
 
 
 def checked(gate, built, problem, rounds=3):

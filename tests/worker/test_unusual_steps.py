@@ -45,11 +45,11 @@ def mesh():
 
 
 @pytest.fixture(scope="module")
-def gate(mesh, tmp_path_factory):
+def gate(mesh, programs):
     timed = mlp.problem(mlp.SIZES["tiny"](), 8, "fp32")
     with jax.enable_x64(True):
         exact = mlp.problem(mlp.SIZES["tiny"](), 8, "fp64")
-    return Gate(timed, exact, mesh, 2, "fp32", tmp_path_factory.mktemp("programs"))
+    return Gate(timed, exact, mesh, 2, "fp32", programs)
 
 
 def around(make):
