@@ -1,19 +1,24 @@
-"""Estimates of the duration of blocks, from stored runs or else from a rough model.
+"""Estimates of the duration of launches, from stored runs or else from a rough model.
 
-The model adds the start of a worker, a time per arm for proof and compilation, and the requested
-measuring time. An earlier run of the workload gives the time per arm. Other constants come from a
-two-core CPU host; they only distinguish minutes from hours. During a run, `Remaining` scales the
-estimates by the actual durations of its launches.
+A launch starts a worker, proves and compiles its arms, measures them in rounds, and may have phases
+after these. Earlier runs of the workload give the time of each part, on this machine if there are
+any. Constants are for a workload that has never run; they come from a two-core CPU host, and are
+scaled by how long other workloads took on this machine. During a run, `Remaining` corrects the
+estimates by the actual durations.
 """
 
 import contextlib
 import time
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bench.plan.matrix import Plan
 from bench.records import store
 from bench.records.cells import Block
+from bench.records.messages import PhaseEvent
 from bench.records.numbers import clock
 
 WORKER_START_S = 5.0
@@ -32,60 +37,122 @@ TRACE_S = 2.0
 TWINS = 1
 """Arms of a launch besides the implementations: the baseline's twin."""
 
-_PER_ARM = ("gate", "compile")
-"""Phases whose time grows with the number of arms and does not depend on options."""
+_STAGES = {
+    "start": "start",
+    "ceilings": "start",
+    "truth": "arms",
+    "gate": "arms",
+    "compile": "arms",
+    "measure": "measure",
+}
+"""The part of a launch to which a phase belongs; all other phases come `after` the rounds."""
+
+Stages = Mapping[str, float]
+"""Estimated seconds of the parts of a launch, in their order: start, arms, measure, after."""
 
 CHECKPOINT_S = 3.0
 """Saving and restoring the state of one arm repeatedly in one mode."""
 
-History = dict[tuple[str, bool], tuple[float, int]]
-"""By workload-size and whether it was the first launch, seconds of launches outside of measuring
-and worker start, and the number of arms that they cover."""
+
+@dataclass
+class Past:
+    """Totals over stored launches of a workload."""
+
+    launches: int = 0
+    start_s: float = 0.0
+    arms: int = 0
+    arms_s: float = 0.0
+    """Proof and compilation of that many arms."""
+    turns: int = 0
+    turns_s: float = 0.0
+    """The shortest possible turns, of one step a span; as many as were measured."""
+
+    def add(self, row: Mapping[str, Any], arms: int) -> None:
+        """Add a stored launch of so many arms."""
+        seconds = row["seconds"]
+        of = dict.fromkeys(("start", "arms", "measure"), 0.0)
+        for phase in seconds.keys() & _STAGES.keys():
+            of[_STAGES[phase]] += seconds[phase]
+        self.launches += 1
+        self.start_s += of["start"]
+        self.arms += arms
+        self.arms_s += of["arms"]
+        if row["steps"]:
+            self.turns += row["rounds"] * arms
+            self.turns_s += of["measure"] / row["steps"]
 
 
-def read_history(reports: Path, platform: str) -> History:
-    """Read the overheads of blocks in the newest stored runs on the same platform."""
-    history: History = {}
+@dataclass
+class History:
+    """Stored launches, by workload-size and whether they were the first of their blocks."""
+
+    of: dict[tuple[str, bool], Past] = field(default_factory=dict)
+    pace: float = 1.0
+    """By how much arms took longer on this machine than the constants say."""
+
+
+def read_history(reports: Path, platform: str, memory_bytes: int) -> History:
+    """Read the newest stored runs on the same platform.
+
+    Args:
+      reports: the folder of runs.
+      platform: `cpu`, `gpu` or `tpu`.
+      memory_bytes: the host's memory, by which runs of this machine are told; they are preferred.
+    """
+    here: dict[tuple[str, bool], Past] = {}
+    elsewhere: dict[tuple[str, bool], Past] = {}
     for run in store.newest(reports):
         with contextlib.suppress(KeyError):  # a run without these makes the estimate rougher
             if run.manifest["platform"] == platform:
-                history = _overheads(run) | history
-    return history
+                same = run.manifest["host"]["memory_bytes"] == memory_bytes
+                for key, past in _past(run).items():
+                    (here if same else elsewhere).setdefault(key, past)
+    known = [(key, past) for key, past in here.items() if past.arms_s]
+    default = sum(past.arms * _default_arm_s(*key) for key, past in known)
+    pace = sum(past.arms_s for _, past in known) / default if known else 1.0
+    return History(elsewhere | here, pace)
 
 
-def _overheads(run: store.Run) -> History:
+def _past(run: store.Run) -> dict[tuple[str, bool], Past]:
     arms = Counter(row["attempt"] for row in run.cell_rows if row["status"] != "unsupported")
-    history: History = {}
+    found: dict[tuple[str, bool], Past] = {}
     for row in run.block_rows:
         if row["seconds"]:
             key = f"{row['workload']}-{row['size']}", row["launch"] == 0
-            apart = sum(row["seconds"].get(phase, 0.0) for phase in _PER_ARM)
-            seconds, count = history.get(key, (0.0, 0))
-            history[key] = seconds + apart, count + arms[row["attempt"]] + TWINS
-    return history
+            found.setdefault(key, Past()).add(row, arms[row["attempt"]] + TWINS)
+    return found
 
 
-def block_seconds(block: Block, arms: int, plan: Plan, history: History, launch: int = 0) -> float:
-    """Estimate an upper limit of the seconds of one launch of a block.
+def _default_arm_s(name: str, first: bool) -> float:
+    return ARM_S.get(name, OTHER_ARM_S) * (1.0 if first else CACHED)
+
+
+def launch_stages(block: Block, arms: int, plan: Plan, history: History, launch: int = 0) -> Stages:
+    """Estimate one launch of a block.
 
     Args:
       block: the block to measure.
       arms: number of implementations that can run it.
       plan: the plan of the run.
-      history: overheads of earlier runs.
+      history: earlier runs.
       launch: number of the launch, from 0.
     """
-    name = f"{block.workload}-{block.size}"
-    if (name, launch == 0) in history:
-        seconds, count = history[name, launch == 0]
-        arm = seconds / count
-    else:
-        arm = ARM_S.get(name, OTHER_ARM_S) * (CACHED if launch else 1.0)
+    key = f"{block.workload}-{block.size}", launch == 0
+    past = history.of.get(key, Past())
+    arm = past.arms_s / past.arms if past.arms else history.pace * _default_arm_s(*key)
     # Arms with input are compiled, but not proved again.
-    proving = (arms * (1 + CACHED * len(plan.worker["inputs"])) + TWINS) * arm
+    proved = arms * (1 + CACHED * len(plan.worker["inputs"])) + TWINS
+    # Rounds of a slow step take longer than they should, because no span is below one step.
+    turn = past.turns_s / past.turns if past.turns else 0.0
+    timed = arms * (1 + len(plan.worker["inputs"])) + TWINS
     more = (TRACE_S if "trace" in plan.worker["phases"] else 0.0) + CHECKPOINT_S * len(plan.modes)
-    later = 0.0 if launch else arms * more  # only the first launch has phases after its rounds
-    return WORKER_START_S + proving + later + plan.worker["seconds"]
+    return {
+        "start": max(WORKER_START_S, past.start_s / past.launches if past.launches else 0.0),
+        "arms": proved * arm,
+        "measure": max(plan.worker["seconds"], plan.worker["rounds"] * timed * turn),
+        # Only the first launch has phases after its rounds.
+        "after": 0.0 if launch else history.pace * arms * more,
+    }
 
 
 class Remaining:
@@ -104,29 +171,58 @@ class Remaining:
         """Estimate for the launches that have not begun."""
         self._budget_s = budget_s
         self._more = more
-        self._started = self._began = time.monotonic()
-        self._current = 0.0
-        """Estimate for the current launch; 0 between launches."""
+        self._started = time.monotonic()
+        self._stages: Stages = {}
+        """Estimate for the current launch; empty between launches."""
+        self._stage = ""
+        self._done = 0.0
+        """Share of the stage that was done at `self._heard`."""
+        self._entered = self._heard = self._started
         self._estimated = self._took = 0.0
         """Seconds of completed launches."""
 
-    def begin(self, seconds: float) -> None:
+    def begin(self, stages: Stages) -> None:
         """Record the start of a launch with this estimate."""
-        self._began = time.monotonic()
-        self._current = seconds
-        self._left = max(self._left - seconds, 0.0)
+        self._stages = stages
+        self._enter(next(iter(stages)))
+        self._left = max(self._left - sum(stages.values()), 0.0)
+
+    def _enter(self, stage: str) -> None:
+        self._stage, self._done = stage, 0.0
+        self._entered = self._heard = time.monotonic()
+
+    def phase(self, event: PhaseEvent) -> None:
+        """Record how far the launch is."""
+        stage = _STAGES.get(event["phase"], "after")
+        if stage != self._stage:
+            self._enter(stage)
+        if event["of"]:
+            # The twin is compiled after all other arms.
+            self._done = event["done"] / (event["of"] + (TWINS if stage == "arms" else 0))
+            self._heard = time.monotonic()
 
     def end(self, took: float) -> None:
         """Record the end of the launch and its duration in seconds."""
-        self._estimated += self._current
+        self._estimated += sum(self._stages.values())
         self._took += took
-        self._current = 0.0
+        self._stages = {}
 
     def seconds(self, now: float) -> float:
         """Return the seconds left at a time.monotonic time; 0 if the estimate is exceeded."""
         pace = self._took / self._estimated if self._estimated else 1.0
-        current = pace * self._current - (now - self._began if self._current else 0.0)
-        return pace * self._left + max(current, 0.0)
+        return pace * self._left + self._left_of_launch(now, pace)
+
+    def _left_of_launch(self, now: float, pace: float) -> float:
+        """Return the seconds left of the launch, corrected by the pace of its current stage."""
+        if not self._stages:
+            return 0.0
+        names = list(self._stages)
+        later = sum(self._stages[name] for name in names[names.index(self._stage) + 1 :])
+        own = pace * self._stages[self._stage]
+        # The more of the stage is done, the more its own pace counts: it took `done` of the whole.
+        whole = (1 - self._done) * own + (self._heard - self._entered)
+        left = (1 - self._done) * whole - (now - self._heard)
+        return pace * later + max(left, 0.0)
 
     def words(self, now: float) -> str:
         """Return the time left in words, such as `about 7 min left`."""
@@ -134,5 +230,5 @@ class Remaining:
             return f"at most {clock(max(self._budget_s - (now - self._started), 0.0))} left"
         left = self.seconds(now)
         if round(left) == 0:
-            return "over the estimate" if self._current else "ending"
+            return "over the estimate" if self._stages else "ending"
         return f"{'at least' if self._more else 'about'} {clock(left)} left"

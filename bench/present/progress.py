@@ -35,8 +35,11 @@ _NAME_COLUMNS = 12
 class Estimate(Protocol):
     """An estimate of the remaining time, corrected by the actual durations of launches."""
 
-    def begin(self, seconds: float) -> None:
-        """Record that a launch with this estimate begins."""
+    def begin(self, stages: Mapping[str, float]) -> None:
+        """Record that a launch begins, with estimated seconds of its parts."""
+
+    def phase(self, event: PhaseEvent) -> None:
+        """Record how far the launch is."""
 
     def end(self, took: float) -> None:
         """Record the duration of the launch."""
@@ -72,14 +75,15 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         self._display.stop()  # does nothing if it was not started
 
-    def begin(self, block: Block, launch: int, seconds: float) -> None:
-        """Show that a launch begins, with its estimated duration."""
+    def begin(self, block: Block, launch: int, stages: Mapping[str, float]) -> None:
+        """Show that a launch begins, with estimated seconds of its parts."""
         self._began = time.monotonic()
-        self._remaining.begin(seconds)
+        self._remaining.begin(stages)
         self._block, self._launch, self._phase = block.name, f"launch {launch + 1}", ""
 
     def phase(self, event: PhaseEvent) -> None:
         """Show the phase that the worker has begun."""
+        self._remaining.phase(event)
         of = f" {event['done']}/{event['of']}" if event["of"] else ""
         self._phase = f": {event['phase']}{of} {event['arm']}"
 

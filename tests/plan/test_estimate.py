@@ -6,38 +6,79 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.plan.estimate import CACHED, OTHER_ARM_S, WORKER_START_S, block_seconds
-from bench.plan.estimate import _overheads as overheads
+from bench.plan.estimate import (
+    CACHED,
+    OTHER_ARM_S,
+    WORKER_START_S,
+    History,
+    launch_stages,
+    read_history,
+)
+from bench.plan.estimate import _past as past_of
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
 
 BLOCK = Block("own", "large", MeshShape.parse("data=2"), 8, StepOptions.parse("fp32"))
-PLAN = SimpleNamespace(worker={"inputs": [], "phases": {}, "seconds": 10.0}, modes=())
+PLAN = SimpleNamespace(worker={"inputs": [], "phases": {}, "seconds": 10.0, "rounds": 4}, modes=())
+
+
+def seconds_of(*asked, **more):
+    return sum(launch_stages(*asked, **more).values())
 
 
 @pytest.mark.parametrize(("launch", "share"), [(0, 1.0), (1, CACHED)])
 def test_an_unknown_workload_takes_a_time_for_each_arm_and_the_twin(launch, share):
-    seconds = block_seconds(BLOCK, 3, PLAN, {}, launch)
+    seconds = seconds_of(BLOCK, 3, PLAN, History(), launch)
     assert seconds == WORKER_START_S + 4 * OTHER_ARM_S * share + 10.0
 
 
-def test_stored_launches_tell_the_time_of_an_arm_that_ran():
-    seconds = {"start": 1.0, "gate": 6.0, "compile": 2.0, "measure": 50.0, "train": 70.0}
-    blocks = [{"workload": "own", "size": "large", "launch": 0, "attempt": "a", "seconds": seconds}]
+def stored(workload="own", memory_bytes=1, launch=0, **seconds):
+    """A run of one launch of three arms that ran, and one that is unsupported."""
+    block = {"workload": workload, "size": "large", "launch": launch, "attempt": "a"}
+    block |= {"seconds": seconds, "rounds": 8, "steps": 2}
     cells = [{"attempt": "a", "status": status} for status in ("ok", "unsupported", "ok", "wrong")]
-    history = overheads(SimpleNamespace(block_rows=blocks, cell_rows=cells))
-    # Three arms and a twin took 8 s; of a later launch nothing is known.
-    assert block_seconds(BLOCK, 9, PLAN, history) == WORKER_START_S + 10 * 2.0 + 10.0
+    manifest = {"platform": "cpu", "host": {"memory_bytes": memory_bytes}}
+    return SimpleNamespace(block_rows=[block], cell_rows=cells, manifest=manifest)
+
+
+def read(monkeypatch, tmp_path, *runs):
+    monkeypatch.setattr("bench.plan.estimate.store.newest", lambda _: iter(runs))
+    return read_history(tmp_path, "cpu", 1)
+
+
+def test_stored_launches_tell_the_time_of_each_part():
+    run = stored(start=3.0, ceilings=4.0, gate=6.0, compile=2.0, measure=64.0, train=70.0)
+    past = past_of(run)
+    # Three arms and a twin took 8 s, and eight rounds of their turns 64 s, with two steps in each.
+    assert launch_stages(BLOCK, 9, PLAN, History(past)) == {
+        "start": 7.0, "arms": 10 * 2.0, "measure": 4 * 10 * 1.0, "after": 0.0
+    }  # fmt: skip
+    short = SimpleNamespace(worker={**PLAN.worker, "rounds": 1, "seconds": 20.0}, modes=())
+    assert launch_stages(BLOCK, 9, short, History(past))["measure"] == 20.0, "with more steps each"
+    # Of a later launch nothing is known.
     later = WORKER_START_S + 10 * OTHER_ARM_S * CACHED + 10.0
-    assert block_seconds(BLOCK, 9, PLAN, history, launch=1) == later
+    assert seconds_of(BLOCK, 9, PLAN, History(past), launch=1) == later
+
+
+def test_runs_of_this_machine_come_first_then_new_ones(monkeypatch, tmp_path):
+    other, new, old = stored(memory_bytes=2, gate=4.0), stored(gate=8.0), stored(gate=80.0)
+    for runs, arm_s in (([other, new, old], 2.0), ([other], 1.0)):
+        history = read(monkeypatch, tmp_path, *runs)
+        assert launch_stages(BLOCK, 3, PLAN, history)["arms"] == 4 * arm_s
+
+
+def test_other_workloads_tell_how_fast_this_machine_is(monkeypatch, tmp_path):
+    slow = stored("other", gate=4 * OTHER_ARM_S * 3)
+    for run, pace in ((slow, 3.0), (stored("other", 2, gate=999.0), 1.0)):
+        history = read(monkeypatch, tmp_path, run)
+        assert launch_stages(BLOCK, 3, PLAN, history)["arms"] == 4 * OTHER_ARM_S * pace
 
 
 def test_phases_after_the_rounds_are_of_the_first_launch():
-    plan = SimpleNamespace(
-        worker={"inputs": [], "phases": {"trace": {}}, "seconds": 10.0}, modes=("sync",)
-    )
+    plan = SimpleNamespace(worker={**PLAN.worker, "phases": {"trace": {}}}, modes=("sync",))
     more = [
-        block_seconds(BLOCK, 3, plan, {}, n) - block_seconds(BLOCK, 3, PLAN, {}, n) for n in (0, 1)
+        seconds_of(BLOCK, 3, plan, History(), n) - seconds_of(BLOCK, 3, PLAN, History(), n)
+        for n in (0, 1)
     ]
     assert more[0] > 0.0
     assert more[1] == 0.0

@@ -31,6 +31,9 @@ LONG = Block(
 )  # fmt: skip
 
 
+ARMS_30 = {"arms": 30.0}
+
+
 def claims(*words):
     return {f"arm{n}": Claim(None, Verdict(word, 0.5, 2.0), 0.0) for n, word in enumerate(words)}
 
@@ -56,13 +59,13 @@ def shown(display, width):
 def test_shows_how_far_what_and_what_is_decided(clock):
     console = Console(file=io.StringIO(), width=80)
     with Progress(console, 18, Remaining(18 * 30.0)) as display:
-        display.begin(BLOCK, 0, 30.0)
+        display.begin(BLOCK, 0, ARMS_30)
         clock[0] += 30.0
         display.end(BLOCK, 0, ["ok", "ok", "unsupported"], claims("faster", "undecided"))
-        display.begin(LONG, 0, 30.0)
+        display.begin(LONG, 0, ARMS_30)
         clock[0] += 30.0
         display.end(LONG, 0, ["ok", "wrong", "ok", "crashed"], claims("slower", "same", "faster"))
-        display.begin(BLOCK, 1, 30.0)
+        display.begin(BLOCK, 1, ARMS_30)
         display.phase(phase("compile", "python_loop", 2, 12))
         # What a block's later launch says takes the place of what the first one said.
         lines = shown(display, 80)
@@ -84,7 +87,7 @@ def test_shows_how_far_what_and_what_is_decided(clock):
 def test_is_four_lines_at_any_width(width, clock):
     display = Progress(Console(file=io.StringIO()), 1800, Remaining(3e6))
     assert len(shown(display, width)) == 4
-    display.begin(LONG, 0, 900.0)
+    display.begin(LONG, 0, {"arms": 900.0})
     display.phase(phase("compile", "an_implementation_with_quite_a_long_name" * 3, 11, 12))
     display.end(LONG, 0, ["wrong"] * 999, claims(*["faster", "same", "undecided"] * 2000))
     lines = shown(display, width)
@@ -101,7 +104,7 @@ def test_a_short_terminal_cuts_the_name_and_keeps_the_figures(clock):
     for width in (40, 80):
         console = Console(file=Terminal(), width=width, force_terminal=True, color_system=None)
         display = Progress(console, 1, Remaining(1.0))
-        display.begin(LONG, 0, 1.0)
+        display.begin(LONG, 0, {"arms": 1.0})
         display.end(LONG, 0, ["ok"] * 12, claims("faster", "same"))
         (line,) = console.file.getvalue().splitlines()
         name = LONG.name[: width - len(figures) - 1]
@@ -111,21 +114,47 @@ def test_a_short_terminal_cuts_the_name_and_keeps_the_figures(clock):
 def test_time_left_follows_what_launches_took(clock):
     remaining = Remaining(400.0)
     assert remaining.words(clock[0]) == "about 7 min left"
-    remaining.begin(100.0)
+    remaining.begin({"arms": 100.0})
     clock[0] += 50.0
     assert remaining.seconds(clock[0]) == 350.0
     remaining.end(50.0)
     assert remaining.seconds(clock[0]) == 150.0, "half as long as estimated, so the rest as well"
-    remaining.begin(100.0)
+    remaining.begin({"arms": 100.0})
     clock[0] += 20.0
     assert remaining.seconds(clock[0]) == 130.0
     clock[0] += 80.0
     assert remaining.seconds(clock[0]) == 100.0, "what is late now says nothing of what follows yet"
     remaining.end(100.0)
     assert remaining.seconds(clock[0]) == 150.0
-    remaining.begin(200.0)
+    remaining.begin({"arms": 200.0})
     clock[0] += 1000.0
     assert remaining.words(clock[0]) == "over the estimate"
+
+
+def test_time_left_advances_within_a_launch(clock):
+    remaining = Remaining(150.0)
+    remaining.begin({"start": 10.0, "arms": 40.0, "measure": 30.0, "after": 20.0})
+
+    def left(after_s, *said):
+        clock[0] += after_s
+        if said:
+            remaining.phase(phase(*said))
+        return remaining.seconds(clock[0])
+
+    assert left(0) == 50 + 100
+    assert left(5, "start") == 50 + 95, "the phase that has begun is the one that is estimated"
+    assert left(1, "truth") == 50 + 40 + 30 + 20, "whatever the start was estimated at"
+    # Three arms and the twin: a quarter is done in 20 s, twice as long as estimated.
+    assert left(0, "gate", "a", 0, 3) == 50 + 40 + 50
+    assert left(20, "gate", "b", 1, 3) == 50 + 0.75 * (0.75 * 40 + 20) + 50
+    assert left(5) == 50 + 37.5 - 5 + 50
+    assert left(35, "compile", "c", 2, 3) == 50 + 0.5 * (0.5 * 40 + 60) + 50
+    assert left(20, "compile", "a", 3, 3) == 50 + 0.25 * (0.25 * 40 + 80) + 50
+    assert left(0, "measure", "", 0, 48) == 50 + 30 + 20
+    assert left(10, "measure", "", 24, 48) == 50 + 0.5 * (0.5 * 30 + 10) + 20
+    assert left(5, "trace", "a", 0, 3) == 50 + 20
+    # The worker has to start again.
+    assert left(0, "start") == 50 + 100
 
 
 def test_time_left_with_a_budget_or_an_interval_to_reach(clock):
@@ -140,7 +169,7 @@ def test_time_left_with_a_budget_or_an_interval_to_reach(clock):
 def test_forced_colours_make_no_pipe_a_terminal(clock):
     console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=80)
     with Progress(console, 1, Remaining(1.0)) as display:
-        display.begin(BLOCK, 0, 1.0)
+        display.begin(BLOCK, 0, {"arms": 1.0})
         display.end(BLOCK, 0, ["ok"], {})
     line = console.file.getvalue()
     assert line.count("\n") == 1

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
+import psutil
 from rich.console import Console
 
 from bench.measure.engine import Engine
-from bench.plan.estimate import block_seconds, read_history
+from bench.plan.estimate import Stages, launch_stages, read_history
 from bench.plan.matrix import Plan
 from bench.records.cells import Block
 from bench.records.numbers import clock, count
@@ -17,12 +18,14 @@ class RunEstimates:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._history = read_history(REPORTS, engine.catalogue["platform"])
+        self._history = read_history(
+            REPORTS, engine.catalogue["platform"], psutil.virtual_memory().total
+        )
 
-    def launch_seconds(self, block: Block, arms: Sequence[str], launch: int) -> float:
+    def launch(self, block: Block, arms: Sequence[str], launch: int) -> Stages:
         """Estimate one launch of a block; of these arms, those that cannot run it take no time."""
         running = len(self.running(block, arms))
-        return block_seconds(block, running, self._engine.plan, self._history, launch)
+        return launch_stages(block, running, self._engine.plan, self._history, launch)
 
     def running(self, block: Block, arms: Sequence[str]) -> list[str]:
         """Return the arms that can run the block, as far as is known."""
@@ -37,7 +40,7 @@ class RunEstimates:
         """Estimate the launches of every block that are not stored yet."""
         return {
             block: [
-                self.launch_seconds(block, arms, launch)
+                sum(self.launch(block, arms, launch).values())
                 for launch in range(self._engine.schedule.missing_launches(block, arms))
                 if not self.nothing_runs(block, arms)
             ]

@@ -238,8 +238,7 @@ class Front:
 
     def begin(self, block: Block, launch: int, arms: Sequence[str]) -> None:
         """Show which launch has begun."""
-        seconds = self._estimates.launch_seconds(block, arms, launch)
-        self._progress.begin(block, launch, seconds)
+        self._progress.begin(block, launch, self._estimates.launch(block, arms, launch))
 
     def phase(self, _block: Block, event: PhaseEvent) -> None:
         """Show the phase of the launch."""
