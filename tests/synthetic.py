@@ -13,7 +13,9 @@ import numpy as np
 from bench.records import store
 from bench.records.arms import EXACT, IN_PARTS, TWIN, WHOLE_BATCH, input_arm
 from bench.records.cells import Block, Cell, StepOptions
+from bench.records.compressed import compressed
 from bench.records.mesh import MeshShape
+from bench.records.messages import Inspection
 from bench.records.rows import (
     SCHEMA,
     BlockRow,
@@ -30,7 +32,7 @@ from bench.records.rows import (
 )
 from bench.records.statuses import Status
 from bench.records.step_programs import Operation, packed
-from bench.records.trace_rows import OpTime, StepParts, TraceRow
+from bench.records.trace_rows import DrawnRuns, DrawnStep, OpTime, StepParts, TraceRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -387,7 +389,66 @@ def _trace(plan: Plan, block: Block, row: CellRow) -> TraceRow:
         "ops": [product, moment],
         "untraced_ns": [round(0.9 * whole + update)] * 3,
         "cores": plan.usable_cores,
+        "drawn": compressed(_drawn(row, block.mesh.size, part, update)),
     }
+
+
+def _drawn(row: CellRow, devices: int, part: StepParts, update: float) -> DrawnStep:
+    """A step of the trace, in which every device comes later than the one before to a sum."""
+    runs: DrawnRuns = {"device": [], "op": [], "start": [], "ns": [], "wait": [], "meeting": []}
+    late = part["idle_ns"] // 20
+    for device in range(devices):
+        begun = part["dispatch_ns"]
+        product = part["compute_ns"] - round(update) + device * late
+        wait = (devices - 1 - device) * late
+        rest = begun + product + wait + late
+        for op, (start, ns, waiting) in enumerate((
+            (0, begun, 0), (begun, product, 0), (begun + product, wait + late, wait),
+            (rest, round(update), 0),
+        )):  # fmt: skip
+            values = (device, op, start, ns, waiting, 0 if op == 2 else -1)
+            for name, value in zip(runs, values, strict=True):
+                runs[name].append(value)  # type: ignore[literal-required]
+    name = row["implementation"]
+    return {
+        "step": 1,
+        "ns": part["total_ns"],
+        "one_clock": True,
+        "left_out": 0,
+        "ops": {
+            "op": ["", f"dot_in_{name}", f"all-reduce_in_{name}", f"fusion_in_{name}"],
+            "category": ["dispatch", "matmul", "collective", "elementwise"],
+            "source": ["", "flax/nnx/nn/linear.py:422", "", "optax/_src/transform.py:283"],
+            "shapes": ["", "f32[64,256]", "f32[256,64]", "f32[256,64]"],
+        },
+        "runs": runs,
+    }
+
+
+def layout(block: Block) -> Inspection:
+    """A matrix divided over all devices, and a vector on every one."""
+    devices = list(range(block.mesh.size))
+    axes = [list(axis) for axis in block.mesh.axes]
+    across = block.mesh.axes[-1][1]
+    rows = 16
+    own = rows // len(devices)
+    halves = [{"index": [[own * d, own * (d + 1)], [0, 4]], "devices": [d]} for d in devices]
+    whole = [{"index": [[0, 8]], "devices": devices}]
+    return cast("Inspection", {
+        "axes": axes,
+        "devices": [devices[at : at + across] for at in range(0, len(devices), across)],
+        "unsupported": "",
+        "parameters": [
+            {"path": f"blocks/{n}/up/kernel", "shape": [rows, 4], "dtype": "float32",
+             "bytes": 256, "device_bytes": 256 // len(devices), "parts": halves}
+            for n in range(3)
+        ] + [{"path": "norm/scale", "shape": [8], "dtype": "float32", "bytes": 32,
+              "device_bytes": 32, "parts": whole}],
+        "device_bytes": {
+            kind: {str(d): size for d in devices}
+            for kind, size in (("parameters", 128), ("state", 384), ("batch", 2048))
+        },
+    })  # fmt: skip
 
 
 DRIFTS = {IN_PARTS: 1e-8, EXACT: 2e-8}
@@ -453,6 +514,8 @@ def _cell(plan: Plan, block: Block, launch: int, tag: str, name: str, *, alone: 
             "temporary_bytes": 1_400_000,
             "alias_bytes": 2_000_000,
         }
+        if not launch:
+            row["layout"] = compressed(layout(block))
         row["high_water_bytes"] = 3_600_000 if name == "pmap" and launch else None
         row["communication"] = []
         if block.mesh.size > 1 and name != "python_loop":

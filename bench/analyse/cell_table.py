@@ -66,6 +66,8 @@ class Tables:
     comparisons: list[Comparison]
     traces: dict[str, TraceRow]
     """By cell."""
+    layouts: dict[str, str]
+    """By cell: see bench.records.rows.CellRow."""
     checkpoints: dict[str, Checkpoint]
     """By cell."""
     timeline: pd.DataFrame
@@ -123,6 +125,7 @@ def build(run: Run) -> Tables:
         cells=table,
         comparisons=comparisons,
         traces={row["cell"]: row for row in run.traces},
+        layouts={row["cell"]: row["layout"] for row in run.cell_rows if "layout" in row},
         checkpoints={
             str(row["cell"]): cast("Checkpoint", row["checkpoint"])
             for row in _records(run.cells[["cell", "checkpoint"]])

@@ -100,6 +100,7 @@ def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
         "curves": _curves(found, subjects, of_cell),
         "traced": _traced(found, cells, of_cell, spent),
         "causes": causes,
+        "layouts": packed(found.layouts.get(name) for name in cells),
         "losses": _losses(loss_curves.find(found), of_block, of_cell),
         "timeline": _timeline(found.timeline),
     }
@@ -193,6 +194,7 @@ def _traced(
             "parts": traced_differences.parts(trace),
             **spent[name],
             "viewer": trace_tables.trace_viewer(trace),
+            "drawn": trace.get("drawn"),
             "why": cells[name]["cause"].sentence,
             "main": cells[name]["cause"].main,
         }

@@ -1,6 +1,6 @@
 """The rows that a traced run stores: the parts of its steps and its operations."""
 
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 from bench.records.rows import BlockFields
 
@@ -52,6 +52,48 @@ class OpTime(TypedDict):
     move_ns: float
 
 
+class DrawnOps(TypedDict):
+    """The operations of a drawn step, as columns of equal length."""
+
+    op: list[str]
+    """Name of the HLO instruction."""
+    category: list[Category | Literal["dispatch"]]
+    """`dispatch` is the time before a launch, in which a device is idle."""
+    source: list[str]
+    shapes: list[str]
+
+
+class DrawnRuns(TypedDict):
+    """The runs of a drawn step's operations, as columns of equal length, by device and start."""
+
+    device: list[int]
+    """Index in `mesh.devices.flat`."""
+    op: list[int]
+    """Index in DrawnOps."""
+    start: list[int]
+    """Nanoseconds from the step's start."""
+    ns: list[int]
+    wait: list[int]
+    """Nanoseconds before all of a collective's group had arrived; 0 for other operations."""
+    meeting: list[int]
+    """A number that the runs of a collective which wait for one another share; -1 for others."""
+
+
+class DrawnStep(TypedDict):
+    """One traced step on every device."""
+
+    step: int
+    """Its number in TraceRow.steps."""
+    ns: int
+    """Duration of the step, as the host saw it."""
+    one_clock: bool
+    """Whether devices can be compared; if not, each process counts from its own start."""
+    left_out: int
+    """Number of the shortest runs that are left out because there are too many."""
+    ops: DrawnOps
+    runs: DrawnRuns
+
+
 class TraceRow(BlockFields):
     """The trace of one cell."""
 
@@ -71,3 +113,5 @@ class TraceRow(BlockFields):
     traced ones of every pass."""
     cores: int | None
     """Number of cores that the processes might use, if the devices are CPUs; otherwise None."""
+    drawn: NotRequired[str]
+    """A DrawnStep of median duration in the form of bench.records.compressed."""

@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 
 from bench.contract import Workload
 from bench.records.cells import FULL, Block
+from bench.records.compressed import compressed
 from bench.records.host import cores
 from bench.records.messages import GATE, Event, Job, Phase, SamplesEvent
 from bench.records.rows import CellRow, Communication
@@ -38,6 +39,7 @@ from bench.worker.prove.failures import (
 )
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.trajectory import build_step
+from bench.worker.read.array_layouts import inspection
 from bench.worker.read.compilation import remembered_programs
 from bench.worker.read.first_call import FirstCall
 from bench.worker.read.program_memory import high_water, largest_program
@@ -221,6 +223,7 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> ProvedAr
         if not job["launch"]:
             # A separate step, because tracing may leak tracers into data beside a step's state.
             untimed = build_step(implementation, problem, mesh)
+            row["layout"] = compressed(inspection(mesh, untimed, arm.batch))
             row["traced_flops"] = traced = flops_if_traceable(untimed.step, arm.state, arm.batch)
             own_options = traced is None and names_options(implementation)
             program = read_program(first_call.programs, arm, own_options=own_options)

@@ -28,6 +28,7 @@ from bench.present import page as pages
 from bench.present.cause_sentences import signed
 from bench.records import largest_batches as rows
 from bench.records import numbers, store
+from bench.records.compressed import expanded
 from bench.records.paths import ROOT
 from bench.trials.selftest.first_paint import chromium, flags
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from playwright.sync_api import Browser, Page
+
+    from bench.records.trace_rows import DrawnStep
 
 pytestmark = pytest.mark.browser
 
@@ -787,6 +790,146 @@ def test_of_cells_without_traces_the_page_says_so(blank: Page) -> None:
     said = "(a, b) => waterfall({ traced: a }, { traced: b }, 900).textContent"
     assert run_script(blank, said, None, None).startswith("Neither was traced, so what")
     assert run_script(blank, said, {}, None).startswith("B was not traced, so what")
+
+
+PAIR = ("linear-base/data=4/b64/fp32/jit_spmd", "linear-base/data=4/b64/fp32/nnx_jit_cached")
+BLOCK = r"M([\d.]+) (\d+)H([\d.]+)v13"
+
+
+def _drawn_blocks(page: Page) -> dict[str, list[tuple[float, int, float]]]:
+    """Left end, row and right end, in pixels, of the blocks of each part of the drawn steps."""
+    paths = page.locator("#step path[data-part]").evaluate_all(
+        "all => all.map(one => [one.dataset.part, one.getAttribute('d')])"
+    )
+    return {
+        part: [(float(a), int(y), float(b)) for a, y, b in re.findall(BLOCK, d)]
+        for part, d in paths
+    }
+
+
+def _stored_blocks(step: DrawnStep) -> dict[str, list[tuple[float, float]]]:
+    """Start and end, in nanoseconds, of the pieces of each part, by device."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    columns = (step["runs"][name] for name in ("op", "start", "ns", "wait"))
+    for op, start, ns, wait in zip(*columns, strict=True):
+        kind, arrived, end = step["ops"]["category"][op], start + wait, start + ns
+        pieces = {kind: (start, end)}
+        if kind == "collective":
+            pieces = {"wait": (start, arrived), "move": (arrived, end)}
+        for part, (first, last) in pieces.items():
+            if last > first:
+                found.setdefault(part, []).append((first, last))
+    return found
+
+
+def test_a_step_is_drawn_as_it_was_stored(open_page, directory: Path) -> None:
+    above, below = PAIR
+    traces = cell_table.build(store.load(directory)).traces
+    steps = [expanded(traces[name]["drawn"]) for name in PAIR]
+    ends = [0, max(step["ns"] for step in steps)]
+    opened = open_page("#step?" + urlencode({"above": above, "below": below}))
+    page, box = opened.page, opened.page.locator(".step")
+    width = box.locator(".lane").first.evaluate(
+        "one => one.ownerSVGElement.width.baseVal.value - 80"
+    )
+
+    def check() -> None:
+        low, high = ends
+        drawn = _drawn_blocks(page)
+        stored = [_stored_blocks(step) for step in steps]
+        for part in ("dispatch", "matmul", "elementwise", "wait", "move"):
+            expected = sorted(
+                tuple(width * (min(max(at, low), high) - low) / (high - low) for at in piece)
+                for own in stored
+                for piece in own.get(part, [])
+                if piece[0] < high and piece[1] > low
+            )
+            shown = sorted((a, b) for a, _, b in drawn[part])
+            assert len(shown) == len(expected), part
+            assert shown or ends[0], part
+            for ours, theirs in zip(shown, expected, strict=True):
+                assert ours == pytest.approx(theirs, abs=0.6), part
+
+    check()
+    assert len(page.locator("#step .lane").all()) == 8, "two arms of four devices"
+    whole = ends[1]
+    box.focus()
+    page.keyboard.press("+")
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_url(re.compile(r"span=\d+-\d+"))
+    ends[:] = map(int, page.url.rpartition("span=")[2].split("-"))
+    assert ends == pytest.approx([0.2 * whole, 0.7 * whole], abs=2)
+    check()
+    again = open_page("#" + page.url.partition("#")[2])
+    assert _drawn_blocks(again.page) == _drawn_blocks(page), "the address keeps the zoom"
+    page.keyboard.press("Home")
+    ends[:] = [0, whole]
+    check()
+    box.click(position={"x": 300, "y": 60})
+    page.mouse.wheel(0, -200)
+    page.wait_for_function("() => location.hash.includes('span=')")
+    page.get_by_role("button", name="Whole step").click()
+    check()
+
+
+def test_who_waits_for_whom_is_told(open_page, directory: Path) -> None:
+    above, below = PAIR
+    step = expanded(cell_table.build(store.load(directory)).traces[above]["drawn"])
+    opened = open_page("#step?" + urlencode({"above": above, "below": below}))
+    page = opened.page
+    runs = step["runs"]
+    waits = [at for at, op in enumerate(runs["op"]) if op == 2]
+    longest = numbers.si(runs["wait"][waits[0]] / 1e9, "s")
+    assert f"jit_spmd: device 0 waited {longest} for device 3" in page.locator("#step").inner_text()
+    # Zoom in on the collective of the first device, and point at where it waits.
+    first, last = runs["start"][waits[0]], runs["start"][waits[3]] + runs["ns"][waits[3]]
+    page.goto(page.url.partition("#")[0] + "#step?" + urlencode(
+        {"above": above, "below": below, "span": f"{first - 1000}-{last + 1000}"}))  # fmt: skip
+    opened.settle()
+    wait = page.locator("#step path[data-part=wait]").bounding_box()
+    assert wait
+    page.mouse.move(wait["x"] + 5, wait["y"] + 5)
+    tip = page.locator(".tip")
+    tip.wait_for()
+    share = numbers.percent(runs["ns"][waits[0]] / step["ns"])
+    for text in (
+        "all-reduce_in_jit_spmd",
+        f"{share} of the step",
+        f"waited {longest} for device 3",
+    ):
+        assert text in tip.inner_text()
+    assert page.locator("#step .held rect").count() == 4, "all that meet are marked"
+    page.locator("#step details summary").click()
+    rows = page.locator("#step tbody tr")
+    assert "optax/_src/transform.py:283" in rows.nth(3).inner_text()
+    assert page.locator("#step .count").inner_text() == f"{2 * len(runs['op'])} rows"
+
+
+def test_shards_are_drawn_with_the_devices_that_hold_them(open_page) -> None:
+    page = open_page("#arrays?" + urlencode({"arrays": PAIR[0]})).page
+    section = page.locator("#arrays")
+    assert section.locator(".mesh td").count() == 4
+    assert "2.38 KiB" in section.locator(".mesh td").first.inner_text().replace(numbers.NARROW, " ")
+    divided, whole = (section.locator(".table tbody tr").nth(at) for at in (0, 1))
+    assert "blocks/N/up/kernel" in divided.inner_text()
+    assert "3 alike" in divided.inner_text()
+    assert divided.locator(".shard").all_inner_texts() == ["0", "1", "2", "3"]
+    assert whole.locator(".shard.all").all_inner_texts() == ["every device"]
+    told = section.inner_text().replace(numbers.NARROW, " ")
+    assert "Of 800 B of parameters, a device holds at most 224 B; 32 B of it is on" in told
+
+
+def test_a_run_without_recorded_steps_says_how_to_record_one(
+    browser: Browser, tmp_path: Path
+) -> None:
+    directory = synthetic.write(tmp_path, synthetic.Plan(devices=(2,)))
+    synthetic.rewrite(directory, "cells", lambda row: row.pop("layout", None))
+    report_files.build(store.load(directory))
+    opened = Opened(browser.new_page(), (directory / "report.html").as_uri())
+    assert "--profile stores one" in opened.text("step")
+    assert "has not stored where arrays lie" in opened.text("arrays")
+    opened.page.close()
+    assert opened.faults == []
 
 
 @pytest.mark.slow

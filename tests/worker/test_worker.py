@@ -6,12 +6,15 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 from bench.measure.environment import worker_environment
 from bench.records.arms import EXACT, IN_PARTS, TWIN, WHOLE_BATCH
+from bench.records.compressed import expanded
 from bench.records.host import cores
 from bench.records.rows import Ceilings
 from bench.worker.trace.profiler import PASSES
@@ -367,6 +370,44 @@ def test_a_trace_shows_where_each_step_went(events):
     assert "all-reduce" in opcodes
     assert any(op["source"].startswith("optax/") for op in row["ops"])
     assert not any(op["source"].startswith("/") for op in row["ops"])
+
+
+def test_one_traced_step_is_kept_whole(events):
+    (row,) = [row for row in rows(events, "trace") if row["implementation"] == "jit_spmd"]
+    drawn = expanded(row["drawn"])
+    shown = [part for part in row["steps"] if part["step"] == drawn["step"]]
+    lengths = [part["total_ns"] for part in row["steps"] if part["device"] == 0]
+    middle = median(lengths)
+    passes = [
+        min(lengths[at : at + 2]) for at in range(0, len(lengths), 2)
+    ]  # the lower median of two steps
+    assert drawn["ns"] == shown[0]["total_ns"] == min(passes, key=lambda ns: abs(ns - middle))
+    runs, kinds = drawn["runs"], drawn["ops"]["category"]
+    for part in shown:
+        spent = Counter()
+        for device, op, ns, wait in zip(
+            *(runs[c] for c in ("device", "op", "ns", "wait")), strict=True
+        ):
+            if device == part["device"]:
+                spent[kinds[op]] += ns
+                spent["wait"] += wait
+        assert abs(spent["dispatch"] - part["dispatch_ns"]) <= 5
+        assert spent["wait"] >= part["wait_ns"] - 5
+        assert spent["collective"] - spent["wait"] >= part["move_ns"] - 5
+    met = [(m, d) for m, d in zip(runs["meeting"], runs["device"], strict=True) if m >= 0]
+    assert {device for _, device in met} == {0, 1}
+    assert all((number, 1 - device) in met for number, device in met)
+
+
+def test_a_cell_says_where_its_arrays_lie(events):
+    (row,) = [r for r in rows(events, "cell") if r["implementation"] == "jit_spmd"][-1:]
+    layout = expanded(row["layout"])
+    assert (layout["axes"], layout["devices"]) == ([["data", 2]], [[0, 1]])
+    assert [array["shape"] for array in layout["parameters"]] == [[2], [4, 2]]
+    assert layout["parameters"][1]["parts"] == [{"index": [[0, 4], [0, 2]], "devices": [0, 1]}]
+    held = layout["device_bytes"]
+    assert held["parameters"] == {"0": 40, "1": 40}
+    assert held["batch"] == {"0": 4 * 4 * (4 + 2), "1": 4 * 4 * (4 + 2)}
 
 
 def test_right_cells_train_on_the_same_data_as_the_reference(events):

@@ -21,18 +21,28 @@ function figure({ title, caption, spec, ...table }) {
   const target = element("div", { class: "chart", "aria-hidden": "true" });
   const label = `${title}. The table below has its numbers.`;
   const wide = { class: "wide", tabindex: "0", role: "img", "aria-label": label };
+  const below = caption ? element("figcaption", {}, caption) : "";
+  const details = numbersBehind(() => ({ title, ...table }));
+  const made = element("figure", {}, element("div", wide, target), below, details);
+  drawLater(target, embed(target, spec));
+  return made;
+}
+
+/* The table behind a chart, made when it is opened. */
+function numbersBehind(table) {
   const details = element("details", {}, element("summary", {}, "The numbers behind this chart"));
   details.addEventListener("toggle", () => {
-    if (details.open && details.children.length === 1)
-      details.append(makeTable({ title, ...table }));
+    if (details.open && details.children.length === 1) details.append(makeTable(table()));
   });
-  const below = caption ? element("figcaption", {}, caption) : "";
-  const made = element("figure", {}, element("div", wide, target), below, details);
-  const drawing = embed(target, spec)
+  return details;
+}
+
+/* Note a chart that is being drawn, and say in its place if it cannot be. */
+function drawLater(target, drawing) {
+  const ended = drawing
     .catch((error) => target.append(`This chart could not be drawn: ${error.message}`))
-    .finally(() => embedding.delete(drawing));
-  embedding.add(drawing);
-  return made;
+    .finally(() => embedding.delete(ended));
+  embedding.add(ended);
 }
 
 /* Release the charts within an element before others replace them. */

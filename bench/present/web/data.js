@@ -8,6 +8,8 @@ const TABLES = DATA.tables.map((table) => ({ ...table, rows: tableRows(table) })
 const CELLS = tableRows(DATA.cells);
 const CELL_OF = new Map();
 
+const LAYOUTS = decoded(DATA.layouts); // Of each cell, compressed.
+
 for (const [number, block] of BLOCKS.entries()) {
   block.number = number;
   block.place = `${block.mesh}, batch ${block.batch}`;
@@ -45,4 +47,11 @@ function tableRows({ values, details, cell }) {
     detail: below[index] ?? {},
     cell: cell[index],
   }));
+}
+
+/* The value that bench/records/compressed.py compressed. */
+function expanded(text) {
+  const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Response(stream).json();
 }

@@ -15,10 +15,14 @@ function peek(event, item) {
     item.datum.part ? element("b", {}, `${item.datum.what}: ${si(item.datum.seconds, "s")}`) : "",
     ...summaryOf(cell).map((line) => element("span", {}, line)),
   );
-  const { clientWidth, clientHeight } = document.documentElement;
-  tip.style.left = `${Math.min(event.clientX + 14, clientWidth - tip.offsetWidth - 8)}px`;
-  tip.style.top = `${Math.min(event.clientY + 14, clientHeight - tip.offsetHeight - 8)}px`;
+  placeTip(event);
   if (!kept) focusOn(cell);
+}
+
+function placeTip({ clientX, clientY }) {
+  const { clientWidth, clientHeight } = document.documentElement;
+  tip.style.left = `${Math.min(clientX + 14, clientWidth - tip.offsetWidth - 8)}px`;
+  tip.style.top = `${Math.min(clientY + 14, clientHeight - tip.offsetHeight - 8)}px`;
 }
 
 function keep(item) {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from bench.records.rows import MemoryBytes
 from bench.worker.polling_thread import polling
+from bench.worker.read.array_layouts import device_bytes
 from bench.worker.time.clock import Arm
 
 LOOK_EVERY_S = 1e-4
@@ -55,16 +55,6 @@ def high_water(arm: Arm, devices: Sequence[Any]) -> int | None:
     own = device_bytes((arm.state, arm.batch))
     held = [own.get(str(device.id), 0) for device in devices]
     return int((most - at_rest + held).max())
-
-
-def device_bytes(tree: Any) -> dict[str, int]:
-    """Return the bytes of a tree's arrays on each device, by device id."""
-    total: Counter[str] = Counter()
-    for leaf in jax.tree.leaves(tree):
-        if isinstance(leaf, jax.Array):
-            for shard in leaf.addressable_shards:
-                total[str(shard.device.id)] += int(shard.data.nbytes)
-    return dict(total)
 
 
 def _in_use(device: Any) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import tempfile
 import time
 import traceback
@@ -19,6 +20,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from bench.records.compressed import compressed
 from bench.records.host import cores, host_id
 from bench.records.messages import RowEvent
 from bench.records.rows import BlockFields, CellRow
@@ -30,6 +32,7 @@ from bench.worker.prove.gate import Gate
 from bench.worker.read.programs import live_programs
 from bench.worker.time.clock import Arm
 from bench.worker.trace import xspace
+from bench.worker.trace.drawn_step import KeptStep, drawn_step
 from bench.worker.trace.operations import Operation, Operations, modules_of
 from bench.worker.trace.step_parts import (
     Arrivals,
@@ -68,6 +71,8 @@ class TracedArm:
     """Traced steps, on this process's devices in the order of the mesh."""
     untraced_ns: list[int] = field(default_factory=list)
     """Nanoseconds of steps without a profiler, run just before the traced ones."""
+    kept: list[KeptStep] = field(default_factory=list)
+    """The step of median length in each trace, whose operations alone are kept."""
 
     def trace(self, logdir: Path | None, steps: int, places: Mapping[int, int]) -> None:
         """Trace some steps and read the trace, whose file is kept in `logdir` if that is given.
@@ -87,6 +92,13 @@ class TracedArm:
 
         recording, untraced_ns = in_all_processes(take, show)
         found = in_all_processes(partial(read_steps, recording, self.operations, places), show)
+        lengths = process_exchange.from_main([one[0].share.total for one in found])
+        middle = lengths.index(statistics.median_low(lengths))
+        self.kept.append(KeptStep(len(self.steps) + middle, recording.began, found[middle]))
+        for number, devices in enumerate(found):
+            if number != middle:
+                for device in devices:
+                    device.runs, device.launching = (), []
         self.steps += found
         self.untraced_ns += untraced_ns
 
@@ -271,7 +283,11 @@ def _description(operation: Operation) -> dict[str, Any]:
 
 def trace_row(fields: BlockFields, row: CellRow, traced: TracedArm, mesh: Mesh) -> TraceRow:
     """Return the stored row of a cell's traces."""
-    steps, counted, ops = summarize(traced.steps, list(places_of(mesh).values()))
+    places = list(places_of(mesh).values())
+    steps, counted, ops = summarize(traced.steps, places)
+    lengths = process_exchange.from_main([one[0].share.total for one in traced.steps])
+    median = statistics.median(lengths)
+    drawn = drawn_step(min(traced.kept, key=lambda one: abs(lengths[one.number] - median)), places)
     on_cpu = jax.devices()[0].platform == "cpu"
     everyones_ns = process_exchange.gather(traced.untraced_ns)
     allowed = process_exchange.gather((host_id(), sorted(cores())))
@@ -287,4 +303,5 @@ def trace_row(fields: BlockFields, row: CellRow, traced: TracedArm, mesh: Mesh) 
         untraced_ns=[max(each) for each in zip(*everyones_ns, strict=True)],
         # Cores that the processes may use; a core that several may use counts once.
         cores=len({(host, core) for host, own in allowed for core in own}) if on_cpu else None,
+        drawn=compressed(drawn),
     )

@@ -33,6 +33,8 @@ class Run(NamedTuple):
     operation: Operation
     arrival: int
     """Time at which the last of a collective's group began it; other operations' own start."""
+    meeting: str
+    """What the runs of a collective that wait for one another share; empty for others."""
 
 
 @dataclass
@@ -62,9 +64,14 @@ class OpShare:
 
 @dataclass
 class DeviceStep:
-    """One step on one device."""
+    """One step on one device. Times are those of its trace's clock, in nanoseconds."""
 
     share: Share
+    start: int = 0
+    runs: Sequence[Run] = ()
+    """The runs of operations, in order of their start; dropped once no one will draw them."""
+    launching: list[tuple[int, int]] = field(default_factory=list)
+    """Start and end of each wait for a launch."""
     operations: defaultdict[Operation, OpShare] = field(
         default_factory=lambda: defaultdict(OpShare)
     )
@@ -107,7 +114,7 @@ def identify_runs(
         meetings.append(meeting)
     arrivals = everywhere(arrivals)
     return [
-        Run(event, operation, arrivals.get(meeting, 0) if meeting else event.start)
+        Run(event, operation, arrivals.get(meeting, 0) if meeting else event.start, meeting)
         for (event, operation), meeting in zip(found, meetings, strict=True)
     ]
 
@@ -131,7 +138,7 @@ def device_step(step: tuple[int, int], runs: Sequence[Run]) -> DeviceStep:
     """Attribute one step on one device, given its start and end, to parts and operations."""
     start, end = step
     runs = _resolve_kernels(runs)
-    divided = DeviceStep(Share(float(end - start)))
+    divided = DeviceStep(Share(float(end - start)), start, runs)
     # The runs that begin or end, by time; `cuts` are all times of a start, arrival or end.
     changes: defaultdict[int, list[tuple[int, bool]]] = defaultdict(list)
     cuts = {start, end}
@@ -170,7 +177,7 @@ def _before_launch(runs: Sequence[Run], following: int) -> bool:
 
 
 def _spend(
-    step: DeviceStep, now: int, nanoseconds: float, active: list[Run], *, dispatching: bool
+    step: DeviceStep, now: int, nanoseconds: int, active: list[Run], *, dispatching: bool
 ) -> None:
     """Attribute an interval to the runs that are active throughout."""
     share = step.share
@@ -194,6 +201,7 @@ def _spend(
             step.operations[run.operation].wait += nanoseconds / len(moving)
     elif dispatching:
         share.dispatch += nanoseconds
+        step.launching.append((now, now + nanoseconds))
     else:
         share.idle += nanoseconds
         for run in control[-1:]:

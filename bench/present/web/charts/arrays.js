@@ -1,0 +1,113 @@
+// Where the arrays of one cell lie: its mesh, and the shards of each parameter.
+
+const MOST_SHARDS = 64; // Of an array, as blocks.
+
+GROUPS.arrays = (target) => {
+  const stored = CELLS.filter(({ number: place }) => LAYOUTS[place]);
+  const none = "This run has not stored where arrays lie: runs of this version do.";
+  if (!stored.length) return [nothing(none)];
+  const asked = stored.find(({ full }) => full === chosen("arrays"));
+  const cell = asked ?? stored.find((one) => one === currentCell()) ?? stored[0];
+  const names = Object.fromEntries(byPlace(stored).map((one) => [one.full, wholeName(one)]));
+  const made = element("div", {});
+  const draw = async () =>
+    made.replaceChildren(...placed(cell, await expanded(LAYOUTS[cell.number])));
+  drawLater(made, draw());
+  return [choices(selector("Cell", "arrays", names, "arrays", cell.full)), made];
+};
+
+function placed(cell, { axes, devices, parameters, device_bytes: held }) {
+  const { title, note } = CHARTS.arrays;
+  const size = devices.flat().length;
+  const alike = Map.groupBy(parameters, ({ path, ...rest }) =>
+    JSON.stringify([path.replace(/\b\d+\b/g, "N"), rest]),
+  );
+  const rows = [...alike.values()].map((own) => {
+    const [{ path, shape, dtype, parts, bytes: whole, device_bytes: one }] = own;
+    const copies = parts[0].devices.length;
+    const way =
+      copies === size ? "on every device" : copies > 1 ? "divided, with copies" : "divided";
+    return {
+      ...{ path: own.length > 1 ? path.replace(/\b\d+\b/g, "N") : path, count: own.length },
+      detail: { path: own.length > 1 ? `${own.length} alike` : "" },
+      ...{ shape: `${dtype}[${shape.join(", ")}]`, way: size > 1 ? way : "on one device" },
+      ...{ whole, one, parts, shards: parts.map((part) => listed(part.devices)).join(" | ") },
+    };
+  });
+  const total = (key) => rows.reduce((sum, row) => sum + row.count * row[key], 0);
+  const copied = rows.filter(({ way }) => way === "on every device");
+  const replicated = copied.reduce((sum, row) => sum + row.count * row.whole, 0);
+  const told =
+    `Of ${bytes(total("whole"))} of parameters, a device holds at most ${bytes(total("one"))}; ` +
+    `${replicated ? bytes(replicated) : "nothing"} of it is on every device.`;
+  const columns = [
+    { key: "path", title: "Parameter" },
+    { key: "shards", title: "Shards", long: true, format: (_, row) => shardBlocks(row, size) },
+    { key: "way", title: "Placement" },
+    { key: "shape", title: "Shape" },
+    number("whole", "Whole", "bytes"),
+    number("one", "A device", "bytes", "at most"),
+  ];
+  return [
+    meshPicture(axes, devices, held),
+    element("p", {}, told),
+    element("p", { class: "note" }, note),
+    makeTable({ title: `${title}, ${cell.full}`, name: "arrays", rows, columns, search: false }),
+  ];
+}
+
+/* The devices of a mesh, its last axis across, each with the bytes that it holds. */
+function meshPicture(axes, devices, held) {
+  const across = axes.at(-1)[0];
+  const down = axes.slice(0, -1).map(([name]) => name);
+  const shape = axes.map(([name, size]) => `${name}=${size}`).join(", ");
+  const of = (kind, device) => held[kind]?.[device] ?? 0;
+  const field = (device) => {
+    const [own, state, batch] = ["parameters", "state", "batch"].map((kind) => of(kind, device));
+    const lines = [
+      bytes(state + batch),
+      `${bytes(own)} parameters`,
+      `${bytes(state - own)} optimizer and others`,
+      `${bytes(batch)} batch`,
+    ].map((text) => element("small", {}, text));
+    return element("td", {}, element("b", {}, `device ${device}`), ...lines);
+  };
+  const below = down.length ? `, ${down.join(", ")} down` : "";
+  const caption = `Mesh ${shape}: ${across} runs across${below}`;
+  const body = element("tbody", {}, ...devices.map((row) => element("tr", {}, ...row.map(field))));
+  const table = element("table", { class: "mesh" }, element("caption", {}, caption), body);
+  const region = { class: "wide", tabindex: "0", role: "region", "aria-label": caption };
+  return element("div", region, table);
+}
+
+/* The shards of an array as blocks, the last divided dimension across. */
+function shardBlocks({ parts }, size) {
+  const shown = parts.slice(0, MOST_SHARDS);
+  const starts = (dimension) => unique(parts.map(({ index }) => index[dimension][0])).length;
+  const divided = parts[0].index.map((_, dimension) => starts(dimension)).filter((n) => n > 1);
+  const blocks = shown.map(({ devices }, place) => {
+    const whole = devices.length === size;
+    const text = whole && size > 1 ? "every device" : listed(devices);
+    const block = element("span", { class: whole ? "shard all" : "shard" }, text);
+    const colour = `color-mix(in oklab, var(--c${place % 8}) 28%, transparent)`;
+    if (!whole) block.style.background = colour;
+    return block;
+  });
+  const box = element("div", { class: "shards" }, ...blocks);
+  box.style.gridTemplateColumns = `repeat(${divided.at(-1) ?? 1}, minmax(1.6rem, 1fr))`;
+  const more = parts.length - shown.length;
+  return element("div", {}, box, more ? element("small", {}, `and ${more} more`) : "");
+}
+
+/* Numbers with runs of neighbours shortened: 0, 2\u20135. */
+function listed(numbers) {
+  const runs = [];
+  for (const each of numbers) {
+    const last = runs.at(-1);
+    if (last && each === last[1] + 1) last[1] = each;
+    else runs.push([each, each]);
+  }
+  return runs
+    .map(([a, b]) => (a === b ? `${a}` : b === a + 1 ? `${a}, ${b}` : `${a}\u2013${b}`))
+    .join(", ");
+}

@@ -1,0 +1,104 @@
+// One traced step of two implementations above one another, on one scale of time.
+
+const STEP_KEYS =
+  "Arrow keys move and + and \u2212 zoom; Home shows the whole step. The wheel zooms once the " +
+  "picture was clicked, or with Ctrl; drag or pinch works too.";
+
+GROUPS.step = (target) => {
+  const stored = byPlace(CELLS.filter((cell) => cell.traced?.drawn));
+  const none = "This run has stored no step to draw: --profile stores one of every implementation.";
+  if (!stored.length) return [nothing(none)];
+  const asked = (key) => stored.find(({ full }) => full === chosen(key));
+  const here = stored.filter(({ block }) => block === currentCell().block);
+  const own = here.length ? here : stored.filter(({ block }) => block === stored[0].block);
+  const above = asked("above") ?? own.find(({ isBaseline }) => isBaseline) ?? own[0];
+  const others = own.filter((cell) => cell !== above);
+  const below = asked("below") ?? others.sort((a, b) => a.step_s - b.step_s)[0] ?? above;
+  const names = Object.fromEntries(stored.map((cell) => [cell.full, wholeName(cell)]));
+  const cells = unique([above, below]);
+  const made = element("div", {});
+  const draw = async () => {
+    const steps = await Promise.all(cells.map((cell) => expanded(cell.traced.drawn)));
+    const arms = cells.map((cell, place) => armOf(cell, steps[place]));
+    made.replaceChildren(...stepFigure(arms, widthOf(target)));
+  };
+  drawLater(made, draw());
+  return [
+    choices(
+      selector("Above", "above", names, "step", above.full),
+      selector("Below", "below", names, "step", below.full),
+    ),
+    made,
+  ];
+};
+
+const wholeName = (cell) => `${cell.name}, ${whereOf(cell)}`;
+
+/* The picture, its legend, who waited for whom, and the table behind it. */
+function stepFigure(arms, width) {
+  const { title, note } = CHARTS.step;
+  const picture = stepPicture(arms, width);
+  const runs = arms.flatMap(({ lanes }) => lanes.flatMap((lane) => lane.runs));
+  const shown = new Set(runs.flatMap(piecesOf).map(([part]) => part));
+  const legend = PARTS.filter(({ key }) => shown.has(key)).map(({ key, title: name, colour }) => {
+    const mark = element("span", { class: "mark", "data-letter": "\u25a0", "aria-hidden": "true" });
+    mark.style.color = colour;
+    return element("span", {}, mark, ` ${key === "idle" ? "idle in a loop" : name}`);
+  });
+  const rows = () =>
+    arms.flatMap(({ cell, lanes, ns }) =>
+      lanes.flatMap(({ device, runs: own }) =>
+        own.map((run) => ({
+          ...{ cell: cell.number, name: cell.name, device, ...run.is, part: partNamed(run) },
+          ...{ start: run.start / 1e9, seconds: run.ns / 1e9, wait: run.wait / 1e9 || null },
+          share: run.ns / ns,
+        })),
+      ),
+    );
+  const columns = [
+    CELL,
+    { ...number("device", "Device"), filter: true },
+    { key: "op", title: "Operation", long: true },
+    { key: "part", title: "Part", filter: true },
+    { key: "source", title: "Source", long: true },
+    number("start", "Start", "s"),
+    number("seconds", "Time", "s"),
+    number("wait", "Waiting", "s"),
+    number("share", "Share of the step", "percent"),
+  ];
+  const told = arms.flatMap(waitsTold).map((text) => element("li", {}, text));
+  const left = arms.filter(({ leftOut }) => leftOut);
+  const more = arms.flatMap(({ cell }) => [`${cell.name}: `, traceLink(cell), ". "]);
+  const below = [
+    element("p", { class: "note", id: "step-keys" }, STEP_KEYS),
+    element("figcaption", {}, note, " More in TensorBoard: ", ...more),
+    ...left.map(({ cell, leftOut }) => nothing(`${cell.name} ${LEFT_OUT} ${leftOut}.`)),
+    element("ul", { class: "remarks" }, ...told),
+    numbersBehind(() => ({ title, name: "step", rows: rows(), columns })),
+  ];
+  return [element("figure", {}, element("p", { class: "legend" }, ...legend), picture, ...below)];
+}
+
+const LEFT_OUT = "ran more operations than are drawn; number of the shortest that are left out:";
+
+const partNamed = ({ is: { category } }) =>
+  PARTS.find(({ key }) => key === category)?.title ?? (category === "control" ? "loop" : category);
+
+/* Who waited for whom in an arm's collectives, in sentences. */
+function waitsTold({ cell, lanes, meetings, oneClock }) {
+  if (!oneClock)
+    return [`${cell.name}: its hosts share no clock, so each process's step starts at 0.`];
+  const waits = new Map();
+  for (const run of lanes.flatMap(({ runs }) => runs)) {
+    const last = meetings.get(run.meeting)?.last;
+    if (!run.wait || !known(last) || last === run.device) continue;
+    const pair = `device ${run.device} waited`;
+    const whom = `for device ${last}`;
+    const key = `${pair} ${whom}`;
+    waits.set(key, { pair, whom, ns: run.wait + (waits.get(key)?.ns ?? 0) });
+  }
+  if (!waits.size) return [`${cell.name}: no device waited for another.`];
+  const longest = [...waits.values()].sort((a, b) => b.ns - a.ns).slice(0, 4);
+  const texts = longest.map(({ pair, whom, ns }) => `${pair} ${si(ns / 1e9, "s")} ${whom}`);
+  return [`${cell.name}: ${texts.join("; ")}.`];
+}
