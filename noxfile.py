@@ -32,7 +32,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 PROJECT = nox.project.load_toml("pyproject.toml")
 LOCK = "requirements.lock"
 
-SEVERAL_CORES = ("--numprocesses", "auto", "--maxprocesses", "4", "--dist", "worksteal")
+WORKERS = (os.cpu_count() or 1) + 1
+"""One more than cores, which works while another waits."""
+
+SEVERAL_CORES = ("--numprocesses", str(min(WORKERS, 4)), "--dist", "worksteal")
 """Options for tests, many of which wait for processes that they start."""
 
 
