@@ -47,7 +47,9 @@ class Fared(NamedTuple):
         }
 
 
-def judge(run: Run, incumbent: str, challengers: Sequence[str], sharing: float) -> dict[str, Fared]:
+def judge_attempts(
+    run: Run, incumbent: str, challengers: Sequence[str], sharing: float
+) -> dict[str, Fared]:
     """Decide about each challenger within the error that it may have.
 
     Args:

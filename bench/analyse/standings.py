@@ -51,7 +51,7 @@ class Standings:
     """By arm, an interval of its time over that of the fastest; its ends lie from 1 to infinity."""
 
     @property
-    def bound(self) -> float:
+    def largest_ratio(self) -> float:
         """Upper bound on the ratio of any two leaders' times; 1 for a single leader."""
         return max((self.behind[arm][1] for arm in self.leaders), default=math.inf)
 

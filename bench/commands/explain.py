@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
     from pathlib import Path
 
+    from bench.analyse.cell_table import Tables
     from bench.present.explanation import Explanation
     from bench.records.step_programs import StepProgram
 
@@ -67,21 +68,31 @@ def explain(
         separate = a != b and {a, b} <= known and {a, b} & apart
         if compiled:
             explanation.show_programs(console, (a, b), (programs[a], programs[b]))
+        tables = None
         if compiled or separate:
-            explanation.show_times(console, a, b, cell_table.build(stored).comparisons)
+            tables = cell_table.build(stored)
+            explanation.show_times(console, a, b, tables.comparisons)
         if separate:
             explanation.show_parts(console, (a, b), traces)
             return
         if compiled and not {a, b} <= traces.keys():
             typer.echo("Traces would tell how long each takes: record them with --profile.")
             return
-        found, path = explain_cells(a, b, stored)
+        found, path = explain_cells(a, b, stored, tables)
     explanation.show(console, found, every=every)
     typer.echo(f"causes: {path.as_posix()}")
 
 
-def explain_cells(a: str, b: str, run: store.Run) -> tuple[Explanation, Path]:
+def explain_cells(
+    a: str, b: str, run: store.Run, tables: Tables | None = None
+) -> tuple[Explanation, Path]:
     """Compare the traces of two cells of a run, and store the causes as CSV and Parquet.
+
+    Args:
+      a: one cell's name.
+      b: the other's.
+      run: the run.
+      tables: the run's tables; made from the run if None.
 
     Returns:
       The explanation, and the CSV file: `explain_<a>_<b>.csv` in the run's folder.
@@ -101,7 +112,7 @@ def explain_cells(a: str, b: str, run: store.Run) -> tuple[Explanation, Path]:
     faults = [_no_trace(name, run, traces) for name in (a, b) if name not in traces]
     if faults:
         raise BadInput(faults)
-    latency = cell_table.build(run).cells.set_index("cell")["latency_s"]
+    latency = (tables or cell_table.build(run)).cells.set_index("cell")["latency_s"]
     ratio = float(latency[a] / latency[b])
     if not math.isfinite(ratio):
         raise BadInput([f"{a if math.isnan(latency[a]) else b} has no time in {run.directory}"])
@@ -138,7 +149,7 @@ def newest_run(a: str, b: str) -> store.Run:
     published = (REPORTS.is_dir() and tracked_folders(REPORTS)) or set()
     known: dict[str, None] = {}
     untraced = None
-    for folder in _traced_folders():
+    for folder in _stored_folders():
         if folder.name in published:
             continue
         try:
@@ -178,7 +189,7 @@ def _near(name: str, known: Iterable[str]) -> str:
     return f"there are {', '.join(near)}{more}"
 
 
-def _traced_folders() -> list[Path]:
+def _stored_folders() -> list[Path]:
     """Return the folders of stored runs, the newest first."""
     folders = [path.parent for path in REPORTS.glob(f"*/{store.LAUNCHES}")]
     return sorted(folders, key=lambda folder: -(folder / store.LAUNCHES).stat().st_mtime)

@@ -133,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
 def _judged(ledger: Ledger, options: Options, paths: Sequence[str], *, as_json: bool) -> int:
     """Measure, judge, store and print; return the exit code."""
     from bench.analyse.alpha_investing import level
-    from bench.analyse.attempt_outcomes import Fared, found, judge, record
+    from bench.analyse.attempt_outcomes import Fared, found, judge_attempts, record
     from bench.analyse.verdicts import ALPHA
     from bench.present import attempt_record
 
@@ -147,7 +147,7 @@ def _judged(ledger: Ledger, options: Options, paths: Sequence[str], *, as_json: 
         (block,), engine.schedule.sharing = engine.plan.blocks, ALPHA / error
         engine.measure({block: [incumbent, *tested]}, _Monitor(engine, tested))
         stored = store.load(engine.directory or REPORTS)
-        fared = judge(stored, incumbent, tested, engine.schedule.sharing)
+        fared = judge_attempts(stored, incumbent, tested, engine.schedule.sharing)
         programs = programs_of(stored)
     seconds, run_name = (
         time.monotonic() - started,

@@ -33,7 +33,7 @@ GAP_S = 5e-3
 Rows = Sequence[SampleRow]
 
 
-def implausible(
+def reasons_against(
     block: BlockRow,
     cells: Mapping[str, CellRow],
     samples: Rows,

@@ -257,7 +257,7 @@ class Schedule:
             return set()
         own = [arm for arm in rounds.arms if arm in self.plan.implementations]
         standings = ranked(rounds, own, alpha, process, programs)
-        if standings.bound <= 1 + self.plan.margin:
+        if standings.largest_ratio <= 1 + self.plan.margin:
             return set()
         one_each = {programs.get(arm) or arm: arm for arm in reversed(standings.leaders)}
         return set(one_each.values())

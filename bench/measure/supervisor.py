@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bench.measure.hosts import Hosts, Order
-from bench.measure.plausible_times import implausible
+from bench.measure.plausible_times import reasons_against
 from bench.measure.processes.group import Group
 from bench.measure.suspicious_winner import ROUNDS, compared, suspicious_winner
 from bench.measure.worker_report import WorkerReport
@@ -229,7 +229,7 @@ class _Worker:
         if report.block is None or not right:
             return
         ceilings = report.block["ceilings"] or self.run.launch.ceilings
-        refused = implausible(report.block, right, report.samples, ceilings, report.rounds_s)
+        refused = reasons_against(report.block, right, report.samples, ceilings, report.rounds_s)
         self._withdraw(refused, "implausible")
 
     def _withdraw(self, refused: Mapping[str, str], status: Status) -> None:

@@ -123,7 +123,7 @@ class Summary:
 
 
 def _spread(standings: Standings) -> str:
-    bound = standings.bound
+    bound = standings.largest_ratio
     if math.isinf(bound):
         return "too few rounds to tell them apart"
     if bound >= WIDE:

@@ -47,7 +47,7 @@ def holds(found: Standings, truth: dict[str, float]) -> bool:
         for arm, (low, high) in found.behind.items()
     )
     leads = [truth[arm] for arm in found.leaders]
-    near = max(leads) / min(leads) <= found.bound * (1 + 1e-9)
+    near = max(leads) / min(leads) <= found.largest_ratio * (1 + 1e-9)
     apart = all(
         truth[arm] >= tier.slower * max(leads)
         for tier in found.tiers for arm in tier.arms if tier.slower > 1
@@ -76,7 +76,7 @@ def test_far_apart_arms_have_tiers() -> None:
     truth = {"slow": 3.0, "a": 1.0, "middle": 1.5, "like": 1.51, "b": 1.0}
     found = ranked(truth)
     assert set(found.leaders) == {"a", "b"}
-    assert 1 < found.bound < 1.03
+    assert 1 < found.largest_ratio < 1.03
     assert [set(tier.arms) for tier in found.tiers] == [{"middle", "like"}, {"slow"}]
     for tier, least in zip(found.tiers, (1.5, 3.0), strict=True):
         assert 0.95 * least < tier.slower < least
@@ -120,7 +120,7 @@ def test_arms_that_only_shared_rounds_with_a_third_have_no_bound() -> None:
     rounds.throughput[48:, 1] = math.nan
     found = rank(rounds, rounds.arms, ALPHA)
     assert set(found.leaders) == {"a", "b"}
-    assert found.bound == math.inf
+    assert found.largest_ratio == math.inf
     assert found.tiers[0].arms == ("base",)
 
 
@@ -138,5 +138,5 @@ def test_without_an_error_nothing_is_excluded(rounds: int, alpha: float) -> None
     found = rank(planted(truth, rounds=rounds, launches=1), list(truth), alpha)
     assert set(found.leaders) == set(truth)
     assert found.leaders[0] == "a"
-    assert found.bound == math.inf
+    assert found.largest_ratio == math.inf
     assert not found.tiers

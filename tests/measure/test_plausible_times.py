@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.measure.plausible_times import GAP_S, LATE_S, SAFETY, UNCACHED, implausible
+from bench.measure.plausible_times import GAP_S, LATE_S, SAFETY, UNCACHED, reasons_against
 from bench.records.arms import TWIN
 
 BLOCK = {"processes": 1, "devices": 2, "baseline": "a"}
@@ -35,7 +35,7 @@ def taken(rounds=16, arms=("a", "b", "c", TWIN), factors=(), gaps=()):
 
 def refused(rows, *, ceilings=CEILINGS, rounds_s=1e6, block=BLOCK, **cells):
     rows_of = {name: cells.get(name, {}) for name in ("a", "b", "c")}
-    return implausible(block, rows_of, rows, ceilings, rounds_s)
+    return reasons_against(block, rows_of, rows, ceilings, rounds_s)
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ class Children:
                     self._tails[rank].append(text.strip())
                 sys.stderr.write(text)
 
-    def count(self) -> None:
+    def find_counted(self) -> None:
         """Find the processes whose CPU time counts: the children and their descendants so far."""
         with contextlib.suppress(psutil.Error):
             own = [psutil.Process(process.pid) for process in self._processes]

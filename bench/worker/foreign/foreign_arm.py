@@ -82,7 +82,7 @@ class ForeignArm(Arm):
     _last: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        self.children.count()
+        self.children.find_counted()
         self.asking_ns = int(statistics.median(self._asked(0)[0] for _ in range(ASKED)))
 
     def _asked(self, steps: int, *, wait_each: bool = False) -> tuple[int, list[dict[str, Any]]]:

@@ -151,7 +151,7 @@ class _Proxy:
         if self.spare is not None:
             self.spare.close()
 
-    def give_away(self) -> None:
+    def release(self) -> None:
         """Release the spare processes to an arm, so that the next build starts others."""
         self.spare = None
 
@@ -212,7 +212,7 @@ class _Proxy:
             versions=answers[0]["versions"],
             traits=self.traits,
             figures=answers[0].get("figures", {}),
-            claim=self.give_away,
+            claim=self.release,
         )
 
 
