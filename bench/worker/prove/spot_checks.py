@@ -16,9 +16,12 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 import jax
+import numpy as np
 
+from bench.contract import Params
 from bench.records.numbers import count
 from bench.records.proof_rows import AS_TIMED, ProofCheck
 from bench.worker import process_exchange
@@ -60,7 +63,9 @@ class _Watched:
     done: int = 0
     suspected: int = 0
     """Consecutive checks that were off by more than rounding."""
-    cost_s: float = 0.0
+    last_step: int = 0
+    left: bytes = b""
+    """Digest of the parameters after the last check, which ended with that step."""
 
 
 class SpotChecks:
@@ -84,6 +89,10 @@ class SpotChecks:
         self._watched: dict[str, _Watched] = {}
         self._kept: list[Kept] = []
         self._before: Moment | None = None
+        self._stateless = gate is not None and not jax.tree.leaves(
+            jax.eval_shape(gate.timed.optimizer.init, gate.reference.start)
+        )
+        """Whether the optimizer has no state."""
 
     @property
     def gate(self) -> Gate:
@@ -210,13 +219,17 @@ class SpotChecks:
                     f"{count(updates, 'step')} since the rounds began: updates were left out, or "
                     "its state was made anew"
                 )
-        stateless = not jax.tree.leaves(
-            jax.eval_shape(self.gate.timed.optimizer.init, before.params)
-        )
-        known = before.opt_state is not None or stateless
+        between = kept.first_step - 1 - watched.last_step
+        unmoved = _digest(before.params) == watched.left
+        watched.last_step, watched.left = kept.first_step + kept.steps - 1, _digest(after.params)
+        if between and unmoved and _moves(before.params, after.params):
+            return (
+                f"the parameters do not change in the {count(between, 'step')} before: updates "
+                "are left out where the step believes itself unchecked"
+            )
         if why := self._why_drifting(kept):
             return why
-        if not known:
+        if before.opt_state is None and not self._stateless:
             return self._why_wrong_without_state(kept)
         right = reference_steps(self.gate, kept)
         return self._why_wrong_state(kept, right) or self._why_wrong_steps(kept, right)
@@ -332,6 +345,19 @@ class SpotChecks:
             if size > min(whole, allowed + 2 * kept.before.drift.sizes.get(name, 0.0)):
                 return kept.after.drift.where
         return ""
+
+
+def _digest(params: Params) -> bytes:
+    digest = blake2b()
+    for leaf in jax.tree.leaves(params):
+        digest.update(np.ascontiguousarray(leaf).view(np.uint8))
+    return digest.digest()
+
+
+def _moves(before: Params, after: Params) -> bool:
+    """Whether parameters change by more than a few roundings, so that an earlier step must too."""
+    start = flat(before)
+    return rms(vector(flat(after), start)) > FLOOR * 2.0**-23 * rms(vector(start))
 
 
 def _share(check: ProofCheck) -> float:
