@@ -53,7 +53,10 @@ function piecesOf({ is, start, ns, wait }) {
 /* An element with the picture, which pointer, wheel, keys and buttons move and zoom. */
 function stepPicture(arms, whole) {
   const width = Math.max(200, whole - STEP_LABELS - 4);
-  const most = Math.max(...arms.map(({ ns }) => ns));
+  // Another process may end its step later than the one whose duration is stored.
+  const endsOf = ({ ns, lanes }) =>
+    lanes.flatMap(({ runs }) => runs.map((run) => run.start + run.ns)).concat(ns);
+  const most = Math.max(...arms.flatMap(endsOf));
   const [from, to] = chosen("span").split("-").map(Number);
   const view = { arms, width, most, from: 0, to: most, held: null };
   if (to > from && from >= 0 && to <= most) Object.assign(view, { from, to });
