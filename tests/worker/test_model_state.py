@@ -25,6 +25,8 @@ from bench.contract.placement import (
     place_model_state_on_shards,
 )
 from bench.records.mesh import MeshShape
+from bench.records.paths import ROOT
+from bench.worker.file_loader import load
 from bench.worker.meshes import make_mesh
 from bench.worker.prove.failures import WrongStepError, why_unsupported
 from bench.worker.prove.gate import Gate
@@ -337,6 +339,18 @@ def test_says_who_carries_which_state(mesh):
     assert [why_unsupported(shard_map_pmean, each, mesh) for each in (timed, shard)] == ["", ""]
     parts = why_state_unsupported(jit_spmd, replace(timed, microbatches=2), mesh)
     assert parts == "model state is not defined for several microbatches a step"
+
+
+def test_the_manuals_workload_carries_its_state(tmp_path):
+    page = (ROOT / "docs/model-state.md").read_text(encoding="utf-8")
+    example = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
+    (tmp_path / "own.py").write_text(example)
+    own = load(tmp_path / "own.py")
+    made = own.problem(own.SIZES[own.DEFAULT_SIZE](), 4, "bf16")
+    params, model_state, loss_fn = made.functional_with_state()
+    loss, after = jax.eval_shape(loss_fn, params, model_state, made.batch(0))
+    assert (loss.shape, loss.dtype) == ((), jnp.float32)
+    assert jax.tree.structure(after) == jax.tree.structure(model_state)
 
 
 def test_a_samples_mask_does_not_depend_on_its_batch():
