@@ -200,7 +200,7 @@ def _session(
     shape = MeshShape(axes if {axis for axis, _ in axes} <= {*AXES} else (("data", mesh.size),))
     block = Block(name, "functions", shape, next(iter(leading), 1), StepOptions(precision))
     worker = WorkerSettings(
-        rounds=rounds, seconds=seconds, inputs=[], phases={},
+        rounds=rounds, seconds=seconds, inputs=[], ablations=[], phases={},
         implementation_paths=[], workload_paths=[], base_files={}, isolated=[],
     )  # fmt: skip
     plan = Plan(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from bench.records import store
-from bench.records.arms import EXACT, IN_PARTS, TWIN, WHOLE_BATCH, input_arm
+from bench.records.arms import EXACT, IN_PARTS, TWIN, WHOLE_BATCH, arm_beside
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.compressed import compressed
 from bench.records.mesh import MeshShape
@@ -89,6 +89,8 @@ class Plan:
     """By how much each policy of rematerialization does, by name."""
     inputs: dict[str, float] = field(default_factory=dict)
     """By how much taking its input makes every implementation's step longer, by the way."""
+    ablations: dict[str, float] = field(default_factory=dict)
+    """By how much lacking a part makes every implementation's step shorter, by the way."""
     checkpoints: bool = False
     """Whether states are saved and restored: 10 MB in 0.1 s, half of it blocking if async."""
     alone: frozenset[str] = frozenset()
@@ -138,6 +140,7 @@ def manifest(plan: Plan, run: str = "synthetic") -> Manifest:
             "margin": 0.02,
             "train_steps": plan.trained,
             "inputs": list(plan.inputs),
+            "ablations": list(plan.ablations),
             "checkpoints": ["sync", "async"] if plan.checkpoints else [],
         },
         "platform": plan.platform,
@@ -228,7 +231,8 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
     ok = [row["implementation"] for row in cells if row["status"] == "ok"]
     baseline = BASELINE if BASELINE in ok else next(iter(ok), "")
     arms = [*ok, TWIN] if label == "all" and baseline else ok
-    arms += [input_arm(name, way) for name in ok for way in plan.inputs if label == "all"]
+    ways = plan.inputs | plan.ablations
+    arms += [arm_beside(name, way) for name in ok for way in ways if label == "all"]
     samples: list[SampleRow] = []
     predecessor = ""
     for number in range(plan.rounds):
@@ -237,7 +241,7 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
         for position, index in enumerate(rng.permutation(len(arms))):
             arm = str(arms[index])
             own, _, way = arm.partition("+")
-            ratio = plan.ratios[baseline if arm == TWIN else own] * plan.inputs.get(way, 1.0)
+            ratio = plan.ratios[baseline if arm == TWIN else own] * ways.get(way, 1.0)
             seconds = base_seconds(plan, block) * ratio * plan.pace
             seconds *= plan.variants[block.options.variant] * plan.remat.get(
                 block.options.remat, 1.0
@@ -261,7 +265,7 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
                     "host": None,
                 }
             )
-            if way:
+            if way in plan.inputs:
                 wait = int(1e9 * seconds * (1 - 1 / plan.inputs[way]))
                 samples[-1]["input"] = {
                     "wait_ns": 20 * wait,
@@ -549,6 +553,8 @@ def _cell(plan: Plan, block: Block, launch: int, tag: str, name: str, *, alone: 
             row["checkpoint"] = checkpoint(block)
         if plan.inputs:
             row["inputs"] = dict.fromkeys(plan.inputs, "")
+        if plan.ablations:
+            row["ablations"] = dict.fromkeys(plan.ablations, "")
         if plan.stages:
             count = block.options.microbatches
             row["bubble"] = (plan.stages - 1) / (count + plan.stages - 1)

@@ -86,7 +86,9 @@ def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dic
         "settings": _listed(first.get("jax_config")),
         "kernels": _listed(first.get("kernels")),
         "replica_drift": max((check.get("replica_drift") or 0.0 for check in proof), default=0.0),
-        **{name: _of(dict, first[name]) for name in ("inputs", "foreign", "isolation")},
+        **{
+            name: _of(dict, first[name]) for name in ("inputs", "ablations", "foreign", "isolation")
+        },
         **{name: _of(str, first[name]) for name in ("profile", "proved_in", "compiled_in")},
         **{name: _of(str, first[f"program_{name}"]) for name in ("fingerprint", "dispatch")},
         "rounds": 0,

@@ -16,7 +16,7 @@ from bench.analyse.host_timeline import timeline
 from bench.analyse.sample_rounds import Rounds, spreads
 from bench.analyse.verdicts import margin_of
 from bench.records import derived_files, largest_batches
-from bench.records.arms import INPUT_WAYS, TWIN, input_arm
+from bench.records.arms import ABLATIONS, INPUT_WAYS, TWIN, arm_beside
 from bench.records.largest_batches import MaxBatchRow
 from bench.records.rows import Checkpoint, EnergyMeter, LossRow
 from bench.records.store import Damage, Run
@@ -57,6 +57,7 @@ class Tables:
     - `fingerprint` and `dispatch` of its program, and the `host_calls` of a step, as
       bench.records.step_programs.StepProgram explains them.
     - `inputs`: why there are no samples with input, by way; None where it was not requested.
+    - `ablations`: the same of ablated arms.
     - `baseline`, `ratio`, `ratio_low`, `ratio_high`, `paired`, `verdict`, and the interval behind
       the verdict, `verdict_low`, `verdict_high`.
     - `tier`, 0 for leaders, and an interval of the time relative to the block's fastest,
@@ -169,10 +170,10 @@ def _timed_samples(run: Run) -> pd.DataFrame:
     twins = run.blocks.merge(
         ok, left_on=[*key, "baseline"], right_on=[*key, "implementation"], how="inner"
     )[key].assign(implementation=TWIN)
-    fed = [
-        ok.assign(implementation=ok["implementation"].map(partial(input_arm, way=way)))
-        for way in INPUT_WAYS
+    beside = [
+        ok.assign(implementation=ok["implementation"].map(partial(arm_beside, way=way)))
+        for way in (*INPUT_WAYS, *ABLATIONS)
     ]
-    arms = pd.concat([ok, twins, *fed])
+    arms = pd.concat([ok, twins, *beside])
     arms = arms.rename(columns={"implementation": "arm"}).drop_duplicates()
     return run.samples.merge(arms, on=[*key, "arm"], how="inner")

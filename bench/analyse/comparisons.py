@@ -19,7 +19,14 @@ from bench.analyse.same_programs import ranked, settled
 from bench.analyse.sample_rounds import Rounds, Turns
 from bench.analyse.standings import Standings
 from bench.analyse.verdicts import Claim, claim, pairs
-from bench.records.arms import TWIN, implementation_of, input_opponents, version_opponents
+from bench.records.arms import (
+    ABLATIONS,
+    INPUT_WAYS,
+    TWIN,
+    implementation_of,
+    own_arms,
+    version_opponents,
+)
 from bench.records.cells import Block
 from bench.records.rows import Ceilings, Look
 from bench.records.step_programs import identity
@@ -50,6 +57,8 @@ class Comparison:
     """The claim about each arm with input, against the same implementation's arm without."""
     version_claims: dict[str, Claim]
     """The claim about each arm under another version, against the present version's arm."""
+    ablated: dict[str, Ratio]
+    """Time of each ablated arm over that of its implementation's whole step."""
     waits: dict[str, Waits]
     """Waiting times for input of the arms with input."""
     ranked: list[dict[str, Any]]
@@ -155,7 +164,7 @@ def compare_arms(
     arms = tuple(cell["implementation"] for cell in cells if cell["status"] == "ok")
     looks = [look for row in sorted(attempts, key=itemgetter("launch")) for look in row["looks"]]
     opponents = {arm: baseline for arm in arms if arm != baseline}
-    fed, versions = input_opponents(rounds.arms), version_opponents(arms)
+    fed, versions = own_arms(rounds.arms, INPUT_WAYS), version_opponents(arms)
     found = ratios(rounds, opponents | fed | {TWIN: baseline}, process)
     floor, count = found.pop(TWIN, None), max(1, len(opponents | fed) + len(versions))
     last = float(looks[-1]["alpha"]) if looks else 0.0
@@ -185,6 +194,7 @@ def compare_arms(
             arm: claim(ratio, alpha_of(arm, looks) / count, margin)
             for arm, ratio in ratios(rounds, versions, process).items()
         },
+        ablated=ratios(rounds, own_arms(rounds.arms, ABLATIONS), process),
         waits=input_cost.measure_waits(samples.frame, counted) if fed else {},
         ranked=[],
         drifts=drifts(rounds.paired(opponents)),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from bench.records.arms import INPUT_WAYS, input_arm
+from bench.records.arms import INPUT_WAYS, arm_beside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ def find(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
 
 
 def _row(block: Comparison, cell: dict[str, Any], way: str) -> dict[str, Any]:
-    arm = input_arm(cell["implementation"], way)
+    arm = arm_beside(cell["implementation"], way)
     claim = block.input_claims.get(arm)
     low, high = (claim and claim.ratio.interval()) or (math.nan, math.nan)
     waits = block.waits.get(arm, Waits(math.nan, math.nan, math.nan))

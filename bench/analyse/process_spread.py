@@ -13,6 +13,7 @@ import numpy as np
 
 from bench.analyse.signed_rank import estimated
 from bench.analyse.stacked_series import stacked
+from bench.records.arms import is_ablated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -88,9 +89,10 @@ def shown(blocks: Iterable[Rounds], prior: ProcessSpread = PROCESS) -> ProcessSp
     """Return the spread measured by the blocks whose arms were all timed in several processes."""
     return pooled(
         (
-            rounds.paired(dict.fromkeys(rounds.arms[1:], rounds.arms[0])).values()
+            rounds.paired(dict.fromkeys(whole[1:], whole[0])).values()
             for rounds in blocks
             if len(set(rounds.attempt.tolist())) > 1
+            and (whole := [arm for arm in rounds.arms if not is_ablated(arm)])
         ),
         prior,
     )

@@ -71,7 +71,7 @@ def explain(
         tables = None
         if compiled or separate:
             tables = cell_table.build(stored)
-            explanation.show_times(console, a, b, tables.comparisons)
+            explanation.show_times(console, (a, b), tables.comparisons, traces)
         if separate:
             explanation.show_parts(console, (a, b), traces)
             return

@@ -12,9 +12,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from bench.analyse.verdicts import Claim, compare
+from bench.measure.ablated_shares import share_widths
 from bench.plan.base_revisions import Bases
 from bench.plan.matrix import Plan
-from bench.records.arms import TWIN, implementation_of, input_opponents, version_opponents
+from bench.records.arms import (
+    ABLATIONS,
+    INPUT_WAYS,
+    TWIN,
+    implementation_of,
+    own_arms,
+    version_opponents,
+)
 from bench.records.cells import Block, Cell
 from bench.records.messages import LookEvent
 from bench.records.rows import Ceilings, Look, SampleRow
@@ -79,7 +87,7 @@ class BlockState:
         """Implementations that the last look has settled."""
         arms = set(self.looks[-1].get("settled", ())) if self.looks else set()
         sampled = {row["arm"] for row in self.samples}
-        beside = input_opponents(sampled) | version_opponents(sampled)
+        beside = own_arms(sampled, (*INPUT_WAYS, *ABLATIONS)) | version_opponents(sampled)
         return arms - {name for arm, name in beside.items() if arm not in arms}
 
     def is_open(self, implementation: str, launches: int) -> bool:
@@ -197,7 +205,7 @@ class Schedule:
             return {}
         baseline = self._baseline(named)
         others = {arm: baseline for arm in named if arm != baseline}
-        return others | input_opponents(arms) | version_opponents(arms)
+        return others | own_arms(arms, INPUT_WAYS) | version_opponents(arms)
 
     def arranged(
         self, block: Block, samples: Sequence[SampleRow], opponents: Mapping[str, str]
@@ -317,6 +325,8 @@ class LaunchLooks:
         self._settled: set[str] = set()
         self._opponents: Mapping[str, str] = {}
         self._programs = state.programs
+        self._shares: dict[str, float] = {}
+        """Widths of the intervals of ablated arms' shares that are not narrow enough."""
 
     def going_on(self, event: LookEvent) -> list[str]:
         """List the arms that need more rounds, and the arms they are compared with.
@@ -335,10 +345,14 @@ class LaunchLooks:
         # Rounds cannot compare an arm that is measured alone.
         needed = {arm for arm in arms if arm in claims and claims[arm].ratio.paired}
         needed -= self._settled
+        shares = self._shares
         if late:
             left = (1 + EXTENSION) / self._progress
             needed = {arm for arm in needed if 0 < claims[arm].to_decide <= left}
-        beside = {self._opponents[arm] for arm in needed} | {TWIN}
+            shares = {a: w for a, w in shares.items() if w**2 <= left}
+        beside = {self._opponents[arm] for arm in needed} | ({TWIN} if needed else set())
+        beside |= set(map(implementation_of, shares))
+        needed |= shares.keys() & set(arms)
         return [arm for arm in arms if arm in needed | beside] if needed else []
 
     def finish(self, rows: Sequence[SampleRow], launch: int) -> tuple[list[Look], dict[str, Claim]]:
@@ -367,6 +381,9 @@ class LaunchLooks:
         if alpha:
             enough = {arm for arm, one in claims.items() if schedule.is_enough(one)}
             self._settled |= enough - schedule.contenders(*arranged, alpha, self._programs)
+            widths = share_widths(*arranged)
+            self._settled |= {arm for arm, width in widths.items() if width <= 1}
+            self._shares = {arm: widths[arm] for arm in widths.keys() - self._settled}
             self._spending.looks[-1]["settled"] = sorted(self._settled)
         return claims
 

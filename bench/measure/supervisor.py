@@ -192,6 +192,8 @@ class _Worker:
         }
         if alone:  # a cell that did not fit with others has no spare memory
             job["inputs"] = []
+        if alone or isolated:
+            job["ablations"] = []
         if isolated:  # each in a process of its own; what the worker has proved holds there too
             job |= {"isolated": implementations, "proved": implementations}
             job["rounds"] = min(job["rounds"], ROUNDS)

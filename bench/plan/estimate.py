@@ -140,11 +140,12 @@ def launch_stages(block: Block, arms: int, plan: Plan, history: History, launch:
     key = f"{block.workload}-{block.size}", launch == 0
     past = history.of.get(key, Past())
     arm = past.arms_s / past.arms if past.arms else history.pace * _default_arm_s(*key)
-    # Arms with input are compiled, but not proved again.
-    proved = arms * (1 + CACHED * len(plan.worker["inputs"])) + TWINS
+    # Arms with input, and ablated ones, are compiled, but not proved again.
+    beside = len(plan.worker["inputs"]) + len(plan.worker["ablations"])
+    proved = arms * (1 + CACHED * beside) + TWINS
     # Rounds of a slow step take longer than they should, because no span is below one step.
     turn = past.turns_s / past.turns if past.turns else 0.0
-    timed = arms * (1 + len(plan.worker["inputs"])) + TWINS
+    timed = arms * (1 + beside) + TWINS
     more = (TRACE_S if "trace" in plan.worker["phases"] else 0.0) + CHECKPOINT_S * len(plan.modes)
     return {
         "start": max(WORKER_START_S, past.start_s / past.launches if past.launches else 0.0),

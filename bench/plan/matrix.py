@@ -10,6 +10,7 @@ from bench.plan.block_batches import default_batches, placed
 from bench.plan.option_values import BadInput
 from bench.plan.options import READERS, Options, flag
 from bench.plan.presets import PRESETS, Preset
+from bench.records.arms import ABLATIONS
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.messages import Catalogue, WorkerSettings, WorkloadEntry
@@ -97,6 +98,7 @@ class Plan:
             "budget": self.budget_s,
             "target_ci": self.target_ci,
             "inputs": worker["inputs"],
+            "ablations": worker["ablations"],
             "isolated": worker["isolated"],
             "checkpoints": self.modes,
             "profile_steps": self._phase("trace").get("steps", 0),
@@ -153,7 +155,6 @@ class _Planner:
             return None
 
     def fault(self, name: str, text: str) -> None:
-        """Record a fault of an option."""
         self.faults.append(f"{flag(name)}: {text}")
 
     def plan(self) -> Plan:
@@ -183,6 +184,7 @@ class _Planner:
                 "rounds": self.read("rounds") or preset.rounds,
                 "seconds": self.read("seconds") or preset.seconds,
                 "inputs": self.inputs(),
+                "ablations": [*ABLATIONS] if self.options.ablate else [],
                 "phases": self.phases(),
                 "implementation_paths": _absolute(self.options.implementation_path),
                 "workload_paths": _absolute(self.options.workload_path),
@@ -223,24 +225,23 @@ class _Planner:
         for count in processes:
             if count > available > 1:
                 self.fault("processes", f"{count} requested, but the run has {available}")
-        clip_norm = self.read("clip_norm")
         return [
-            StepOptions(precision, count, remat, scan == "yes", clip_norm, variant, spread)
+            StepOptions(precision, count, remat, scan, self.read("clip_norm"), variant, spread)
             for precision in self.read("precision") or preset.precisions
             for count in self.read("microbatches") or [preset.microbatches]
             for remat in _unique(self.read("remat")) or [""]
-            for scan in self.read("scan_layers") or ["no"]
+            for scan in (word == "yes" for word in self.read("scan_layers") or ["no"])
             for variant in ("", *(variant.name for variant in variants if variant.variables))
             for spread in processes
         ]
 
     def inputs(self) -> list[str]:
-        if self.options.input and self.options.base_revision is not None:
-            self.fault("input", "a gate compares steps on a resident batch alone")
+        for option in ("input", "ablate") if self.options.base_revision is not None else ():
+            if getattr(self.options, option):
+                self.fault(option, "a gate compares whole steps on a resident batch alone")
         return self._needing_package("input")
 
     def phases(self) -> dict[str, dict[str, Any]]:
-        """Return the settings of the requested phases after the rounds."""
         phases: dict[str, dict[str, Any]] = {}
         if self.options.profile:
             phases["trace"] = {"steps": self.read("profile_steps") or presets.PROFILE_STEPS}
@@ -258,8 +259,7 @@ class _Planner:
         return phases
 
     def _needing_package(self, option: str) -> list[str]:
-        missing = why_missing(option, self.catalogue)
-        if getattr(self.options, option) and missing:
+        if getattr(self.options, option) and (missing := why_missing(option, self.catalogue)):
             self.faults.append(missing)
         return [*self.read(option)]
 

@@ -190,6 +190,12 @@ class Options:
         choice(tuple(INPUT_WAYS)),
         "extend",
     )
+    ablate: bool = _option(
+        "",
+        "also time every step without its update, its forward pass alone, and the step with local "
+        "operations in place of its collectives: what they lack is the share of these parts",
+        action="store_true",
+    )
     checkpoint: tuple[str, ...] = _option(
         "MODE",
         "after its rounds, also save every implementation's state with Orbax, and restore it on "

@@ -54,7 +54,8 @@ def of_block(comparison: Comparison, manifest: Manifest) -> str:
         "train-steps": [config["train_steps"]] if config.get("train_steps") else [],
         "baseline": [comparison.baseline] if comparison.baseline else [],
     }
-    words = ["--profile"] if config.get("profile_steps") else []
+    flags = {"--profile": "profile_steps", "--ablate": "ablations"}
+    words = [flag for flag, name in flags.items() if config.get(name)]
     for name, values in options.items():
         groups = [[value] for value in values] if name in _REPEATED else [values]
         words += [word for own in groups if own for word in (f"--{name}", *map(str, own))]

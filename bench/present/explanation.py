@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
+from bench.analyse import ablation_shares
 from bench.analyse.causes.attribution import Attribution, Cause, means
 from bench.analyse.causes.traced_differences import parts
 from bench.analyse.comparisons import Comparison
 from bench.analyse.same_programs import differences, relation
-from bench.present import program_sentences, sentences
+from bench.present import ablation_tables, program_sentences, sentences
 from bench.present.cause_sentences import called, only_one_transposes, reason, signed
 from bench.present.charts import PARTS
 from bench.present.terminal import table
@@ -85,13 +86,18 @@ def show_programs(
     console.print(table(*headings, rows=program_sentences.shown(differences(a, b))))
 
 
-def show_times(console: Console, a: str, b: str, blocks: Sequence[Comparison]) -> None:
-    """Print the ratio of two cells that ran side by side, with its interval.
+def show_times(
+    console: Console,
+    cells: tuple[str, str],
+    blocks: Sequence[Comparison],
+    traces: Mapping[str, TraceRow],
+) -> None:
+    """Print the ratio of two cells that ran side by side, and the shares of their ablated parts.
 
-    The interval holds for all pairs of arms of the block simultaneously.
+    The ratio's interval holds for all pairs of arms of the block simultaneously.
     """
     for block in blocks:
-        arm, other = (cell.removeprefix(f"{block.name}/") for cell in (a, b))
+        arm, other = (cell.removeprefix(f"{block.name}/") for cell in cells)
         claim = block.claims_of(arm).get(other) if arm in block.arms else None
         if claim is not None and claim.ratio.paired:
             low, high = claim.verdict.low, claim.verdict.high
@@ -100,6 +106,9 @@ def show_times(console: Console, a: str, b: str, blocks: Sequence[Comparison]) -
             known = sure if math.isfinite(sentences.bound_of(low, high)) else ""
             took = f"{arm} took {numbers.ratio(claim.ratio.value)} times as long as {other}"
             console.print(f"Side by side, {took}{known}.")
+    for row in ablation_shares.find(blocks, traces):
+        if row["cell"] in cells and (said := ablation_tables.sentence(row)):
+            console.print(said)
 
 
 def show_parts(console: Console, cells: tuple[str, str], traces: Mapping[str, TraceRow]) -> None:

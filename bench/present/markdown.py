@@ -9,11 +9,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bench.analyse import checkpoint_costs, input_cost, loss_curves, variant_ratios
+from bench.analyse import ablation_shares, checkpoint_costs, input_cost, loss_curves, variant_ratios
 from bench.analyse.causes import traced_differences
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import (
+    ablation_tables,
     block_tables,
     cell_columns,
     checkpoint_tables,
@@ -191,6 +192,7 @@ def _of_block(
     for table in (
         run_tables.processes([block], found.traces),
         input_tables.table(input_cost.find([block])),
+        ablation_tables.table(ablation_shares.find([block], found.traces)),
         checkpoint_tables.table(checkpoint_costs.find([block], found.checkpoints)),
         trace_tables.breakdown(block, found.traces, said),
     ):

@@ -15,12 +15,20 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bench.analyse import checkpoint_costs, input_cost, loss_curves, scaling_curves, variant_ratios
+from bench.analyse import (
+    ablation_shares,
+    checkpoint_costs,
+    input_cost,
+    loss_curves,
+    scaling_curves,
+    variant_ratios,
+)
 from bench.analyse.causes import traced_differences
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import floor_width
 from bench.present import (
+    ablation_tables,
     block_tables,
     cell_columns,
     charts,
@@ -70,6 +78,7 @@ def tables(found: Tables, cells: Mapping[str, Row]) -> list[Table]:
         cell_columns.energy(list(cells.values())),
         run_tables.processes(found.comparisons, found.traces),
         input_tables.table(input_cost.find(found.comparisons)),
+        ablation_tables.table(ablation_shares.find(found.comparisons, found.traces)),
         checkpoint_tables.table(checkpoint_costs.find(found.comparisons, found.checkpoints)),
         run_tables.largest(found.largest),
     )

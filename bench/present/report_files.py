@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from bench.analyse import cell_table, checkpoint_costs, input_cost, loss_curves
+from bench.analyse import ablation_shares, cell_table, checkpoint_costs, input_cost, loss_curves
 from bench.analyse.causes import traced_differences
 from bench.present import (
     markdown,
@@ -24,8 +24,8 @@ def build(run: Run, *, all_plots: bool = False) -> Path:
 
     Besides the page, this writes `report.md`, `plots/`, and tables as CSV and Parquet: `cells`,
     `samples` and `blocks`, and, if measured, `trace_steps`, `trace_operations`, `causes`, `inputs`,
-    `checkpoints`, `losses`, `loss_differences` and `max_batch`. Equal rows give equal bytes.
-    `share.svg` and `share.png` are a picture of the page's first screen.
+    `ablations`, `checkpoints`, `losses`, `loss_differences` and `max_batch`. Equal rows give equal
+    bytes. `share.svg` and `share.png` are a picture of the page's first screen.
 
     Args:
       run: the stored run.
@@ -62,6 +62,8 @@ def _frames(run: Run, found: cell_table.Tables) -> dict[str, pd.DataFrame]:
         frames["causes"] = causes_frame(baseline_pairs(found.comparisons, found.traces))
     if fed := input_cost.find(found.comparisons):
         frames["inputs"] = pd.DataFrame(fed)
+    if shares := ablation_shares.find(found.comparisons, found.traces):
+        frames["ablations"] = pd.DataFrame(shares)
     if saved := checkpoint_costs.find(found.comparisons, found.checkpoints):
         frames["checkpoints"] = pd.DataFrame(saved)
     if trainings := loss_curves.find(found):

@@ -1,11 +1,12 @@
-"""Names of a block's arms besides its implementations, and of the ways to feed and save a step.
+"""Names of a block's arms besides its implementations; ways to feed, cut and save a step.
 
 An input arm, which takes a new batch in every step, runs the same implementation in the same block
 and rounds as the arm that trains on one resident batch. The cost of input is therefore an ordinary
-ratio: the input arm's step time over that of the implementation's own arm.
+ratio: the input arm's step time over that of the implementation's own arm. An ablated arm, which
+lacks a part of the step, is timed in the same way; what it lacks of the whole is the part's share.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 TWIN = "twin"
 """The second copy of a block's baseline (the A/A twin)."""
@@ -22,6 +23,13 @@ INPUT_WAYS = {
 }
 """Ways in which a step may get its batch, with their descriptions."""
 
+ABLATIONS = {
+    "local": "collectives are replaced by local operations with results of the same shapes",
+    "no-update": "gradients are computed and reduced, but the optimizer does nothing",
+    "forward": "the loss is computed, and nothing that follows from its gradients",
+}
+"""Ways in which a step may lack a part, with their descriptions."""
+
 CHECKPOINT_MODES = {
     "sync": "training goes on when the checkpoint is complete",
     "async": "training goes on once the state is copied, while its files are written",
@@ -29,8 +37,8 @@ CHECKPOINT_MODES = {
 """Modes in which a state may be saved, with their descriptions."""
 
 
-def input_arm(implementation: str, way: str) -> str:
-    """Name the arm of an implementation that takes its input in a way: `jit_spmd+loaded`."""
+def arm_beside(implementation: str, way: str) -> str:
+    """Name the arm that runs an implementation in a way of its own: `jit_spmd+loaded`."""
     return f"{implementation}+{way}"
 
 
@@ -50,7 +58,22 @@ def version_opponents(arms: Collection[str]) -> dict[str, str]:
     return {arm: name for arm, name in own.items() if arm != name and name in arms}
 
 
-def input_opponents(arms: Collection[str]) -> dict[str, str]:
-    """Map each arm that takes input to its implementation's own arm, if both are among `arms`."""
-    own = {arm: implementation_of(arm) for arm in arms}
-    return {arm: name for arm, name in own.items() if arm != name and name in arms}
+def is_ablated(arm: str) -> bool:
+    """Return whether an arm runs a step that lacks a part."""
+    return arm.partition("+")[2] in ABLATIONS
+
+
+def own_arms(arms: Collection[str], ways: Iterable[str]) -> dict[str, str]:
+    """Map each arm of one of these ways to its implementation's own arm, if both are among `arms`.
+
+    Args:
+      arms: names of arms.
+      ways: keys of INPUT_WAYS or ABLATIONS.
+    """
+    wanted = set(ways)
+    return {
+        arm: own
+        for arm in arms
+        for own, _, way in (arm.partition("+"),)
+        if way in wanted and own in arms
+    }

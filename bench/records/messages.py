@@ -71,6 +71,8 @@ class WorkerSettings(TypedDict):
     """Wall time that `rounds` rounds should take; sets the steps of a span, never the rounds."""
     inputs: list[str]
     """Input modes of bench.records.arms in which each implementation is measured as well."""
+    ablations: list[str]
+    """Ablations of bench.records.arms in which each implementation is measured as well."""
     phases: dict[str, dict[str, Any]]
     """Settings of the phases after the rounds, by their names in
     bench.worker.phases.after_rounds."""

@@ -60,7 +60,7 @@ class Turn(TypedDict):
     """One arm's turn in one round."""
 
     arm: str
-    """Implementation, TWIN, or an arm that takes input: see bench.records.arms."""
+    """Implementation, TWIN, or an arm that takes input or lacks a part: see bench.records.arms."""
     round: int
     position: int
     """Position in the round's order, from 0."""
@@ -281,6 +281,8 @@ class CellRow(BlockFields):
     """Fraction of a step in which a device idles, by a pipeline's schedule."""
     inputs: NotRequired[dict[str, str]]
     """By input way of bench.records.arms, why it has no samples with input; empty if it has."""
+    ablations: NotRequired[dict[str, str]]
+    """Like `inputs`, by ablation of bench.records.arms."""
     foreign: NotRequired[ForeignArms]
     isolation: NotRequired[Isolation]
     """The second measurement in isolation; absent if the cell is no suspicious winner."""

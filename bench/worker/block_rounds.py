@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import product
 from typing import Any
@@ -11,13 +11,14 @@ from typing import Any
 import jax
 
 from bench.contract import Problem, TrainStep
-from bench.records.arms import TWIN, implementation_of
+from bench.records.arms import TWIN, implementation_of, is_ablated
 from bench.records.current_arm import TurnWriter
 from bench.records.host import host_id
 from bench.records.messages import Job, LookEvent, is_look
 from bench.records.rows import SampleRow, Turn
 from bench.records.step_programs import identity
 from bench.worker import process_exchange
+from bench.worker.ablated_arms import ablated_arm
 from bench.worker.block_session import BlockSession
 from bench.worker.foreign.foreign_module import ForeignStep
 from bench.worker.phases.input_feed import FedArm, fed_arm, longest
@@ -53,7 +54,7 @@ def warm_arm(name: str, train_step: TrainStep, state: Any, problem: Problem) -> 
 
 
 class BlockRounds:
-    """Times the proved arms of a session, the baseline's twin and the input arms.
+    """Times the proved arms of a session, the baseline's twin, the input arms and the ablated arms.
 
     Args:
       session: the session with the proved arms.
@@ -68,9 +69,10 @@ class BlockRounds:
         self.names = [name for name in job["implementations"] if name in proved]
         baseline = job["baseline"]
         session.row["baseline"] = baseline if baseline in self.names else self.names[0]
-        self.input_arms: list[FedArm] = []
-        self.inputs: dict[str, dict[str, str]] = {}
-        """Reason why an implementation lacks an input arm, by name and way; empty if it has one."""
+        self.arms_beside: list[Arm] = []
+        """Input arms and ablated arms."""
+        self.missing: dict[str, dict[str, str]] = {}
+        """Reason why an implementation lacks such an arm, by name and way; empty if it has one."""
         self.turn = ""
         """The implementation whose arm, or twin, is being timed."""
         self.turn_is_plain = True
@@ -92,7 +94,7 @@ class BlockRounds:
         if not job["alone"]:
             session.announce("compile", session.row["baseline"], len(self.names), len(self.names))
             self.add_twin()
-            self.add_input_arms()
+            self.add_arms_beside()
             session.end_lap("compile")
         session.announce("measure", "", 0, job["rounds"])
         meter = Meter(session.mesh.local_devices)
@@ -158,29 +160,33 @@ class BlockRounds:
             original = next(arm for arm in session.arms if arm.name == baseline)
             original.name, twin.name = TWIN, baseline
 
-    def add_input_arms(self) -> None:
-        """Add arms that take a new batch in every step, for the implementations that support it."""
-        session, names = self.session, self.names
-        for name, way in product(names, session.job["inputs"]):
+    def add_arms_beside(self) -> None:
+        """Add the arms that take input or lack a part, for the implementations that support it."""
+        session, names, job = self.session, self.names, self.session.job
+        for name, way in product(names, (*job["inputs"], *job["ablations"])):
             session.announce("compile", name, names.index(name), len(names))
 
-            def make(name: str = name, way: str = way) -> FedArm:
-                problem, implementation = session.problem, session.proved[name].implementation
-                if "foreign" in session.cells[name]:
-                    raise UnsupportedError("its batches are placed in other processes")
-                with remembered_programs(session.programs / name):
-                    arm = fed_arm(name, way, implementation.build(problem, session.mesh), problem)
+            def make(name: str = name, way: str = way) -> Arm:
+                problem, mesh, own = session.problem, session.mesh, session.proved[name]
+                if "foreign" in own.row:
+                    raise UnsupportedError("its steps run in other processes")
+                arm: Arm
+                with session.modules_of(name), remembered_programs(session.programs / name):
+                    if way in job["ablations"]:
+                        arm = ablated_arm(name, way, own.implementation, own.row, problem, mesh)
+                    else:
+                        arm = fed_arm(name, way, own.implementation.build(problem, mesh), problem)
                     for _ in range(WARM_UP_STEPS):
                         arm.run(1)
                     return arm
 
             reason = ""
             try:
-                self.input_arms.append(in_all_processes(make))
+                self.arms_beside.append(in_all_processes(make))
             except EndedError as error:  # the cell itself stays valid
                 reason = error.reason
-            self.inputs.setdefault(name, {})[way] = reason
-        session.arms += self.input_arms
+            self.missing.setdefault(name, {})[way] = reason
+        session.arms += self.arms_beside
 
     def begin_turn(self, arm: str) -> None:
         """Record whose turn begins, so that the supervisor can blame an arm if the worker dies."""
@@ -226,7 +232,10 @@ class BlockRounds:
           first_loss: the reference's loss before the first update.
         """
         session, baseline = self.session, self.session.row["baseline"]
-        reasons = diverged(session.arms, first_loss) | self.checks.reasons | session.reasons
+        reasons = diverged([arm for arm in session.arms if not is_ablated(arm.name)], first_loss)
+        # A step that lacks a part need not train as the others do.
+        reasons |= diverged([arm for arm in session.arms if is_ablated(arm.name)], first_loss)
+        reasons |= self.checks.reasons | session.reasons
         reasons |= {arm.name: why for arm in session.arms if (why := arm.why_untrusted())}
         if TWIN in reasons:
             reasons.setdefault(baseline, reasons[TWIN])
@@ -236,17 +245,25 @@ class BlockRounds:
         for name, reason in reasons.items():
             if name in self.names:
                 session.fail(name, "wrong", reason)
-        for arm in self.input_arms:
-            arm.feed.close()
-            self.inputs[implementation_of(arm.name)][arm.way] = reasons.get(arm.name, "")
-        for name, inputs in self.inputs.items():
-            session.cells[name]["inputs"] = inputs
+        self.end_arms_beside(reasons)
         if baseline in reasons:
             # Its twin no longer measures the noise floor, and ratios need another baseline.
             reasons[TWIN] = ""
             right = (name for name in self.names if name not in reasons)
             session.row["baseline"] = next(right, "")
         return set(reasons)
+
+    def end_arms_beside(self, reasons: Mapping[str, str]) -> None:
+        """Close the feeds, and store in the cells why arms beside them are missing or withdrawn."""
+        for arm in self.arms_beside:
+            if isinstance(arm, FedArm):
+                arm.feed.close()
+            name, _, way = arm.name.partition("+")
+            self.missing[name][way] = reasons.get(arm.name, "")
+        for name, missing in self.missing.items():
+            for kind in ("inputs", "ablations"):
+                if ways := self.session.job[kind]:
+                    self.session.cells[name][kind] = {way: missing[way] for way in ways}
 
 
 def sample_rows(job: Job, block: str, turns: Iterable[Turn]) -> list[SampleRow]:

@@ -12,6 +12,7 @@ def worker_settings(**changed: Any) -> WorkerSettings:
         "rounds": 4,
         "seconds": 0.1,
         "inputs": [],
+        "ablations": [],
         "phases": {},
         "implementation_paths": [],
         "workload_paths": [],

@@ -139,6 +139,20 @@ def test_two_launches_settle_an_arm_and_the_third_goes_without_it() -> None:
     assert list(made.launches({block: NAMES})) == [], "the baseline alone is not worth one"
 
 
+@pytest.mark.parametrize(("noise", "stays"), [(0.005, False), (0.2, True)])
+def test_an_ablated_arm_stays_until_its_share_is_known_and_costs_no_error(
+    noise: float, stays: bool
+) -> None:
+    samples = rows(0, 16, {**TRUTH, "pmap": 1.3}) + rows(0, 16, {"jit_spmd+local": 1.0}, noise)
+    made = schedule(ablate=True)
+    assert set(made.opponents(made.plan.blocks[0], samples)) == {"jit_spmd", "pmap"}
+    looks = LaunchLooks(made, made.plan.blocks[0])
+    assert looks.going_on(look(samples, 0.5)) == (["jit_spmd", "jit_spmd+local"] if stays else [])
+    looks.finish(samples, 0)
+    settled = made.blocks[made.plan.blocks[0].name].settled
+    assert ("jit_spmd" in settled) != stays, "whose other launches its ablated arm needs"
+
+
 def test_variants_have_all_their_launches() -> None:
     made = schedule(variant=("v=XLA_FLAGS=--first",))
     block = made.plan.blocks[0]

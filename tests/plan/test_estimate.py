@@ -19,7 +19,8 @@ from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
 
 BLOCK = Block("own", "large", MeshShape.parse("data=2"), 8, StepOptions.parse("fp32"))
-PLAN = SimpleNamespace(worker={"inputs": [], "phases": {}, "seconds": 10.0, "rounds": 4}, modes=())
+WORKER = {"inputs": [], "ablations": [], "phases": {}, "seconds": 10.0, "rounds": 4}
+PLAN = SimpleNamespace(worker=WORKER, modes=())
 
 
 def seconds_of(*asked, **more):

@@ -44,6 +44,7 @@ def test_the_command_of_a_block_asks_for_that_block(tmp_path, options) -> None:
         "seconds": 0.5,
         "profile_steps": 5,
         "inputs": ["loaded", "prefetched"],
+        "ablations": ["local"],
         "checkpoints": ["async"],
         "train_steps": 20,
         "options": {
@@ -62,6 +63,7 @@ def test_the_command_of_a_block_asks_for_that_block(tmp_path, options) -> None:
     assert found.microbatches == ((str(asked.microbatches),) if asked.microbatches > 1 else ())
     assert (found.input, found.checkpoint) == (("loaded", "prefetched"), ("async",))
     assert found.train_steps == "20"
+    assert found.ablate
     assert found.processes == (("2",) if asked.processes > 1 else ())
     assert found.scan_layers == (("yes",) if asked.scan_layers else ())
     assert found.remat == ((asked.remat,) if asked.remat else ())

@@ -25,7 +25,7 @@ from bench.plan.option_values import BadInput
 from bench.plan.options import Options
 from bench.present import input_tables, page_data
 from bench.records import store
-from bench.records.arms import implementation_of, input_arm, input_opponents
+from bench.records.arms import ABLATIONS, INPUT_WAYS, arm_beside, implementation_of, own_arms
 from bench.worker.phases import input_feed as worker
 
 needs_grain = pytest.mark.skipif(
@@ -37,9 +37,12 @@ PROBLEM = gpt2.problem(CONFIG, 4, "fp32")
 
 
 def test_arms_are_named_after_what_they_are_compared_with() -> None:
-    arm = input_arm("pmap", "loaded")
+    arm = arm_beside("pmap", "loaded")
     assert (implementation_of(arm), implementation_of("pmap@base")) == ("pmap", "pmap@base")
-    assert input_opponents(["pmap", arm, input_arm("other", "loaded"), "twin"]) == {arm: "pmap"}
+    cut = arm_beside("pmap", "local")
+    arms = ["pmap", arm, arm_beside("other", "loaded"), "twin", cut]
+    assert own_arms(arms, INPUT_WAYS) == {arm: "pmap"}
+    assert own_arms(arms, ABLATIONS) == {cut: "pmap"}
 
 
 @pytest.mark.parametrize("way", worker.FEEDS)

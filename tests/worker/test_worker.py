@@ -42,6 +42,7 @@ JOB = {
     "seed": 0,
     "alone": False,
     "inputs": [],
+    "ablations": [],
     "phases": {},
     "workload_paths": [],
     "base_files": {},

@@ -71,10 +71,12 @@ def print_plan(
             lines.append((f"  {', '.join(arms)}", "dim"))
     if alike and any(running.values()):
         lines.append((f"each with: {', '.join(next(iter(running.values())))}", ""))
-    if plan.worker["inputs"]:
-        lines.append((f"and each with input {', '.join(plan.worker['inputs'])}", ""))
-    if plan.modes:
-        lines.append((f"then checkpoints of each: {', '.join(plan.modes)}", ""))
+    more = {
+        "and each with input ": plan.worker["inputs"],
+        "and each ablated: ": plan.worker["ablations"],
+        "then checkpoints of each: ": plan.modes,
+    }
+    lines += [(words + ", ".join(names), "") for words, names in more.items() if names]
     if plan.margin_reason:
         lines.append((f"differences that do not matter: {plan.margin_reason}", ""))
     total = sum(map(sum, missing.values()))

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from bench.contract import Batch, Problem, TrainStep
-from bench.records.arms import input_arm
+from bench.records.arms import arm_beside
 from bench.records.rows import InputWait
 from bench.worker.prove.failures import UnsupportedError
 from bench.worker.time.clock import Arm
@@ -133,7 +133,8 @@ def fed_arm(name: str, way: str, train_step: TrainStep, problem: Problem) -> Fed
     place, rows = placing(train_step, problem.batch(0))
     read = pipeline(problem, rows)
     feed = Feed(lambda number: place(read(number)), FEEDS[way])
-    return FedArm(input_arm(name, way), train_step.step, train_step.state, None, way=way, feed=feed)
+    own = arm_beside(name, way)
+    return FedArm(own, train_step.step, train_step.state, None, way=way, feed=feed)
 
 
 def longest(waits: Sequence[Any]) -> InputWait:

@@ -50,7 +50,7 @@ def _of_equation(equation: Any) -> float:
         kernel, numbers = equation.invars[1].aval.shape, params["dimension_numbers"]
         made_of = math.prod(kernel) / kernel[numbers.rhs_spec[0]]
         return 2.0 * math.prod(equation.outvars[0].aval.shape) * made_of
-    within = [flops_of(jaxpr) for jaxpr in _jaxprs(params.values())]
+    within = [flops_of(jaxpr) for jaxpr in inner_jaxprs(params.values())]
     if name == "cond":
         return max(within)
     times = 1
@@ -61,10 +61,11 @@ def _of_equation(equation: Any) -> float:
     return times * math.fsum(within)
 
 
-def _jaxprs(values: Any) -> Iterator[core.Jaxpr]:
+def inner_jaxprs(values: Any) -> Iterator[core.Jaxpr]:
+    """Yield the jaxprs among the parameters of an equation."""
     for value in values:
         inner = getattr(value, "jaxpr", value)  # the jaxpr inside a closed one
         if isinstance(inner, core.Jaxpr):
             yield inner
         elif isinstance(value, list | tuple):
-            yield from _jaxprs(value)
+            yield from inner_jaxprs(value)

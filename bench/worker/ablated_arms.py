@@ -1,0 +1,260 @@
+"""Ablated arms: an implementation's step without one of its parts, timed beside the whole step.
+
+The step is built by the implementation's own file, and differs only in what replaces the part. The
+compiled program is then compared with that of the whole step, because a part that the compiler
+removes together with others, or not at all, would be given a wrong cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.interpreters import mlir
+from jax.sharding import Mesh
+
+from bench.contract import Implementation, Params, Problem, Stages, TrainStep
+from bench.records.arms import arm_beside
+from bench.records.rows import CellRow, Communication
+from bench.worker.prove.failures import UnsupportedError
+from bench.worker.read.first_call import FirstCall
+from bench.worker.read.programs import communication, product_flops
+from bench.worker.read.traced_flops import inner_jaxprs
+from bench.worker.time.clock import Arm
+
+MOST_FORWARD = 0.6
+"""Largest share of a step's FLOPs in its forward pass: a linear model's is half, others' a third.
+"""
+
+TOLERANCE = 0.01
+"""Relative difference of FLOPs that the compiler may cause by simplifying around a stand-in."""
+
+LEAST_KEPT = 0.9
+"""Least share of the collectives' payload that a step without its update must still move. A norm
+that the optimizer computes is reduced no more, and gradients always are."""
+
+
+def ablated_arm(
+    name: str,
+    way: str,
+    implementation: Implementation,
+    whole: CellRow,
+    problem: Problem,
+    mesh: Mesh,
+) -> Arm:
+    """Make an arm that has run once.
+
+    Args:
+      name: the implementation.
+      way: a key of bench.records.arms.ABLATIONS.
+      implementation: its module.
+      whole: the row of its proved cell.
+      problem: the problem of the whole step.
+      mesh: the mesh.
+
+    Raises:
+      UnsupportedError: the part cannot be removed alone.
+    """
+    collectives, flops = whole.get("communication") or [], whole.get("product_flops", 0.0)
+    if way == "local" and not collectives:
+        raise UnsupportedError("its compiled programs have no collectives")
+    train_step = implementation.build(_PROBLEMS.get(way, lambda same: same)(problem), mesh)
+    batch = train_step.place(problem.batch(0))
+    if way == "local":
+        step, programs = localized(train_step, batch)
+        state, _ = step(train_step.state, batch)
+    else:
+        step = train_step.step
+        first = FirstCall(step)
+        state, _ = first(train_step.state, batch)
+        programs = first.programs
+    check_parts(way, flops, collectives, product_flops(programs), communication(programs, mesh))
+    return Arm(arm_beside(name, way), step, state, batch)
+
+
+def check_parts(
+    way: str,
+    whole_flops: float,
+    whole: Sequence[Communication],
+    flops: float,
+    rest: Sequence[Communication],
+) -> None:
+    """Compare an ablated step's programs with those of the whole step.
+
+    Args:
+      way: a key of bench.records.arms.ABLATIONS.
+      whole_flops: FLOPs of the whole step's products, over all devices.
+      whole: the whole step's collectives.
+      flops: FLOPs of the ablated step's products, over all devices.
+      rest: the ablated step's collectives.
+
+    Raises:
+      UnsupportedError: the ablated step lacks more, or less, than its part.
+    """
+    if way == "local" and rest:
+        kinds = ", ".join(sorted({row["kind"] for row in rest}))
+        raise UnsupportedError(f"the compiler inserts some of its collectives ({kinds})")
+    if way == "forward":
+        if flops > MOST_FORWARD * whole_flops:
+            share = f"{flops / whole_flops:.0%}"
+            raise UnsupportedError(
+                f"its gradients are computed without the problem's loss: {share} of the FLOPs stay"
+            )
+        return
+    if not math.isclose(flops, whole_flops, rel_tol=TOLERANCE):
+        change = f"from {whole_flops:.3g} to {flops:.3g}"
+        raise UnsupportedError(f"the FLOPs of its products change with the part, {change}")
+    if way == "no-update" and _payload(rest) < LEAST_KEPT * _payload(whole):
+        raise UnsupportedError("its gradients are not reduced without its update")
+
+
+def _payload(rows: Sequence[Communication]) -> int:
+    """Return the bytes of collectives whose values a step uses, and does not only return."""
+    return sum(row["payload_bytes"] for row in rows if not row.get("returned"))
+
+
+def without_update(problem: Problem) -> Problem:
+    """Return the problem with an optimizer that changes no parameter and none of its own state.
+
+    The optimizer keeps one element of each gradient, in an array of the parameter's shape. That is
+    enough for the compiler to compute and reduce whole gradients. To keep all of them would add a
+    write, and for some implementations a change of layout, which the whole step does not have.
+    """
+    inner = problem.optimizer
+
+    def init(params: Params) -> Any:
+        return inner.init(params), jax.tree.map(jnp.zeros_like, params)
+
+    def update(grads: Params, state: Any, params: Any = None, **_: Any) -> tuple[Params, Any]:
+        del params
+        own, kept = state
+        return jax.tree.map(jnp.zeros_like, grads), (own, jax.tree.map(_keep, kept, grads))
+
+    return replace(problem, optimizer=optax.GradientTransformationExtraArgs(init, update))
+
+
+def _keep(kept: jax.Array, gradient: jax.Array) -> jax.Array:
+    """Replace the first element of an array by that of a gradient, in place."""
+    first = [0] * gradient.ndim
+    element = jax.lax.slice(gradient, first, [1] * gradient.ndim)
+    return jax.lax.dynamic_update_slice(kept, element, first)
+
+
+def forward_only(problem: Problem) -> Problem:
+    """Return the problem with a loss whose gradient is 0, and an optimizer that does nothing.
+
+    The compiler then removes the backward pass and what depends on it alone.
+    """
+    inner, sequence, make_stages = problem.optimizer, problem.sequence, problem.make_stages
+
+    def update(grads: Params, state: Any, params: Any = None, **_: Any) -> tuple[Params, Any]:
+        del params
+        return jax.tree.map(jnp.zeros_like, grads), state
+
+    def stages(axis: Any) -> Stages:
+        assert make_stages is not None, "only a problem with stages is asked"  # noqa: S101
+        own = make_stages(axis)
+        return replace(
+            own, first=_stopped(own.first), block=_stopped(own.block), last=_stopped(own.last)
+        )
+
+    return replace(
+        problem,
+        loss=_stopped(problem.loss),
+        sequence=sequence and replace(sequence, loss=_stopped(sequence.loss)),
+        make_stages=make_stages and stages,
+        optimizer=optax.GradientTransformationExtraArgs(inner.init, update),
+    )
+
+
+def _stopped(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    def stopped(*arguments: Any) -> jax.Array:
+        return jax.lax.stop_gradient(function(*arguments))
+
+    return stopped
+
+
+_PROBLEMS = {"no-update": without_update, "forward": forward_only}
+
+_COLLECTIVES = {
+    *("psum", "psum_invariant", "unreduced_psum", "pmax", "pmin", "ppermute", "all_to_all"),
+    *("all_gather", "all_gather_invariant", "all_gather_reduced", "reduce_scatter"),
+    "unreduced_reduce_scatter",
+}
+"""Names of the primitives that a stand-in replaces; others remain, and make the arm unsupported."""
+
+
+def localized(train_step: TrainStep, batch: Any) -> tuple[Callable[..., Any], list[Any]]:
+    """Compile a step with local stand-ins for the collectives that its file, or jax, has written.
+
+    The stand-ins are lowering rules of this one compilation. Tracing, differentiation and the types
+    of jax.shard_map see the collectives themselves, and nothing of jax is replaced.
+
+    Returns:
+      The compiled step, and its executables.
+
+    Raises:
+      UnsupportedError: the step is not one traceable program, or it writes no collectives.
+    """
+    try:
+        traced = jax.jit(train_step.step).trace(train_step.state, batch)
+        # The outermost program alone can donate.
+        donates = any(any(e.params.get("donated_invars", ())) for e in traced.jaxpr.eqns)
+        if donates:
+            traced = jax.jit(train_step.step, donate_argnums=0).trace(train_step.state, batch)
+    except Exception as error:
+        text = str(error).partition("\n")[0]
+        raise UnsupportedError(f"its step cannot be traced as one program: {text}") from error
+    found = {equation.primitive for equation in _equations(traced.jaxpr)}
+    rules = tuple((one, _stand_in) for one in found if one.name in _COLLECTIVES)
+    if not rules:
+        raise UnsupportedError("the compiler inserts its collectives")
+    parameters = mlir.LoweringParameters(override_lowering_rules=rules)  # type: ignore[arg-type]
+    compiled = traced.lower(_private_parameters=parameters).compile()
+    return compiled, [compiled.runtime_executable()]
+
+
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    """Yield the equations of a jaxpr, closed or not, at any depth."""
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        yield equation
+        for inner in inner_jaxprs(equation.params.values()):
+            yield from _equations(inner)
+
+
+def _stand_in(context: Any, *operands: Any, **_: Any) -> Any:
+    """Lower a collective to a local operation with results of the same shapes and dtypes."""
+
+    def local(*arrays: jax.Array) -> list[jax.Array]:
+        shapes = [aval.shape for aval in context.avals_out]
+        return [in_shape(array, shape) for array, shape in zip(arrays, shapes, strict=True)]
+
+    return mlir.lower_fun(local, multiple_results=True)(context, *operands)
+
+
+def in_shape(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Return an array of another shape that every element of `array` takes part in.
+
+    It repeats the array, as an all-gather of equal parts would, or sums its parts, as a
+    reduce-scatter of one device's would; an array of as many elements is only reshaped. Without
+    the sum, the compiler could drop the computation of the other parts.
+    """
+    if array.size == math.prod(shape):
+        return array.reshape(shape)
+    if array.size < math.prod(shape):
+        if array.ndim == len(shape):
+            return jnp.tile(array, [to // own for to, own in zip(shape, array.shape, strict=True)])
+        parts = jnp.broadcast_to(array, (math.prod(shape) // array.size, *array.shape))
+        return parts.reshape(shape)
+    if array.ndim != len(shape):
+        return array.reshape(-1, *shape).sum(0)
+    for place, (to, own) in enumerate(zip(shape, array.shape, strict=True)):
+        if to != own:
+            array = array.reshape(*array.shape[:place], own // to, to, *array.shape[place + 1 :])
+            array = array.sum(place)
+    return array
