@@ -253,7 +253,7 @@ def test_what_a_child_starts_ends_with_it(arm):
     leaving = arm("foreign_good", more=(
         "\nimport subprocess\nsubprocess.Popen(['sleep', '3600'])\n"
     ))  # fmt: skip
-    leaving.children.count()
+    leaving.children.find_counted()
     (left,) = psutil.Process(leaving.children._processes[0].pid).children()
     leaving.children.close()
     assert psutil.wait_procs([left], timeout=10)[1] == []
