@@ -109,8 +109,10 @@ function stepPicture(arms, whole) {
 }
 
 function stepLabels(arms) {
+  const alike = new Set(arms.map(({ cell }) => cell.name)).size < arms.length;
+  const nameOf = alike ? wholeName : ({ name }) => name; // A phone has no room for all of it.
   const texts = arms.flatMap(({ cell, ns, top, lanes }) => [
-    svg("text", { x: 0, y: top + 36, class: "arm" }, `${wholeName(cell)}: ${si(ns / 1e9, "s")}`),
+    svg("text", { x: 0, y: top + 36, class: "arm" }, `${nameOf(cell)}: ${si(ns / 1e9, "s")}`),
     ...lanes.map((lane) => svg("text", { x: 0, y: lane.top + 32 }, `device ${lane.device}`)),
   ]);
   return svg("g", {}, ...texts);
