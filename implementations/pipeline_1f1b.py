@@ -20,24 +20,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, Params, Problem, TrainStep, zeros_for
 from bench.contract.pipelines import (
     chain_on,
-    from_stages,
     into_microbatches,
+    pipeline_step,
     run_blocks,
-    stage_specs,
-    to_stages,
+    run_if,
     why_no_pipeline,
-)
-from bench.contract.placement import (
-    create_data_parallel_sharding,
-    create_sharded_state,
-    place_batch_on_shards,
 )
 
 
@@ -49,10 +41,6 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     stages, count = mesh.shape["pipe"], problem.microbatches
     slots, scale = 2 * stages - 1, 1 / (count * mesh.shape["data"])
     chain = chain_on(problem, mesh)
-    batch_sharding = create_data_parallel_sharding(mesh, "data")
-    specs = stage_specs(problem, mesh)
-    state = create_sharded_state(problem, mesh, specs, partial(to_stages, stages=stages))
-    state_specs = jax.tree.map(lambda x: x.sharding.spec, state)
 
     def loss_and_gradients(params: tuple[Params, Params], batch: Batch) -> tuple[Any, Any]:
         """Return this stage's terms of the mean loss and of its gradients."""
@@ -64,9 +52,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
             part = jax.tree.map(lambda x: x[number], parts)
             x = jnp.where(stage == 0, chain.first(ends, part), x)
             x = run_blocks(chain, jax.tree.map(lambda x: x[0, 0], blocks), x)
-            loss = partial(chain.last, ends, x, part)
-            nothing = zeros_for(jax.eval_shape(loss))
-            return x, jax.lax.cond(stage == stages - 1, loss, lambda: nothing)
+            return x, run_if(stage == stages - 1, partial(chain.last, ends, x, part))
 
         def backward(x: jax.Array, handed_back: jax.Array, number: jax.Array) -> Any:
             (_, loss), transposed = jax.vjp(partial(run, number=number), params, x)
@@ -79,9 +65,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
             busy = (ahead >= 0) & (ahead < count) & (stage < stages - 1)
             left = jax.lax.cond(busy, lambda: run(params, arrived, ahead)[0], lambda: arrived)
             of_part = partial(backward, inputs[back % slots], handed_back, back)
-            nothing = jax.tree.map(zeros_for, jax.eval_shape(of_part))
-            busy = (back >= 0) & (back < count)
-            loss, grads, returned = jax.lax.cond(busy, of_part, lambda: nothing)
+            loss, grads, returned = run_if((back >= 0) & (back < count), of_part)
             arrived = jax.lax.ppermute(left, "pipe", [(i, i + 1) for i in range(stages - 1)])
             handed_back = jax.lax.ppermute(
                 returned, "pipe", [(i + 1, i) for i in range(stages - 1)]
@@ -95,26 +79,5 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         carry, _ = jax.lax.scan(tick, start, jnp.arange(count + slots - 1))
         return carry[-1]
 
-    @partial(jax.jit, donate_argnums=0)
-    @partial(
-        jax.shard_map, mesh=mesh, in_specs=(state_specs, P("data")), out_specs=(state_specs, P())
-    )
-    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
-        params, opt_state = state
-        # Mark parameters as varying over the axes over which their gradients are summed below.
-        own_ends = jax.lax.pcast(params[0], ("data", "pipe"), to="varying")
-        own_blocks = jax.lax.pcast(params[1], "data", to="varying")
-        loss, grads = loss_and_gradients((own_ends, own_blocks), batch)
-        loss, of_ends = jax.lax.psum((loss, grads[0]), ("data", "pipe"))
-        grads = of_ends, jax.lax.psum(grads[1], "data")
-        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), loss
-
-    return TrainStep(
-        state=state,
-        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
-        step=step,
-        params=jax.jit(lambda state: from_stages(*state[0])),
-        held=lambda state: {**state[0][0], "blocks": state[0][1]},
-        bubble=(stages - 1) / (count + stages - 1),
-    )
+    bubble = (stages - 1) / (count + stages - 1)
+    return pipeline_step(problem, mesh, loss_and_gradients, bubble=bubble)

@@ -15,29 +15,19 @@ blocks are all-reduced over `pipe` as well.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, Params, Problem, TrainStep
 from bench.contract.pipelines import (
     chain_on,
-    from_stages,
     into_microbatches,
     losses_over_stages,
+    pipeline_step,
     run_blocks,
-    stage_specs,
-    to_stages,
     why_no_pipeline,
-)
-from bench.contract.placement import (
-    create_data_parallel_sharding,
-    create_sharded_state,
-    place_batch_on_shards,
 )
 
 
@@ -48,10 +38,6 @@ def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
     stages, count = mesh.shape["pipe"], problem.microbatches
     chain = chain_on(problem, mesh)
-    batch_sharding = create_data_parallel_sharding(mesh, "data")
-    specs = stage_specs(problem, mesh)
-    state = create_sharded_state(problem, mesh, specs, partial(to_stages, stages=stages))
-    state_specs = jax.tree.map(lambda x: x.sharding.spec, state)
 
     def share_of_loss(params: tuple[Params, Params], batch: Batch) -> jax.Array:
         """Return this device's term of the mean loss."""
@@ -73,26 +59,5 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         losses = losses_over_stages(chain, ends, left[stages - 1 :], parts)
         return losses / count / jax.lax.axis_size("data")
 
-    @partial(jax.jit, donate_argnums=0)
-    @partial(
-        jax.shard_map, mesh=mesh, in_specs=(state_specs, P("data")), out_specs=(state_specs, P())
-    )
-    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
-        params, opt_state = state
-        # Mark parameters as varying over the axes over which their gradients are summed below.
-        own_ends = jax.lax.pcast(params[0], ("data", "pipe"), to="varying")
-        own_blocks = jax.lax.pcast(params[1], "data", to="varying")
-        loss, grads = jax.value_and_grad(share_of_loss)((own_ends, own_blocks), batch)
-        loss, of_ends = jax.lax.psum((loss, grads[0]), ("data", "pipe"))
-        grads = of_ends, jax.lax.psum(grads[1], "data")
-        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), loss
-
-    return TrainStep(
-        state=state,
-        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
-        step=step,
-        params=jax.jit(lambda state: from_stages(*state[0])),
-        held=lambda state: {**state[0][0], "blocks": state[0][1]},
-        bubble=(stages - 1) / (count + stages - 1),
-    )
+    bubble = (stages - 1) / (count + stages - 1)
+    return pipeline_step(problem, mesh, jax.value_and_grad(share_of_loss), bubble=bubble)

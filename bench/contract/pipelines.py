@@ -1,19 +1,36 @@
-"""Helpers that pipelines share: stacking blocks by stage, splitting batches, computing losses."""
+"""What pipelines share: all of the step but the schedule of the passes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from bench.contract import WHOLE, Batch, ModelAxis, Params, Problem, Stages
+from bench.contract import (
+    WHOLE,
+    Batch,
+    ModelAxis,
+    Params,
+    Problem,
+    Stages,
+    TrainStep,
+    zeros_for,
+)
 from bench.contract.logical_axes import TENSOR_PARALLEL, partition_specs, undivided
-from bench.contract.placement import shapes_of_params, unknown_axes
+from bench.contract.placement import (
+    create_data_parallel_sharding,
+    create_sharded_state,
+    place_batch_on_shards,
+    shapes_of_params,
+    unknown_axes,
+)
 
 BLOCKS = "blocks"
 """The key of the subtree with a chain's blocks, by number."""
@@ -128,3 +145,79 @@ def losses_over_stages(chain: Stages, ends: Params, left: jax.Array, parts: Batc
         lambda x: jax.lax.dynamic_slice_in_dim(x, stage * len(own), len(own)), parts
     )
     return jax.vmap(partial(chain.last, ends))(own, own_parts).sum()
+
+
+def run_if(condition: jax.Array, function: Callable[[], Any]) -> Any:
+    """Return `function()` where a scalar condition holds on this device, and zeros elsewhere."""
+    nothing = jax.tree.map(zeros_for, jax.eval_shape(function))
+    return jax.lax.cond(condition, function, lambda: nothing)
+
+
+def at(stacked: Any, place: Any) -> Any:
+    """Index all arrays of a tree."""
+    return jax.tree.map(lambda x: x[place], stacked)
+
+
+def put(trees: dict[str, Any], place: jax.Array, **values: Any) -> dict[str, Any]:
+    """Return `trees` with values stored at an index of some of them, which stack such values."""
+    return trees | {
+        name: jax.tree.map(lambda x, value: x.at[place].set(value), trees[name], own)
+        for name, own in values.items()
+    }
+
+
+def add(trees: dict[str, Any], **values: Any) -> dict[str, Any]:
+    """Return `trees` with values added to some of them."""
+    return trees | {name: jax.tree.map(jnp.add, trees[name], own) for name, own in values.items()}
+
+
+def pipeline_step(
+    problem: Problem,
+    mesh: Mesh,
+    loss_and_gradients: Callable[[tuple[Params, Params], Batch], tuple[jax.Array, Any]],
+    *,
+    bubble: float,
+    chunks: int = 1,
+) -> TrainStep:
+    """Return the step of a pipeline, given its schedule.
+
+    Gradients are all-reduced over `data`; those outside the blocks over `pipe` as well.
+
+    Args:
+      problem: the problem.
+      mesh: a mesh on which `why_no_pipeline` finds no fault.
+      loss_and_gradients: maps this device's parameters, as `to_stages` arranges them, and its shard
+        of the batch to its terms of the mean loss and of its gradients; called inside
+        jax.shard_map.
+      bubble: fraction of the step in which a stage is idle by the schedule.
+      chunks: runs of blocks of a stage.
+    """
+    batch_sharding = create_data_parallel_sharding(mesh, "data")
+    specs = stage_specs(problem, mesh)
+    arrange = partial(to_stages, stages=mesh.shape["pipe"], chunks=chunks)
+    state = create_sharded_state(problem, mesh, specs, arrange)
+    state_specs = jax.tree.map(lambda x: x.sharding.spec, state)
+
+    @partial(jax.jit, donate_argnums=0)
+    @partial(
+        jax.shard_map, mesh=mesh, in_specs=(state_specs, P("data")), out_specs=(state_specs, P())
+    )
+    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
+        params, opt_state = state
+        # Mark parameters as varying over the axes over which their gradients are summed below.
+        own_ends = jax.lax.pcast(params[0], ("data", "pipe"), to="varying")
+        own_blocks = jax.lax.pcast(params[1], "data", to="varying")
+        loss, grads = loss_and_gradients((own_ends, own_blocks), batch)
+        loss, of_ends = jax.lax.psum((loss, grads[0]), ("data", "pipe"))
+        grads = of_ends, jax.lax.psum(grads[1], "data")
+        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), loss
+
+    return TrainStep(
+        state=state,
+        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
+        step=step,
+        params=jax.jit(lambda state: from_stages(*state[0])),
+        held=lambda state: {**state[0][0], "blocks": state[0][1]},
+        bubble=bubble,
+    )

@@ -77,7 +77,9 @@ KINDS = {
     },
     "context parallel": {"context_ring", "context_gathered", "context_ulysses"},
     "expert parallel": {"expert_all_to_all", "expert_replicated", "expert_tensor_parallel"},
-    "pipeline": {"pipeline_gpipe", "pipeline_interleaved", "pipeline_1f1b"},
+    "pipeline": {
+        *("pipeline_gpipe", "pipeline_interleaved", "pipeline_1f1b", "pipeline_zero_bubble"),
+    },
     "other libraries": {"equinox_jit", "linen_jit"},
 }
 
@@ -269,7 +271,7 @@ def kind_of(name):
     return next(kind for kind, names in KINDS.items() if name in names)
 
 
-SLOW_TO_BUILD = {"pipeline_interleaved", "pipeline_1f1b"}
+SLOW_TO_BUILD = {"pipeline_interleaved", "pipeline_1f1b", "pipeline_zero_bubble"}
 
 
 def case_of(name):

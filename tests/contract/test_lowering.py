@@ -44,7 +44,7 @@ WRITTEN = {
     "context_ring": "collective_permute all_reduce",
     "context_gathered": FSDP,
     "context_ulysses": "all_to_all all_reduce",
-    "pipeline_1f1b": "collective_permute all_reduce",
+    **dict.fromkeys(("pipeline_1f1b", "pipeline_zero_bubble"), "collective_permute all_reduce"),
     **dict.fromkeys(("pipeline_gpipe", "pipeline_interleaved"), PIPELINE),
 }
 """Collectives of the others on eight devices."""
@@ -60,14 +60,17 @@ MESHES = {
         ("fsdp_tensor_parallel_spmd", "fsdp_tensor_parallel_shard_map"), "data=2,fsdp=2,model=2"
     ),
     **dict.fromkeys(("context_ring", "context_gathered", "context_ulysses"), "data=2,context=4"),
-    **dict.fromkeys(("pipeline_gpipe", "pipeline_1f1b", "pipeline_interleaved"), "data=4,pipe=2"),
+    **dict.fromkeys(
+        ("pipeline_gpipe", "pipeline_1f1b", "pipeline_interleaved", "pipeline_zero_bubble"),
+        "data=4,pipe=2",
+    ),
 }
 """Of eight devices, where they are not `data=8`."""
 
 BY_SCORES = {"context_ring", "context_gathered"}
 """Attend to parts of a sequence without a kernel."""
 
-IN_LOOPS = {"pipeline_gpipe", "pipeline_1f1b", "pipeline_interleaved"}
+IN_LOOPS = {"pipeline_gpipe", "pipeline_1f1b", "pipeline_interleaved", "pipeline_zero_bubble"}
 """Have their blocks in loops, which are in the text once."""
 
 

@@ -12,7 +12,12 @@ from bench.contract.pipelines import from_stages, to_stages, why_no_pipeline
 from bench.contract.workloads import gpt2, mlp
 from bench.records.mesh import MeshShape
 from bench.worker.meshes import make_mesh
-from implementations import pipeline_1f1b, pipeline_gpipe, pipeline_interleaved
+from implementations import (
+    pipeline_1f1b,
+    pipeline_gpipe,
+    pipeline_interleaved,
+    pipeline_zero_bubble,
+)
 
 CONFIG = gpt2.Config(layers=4, heads=2, width=8, context=8, vocabulary=256)
 
@@ -88,6 +93,7 @@ def test_the_bubble_is_that_of_the_schedule():
     assert pipeline_gpipe.build(problem, mesh).bubble == 1 / 5
     assert pipeline_interleaved.build(problem, mesh).bubble == 1 / 9
     assert pipeline_1f1b.build(problem, mesh).bubble == 1 / 5
+    assert pipeline_zero_bubble.build(problem, mesh).bubble == 1 / 13
 
 
 def activation_bytes(implementation, microbatches):
@@ -101,11 +107,37 @@ def activation_bytes(implementation, microbatches):
 
 @pytest.mark.slow
 def test_microbatches_in_flight_take_memory():
-    """In GPipe all are in flight; in 1F1B, no more than the number of stages demands."""
+    """In GPipe all are in flight; in the others, no more than the number of stages demands."""
     grown = {
         one: activation_bytes(one, 8) - activation_bytes(one, 4)
-        for one in (pipeline_gpipe, pipeline_1f1b)
+        for one in (pipeline_gpipe, pipeline_1f1b, pipeline_zero_bubble)
     }
     # A microbatch's input of one block: (4, 8, 8) in float32.
     assert grown[pipeline_gpipe] > 4 * 2 * (4 * 4 * 8 * 8)
-    assert grown[pipeline_1f1b] < 4 * 4 * 4 * 8 * 8
+    assert max(grown[pipeline_1f1b], grown[pipeline_zero_bubble]) < 4 * 4 * 4 * 8 * 8
+
+
+@pytest.mark.parametrize(("stages", "count"), [(1, 1), (2, 2), (2, 8), (3, 12), (4, 8), (8, 32)])
+def test_a_zero_bubble_schedule_is_a_third_as_idle_as_1f1b_in_the_same_memory(stages, count):
+    slots = np.array(pipeline_zero_bubble.schedule(stages, count))
+    does, number = slots[..., 0], slots[..., 1]
+    assert len(slots) == 3 * count + stages - 1
+    assert (np.sum(does == pipeline_zero_bubble.IDLE, axis=0) == stages - 1).all()
+
+    def when(which):
+        """Slots in which each stage runs a pass of each microbatch, (stages, microbatches)."""
+        ran = [np.flatnonzero(own) for own in (does == which).T]
+        for stage, at in enumerate(ran):
+            np.testing.assert_array_equal(number[at, stage], np.arange(count))
+        return np.stack(ran)
+
+    forward, of_input, of_weights = map(when, range(3))
+    # Nothing runs before what it needs, which takes a slot to arrive from another stage.
+    assert (forward[1:] > forward[:-1]).all()
+    assert (of_input[:-1] > of_input[1:]).all()
+    assert (of_input > forward).all()
+    assert (of_weights > of_input).all()
+    # 1F1B's first stage has a microbatch for every stage in flight.
+    now = np.arange(len(slots))[:, None, None]
+    in_flight = np.sum((forward <= now) & (of_weights >= now), axis=-1)
+    assert in_flight.max() == stages

@@ -533,12 +533,14 @@ def test_attention_over_a_divided_sequence_moves_what_theory_says(name, data, wa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["data=2,pipe=2", "data=1,pipe=4", "data=2,model=2,pipe=2"])
-def test_a_stage_of_1f1b_hands_activations_on_and_gradients_back_in_every_tick(mesh):
+@pytest.mark.parametrize("name", ["pipeline_1f1b", "pipeline_zero_bubble"])
+def test_a_stage_hands_activations_on_and_gradients_back_in_every_tick(name, mesh):
     sizes, count = dict(MeshShape.parse(mesh).axes), 4
     problem = small_gpt2(layers=4, heads=2, microbatches=count)
-    found = run("pipeline_1f1b", problem, mesh)
+    found = run(name, problem, mesh)
     activations = 4 * (8 // sizes["data"] // count) * 16 * 16
-    ticks = count + 2 * (sizes["pipe"] - 1)
+    ahead = sizes["pipe"] - 1
+    ticks = {"pipeline_1f1b": count + 2 * ahead, "pipeline_zero_bubble": 3 * count + ahead}[name]
     assert found.of("collective-permute") == [activations] * 2 * ticks
     assert found.kinds == {"collective-permute", "all-reduce"}
     ends = sum(found.over("all-reduce", groups(mesh, "data", "pipe")))

@@ -27,7 +27,10 @@ MESHES = {
     **dict.fromkeys(
         ("fsdp_tensor_parallel_shard_map", "fsdp_tensor_parallel_spmd"), "data=2,fsdp=2,model=2"
     ),
-    **dict.fromkeys(("pipeline_gpipe", "pipeline_interleaved", "pipeline_1f1b"), "data=2,pipe=2"),
+    **dict.fromkeys(
+        ("pipeline_gpipe", "pipeline_interleaved", "pipeline_1f1b", "pipeline_zero_bubble"),
+        "data=2,pipe=2",
+    ),
     **dict.fromkeys(("context_gathered", "context_ring", "context_ulysses"), "data=2,context=2"),
     **dict.fromkeys(
         ("expert_all_to_all", "expert_replicated", "expert_tensor_parallel"), "data=2,expert=2"

@@ -1,0 +1,169 @@
+"""A backward pass in two parts: the gradient of a function's input, and later its parameters'.
+
+jax.vjp computes both at once. Here its program is traced and divided by equation, as PyTorch's
+pipelines divide autograd's graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.extend.core import (  # type: ignore[attr-defined]
+    ClosedJaxpr,
+    JaxprEqn,
+    Literal,
+    Var,
+    jaxpr_as_fun,
+)
+
+from bench.contract import Params
+
+Saved = list[jax.Array]
+
+
+class Passes(NamedTuple):
+    """The passes of `function(params, x)`, in the order in which they run."""
+
+    forward: Callable[[Params, jax.Array], tuple[jax.Array, Saved]]
+    """Maps parameters and input to the output and what the backward passes need of this one."""
+    of_input: Callable[[Params, Saved, jax.Array], tuple[jax.Array, Saved]]
+    """Maps parameters, what `forward` saved and the output's gradient to the input's gradient and
+    what `of_params` needs of this pass."""
+    of_params: Callable[[Params, Saved, Saved], Params]
+    """Maps parameters and what the two other passes saved to the parameters' gradients."""
+
+
+def split_backward(
+    function: Callable[[Params, jax.Array], jax.Array], params: Params, x: jax.Array
+) -> Passes:
+    """Split `function(params, x)`, which returns an array like `x`, and its gradients into passes.
+
+    An equation runs in the first pass that needs its result. What depends on parameters alone, such
+    as a cast, runs again in each pass, because saving it would copy the parameters. What
+    jax.checkpoint recomputes is computed once, in the first backward pass that needs it.
+
+    Args:
+      function: what to differentiate.
+      params: parameters, of which only shapes, dtypes and mesh axes matter here.
+      x: an input, of which the same matters.
+    """
+    leaves, structure = jax.tree.flatten(params)
+
+    def whole(*arrays: jax.Array) -> Any:
+        *leaves, x, of_output = arrays
+        y, transposed = jax.vjp(function, jax.tree.unflatten(structure, leaves), x)
+        of_params, of_input = transposed(of_output)
+        return y, of_input, *jax.tree.leaves(of_params)
+
+    traced = jax.make_jaxpr(_without_checkpoints(jax.make_jaxpr(whole)(*leaves, x, x)))(
+        *leaves, x, x
+    )
+    program, equations = traced.jaxpr, traced.jaxpr.eqns
+    *weights, entering, arriving = [*program.constvars, *program.invars]
+    y, own, *gradients = program.outvars
+
+    first = _needed(equations, [y], [*weights, entering])
+    made = [entering, *_results(first, weights)]
+    second = _needed(equations, [own], [*weights, *made, arriving])
+    made_later = [arriving, *_results(second, weights)]
+    third = _needed(equations, gradients, [*weights, *made, *made_later])
+    read = _reads(third, gradients)
+    saved = [var for var in made if var in read | _reads(second, [own])]
+    saved_later = [var for var in made_later if var in read]
+
+    def run(part: Sequence[JaxprEqn], given: Any, wanted: Any, params: Params, *values: Any) -> Any:
+        called = _program(program, part, [*weights, *given], wanted)
+        return called(*traced.consts, *jax.tree.leaves(params), *values)
+
+    def forward(params: Params, x: jax.Array) -> tuple[jax.Array, Saved]:
+        output, *kept = run(first, [entering], [y, *saved], params, x)
+        return output, kept
+
+    def of_input(params: Params, kept: Saved, of_output: jax.Array) -> tuple[jax.Array, Saved]:
+        given, wanted = [*saved, arriving], [own, *saved_later]
+        gradient, *kept_later = run(second, given, wanted, params, *kept, of_output)
+        return gradient, kept_later
+
+    def of_params(params: Params, kept: Saved, kept_later: Saved) -> Params:
+        given = [*saved, *saved_later]
+        return jax.tree.unflatten(
+            structure, run(third, given, gradients, params, *kept, *kept_later)
+        )
+
+    return Passes(forward, of_input, of_params)
+
+
+def _reads(equations: Sequence[JaxprEqn], wanted: Iterable[Any] = ()) -> set[Var]:
+    atoms = [atom for equation in equations for atom in equation.invars]
+    return {atom for atom in [*atoms, *wanted] if isinstance(atom, Var)}
+
+
+def _needed(
+    equations: Sequence[JaxprEqn], wanted: Iterable[Any], given: Iterable[Var]
+) -> list[JaxprEqn]:
+    """Return the equations that compute `wanted` from `given`, in order."""
+    found, given = [], set(given)
+    missing = _reads([], wanted) - given
+    for equation in reversed(equations):
+        if missing.intersection(equation.outvars):
+            found.append(equation)
+            missing |= _reads([equation]) - given
+    return found[::-1]
+
+
+def _results(equations: Sequence[JaxprEqn], params: Iterable[Var]) -> list[Var]:
+    """Return what equations compute, except from parameters alone."""
+    of_params, results = set(params), []
+    for equation in equations:
+        if of_params.issuperset(_reads([equation])):
+            of_params.update(equation.outvars)
+        else:
+            results += equation.outvars
+    return results
+
+
+def _program(
+    whole: Any, equations: Sequence[JaxprEqn], given: Sequence[Var], wanted: Sequence[Any]
+) -> Callable[..., list[Any]]:
+    """Return some equations of a program as a function of `given` that returns `wanted`."""
+    names = whole.debug_info._replace(arg_names=None, result_paths=None)
+    part = whole.replace(
+        constvars=[], invars=given, outvars=wanted, eqns=equations, debug_info=names
+    )
+    called: Callable[..., list[Any]] = jaxpr_as_fun(ClosedJaxpr(part, []))
+    return called
+
+
+def _without_checkpoints(traced: ClosedJaxpr) -> Callable[..., Any]:
+    """Return a program as a function that runs what jax.checkpoint recomputes like the rest."""
+    whole = traced.jaxpr
+
+    def run(*arrays: jax.Array) -> list[Any]:
+        variables = [*whole.constvars, *whole.invars]
+        values: dict[Any, Any] = dict(zip(variables, [*traced.consts, *arrays], strict=True))
+        for equation in whole.eqns:
+            given = list(dict.fromkeys(a for a in equation.invars if isinstance(a, Var)))
+            inside = equation.params["jaxpr"] if equation.primitive.name == "remat2" else None
+            called = (
+                _program(whole, [equation], given, equation.outvars)
+                if inside is None
+                else _program(whole, inside.eqns, inside.invars, inside.outvars)
+            )
+            values |= zip(equation.outvars, called(*(values[a] for a in given)), strict=True)
+        return [a.val if isinstance(a, Literal) else values[a] for a in whole.outvars]
+
+    return run
+
+
+def over_run(block: Passes) -> Passes:
+    """Return the passes of a run of blocks whose parameters are stacked as (length, ...)."""
+    return Passes(
+        lambda params, x: jax.lax.scan(lambda x, own: block.forward(own, x), x, params),
+        lambda params, kept, of_output: jax.lax.scan(
+            lambda of_output, own: block.of_input(*own, of_output), of_output, (params, kept),
+            reverse=True,
+        ),
+        lambda *own: jax.lax.map(lambda own: block.of_params(*own), own),
+    )  # fmt: skip

@@ -1,0 +1,114 @@
+"""Zero-bubble pipeline (ZB-H1): gradients of weights wait until a stage would be idle.
+
+As in pipeline_1f1b, a device along `pipe` holds a run of blocks and passes microbatches on. Here a
+microbatch's backward pass is two: B computes the gradient of a stage's input, for which the stage
+before waits, and W those of its weights, for which none waits (Qi et al. 2023,
+https://arxiv.org/abs/2401.10241). In each slot, a stage runs F (forward), B, W or nothing. With S
+stages and M microbatches there are 3 M + S - 1 slots, and each stage is idle in S - 1 of them: if
+F, B and W take equally long, the bubble is (S - 1) / (3 M + S - 1), a third of 1F1B's. No stage has
+more than S microbatches between F and W, for any M. Their activations are saved; pipeline_1f1b
+recomputes them.
+
+In each of 3 M + S - 1 slots, one ppermute passes activations on and one passes gradients back, even
+if none are due. The batch is split over `data`, and blocks are sharded over `model` as in
+tensor_parallel_shard_map. Gradients are all-reduced over `data`; those outside the blocks over
+`pipe` as well.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from bench.contract import Batch, Params, Problem, TrainStep, pipelines, zeros_for
+from bench.contract.pipelines import add, at, put, run_if
+from bench.contract.split_backward import over_run, split_backward
+
+F, B, W, IDLE = range(4)
+
+
+def schedule(stages: int, count: int) -> list[list[tuple[int, int]]]:
+    """Return the pass and the microbatch of each stage in each slot."""
+    done, slots = [[0, 0, 0] for _ in range(stages)], []
+    while done[0][W] < count:
+        slots.append([(IDLE, 0)] * stages)
+        before = [count, *(own[F] for own in done)]
+        after = [*(own[B] for own in done[1:]), done[-1][F]]
+        for stage, (f, b, w) in enumerate(map(tuple, done)):
+            # As many microbatches ahead as in 1F1B, and nowhere more activations than on stage 0.
+            ahead = f < before[stage] and f - b < stages - stage and f - w < stages
+            does = F if ahead else B if b < after[stage] else W if w < b else IDLE
+            if does != IDLE:
+                slots[-1][stage] = does, done[stage][does]
+                done[stage][does] += 1
+    return slots
+
+
+def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
+    return pipelines.why_no_pipeline(problem, mesh)
+
+
+def build(problem: Problem, mesh: Mesh) -> TrainStep:
+    stages, count = mesh.shape["pipe"], problem.microbatches
+    slots, scale = schedule(stages, count), 1 / (count * mesh.shape["data"])
+    chain, pairs = pipelines.chain_on(problem, mesh), [(i, i + 1) for i in range(stages - 1)]
+
+    def loss_and_gradients(params: tuple[Params, Params], batch: Batch) -> tuple[Any, Any]:
+        """Return this stage's terms of the mean loss and of its gradients."""
+        stage, parts = jax.lax.axis_index("pipe"), pipelines.into_microbatches(batch, count)
+        ends, blocks = params[0], at(params[1], (0, 0))
+
+        def first(ends: Params, number: jax.Array) -> jax.Array:
+            return chain.first(ends, at(parts, number))
+
+        def last(ends: Params, y: jax.Array, number: jax.Array) -> jax.Array:
+            return chain.last(ends, y, at(parts, number)) * scale
+
+        def forward(now: dict[str, Any], number: jax.Array) -> dict[str, Any]:
+            x = jnp.where(stage == 0, first(ends, number), at(now["x"], number % stages))
+            y, kept = run.forward(blocks, x)
+            of_last = partial(jax.value_and_grad(last, (0, 1)), ends, y, number)
+            loss, (of_ends, of_y) = run_if(stage == stages - 1, of_last)
+            now = put(now, number % stages, kept=kept, of_y=of_y)
+            return add(now, loss=loss, of_ends=of_ends) | {"sent": y}
+
+        def of_input(now: dict[str, Any], number: jax.Array) -> dict[str, Any]:
+            kept, of_y = at((now["kept"], now["of_y"]), number % stages)
+            of_x, more = run.of_input(blocks, kept, of_y)
+            of_first = jax.vjp(partial(first, number=number), ends)[1]
+            now = add(now, of_ends=run_if(stage == 0, lambda: of_first(of_x)[0]))
+            return put(now, number % stages, more=more) | {"returned": of_x}
+
+        def of_weights(now: dict[str, Any], number: jax.Array) -> dict[str, Any]:
+            kept, more = at((now["kept"], now["more"]), number % stages)
+            return add(now, of_blocks=run.of_params(blocks, kept, more))
+
+        def slot(now: dict[str, Any], row: jax.Array) -> tuple[dict[str, Any], None]:
+            passes = [forward, of_input, of_weights, lambda now, _: now]
+            now = jax.lax.switch(row[stage, 0], passes, now, row[stage, 1])
+            x = jax.lax.ppermute(now["sent"], "pipe", pairs)
+            of_y = jax.lax.ppermute(now["returned"], "pipe", [(j, i) for i, j in pairs])
+            # Keep what has come; a place beyond the last drops what nobody has sent.
+            (before, i), (after, j) = row[stage - 1], row[(stage + 1) % stages]
+            now = put(now, jnp.where((before == F) & (stage > 0), i % stages, stages), x=x)
+            came = (after == B) & (stage < stages - 1)
+            return put(now, jnp.where(came, j % stages, stages), of_y=of_y), None
+
+        x = zeros_for(jax.eval_shape(first, ends, stage))
+        run = over_run(split_backward(chain.block, at(blocks, 0), x))
+        _, kept = jax.eval_shape(run.forward, blocks, x)
+        _, more = jax.eval_shape(run.of_input, blocks, kept, x)
+        loss, sums = jax.eval_shape(lambda: (last(ends, x, stage), params))
+        start = {"loss": loss, "of_ends": sums[0], "of_blocks": sums[1], "sent": x, "returned": x}
+        start = jax.tree.map(zeros_for, start)
+        places = {"x": x, "of_y": x, "kept": kept, "more": more}
+        start |= jax.tree.map(lambda x: jnp.stack([zeros_for(x)] * stages), places)
+        done, _ = jax.lax.scan(slot, start, jnp.array(slots))
+        return done["loss"], (done["of_ends"], done["of_blocks"])
+
+    bubble = (stages - 1) / (3 * count + stages - 1)
+    return pipelines.pipeline_step(problem, mesh, loss_and_gradients, bubble=bubble)
