@@ -429,13 +429,16 @@ def _drawn(row: CellRow, devices: int, part: StepParts, update: float) -> DrawnS
     }
 
 
+LAYOUT_ROWS = 16
+"""Of the divided matrix; larger meshes have no layout."""
+
+
 def layout(block: Block) -> Inspection:
     """A matrix divided over all devices, and a vector on every one."""
     devices = list(range(block.mesh.size))
     axes = [list(axis) for axis in block.mesh.axes]
     across = block.mesh.axes[-1][1]
-    rows = 16
-    own = rows // len(devices)
+    own = LAYOUT_ROWS // len(devices)
     halves = [{"index": [[own * d, own * (d + 1)], [0, 4]], "devices": [d]} for d in devices]
     whole = [{"index": [[0, 8]], "devices": devices}]
     return cast("Inspection", {
@@ -443,7 +446,7 @@ def layout(block: Block) -> Inspection:
         "devices": [devices[at : at + across] for at in range(0, len(devices), across)],
         "unsupported": "",
         "parameters": [
-            {"path": f"blocks/{n}/up/kernel", "shape": [rows, 4], "dtype": "float32",
+            {"path": f"blocks/{n}/up/kernel", "shape": [LAYOUT_ROWS, 4], "dtype": "float32",
              "bytes": 256, "device_bytes": 256 // len(devices), "parts": halves}
             for n in range(3)
         ] + [{"path": "norm/scale", "shape": [8], "dtype": "float32", "bytes": 32,
@@ -518,7 +521,7 @@ def _cell(plan: Plan, block: Block, launch: int, tag: str, name: str, *, alone: 
             "temporary_bytes": 1_400_000,
             "alias_bytes": 2_000_000,
         }
-        if not launch:
+        if not launch and block.mesh.size <= LAYOUT_ROWS:
             row["layout"] = compressed(layout(block))
         row["high_water_bytes"] = 3_600_000 if name == "pmap" and launch else None
         row["communication"] = []

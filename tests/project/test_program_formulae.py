@@ -121,7 +121,7 @@ def communicates(number, **change):
 
 
 @pytest.mark.parametrize(
-    ("programs", "message"),
+    ("differing", "message"),
     [
         (changed(communication=()), "the communication differs: only one has payload_bytes of"),
         (communicates(0, kind="all-to-all"), "only one has payload_bytes of all-to-all over data"),
@@ -140,9 +140,9 @@ def communicates(number, **change):
         (changed(bubble=0.5), "the bubble is 0.5 and not 0"),
     ],
 )
-def test_another_program_is_not_extrapolated(programs, message):
+def test_another_program_is_not_extrapolated(differing, message):
     with pytest.raises(ValueError) as error:  # noqa: PT011
-        fit(programs)
+        fit(differing)
     assert message in str(error.value)
 
 
