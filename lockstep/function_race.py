@@ -20,8 +20,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bench.contract import Implementation, Problem, TrainStep
+from bench.measure.launch_looks import LaunchLooks
 from bench.measure.run_folder import describe_run
-from bench.measure.schedule import LaunchLooks, Schedule
+from bench.measure.schedule import Schedule
 from bench.plan.matrix import Plan
 from bench.plan.options import Options
 from bench.records import store

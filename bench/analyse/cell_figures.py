@@ -79,7 +79,8 @@ def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dic
             (
                 float(check[f"{part}_error"] / check[f"{part}_tolerance"])
                 for check in proof
-                for part in ("loss", "update")
+                for part in ("loss", "update", "state")
+                if check.get(f"{part}_error") is not None
             ),
             default=math.nan,
         ),

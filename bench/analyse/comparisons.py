@@ -166,11 +166,16 @@ def compare_arms(
     opponents = {arm: baseline for arm in arms if arm != baseline}
     fed, versions = own_arms(rounds.arms, INPUT_WAYS), version_opponents(arms)
     found = ratios(rounds, opponents | fed | {TWIN: baseline}, process)
-    floor, count = found.pop(TWIN, None), max(1, len(opponents | fed) + len(versions))
+    floor = found.pop(TWIN, None)
+    count = max(1, len({*opponents.items(), *fed.items(), *versions.items()}))
     last = float(looks[-1]["alpha"]) if looks else 0.0
     claims = {
-        # A look settles an arm under another version against the present one, not the baseline.
-        arm: claim(ratio, (last if arm in versions else alpha_of(arm, looks)) / count, margin)
+        # A look settles an arm under another version against the present one alone.
+        arm: claim(
+            ratio,
+            (last if versions.get(arm, baseline) != baseline else alpha_of(arm, looks)) / count,
+            margin,
+        )
         for arm, ratio in found.items()
     }
     programs = {cell["implementation"]: identity(cell) for cell in cells}

@@ -77,6 +77,8 @@ def faults(
     if wrong:
         refuse("\n".join(wrong))
     if right:
+        if names:
+            refuse("--right injects no faults; leave out their names")
         _measure_right(right, limit, REPORTS / folder)
 
     def done(fault: Fault, outcome: Outcome) -> None:
@@ -109,7 +111,10 @@ def _measure_right(launches: int, limit_s: float, folder: Path) -> NoReturn:
             for name, status, reason in one["ended"]:
                 typer.echo(f"  {name} is {status}: {reason}")
     except StoreError as error:
+        typer.echo(right_launches.summarize(runs))
         fail(str(error))
     typer.echo(f"{right_launches.summarize(runs)}\nruns: {folder.as_posix()}")
+    if sum(one["launches"] for one in runs) < launches:
+        fail(f"--limit ended it before {launches} launches")
     wrong = any(status in right_launches.CONVICTED for one in runs for _, status, _ in one["ended"])
     raise typer.Exit(DEVIATED if wrong else 0)

@@ -166,7 +166,7 @@ class Problem:
             are averaged over it. Without one, the function computes what it gets as a whole.
         """
         averaged_over = "" if self.statistics == LOCAL else axis
-        definition, others = split_model(self.make_model, averaged_over)
+        definition, _ = split_model(self.make_model, averaged_over)
 
         def loss_fn(
             params: Params, model_state: ModelState, batch: Batch
@@ -177,7 +177,7 @@ class Problem:
                 new_state = mean_over_axis(new_state, axis)
             return loss, new_state
 
-        return self.draw(), self.draw_state() if others else {}, loss_fn
+        return self.draw(), self.draw_state(), loss_fn
 
     def model(self) -> nnx.Module:
         """Return the single-device model with its initial parameters and model state."""
@@ -193,7 +193,7 @@ class Problem:
         """Return the initial model state; empty if the model has none."""
         if self.start_state is not None:
             return jax.tree.map(jnp.copy, self.start_state)
-        return state_of(self.make_model())
+        return state_of(self.make_model()) if self.state_names else {}
 
     @cached_property
     def state_names(self) -> list[str]:

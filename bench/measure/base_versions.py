@@ -13,6 +13,7 @@ from bench.plan.git_revisions import Repository
 from bench.plan.matrix import Plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options
+from bench.records import files
 from bench.records.arms import version_arm
 from bench.records.cells import base_of
 from bench.records.messages import BaseFile, Catalogue, ImplementationEntry
@@ -35,7 +36,8 @@ def write_arm(folder: Path, name: str, origin: Path, environment: Environment) -
     traits = {"packages": ["jax"], "command": command}
     path = folder / f"{name}.py"
     text = f'"""{name}, {digest(origin.read_bytes())}."""\n\nFOREIGN = {traits}\n'
-    path.write_text(text, encoding="utf-8")
+    if not path.exists() or path.read_text("utf-8") != text:  # another run may be reading it
+        files.write(path, text)
     return path
 
 

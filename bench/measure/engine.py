@@ -12,6 +12,7 @@ from bench.analyse.verdicts import Claim, margin_of
 from bench.measure import kept_cells
 from bench.measure.cell_results import Result, cell_results
 from bench.measure.hosts import Hosts
+from bench.measure.launch_looks import LaunchLooks
 from bench.measure.run_folder import (
     create_run,
     lock_run,
@@ -20,7 +21,7 @@ from bench.measure.run_folder import (
     refuse_other_machine,
     refuse_other_sources,
 )
-from bench.measure.schedule import LaunchLooks, Schedule
+from bench.measure.schedule import Schedule
 from bench.measure.supervisor import Launch, Settings, run_block
 from bench.measure.unsupported_cells import Reasons
 from bench.plan.base_revisions import Bases

@@ -6,13 +6,12 @@ import itertools
 import math
 import random
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from bench.analyse.verdicts import Claim, compare
-from bench.measure.ablated_shares import share_widths
 from bench.plan.base_revisions import Bases
 from bench.plan.matrix import Plan
 from bench.records.arms import (
@@ -24,7 +23,6 @@ from bench.records.arms import (
     version_opponents,
 )
 from bench.records.cells import Block, Cell
-from bench.records.messages import LookEvent
 from bench.records.rows import Ceilings, Look, SampleRow
 from bench.records.step_programs import identity
 
@@ -38,9 +36,6 @@ if TYPE_CHECKING:
 FEWEST_LAUNCHES = 2
 """Launches in which an arm takes part, if that many are planned, even if it is settled earlier:
 they show the spread between processes."""
-
-EXTENSION = 0.5
-"""Further turns, as a share of a launch's planned ones, allowed if they would probably decide."""
 
 MAX_LAUNCHES = 64
 """Limit on the launches of a block: its intervals are not expected to become narrow enough."""
@@ -85,10 +80,18 @@ class BlockState:
     @property
     def settled(self) -> set[str]:
         """Implementations that the last look has settled."""
-        arms = set(self.looks[-1].get("settled", ())) if self.looks else set()
-        sampled = {row["arm"] for row in self.samples}
+        return self._settled_arms - self.waiting
+
+    @property
+    def waiting(self) -> set[str]:
+        """Implementations that an arm beside their own still needs."""
+        sampled, settled = {row["arm"] for row in self.samples}, self._settled_arms
         beside = own_arms(sampled, (*INPUT_WAYS, *ABLATIONS)) | version_opponents(sampled)
-        return arms - {name for arm, name in beside.items() if arm not in arms}
+        return {name for arm, name in beside.items() if arm not in settled}
+
+    @property
+    def _settled_arms(self) -> set[str]:
+        return set(self.looks[-1].get("settled", ())) if self.looks else set()
 
     def is_open(self, implementation: str, launches: int) -> bool:
         """Whether an implementation has fewer launches than this, and none that failed."""
@@ -286,8 +289,10 @@ class Schedule:
         names = [n for n in arms if state.is_open(n, fewest if n in settled else launches)]
         if self.bases is not None:
             return self.bases.paired(names)
-        # The baseline alone is not worth measuring.
-        return [] if settled and names == [self._baseline(arms)] else names
+        # The baseline alone is not worth measuring, unless arms of its own need it.
+        baseline = self._baseline(arms)
+        alone = names == [baseline] and baseline not in state.waiting
+        return [] if settled and alone else names
 
     def _baseline(self, arms: Sequence[str]) -> str:
         """Return the baseline among these arms."""
@@ -307,85 +312,6 @@ class Schedule:
                     if claim.ratio.error and not self.is_enough(claim):
                         widths[block] = max(widths.get(block, 0.0), claim.ratio.error)
         return max(widths, key=lambda block: widths[block], default=None)
-
-
-class LaunchLooks:
-    """The interim analyses (looks) of a block's samples during one launch."""
-
-    def __init__(self, schedule: Schedule, block: Block) -> None:
-        from bench.analyse.alpha_spending import AlphaSpending  # noqa: PLC0415 (needs scipy)
-
-        state = schedule.blocks[block.name]
-        self._schedule, self._block = schedule, block
-        self._earlier, self._earlier_looks = list(state.samples), len(state.looks)
-        self._launches = len(state.launches)
-        self._spending = AlphaSpending(state.looks)
-        self._attempts: set[str] = set()
-        self._progress = 1.0
-        self._settled: set[str] = set()
-        self._opponents: Mapping[str, str] = {}
-        self._programs = state.programs
-        self._shares: dict[str, float] = {}
-        """Widths of the intervals of ablated arms' shares that are not narrow enough."""
-
-    def going_on(self, event: LookEvent) -> list[str]:
-        """List the arms that need more rounds, and the arms they are compared with.
-
-        After the planned turns, only arms that EXTENSION would probably settle need more.
-        """
-        rows, self._progress = event["rows"], event["progress"]
-        self._programs |= event.get("programs", {})
-        self._attempts |= {row["attempt"] for row in rows}
-        arms = list(dict.fromkeys(row["arm"] for row in rows))
-        late = self._progress >= 1
-        # If a worker died after a look, the alpha that the look spent is lost.
-        claims = self._look(rows) if len(self._attempts) == 1 else {}
-        if not claims:
-            return [] if late or (self._schedule.sharing and not self._opponents) else arms
-        # Rounds cannot compare an arm that is measured alone.
-        needed = {arm for arm in arms if arm in claims and claims[arm].ratio.paired}
-        needed -= self._settled
-        shares = self._shares
-        if late:
-            left = (1 + EXTENSION) / self._progress
-            needed = {arm for arm in needed if 0 < claims[arm].to_decide <= left}
-            shares = {a: w for a, w in shares.items() if w**2 <= left}
-        beside = {self._opponents[arm] for arm in needed} | ({TWIN} if needed else set())
-        beside |= set(map(implementation_of, shares))
-        needed |= shares.keys() & set(arms)
-        return [arm for arm in arms if arm in needed | beside] if needed else []
-
-    def finish(self, rows: Sequence[SampleRow], launch: int) -> tuple[list[Look], dict[str, Claim]]:
-        """Add the finished launch's samples to the block, and return its looks and the claims."""
-        claims = self._look(rows) if rows else {}
-        state = self._schedule.blocks[self._block.name]
-        state.launches.add(launch)
-        state.samples += rows
-        state.looks = self._spending.looks
-        return state.looks[self._earlier_looks :], claims
-
-    def _look(self, rows: Sequence[SampleRow]) -> dict[str, Claim]:
-        schedule, samples = self._schedule, [*self._earlier, *rows]
-        turns = Counter((row["attempt"], row["round"]) for row in samples)
-        rounds = sum(count > 1 for count in turns.values())  # a lone arm makes no comparison
-        # Turns beyond the plan of the last launch are beyond that of the run.
-        left = schedule.plan.launches - self._launches
-        done = self._progress if left <= 1 else min(self._progress, 1.0)
-        progress = (self._launches + done) / schedule.plan.launches
-        self._opponents = schedule.opponents(self._block, samples)
-        alpha = self._spending.look(rounds, progress, schedule.family(self._opponents))
-        if not self._opponents:
-            return {}
-        arranged = schedule.arranged(self._block, samples, self._opponents)
-        claims = schedule.claims(self._opponents, *arranged, alpha, self._programs)
-        if alpha:
-            enough = {arm for arm, one in claims.items() if schedule.is_enough(one)}
-            self._settled |= enough - schedule.contenders(*arranged, alpha, self._programs)
-            widths = share_widths(*arranged)
-            self._settled |= {arm for arm, width in widths.items() if width <= 1}
-            self._shares = {arm: widths[arm] for arm in widths.keys() - self._settled}
-            self._spending.looks[-1]["settled"] = sorted(self._settled)
-        return claims
 
 
 def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -196,7 +196,9 @@ class _Worker:
             job["ablations"] = []
         if isolated:  # each in a process of its own; what the worker has proved holds there too
             job |= {"isolated": implementations, "proved": implementations}
-            job["rounds"] = min(job["rounds"], ROUNDS)
+            rounds = min(job["rounds"], ROUNDS)
+            job["seconds"] *= rounds / job["rounds"]
+            job["rounds"] = rounds
         if number or isolated:
             job["phases"] = {}
         if settings.program_cache is not None:

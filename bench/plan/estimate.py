@@ -114,7 +114,12 @@ def read_history(reports: Path, platform: str, memory_bytes: int) -> History:
 
 
 def _past(run: store.Run) -> dict[tuple[str, bool], Past]:
-    arms = Counter(row["attempt"] for row in run.cell_rows if row["status"] != "unsupported")
+    arms = Counter[str]()
+    for cell in run.cell_rows:
+        # Arms with input and ablated ones take turns too; those with a reason do not exist.
+        ways = {**(cell.get("inputs") or {}), **(cell.get("ablations") or {})}
+        beside = sum(not reason for reason in ways.values())
+        arms[cell["attempt"]] += (cell["status"] != "unsupported") * (1 + beside)
     found: dict[tuple[str, bool], Past] = {}
     for row in run.block_rows:
         if row["seconds"]:

@@ -193,7 +193,7 @@ class Options:
     ablate: bool = _option(
         "",
         "also time every step without its update, its forward pass alone, and the step with local "
-        "operations in place of its collectives: what they lack is the share of these parts",
+        "operations in place of its collectives: the time that a part's absence saves is its share",
         action="store_true",
     )
     checkpoint: tuple[str, ...] = _option(

@@ -230,7 +230,7 @@ def _of_cells(cells: pd.DataFrame) -> dict[str, str]:
 def _isolated(cell: str, row: Mapping[str, Any]) -> str:
     """Say why a winner was measured again in isolation, and what came of it."""
     beside = f" beside {row['beside']}" if row["beside"] else ""
-    said = f"{cell} was measured again{beside}, in a process of its own: {row['why']}."
+    said = f"{cell} was measured again{beside}, in a process of its own, because {row['why']}."
     if row["isolated_ratio"] is None:
         return f"{said} No times came of it: {row['reason']}."
     if not row["beside"]:

@@ -162,7 +162,8 @@ def _again(cell: Row) -> str:
     """Return the command that measures the cell again, beside its baseline."""
     if cell["command"] == command_lines.LIBRARY:
         return command_lines.LIBRARY
-    names = dict.fromkeys([cell["baseline"] or cell["implementation"], cell["implementation"]])
+    arms = [cell["baseline"] or cell["implementation"], cell["implementation"]]
+    names = dict.fromkeys(arm.partition("@")[0] for arm in arms)
     isolated = [name for name in names if name in cell["isolated"]]
     apart = f" --isolate {shlex.join(isolated)}" if isolated else ""
     return f"{cell['command']} --implementations {shlex.join(names)}{apart}"

@@ -6,6 +6,7 @@ from typing import Any
 
 from bench.analyse.comparisons import Comparison
 from bench.records.rows import Manifest
+from bench.records.variants import is_requirement
 
 _NUMBERS = ("launches", "rounds", "seconds")
 _REPEATED = ("implementation-path", "workload-path")
@@ -32,7 +33,12 @@ def of_block(comparison: Comparison, manifest: Manifest) -> str:
     if "functions" in config:
         return LIBRARY
     asked, typed = block.options, config.get("options", {})
-    variants = [text for text in typed.get("variant", ()) if text.startswith(f"{asked.variant}=")]
+    variants = [
+        text
+        for text in typed.get("variant", ())
+        for name, _, change in [text.partition("=")]
+        if name == asked.variant or is_requirement(change)
+    ]
     options: dict[str, Sequence[Any]] = {
         "workloads": [f"{block.workload}-{block.size}"],
         "meshes": [block.mesh],
@@ -44,7 +50,7 @@ def of_block(comparison: Comparison, manifest: Manifest) -> str:
         "scan-layers": ["yes"] if asked.scan_layers else [],
         "clip-norm": [] if asked.clip_norm is None else [f"{asked.clip_norm:g}"],
         "processes": [asked.processes] if asked.processes > 1 else [],
-        "variant": variants if asked.variant else [],
+        "variant": variants,
         "implementation-path": typed.get("implementation_path", ()),
         "workload-path": typed.get("workload_path", ()),
         **{name: [f"{config[name]:g}"] for name in _NUMBERS if name in config},

@@ -8,6 +8,8 @@ lacks a part of the step, is timed in the same way; what it lacks of the whole i
 
 from collections.abc import Collection, Iterable
 
+from bench.records.cells import base_of
+
 TWIN = "twin"
 """The second copy of a block's baseline (the A/A twin)."""
 
@@ -53,9 +55,13 @@ def version_arm(implementation: str, variant: str) -> str:
 
 
 def version_opponents(arms: Collection[str]) -> dict[str, str]:
-    """Map each arm under another version to the present one's, if both are among `arms`."""
+    """Map each arm under another version to the present one's, if both are among `arms`.
+
+    The bases of a gate are no variants.
+    """
     own = {arm: arm.partition("@")[0] for arm in arms if "+" not in arm}
-    return {arm: name for arm, name in own.items() if arm != name and name in arms}
+    others = {arm: name for arm, name in own.items() if arm not in (name, base_of(name))}
+    return {arm: name for arm, name in others.items() if name in arms}
 
 
 def is_ablated(arm: str) -> bool:

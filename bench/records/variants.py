@@ -24,7 +24,7 @@ _VARIABLE = re.compile(r"(?:^|\s)([A-Za-z_]\w*)=")
 def is_requirement(text: str) -> bool:
     """Whether a text names packages, as `jax==0.10.2`, a requirements file or a wheel does."""
     named = re.match(r"[A-Za-z][\w.-]*(\[[\w,-]*\])?(==|~=|[<>]=?)", text)
-    return bool(named) or Path(text).suffix in (".txt", ".whl")
+    return bool(named) or (Path(text).suffix in (".txt", ".whl") and not _VARIABLE.match(text))
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,8 @@ class Variant:
                 "NAME=REQUIREMENT, such as old=jax==0.10.2"
             )
         if packages:
+            if name == "base":
+                raise ValueError("'base' names the other side of a gate; choose another name")
             return cls(name, {}, rest)
         _, *parts = _VARIABLE.split(rest)
         variables = {

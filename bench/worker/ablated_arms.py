@@ -60,7 +60,9 @@ def ablated_arm(
     Raises:
       UnsupportedError: the part cannot be removed alone.
     """
-    collectives, flops = whole.get("communication") or [], whole.get("product_flops", 0.0)
+    collectives, flops = whole.get("communication"), whole.get("product_flops")
+    if collectives is None or not flops:
+        raise UnsupportedError("the collectives and products of its compiled programs are unknown")
     if way == "local" and not collectives:
         raise UnsupportedError("its compiled programs have no collectives")
     train_step = implementation.build(_PROBLEMS.get(way, lambda same: same)(problem), mesh)

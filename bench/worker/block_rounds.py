@@ -23,7 +23,7 @@ from bench.worker.block_session import BlockSession
 from bench.worker.foreign.foreign_module import ForeignStep
 from bench.worker.phases.input_feed import FedArm, fed_arm, longest
 from bench.worker.prove.completion import check_completion
-from bench.worker.prove.divergence import diverged
+from bench.worker.prove.divergence import diverged, why_diverged
 from bench.worker.prove.failures import EndedError, UnsupportedError, failure, in_all_processes
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.spot_checks import SpotChecks
@@ -233,8 +233,9 @@ class BlockRounds:
         """
         session, baseline = self.session, self.session.row["baseline"]
         reasons = diverged([arm for arm in session.arms if not is_ablated(arm.name)], first_loss)
-        # A step that lacks a part need not train as the others do.
-        reasons |= diverged([arm for arm in session.arms if is_ablated(arm.name)], first_loss)
+        # A step that lacks a part need not train, but its numbers have to be finite.
+        ablated = [arm for arm in session.arms if is_ablated(arm.name)]
+        reasons |= {arm.name: why for arm in ablated if (why := why_diverged(arm, 0.0))}
         reasons |= self.checks.reasons | session.reasons
         reasons |= {arm.name: why for arm in session.arms if (why := arm.why_untrusted())}
         if TWIN in reasons:

@@ -84,7 +84,7 @@ class BlockSession:
         self._sent: dict[str, CellRow] = {}
         self.proved: dict[str, ProvedArm] = {}
         self.arms: list[Arm] = []
-        """All timed arms: those of proved implementations, the baseline's twin, and input arms."""
+        """All timed arms: of proved implementations, the twin, input arms and ablated arms."""
         self.chance = random.Random(job["seed"])
         self._checkouts: dict[str, BaseModules] = {}
         """Checkouts of other revisions that arms come from, by their folder."""

@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.measure.schedule import EXTENSION, LaunchLooks, Schedule
+from bench.measure.launch_looks import EXTENSION, LaunchLooks
+from bench.measure.schedule import BlockState, Schedule
 from bench.plan.matrix import make_plan
 from bench.plan.options import Options
-from bench.records.arms import TWIN
+from bench.records.arms import TWIN, version_opponents
 from bench.records.messages import LookEvent
 from bench.records.rows import SampleRow
 from tests.fakes.catalogue import catalogue
@@ -151,6 +152,38 @@ def test_an_ablated_arm_stays_until_its_share_is_known_and_costs_no_error(
     looks.finish(samples, 0)
     settled = made.blocks[made.plan.blocks[0].name].settled
     assert ("jit_spmd" in settled) != stays, "whose other launches its ablated arm needs"
+
+
+def test_a_gate_ends_when_its_steps_are_settled() -> None:
+    """A base is no variant, which would keep its head in the rounds."""
+    arms = ("python_loop", "python_loop@base", "pmap", "pmap@base")
+    state = BlockState(
+        samples=rows(0, 1, dict.fromkeys(arms, 1.0)),
+        looks=[{"launch": 0, "rounds": 16, "alpha": 0.01, "settled": ["python_loop"]}],
+    )  # type: ignore[list-item]
+    assert state.settled == {"python_loop"}
+    state.samples = rows(0, 1, dict.fromkeys(("pmap", "pmap@old"), 1.0))
+    state.looks[0]["settled"] = ["pmap"]
+    assert state.settled == set(), "another version still needs it"
+
+
+def test_an_implementation_alone_leaves_once_its_shares_are_known() -> None:
+    made = Schedule(replace(schedule().plan, implementations=("jit_spmd",), baseline="jit_spmd"))
+    truth = {"jit_spmd": 1.0, TWIN: 1.0, "jit_spmd+forward": 0.3, "jit_spmd+local": 0.9}
+    looks = LaunchLooks(made, made.plan.blocks[0])
+    wide = looks.going_on(look(rows(0, 16, truth, noise=0.2), 0.1))
+    assert set(wide) >= {"jit_spmd", "jit_spmd+local"}
+    looks = LaunchLooks(made, made.plan.blocks[0])
+    assert looks.going_on(look(rows(0, 32, truth, noise=0.005), 0.5)) == []
+
+
+def test_looks_and_report_divide_their_error_among_the_same_comparisons() -> None:
+    arms = ("python_loop", "python_loop@old", "pmap", "pmap@old")
+    made = Schedule(replace(schedule().plan, implementations=arms))
+    samples = rows(0, 1, dict.fromkeys(arms, 1.0))
+    opponents = made.opponents(made.plan.blocks[0], samples)
+    pairs = {(arm, "python_loop") for arm in arms[1:]} | version_opponents(arms).items()
+    assert made.family(opponents) == len(pairs) == 4
 
 
 def test_variants_have_all_their_launches() -> None:

@@ -916,7 +916,7 @@ def test_shards_are_drawn_with_the_devices_that_hold_them(open_page) -> None:
     assert divided.locator(".shard").all_inner_texts() == ["0", "1", "2", "3"]
     assert whole.locator(".shard.all").all_inner_texts() == ["every device"]
     told = section.inner_text().replace(numbers.NARROW, " ")
-    assert "Of 800 B of parameters, a device holds at most 224 B; 32 B of it is on" in told
+    assert "Of 800 B of parameters, a device holds at most 224 B. 32 B of it is on" in told
 
 
 def test_a_run_without_recorded_steps_says_how_to_record_one(

@@ -11,7 +11,7 @@ import synthetic
 
 from bench.analyse import cell_table
 from bench.plan.options import add_options, read_options
-from bench.present import command_lines
+from bench.present import cell_columns, command_lines
 from bench.records import store
 from bench.records.cells import StepOptions
 
@@ -75,3 +75,16 @@ def test_the_command_of_a_block_asks_for_that_block(tmp_path, options) -> None:
     assert found.baseline == "jit_spmd"
     assert found.margin == "2"
     assert found.profile
+
+
+def test_an_arm_under_another_version_is_measured_again_with_its_variant(tmp_path) -> None:
+    ratios = {"jit_spmd": 1.0, "jit_spmd@old": 1.2}
+    run = store.load(synthetic.write(tmp_path, synthetic.Plan(devices=(2,), ratios=ratios)))
+    variants = ["old=jax==0.10.2", "ring=NCCL_ALGO=Ring"]
+    run.manifest["config"]["options"] = {"variant": variants}
+    cells = cell_columns.rows(cell_table.build(run), run.manifest)
+    (old,) = (cell for cell in cells.values() if cell["implementation"] == "jit_spmd@old")
+    (again,) = (column for column in cell_columns.COLUMNS if column.key == "again")
+    asked = read(str(again.of(old)))
+    assert asked.variant == ("old=jax==0.10.2",)
+    assert asked.implementations == ("jit_spmd",)

@@ -14,6 +14,7 @@ from bench.records.variants import Variant, is_requirement
         ("n.1=NCCL_ALGO=Ring  NCCL_PROTO=LL", {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"}),
         ("both=XLA_FLAGS=--a X_Y=1", {"XLA_FLAGS": "--a", "X_Y": "1"}),
         ("empty=NCCL_ALGO=", {"NCCL_ALGO": ""}),
+        ("file=NCCL_TOPO_FILE=/etc/topo.txt", {"NCCL_TOPO_FILE": "/etc/topo.txt"}),
     ],
 )
 def test_a_value_goes_on_until_the_next_variable(text, variables):
@@ -30,6 +31,7 @@ def test_a_value_goes_on_until_the_next_variable(text, variables):
         ("a/b=X=1", "is neither NAME=VARIABLE=VALUE"),
         ("=jax==0.10.2", "is neither NAME=VARIABLE=VALUE"),
         ("n=XLA_FLAGS=--a XLA_FLAGS=--b", "sets a variable twice"),
+        ("base=jax==0.10.2", "'base' names the other side of a gate"),
         ("one=NPROC=1 X=1", "sets NPROC, which the suite sets itself"),
         ("n=XLA_FLAGS=--xla_force_host_platform_device_count=4", "which the mesh determines"),
     ],

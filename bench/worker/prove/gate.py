@@ -370,13 +370,14 @@ class Gate:
     ) -> list[str]:
         """Name known mistakes that reproduce the first step under SGD to within `match`."""
         update = vector(ours.first, ours.start)
-        problem = self.problems[SGD]
-        batch = widened(self.batches[STEPS]) if again else self.exact_batches[0]
-        step = problem, batch, self.shards, rate, update, float(ours.losses[0]), match
+        problem = under_sgd(self.problems[SGD], rate)
+        later = [widened(batch) for batch in self.batches[STEPS:]]
+        batches = later if again else self.exact_batches
+        step = problem, batches[0], self.shards, rate, update, float(ours.losses[0]), match
         with exact_arithmetic(self.programs):
             if not ours.states[0]:
                 return explain(*step)
             first = explain_with_state(*step)
             return first or explain_later(
-                problem, self.exact_batches, self.shards, ours, self._loss_and_gradients, match
+                problem, batches, self.shards, ours, self._loss_and_gradients, match
             )

@@ -22,6 +22,8 @@ def why_state_unsupported(implementation: Any, problem: Problem, mesh: Mesh) -> 
         return ""
     known = getattr(implementation, "STATISTICS", ())
     more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
+    if hasattr(implementation, "FOREIGN"):
+        return "it runs in processes of its own, which carry no model state"
     if not known:
         return (
             f"it carries no model state, and this model has {', '.join(names[:FEW])}{more} beside "

@@ -4,7 +4,7 @@ const MOST_SHARDS = 64; // Of an array, as blocks.
 
 GROUPS.arrays = (target) => {
   const stored = CELLS.filter(({ number: place }) => LAYOUTS[place]);
-  const none = "This run has not stored where arrays lie: runs of this version do.";
+  const none = "This run is older than this picture. Measure again to see where arrays lie.";
   if (!stored.length) return [nothing(none)];
   const asked = stored.find(({ full }) => full === chosen("arrays"));
   const cell = asked ?? stored.find((one) => one === currentCell()) ?? stored[0];
@@ -25,12 +25,13 @@ function placed(cell, { axes, devices, parameters, device_bytes: held }) {
   const rows = [...alike.values()].map((own) => {
     const [{ path, shape, dtype, parts, bytes: whole, device_bytes: one }] = own;
     const copies = parts[0].devices.length;
-    const way =
-      copies === size ? "on every device" : copies > 1 ? "divided, with copies" : "divided";
+    const divided = copies > 1 ? "divided, with copies" : "divided";
+    const entire = copies === size ? "on every device" : `on ${copies} devices`;
+    const way = parts.length > 1 ? divided : copies > 1 ? entire : "on one device";
     return {
       ...{ path: own.length > 1 ? path.replace(/\b\d+\b/g, "N") : path, count: own.length },
       detail: { path: own.length > 1 ? `${own.length} alike` : "" },
-      ...{ shape: `${dtype}[${shape.join(", ")}]`, way: size > 1 ? way : "on one device" },
+      ...{ shape: `${dtype}[${shape.join(", ")}]`, way },
       ...{ whole, one, parts, shards: parts.map((part) => listed(part.devices)).join(" | ") },
     };
   });
@@ -38,8 +39,8 @@ function placed(cell, { axes, devices, parameters, device_bytes: held }) {
   const copied = rows.filter(({ way }) => way === "on every device");
   const replicated = copied.reduce((sum, row) => sum + row.count * row.whole, 0);
   const told =
-    `Of ${bytes(total("whole"))} of parameters, a device holds at most ${bytes(total("one"))}; ` +
-    `${replicated ? bytes(replicated) : "nothing"} of it is on every device.`;
+    `Of ${bytes(total("whole"))} of parameters, a device holds at most ${bytes(total("one"))}. ` +
+    (size > 1 ? `${replicated ? bytes(replicated) : "Nothing"} of it is on every device.` : "");
   const columns = [
     { key: "path", title: "Parameter" },
     { key: "shards", title: "Shards", long: true, format: (_, row) => shardBlocks(row, size) },

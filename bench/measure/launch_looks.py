@@ -1,0 +1,115 @@
+"""Interim analyses (looks) of a block's samples, which end what needs no more rounds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from bench.analyse.verdicts import Claim
+from bench.measure.schedule import Schedule
+from bench.records.arms import ABLATIONS, TWIN, implementation_of, is_ablated, own_arms
+from bench.records.cells import Block
+from bench.records.messages import LookEvent
+from bench.records.rows import Look, SampleRow
+
+if TYPE_CHECKING:
+    from bench.analyse.process_spread import ProcessSpread
+    from bench.analyse.sample_rounds import Rounds
+
+EXTENSION = 0.5
+"""Further turns, as a share of a launch's planned ones, allowed if they would probably decide."""
+
+SHARE_MARGIN = 0.02
+"""An ablated arm leaves the rounds when the 95 % interval of its share of the step is this narrow:
+half its width, in units of the step. It takes no part in the error rate of the block."""
+
+
+def share_widths(rounds: Rounds, process: ProcessSpread) -> dict[str, float]:
+    """Return half the width of each ablated arm's interval, in multiples of SHARE_MARGIN."""
+    from bench.analyse.ratio_intervals import ratios  # noqa: PLC0415 (needs scipy)
+
+    found = ratios(rounds, own_arms(rounds.arms, ABLATIONS), process)
+    return {arm: ratio.value * ratio.half_width() / SHARE_MARGIN for arm, ratio in found.items()}
+
+
+class LaunchLooks:
+    """The interim analyses (looks) of a block's samples during one launch."""
+
+    def __init__(self, schedule: Schedule, block: Block) -> None:
+        from bench.analyse.alpha_spending import AlphaSpending  # noqa: PLC0415 (needs scipy)
+
+        state = schedule.blocks[block.name]
+        self._schedule, self._block = schedule, block
+        self._earlier, self._earlier_looks = list(state.samples), len(state.looks)
+        self._launches = len(state.launches)
+        self._spending = AlphaSpending(state.looks)
+        self._attempts: set[str] = set()
+        self._progress = 1.0
+        self._settled: set[str] = set()
+        self._opponents: Mapping[str, str] = {}
+        self._programs = state.programs
+        self._ablated = False
+        """Whether shares of ablated arms were estimated."""
+        self._shares: dict[str, float] = {}
+        """Widths of the intervals of ablated arms' shares that are not narrow enough."""
+
+    def going_on(self, event: LookEvent) -> list[str]:
+        """List the arms that need more rounds, and the arms they are compared with.
+
+        After the planned turns, only arms that EXTENSION would probably settle need more.
+        """
+        rows, self._progress = event["rows"], event["progress"]
+        self._programs |= event.get("programs", {})
+        self._attempts |= {row["attempt"] for row in rows}
+        arms = list(dict.fromkeys(row["arm"] for row in rows))
+        late = self._progress >= 1
+        # If a worker died after a look, the alpha that the look spent is lost.
+        claims = self._look(rows) if len(self._attempts) == 1 else {}
+        if not claims and not self._ablated:
+            return [] if late or (self._schedule.sharing and not self._opponents) else arms
+        # Rounds cannot compare an arm that is measured alone.
+        needed = {arm for arm in arms if arm in claims and claims[arm].ratio.paired}
+        needed -= self._settled
+        shares = self._shares
+        if late:
+            left = (1 + EXTENSION) / self._progress
+            needed = {arm for arm in needed if 0 < claims[arm].to_decide <= left}
+            shares = {a: w for a, w in shares.items() if w**2 <= left}
+        beside = {self._opponents[arm] for arm in needed} | ({TWIN} if needed else set())
+        beside |= set(map(implementation_of, shares))
+        needed |= shares.keys() & set(arms)
+        return [arm for arm in arms if arm in needed | beside] if needed else []
+
+    def finish(self, rows: Sequence[SampleRow], launch: int) -> tuple[list[Look], dict[str, Claim]]:
+        """Add the finished launch's samples to the block, and return its looks and the claims."""
+        claims = self._look(rows) if rows else {}
+        state = self._schedule.blocks[self._block.name]
+        state.launches.add(launch)
+        state.samples += rows
+        state.looks = self._spending.looks
+        return state.looks[self._earlier_looks :], claims
+
+    def _look(self, rows: Sequence[SampleRow]) -> dict[str, Claim]:
+        schedule, samples = self._schedule, [*self._earlier, *rows]
+        turns = Counter((row["attempt"], row["round"]) for row in samples)
+        rounds = sum(count > 1 for count in turns.values())  # a lone arm makes no comparison
+        # Turns beyond the plan of the last launch are beyond that of the run.
+        left = schedule.plan.launches - self._launches
+        done = self._progress if left <= 1 else min(self._progress, 1.0)
+        progress = (self._launches + done) / schedule.plan.launches
+        self._opponents = schedule.opponents(self._block, samples)
+        alpha = self._spending.look(rounds, progress, schedule.family(self._opponents))
+        if not self._opponents and not any(is_ablated(row["arm"]) for row in rows):
+            return {}
+        arranged = schedule.arranged(self._block, samples, self._opponents)
+        claims = schedule.claims(self._opponents, *arranged, alpha, self._programs)
+        if alpha:
+            enough = {arm for arm, one in claims.items() if schedule.is_enough(one)}
+            self._settled |= enough - schedule.contenders(*arranged, alpha, self._programs)
+            widths = share_widths(*arranged)
+            self._ablated = bool(widths)
+            self._settled |= {arm for arm, width in widths.items() if width <= 1}
+            self._shares = {arm: widths[arm] for arm in widths.keys() - self._settled}
+            self._spending.looks[-1]["settled"] = sorted(self._settled)
+        return claims
