@@ -33,11 +33,13 @@ from bench.contract.placement import (
     place_batch_on_shards,
     shard_axis,
     unknown_axes,
+    why_not_in_shards,
 )
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
-    return unknown_axes(mesh, *(batch_axes(mesh) or ("data",)))
+    reason = unknown_axes(mesh, *(batch_axes(mesh) or ("data",)))
+    return reason or why_not_in_shards(problem, mesh, shard_axis(mesh))
 
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:

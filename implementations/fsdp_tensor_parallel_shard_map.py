@@ -37,15 +37,17 @@ from bench.contract.placement import (
     shapes_of_params,
     shard_axis,
     unknown_axes,
+    why_not_in_shards,
 )
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
     if problem.make_part is None:
         return "the model's code cannot be that of one device's part"
-    return unknown_axes(mesh, *(batch_axes(mesh) or ("data",)), "model") or undivided(
+    reason = unknown_axes(mesh, *(batch_axes(mesh) or ("data",)), "model") or undivided(
         problem, shapes_of_params(problem), TENSOR_PARALLEL, mesh, "mlp", "heads"
     )
+    return reason or why_not_in_shards(problem, mesh, shard_axis(mesh), "model")
 
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:

@@ -27,15 +27,17 @@ from bench.contract.placement import (
     place_batch_on_shards,
     shapes_of_params,
     unknown_axes,
+    why_not_in_shards,
 )
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
     if problem.make_part is None:
         return "the model's code cannot be that of one device's part"
-    return unknown_axes(mesh, "data", "model") or undivided(
+    reason = unknown_axes(mesh, "data", "model") or undivided(
         problem, shapes_of_params(problem), TENSOR_PARALLEL, mesh, "mlp", "heads"
     )
+    return reason or why_not_in_shards(problem, mesh, "model")
 
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:

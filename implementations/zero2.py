@@ -28,11 +28,12 @@ from bench.contract.placement import (
     place_batch_on_shards,
     scatter_gradient,
     unknown_axes,
+    why_not_in_shards,
 )
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
-    return unknown_axes(mesh, "data")
+    return unknown_axes(mesh, "data") or why_not_in_shards(problem, mesh, "data")
 
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:

@@ -122,6 +122,8 @@ class Problem:
     """`loss(model, batch)`: the mean over the batch, so that the mean of the losses of equal shards
     is the loss of the whole batch."""
     optimizer: optax.GradientTransformation
+    elementwise: bool = True
+    """Whether an element's update depends on its own gradients alone, and on global norms."""
     batch: Callable[[int], Batch]
     """`batch(i)`: the i-th global batch on the host, the same at every call."""
     batch_size: int

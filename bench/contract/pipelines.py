@@ -30,6 +30,7 @@ from bench.contract.placement import (
     place_batch_on_shards,
     shapes_of_params,
     unknown_axes,
+    why_not_in_shards,
 )
 
 BLOCKS = "blocks"
@@ -51,6 +52,7 @@ def why_no_pipeline(problem: Problem, mesh: Mesh, chunks: int = 1) -> str | None
     shapes = shapes_of_params(problem)
     if mesh.shape.get("model", 1) > 1:
         reason = undivided(problem, shapes, TENSOR_PARALLEL, mesh, "mlp", "heads")
+    reason = reason or why_not_in_shards(problem, mesh, "model")
     return reason or _why_not_even(problem, mesh, len(shapes[BLOCKS]), chunks)
 
 

@@ -36,6 +36,20 @@ def unknown_axes(mesh: Mesh, *known: str) -> str | None:
     return f"distributes over {' and '.join(known)} only, and this mesh has {', '.join(other)}"
 
 
+def why_not_in_shards(problem: Problem, mesh: Mesh, *axes: str) -> str | None:
+    """Return why devices cannot update their own shards of parameters; None if they can.
+
+    `axes` are those that shard parameters.
+    """
+    parts = [f"{name}={mesh.shape[name]}" for name in axes if mesh.shape.get(name, 1) > 1]
+    if problem.elementwise or not parts:
+        return None
+    return (
+        "the optimizer needs whole matrices, and each device would update its shards over "
+        f"{' and '.join(parts)} by itself"
+    )
+
+
 def batch_axes(mesh: Mesh) -> tuple[str, ...]:
     """Return those of the axes `data` and `fsdp`, which split a batch, that the mesh has."""
     return tuple(name for name in ("data", "fsdp") if name in mesh.shape)
@@ -124,7 +138,9 @@ def place_nnx_state_on_shards(
       ValueError: a filter applies to no variable.
     """
     rules = [(kind, nnx.filterlib.to_predicate(kind), spec) for kind, spec in filter_sharding]
-    copied: nnx.State = _copy(state, mesh, list(nnx.to_flat_state(state)), rules)
+    # Where an optimizer keeps nothing for a parameter, a variable holds no array.
+    leaves = [variable for variable in nnx.to_flat_state(state) if jax.tree.leaves(variable[1])]
+    copied: nnx.State = _copy(state, mesh, leaves, rules)
     return copied
 
 
@@ -191,14 +207,19 @@ def optimizer_specs(problem: Problem, opt_state: Any, specs: Params) -> Any:
     """Return PartitionSpecs for an optimizer's state, given as arrays or shapes.
 
     Per-parameter state, such as moments, is sharded like the parameter; the rest, such as a step
-    count, is replicated.
+    count, is replicated. optax.MaskedNode stands where a parameter has no such state.
     """
+
+    def is_masked(node: Any) -> bool:
+        return isinstance(node, optax.MaskedNode)
+
     return optax.tree_utils.tree_map_params(
         problem.optimizer,
-        lambda _, spec: spec,
+        lambda own, spec: own if is_masked(own) else spec,
         opt_state,
         specs,
         transform_non_params=lambda _: P(),
+        is_leaf=is_masked,
     )
 
 

@@ -11,7 +11,8 @@ CPU_DEVICES = 8
 
 DEFAULT_BATCHES = {
     "linear-base": 1024, "mlp-base": 256, "gpt2-nano": 16, "gpt2-124m": 8, "gpt2-nano-512": 8,
-    "gpt2-nano-2048": 2, "gpt2-deep": 16, "moe-nano": 16,
+    "gpt2-nano-2048": 2, "gpt2-deep": 16, "moe-nano": 16, "gpt2_muon-nano": 16,
+    "gpt2_muon-124m": 8,
 }  # fmt: skip
 """Global batch at strong scaling, by workload and size: large enough that a step on one CPU core
 takes milliseconds, small enough that `quick` stays quick."""

@@ -21,6 +21,7 @@ from bench.records.paths import ROOT
 from bench.worker.file_loader import implementation_files, load, workload_files
 from bench.worker.meshes import make_mesh
 from bench.worker.problems import with_options
+from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.gate import Gate
 from bench.worker.read.compilation import remembered_programs
 from implementations.python_loop import distributed_train_step
@@ -81,6 +82,7 @@ KINDS = {
         *("pipeline_gpipe", "pipeline_interleaved", "pipeline_1f1b", "pipeline_zero_bubble"),
     },
     "other libraries": {"equinox_jit", "linen_jit"},
+    "whole matrices": {"owner_computes"},
 }
 
 STATEFUL = {
@@ -89,6 +91,14 @@ STATEFUL = {
     "resnet_local": ["python_loop", "shard_map_pmean", "shard_map_psum"],
 }  # fmt: skip
 """Those that carry model state, by the workload whose statistics they compute."""
+
+MATRICES = {
+    "data=2": ["python_loop", "pmap", "jit_spmd", "nnx_jit", "explicit_sharding", "shard_map_pmean",
+               "shard_map_psum", "fsdp_spmd"],
+    "data=1": ["python_loop", "jit_spmd", "shard_map_psum", "pmap", "explicit_sharding", "zero1"],
+    "data=1,model=2": ["tensor_parallel_spmd"],
+}  # fmt: skip
+"""Those of other kinds whose Muon is proved, by the mesh."""
 
 PACKAGES = {"equinox_jit": "equinox"}
 """What some need that need not be installed."""
@@ -179,6 +189,15 @@ CASES = {
         Case("mlp", "data=2", StepOptions("fp16")),
         Case("mlp", "data=2", StepOptions(microbatches=2, remat="full", clip_norm=0.1)),
     ],
+    "whole matrices": [
+        Case("gpt2_muon", "data=2"),
+        Case("gpt2_muon", "data=1"),
+        Case("gpt2_muon", "data=2", config=THREE),
+        Case("gpt2_muon", "data=8", config=PAIR),
+        Case("gpt2_muon", "data=2", SCANNED, THREE),
+        Case("gpt2_muon", "data=2", StepOptions("fp16")),
+        Case("gpt2_muon", "data=2", StepOptions("bf16", 2, remat="full", clip_norm=0.1), PAIR),
+    ],
 }
 
 
@@ -226,6 +245,7 @@ ALWAYS = {
 but for FIRST."""
 
 FIRST = {
+    ("owner_computes", "gpt2_muon-data=2-fp32"),
     ("shard_map_pmean", "mlp-data=2-fp32,microbatches=2,remat,clip=0.1"),
     ("fsdp_shard_map", "mlp-data=2,fsdp=2-fp32,microbatches=2,remat,clip=0.1"),
 }
@@ -252,6 +272,17 @@ def test_every_implementation_is_of_one_kind():
         for workload, names in STATEFUL.items()
         for case in (Case(workload, "data=4"), Case(workload, "data=2", StepOptions("bf16")))
         for name in names
+    ]
+    + [
+        pytest.param(name, case, id=f"{case}-{name}", marks=pytest.mark.slow)
+        for mesh, names in MATRICES.items()
+        for case in [Case("gpt2_muon", mesh)]
+        for name in names
+    ]
+    + [
+        pytest.param(name, case, id=f"{case}-{name}", marks=pytest.mark.slow)
+        for name in ("pipeline_gpipe", "pipeline_1f1b")
+        for case in [Case("gpt2_muon", "data=1,pipe=2", StepOptions(microbatches=2), PAIR)]
     ],
 )
 def test_passes_the_gate(gates, programs, name, case):
@@ -283,6 +314,7 @@ def case_of(name):
         "tensor parallel": Case("mlp", "data=2,model=4"),
         "fully sharded and tensor parallel": Case("mlp", "data=2,fsdp=2,model=2"),
         "other libraries": Case("mlp", "data=8"),
+        "whole matrices": Case("gpt2_muon", "data=2"),
         "context parallel": Case("gpt2", "data=1,context=2"),
         "expert parallel": Case("moe", "data=1,expert=2"),
         "pipeline": Case(
@@ -327,6 +359,7 @@ def test_says_why_it_cannot_use_a_mesh_it_does_not_know(name):
         "expert parallel": "data=2,expert=2,pipe=2",
         "pipeline": "data=2,pipe=2,fsdp=2",
         "other libraries": "data=2,pipe=4",
+        "whole matrices": "data=2,pipe=4",
     }
     mesh = make_mesh(MeshShape.parse(meshes[kind_of(name)]))
     reason = IMPLEMENTATIONS[name].why_unsupported(problem, mesh)
@@ -344,6 +377,42 @@ def test_says_which_models_and_packages_it_lacks(name, monkeypatch):
         problem, mesh = block_of(Case("mlp", "data=2"))
         reason = IMPLEMENTATIONS[name].why_unsupported(problem, mesh)
         assert reason == f"the package {PACKAGES[name]} is not installed (extra `equinox`)"
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh", "parts"),
+    [
+        ("zero1", "data=2", "data=2"),
+        ("zero2", "data=2", "data=2"),
+        ("fsdp_shard_map", "data=2,fsdp=4", "fsdp=4"),
+        ("tensor_parallel_shard_map", "data=2,model=2", "model=2"),
+        ("fsdp_tensor_parallel_shard_map", "data=2,model=2", "data=2 and model=2"),
+        ("pipeline_gpipe", "data=1,model=2,pipe=2", "model=2"),
+    ],
+)
+def test_no_device_updates_a_shard_of_a_matrix(name, mesh, parts):
+    reasons = [
+        IMPLEMENTATIONS[name].why_unsupported(*block_of(case))
+        for workload in ("gpt2", "gpt2_muon")
+        for case in [Case(workload, mesh, StepOptions(microbatches=2), PAIR)]
+    ]
+    update = f"each device would update its shards over {parts} by itself"
+    assert reasons == [None, f"the optimizer needs whole matrices, and {update}"]
+
+
+def test_no_device_owns_layers_in_vain():
+    reasons = [
+        IMPLEMENTATIONS["owner_computes"].why_unsupported(*block_of(case))
+        for case in (Case("mlp", "data=2"), Case("gpt2_muon", "data=2"))
+    ]
+    assert reasons == ["no update needs whole arrays, and zero1 divides the work evenly", None]
+
+
+@pytest.mark.slow
+def test_shards_of_matrices_would_be_found_wrong(gates):
+    gate = gates(Case("gpt2_muon", "data=2"))[2]
+    with pytest.raises(WrongStepError, match="the optimizer is not applied as given"):
+        gate.prove_exact(IMPLEMENTATIONS["zero1"])
 
 
 @every_implementation

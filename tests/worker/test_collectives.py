@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from bench.contract.logical_axes import TENSOR_PARALLEL, partition_specs, path_of
 from bench.contract.placement import fsdp_specs, shapes_of_params
-from bench.contract.workloads import gpt2, mlp, moe, vae
+from bench.contract.workloads import gpt2, gpt2_muon, mlp, moe, vae
 from bench.records.mesh import MeshShape
 from bench.worker.file_loader import implementation_files, load
 from bench.worker.meshes import make_mesh
@@ -272,6 +272,22 @@ def test_zero2_scatters_every_microbatch_and_gathers_once():
     found = run("zero2", small_mlp(microbatches=4), "data=2")
     assert sum(found.of("reduce-scatter")) == 4 * found.parameter_bytes
     assert sum(found.of("all-gather")) == found.parameter_bytes
+
+
+@pytest.mark.parametrize(
+    "data", [2, *(pytest.param(data, marks=pytest.mark.slow) for data in (1, 4, 8))]
+)
+def test_owners_get_gradients_and_send_parameters_of_whole_layers(data):
+    config = gpt2.Config(layers=3, heads=2, width=16, context=16, vocabulary=256)
+    problem = gpt2_muon.problem(config, 8, "fp32")
+    found = run("owner_computes", problem, f"data={data}")
+    layers = 4 * sum(x.size for x in jax.tree.leaves(shapes_of_params(problem)["blocks"]))
+    padded = layers // 3 * (3 + -3 % data)
+    assert sum(found.of("reduce-scatter", data)) == padded
+    assert sum(found.of("all-gather")) == (padded if data > 1 else 0)
+    # Two scalars: the loss, and the norm of the gradients by which they are clipped.
+    assert sum(found.of("all-reduce", data)) == found.parameter_bytes - layers + 8
+    assert found.kinds <= {"reduce-scatter", "all-gather", "all-reduce"}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bench.contract.workloads import mlp
+from bench.contract.workloads import gpt2, gpt2_muon, mlp
 from bench.records.mesh import MeshShape
 from bench.worker.meshes import make_mesh
 from bench.worker.prove.gate import Gate
@@ -29,7 +29,7 @@ from bench.worker.prove.span_diagnosis import subsets
 from bench.worker.prove.spot_checks import MOST, SHARE, SpotChecks
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.time.clock import Arm, measure
-from implementations import jit_spmd, nnx_jit_cached, pmap, python_loop, zero1
+from implementations import jit_spmd, nnx_jit_cached, pipeline_gpipe, pmap, python_loop, zero1
 
 AFTER = 8
 """Calls of a step that are right; all of them before the rounds."""
@@ -384,6 +384,26 @@ def test_the_optimizers_state_is_found_wherever_it_lies(mesh, problem):
         assert counters(held.opt_state) == [1]
         wanted = jax.tree.structure(problem.optimizer.init(problem.draw()))
         assert jax.tree.structure(held.opt_state) == wanted
+
+
+@pytest.mark.parametrize(
+    ("implementation", "shape"), [(jit_spmd, "data=2"), (pipeline_gpipe, "data=1,pipe=2")]
+)
+def test_the_state_of_an_optimizer_that_treats_parameters_differently_is_found(
+    implementation, shape
+):
+    """Muon keeps one moment of some parameters, and two of the others."""
+    config = gpt2.Config(layers=2, heads=2, width=16, context=16, vocabulary=256)
+    problem = replace(gpt2_muon.problem(config, 4, "fp32"), microbatches=2)
+    built = implementation.build(problem, make_mesh(MeshShape.parse(shape)))
+    state, _ = built.step(built.state, built.place(problem.batch(0)))
+    held = StateReader(built, problem, state).read(state)
+    params, loss_fn = problem.functional()
+    grads = jax.grad(loss_fn)(params, problem.batch(0))
+    _, wanted = problem.optimizer.update(grads, problem.optimizer.init(params), params)
+    assert counters(held.opt_state) == [1, 1]
+    close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-7)
+    jax.tree.map(close, held.opt_state, wanted)
 
 
 @pytest.mark.parametrize(("cost_s", "between"), [(1e-3, MOST - 2), (SHARE / 3, 1), (1.0, 0)])

@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import optax
 
 from bench.contract import Params, Problem, TrainStep
+from bench.contract.logical_axes import path_of
 from bench.contract.model_state import ModelState
 from bench.worker.prove.carried_state import held_copy, model_state_of
 
@@ -41,15 +43,18 @@ class StateReader:
         self._model_state = partial(model_state_of, problem, train_step)
         leaves = jax.tree.leaves(state)
         places = {id(leaf): number for number, leaf in enumerate(leaves)}
-        held = jax.tree.leaves((getattr(train_step, "held", None) or train_step.params)(state))
-        self._held = sorted({places[id(leaf)] for leaf in held if id(leaf) in places})
+        read = getattr(train_step, "held", None) or train_step.params
+        held = jax.tree_util.tree_leaves_with_path(read(state))
+        paths = {places.get(id(leaf)): path_of(path) for path, leaf in held}
+        self._held = sorted(place for place in paths if place is not None)
         """Indices of the parameters among the state's leaves, in ascending order."""
+        self._init = problem.optimizer.init
         self._optimizer: tuple[int, Any] | None = None
-        """Index of the optimizer state's first leaf, and the state's tree structure over the list
-        of parameters."""
+        """Index of the optimizer state's first leaf, and the state's tree structure over a list of
+        parameters, each in a dict under its path, because an optimizer may depend on that."""
         if len(self._held) < len(held):  # params are computed
             return
-        shapes = jax.eval_shape(problem.optimizer.init, [leaves[place] for place in self._held])
+        shapes = jax.eval_shape(self._init, [{paths[at]: leaves[at]} for at in self._held])
         wanted = [_kind(leaf) for leaf in jax.tree.leaves(shapes)]
         kinds = [_kind(leaf) for leaf in leaves]
         for place in range(len(leaves) - len(wanted) + 1):
@@ -80,15 +85,26 @@ class StateReader:
         def is_moment(part: Any) -> bool:
             return isinstance(part, list) and len(part) == len(self._held)
 
-        def in_layout(part: Any) -> Any:
-            if not is_moment(part):
-                return on_host(part).ravel()[0]
-            replaced = list(leaves)
-            for number, leaf in zip(self._held, part, strict=True):
-                replaced[number] = leaf
-            return on_host(self._params(jax.tree.unflatten(tree, replaced)))
+        def is_layout(part: Any) -> bool:
+            return isinstance(part, dict) and part.keys() == params.keys()
 
-        return Held(params, jax.tree.map(in_layout, held, is_leaf=is_moment), model_state)
+        def in_layout(part: Any, wanted: Any) -> Any:
+            if not is_moment(part):
+                return on_host(part) if wanted.shape else on_host(part).ravel()[0]
+            replaced = list(leaves)
+            for number, own in zip(self._held, part, strict=True):
+                for leaf in jax.tree.leaves(own):  # none if the parameter has no such moment
+                    replaced[number] = leaf
+            whole = on_host(self._params(jax.tree.unflatten(tree, replaced)))
+            return jax.tree.map(
+                lambda one, leaf: one if isinstance(one, optax.MaskedNode) else leaf,
+                wanted, whole, is_leaf=lambda one: isinstance(one, optax.MaskedNode),
+            )  # fmt: skip
+
+        wanted, layout = jax.tree.flatten(jax.eval_shape(self._init, params), is_leaf=is_layout)
+        parts = jax.tree.leaves(held, is_leaf=is_moment)
+        opt_state = jax.tree.unflatten(layout, map(in_layout, parts, wanted))
+        return Held(params, opt_state, model_state)
 
 
 Kind = tuple[tuple[int, ...], Any]
