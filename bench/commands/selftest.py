@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.commands.exits import exit_codes, fail, refuse, refusing
+from bench.measure.processes.ask import ChildError
 from bench.measure.run_folder import name_faults
 from bench.plan.option_values import choice, collected
 from bench.records.paths import REPORTS
@@ -111,7 +111,7 @@ def selftest(
     try:
         with refusing(KernelError):
             _run(session)
-    except (LoadError, subprocess.SubprocessError) as error:
+    except (LoadError, ChildError) as error:
         fail(f"the self-test ended early: {error}")
     _build(REPORTS / name)
 

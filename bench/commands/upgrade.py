@@ -1,8 +1,8 @@
 """`python -m bench upgrade --from jax==0.10.2`: did another jax version make steps slower?"""
 
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import typer
 
@@ -14,6 +14,7 @@ SETTINGS = run.SETTINGS
 
 def upgrade(context: typer.Context) -> None:
     """Compare the steps here with the same ones under another jax. See `upgrade --help`."""
+    from bench.measure.processes.guard import Guard
     from bench.measure.version_environments import make_environment, releases_between
     from bench.plan.help_pages import upgrade_help_text
     from bench.records.variants import is_requirement
@@ -40,9 +41,10 @@ def upgrade(context: typer.Context) -> None:
     here = make_environment(named["--to"]) if "--to" in named else None
 
     def gate(version: str) -> int:
-        command = [here.python if here else sys.executable, "-m", "bench", "regress"]
+        command = [str(here.python) if here else sys.executable, "-m", "bench", "regress"]
         base = version if bisects else named["--from"]
-        return subprocess.run([*command, base, *words], check=False).returncode  # noqa: S603
+        with Guard([*command, base, *words]) as child:
+            return cast("int", child.code())
 
     if not bisects:
         raise typer.Exit(gate(first))

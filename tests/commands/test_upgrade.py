@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 
+import psutil
 import pytest
 from fronts import Front
 
@@ -87,3 +89,22 @@ def test_a_bisection_finds_the_release(slower_than: int, told: str) -> None:
 def test_a_bisection_ends_where_nothing_is_decided() -> None:
     code, told = bisect(BASES, lambda base: 2 if base == "jax==3" else 1)
     assert (code, told) == (2, "the comparison with jax==3 decides nothing: exit code 2")
+
+
+def test_a_comparison_ends_with_the_command_that_started_it(front: Front, tmp_path) -> None:
+    """The comparison makes an environment, for which uv lists Pythons, and never ends here."""
+    uv, told = tmp_path / "path/uv", tmp_path / "told"
+    hang = (
+        f'[ "$1" = python ] && {{ echo $$ > {told}.part; mv {told}.part {told}; exec sleep 300; }}'
+    )
+    uv.write_text(uv.read_text().replace("\n", f"\n{hang}\n", 1))
+    with front.start("upgrade", "--from", "jax==0.11.0", "--bisect", *SMALL) as command:
+        until = time.monotonic() + 60
+        while not told.exists() and time.monotonic() < until:
+            time.sleep(0.02)
+        process = int(told.read_text())
+        assert psutil.pid_exists(process)
+        command.terminate()
+        while psutil.pid_exists(process) and time.monotonic() < until:
+            time.sleep(0.02)
+        assert not psutil.pid_exists(process)

@@ -4,53 +4,46 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import IO
 
 import psutil
 import pytest
 
 from bench.measure.environment import child_environment
+from bench.measure.processes import guard as guard_module
 from bench.measure.processes.ask import Child, ask
-from bench.measure.processes.guard import MARK, Guard, marked
+from bench.measure.processes.guard import Guard
 from bench.measure.processes.guarded import Guarded
 
 SLEEPER = "import time; time.sleep(300)"
 FRONT = """
-import os, subprocess, sys
-from bench.measure.processes.guard import Guard
-guard = Guard()
-words = [sys.executable, "-c", sys.argv[1]]
-worker = subprocess.Popen(words, env={**os.environ, **guard.environment}, start_new_session=True)
-guard.watch(worker.pid)
-print(worker.pid, guard.environment["LOCKSTEP_WORKER"], flush=True)
-worker.wait()
+import os, sys
+from bench.measure.processes.guarded import Guarded
+guarded = Guarded(sys.argv[1:], os.environ, lambda line: print(line, end="", flush=True))
+print(guarded.pid, guarded._guard.process.pid, flush=True)
+guarded.code(None)
 """
-PARENT = f"""
-import subprocess, sys, time
-subprocess.Popen([sys.executable, "-c", {SLEEPER!r}], start_new_session=True)
-time.sleep(300)
-"""
-DAEMON = f"""
-import pathlib, subprocess, sys, time
+FAMILY = f"""
+import os, subprocess, sys, time
 words = [sys.executable, "-c", {SLEEPER!r}]
-child = subprocess.Popen(words, start_new_session=True, env={{}})
-pathlib.Path(sys.argv[1]).write_text(f"{{child.pid}}\\n")
-time.sleep(300)
-"""
-FORKING = """
-import os, sys, time
-_, daemon, file, seconds = sys.argv
+apart = subprocess.Popen(words, start_new_session=True)
 if not os.fork():
     os.setsid()
     if os.fork():
         os._exit(0)
-    os.execve(sys.executable, [sys.executable, "-c", daemon, file], {})
+    child = subprocess.Popen(words, start_new_session=True, env={{}})
+    print(apart.pid, os.getpid(), child.pid, flush=True)
+    os.execve(sys.executable, words, {{}})
 os.wait()
-time.sleep(float(seconds))
+time.sleep(float(sys.argv[1]))
 """
+"""Starts a process in a session of its own, and a daemon with a child, both without environment."""
 
 needs_proc = pytest.mark.skipif(
     not Path("/proc/self/environ").exists(), reason="processes are found by /proc"
@@ -64,67 +57,130 @@ def within(seconds: float, holds) -> bool:
     return holds()
 
 
-@needs_proc
-def test_what_left_the_workers_session_ends_too() -> None:
-    guard = Guard()
-    environment = {**os.environ, **guard.environment}
-    words = [sys.executable, "-c", PARENT]
-    with subprocess.Popen(words, env=environment, start_new_session=True) as worker:
-        guard.watch(worker.pid)
-        mark = guard.environment[MARK]
-        assert within(30, lambda: len(marked(mark)) == 2), "it has started another"
-        guard.end_all()
-        assert not marked(mark)
-        assert worker.wait() == -signal.SIGKILL
-    guard.dismiss()
+def lives(process: int) -> bool:
+    try:
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def family(file: IO[str]) -> list[int]:
+    """Read the processes that a worker has started, all of which live."""
+    found = [int(word) for word in file.readline().split()]
+    assert len(found) == 3
+    assert all(map(lives, found))
+    return found
+
+
+def worker(seconds: str) -> list[str]:
+    return [sys.executable, "-c", FAMILY, seconds]
 
 
 @needs_proc
-def test_a_daemon_without_session_and_environment_ends_too(tmp_path) -> None:
-    """Whether its worker ends by itself or is killed, and what it has started in turn as well."""
-    own = subprocess.Popen([sys.executable, "-c", SLEEPER], start_new_session=True)
-    for number, seconds in enumerate(("300", "0")):
-        told = tmp_path / str(number)
-        words = [sys.executable, "-c", FORKING, DAEMON, str(told), seconds]
-        with Guarded(words, os.environ, lambda _: None) as guarded:
-            assert within(30, lambda told=told: told.exists() and told.read_text().endswith("\n"))
-            child = psutil.Process(int(told.read_text()))
-            parent = child.parent()
-            assert parent is not None
-            assert within(30, lambda parent=parent: parent.ppid() == os.getpid()), "it is adopted"
-            if seconds == "0":
-                assert guarded.code(30) == 0
-            assert child.is_running()
-        assert not parent.is_running()
-        assert not child.is_running()
-    assert own.poll() is None, "it was started here, by somebody else"
-    own.kill()
-    own.wait()
+@pytest.mark.parametrize("seconds", ["300", "0"])
+def test_what_a_worker_started_ends_with_it(seconds: str) -> None:
+    """Whether the worker ends by itself or is killed."""
+    with Guard(worker(seconds), stdout=subprocess.PIPE, text=True) as guard:
+        started = family(guard.process.stdout)
+        if seconds == "0":
+            assert guard.code() == 0
+            assert within(30, lambda: psutil.Process(started[1]).ppid() == guard.process.pid)
+        assert all(map(lives, started)), "the guard waits for the front"
+    assert guard.code() == (0 if seconds == "0" else -signal.SIGKILL)
+    assert not list(filter(psutil.pid_exists, [guard.pid, *started])), "none is left as a zombie"
+    guard.process.stdout.close()
 
 
 @needs_proc
-def test_a_front_that_is_killed_leaves_nothing() -> None:
+def test_an_adopted_orphan_that_ends_is_no_zombie() -> None:
+    with Guard(worker("300"), stdout=subprocess.PIPE, text=True) as guard:
+        _, orphan, _ = family(guard.process.stdout)
+        assert within(30, lambda: psutil.Process(orphan).ppid() == guard.process.pid)
+        os.kill(orphan, signal.SIGKILL)
+        assert within(30, lambda: not psutil.pid_exists(orphan))
+    guard.process.stdout.close()
+
+
+@needs_proc
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_front_that_is_killed_leaves_nothing(number: signal.Signals) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", FRONT, PARENT],
+        [sys.executable, "-c", FRONT, *worker("300")],
         env=child_environment(),
         stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         text=True,
     ) as front:
-        _, mark = front.stdout.readline().split()
-        assert within(30, lambda: len(marked(mark)) == 2)
-        front.kill()
-        assert within(30, lambda: not marked(mark))
+        lines = [front.stdout.readline().split() for _ in range(2)]
+        processes = [int(word) for line in lines for word in line]
+        assert len(processes) == 5
+        assert all(map(lives, processes))
+        front.send_signal(number)
+        assert within(30, lambda: not any(map(lives, processes)))
 
 
-def test_a_guard_that_is_dismissed_ends_nothing() -> None:
-    guard = Guard()
-    words = [sys.executable, "-c", SLEEPER]
-    environment = {**os.environ, **guard.environment}
-    with subprocess.Popen(words, env=environment, start_new_session=True) as worker:
-        guard.watch(worker.pid)
-        guard.dismiss()
-        assert worker.poll() is None
-        worker.kill()
+@needs_proc
+def test_a_front_may_die_before_it_has_read_what_the_guard_wrote() -> None:
+    near, far = socket.socketpair()
+    words = [sys.executable, "-IS", guard_module.__file__, str(far.fileno()), "mark", "--"]
+    with (
+        subprocess.Popen(
+            [*words, *worker("300")], stdout=subprocess.PIPE, text=True, pass_fds=[far.fileno()]
+        ) as guard,
+        far,
+    ):
+        started = family(guard.stdout)
+        near.close()
+        far.close()
+        assert within(30, lambda: not any(map(lives, started)))
+    assert guard.returncode == 0
+
+
+@needs_proc
+def test_a_front_ends_a_worker_whose_guard_is_killed() -> None:
+    with Guard(worker("300"), stdout=subprocess.PIPE, text=True) as guard:
+        apart, *daemons = family(guard.process.stdout)
+        guard.process.kill()
+        assert guard.code() == -signal.SIGKILL
+        assert within(30, lambda: not lives(guard.pid) and not lives(apart))
+    for daemon in daemons:  # without guard and mark, nothing tells whose they are
+        os.kill(daemon, signal.SIGKILL)
+    guard.process.stdout.close()
+
+
+@needs_proc
+def test_a_guard_that_is_stopped_does_not_stop_the_front(monkeypatch) -> None:
+    monkeypatch.setattr(guard_module, "GONE_S", 0.1)
+    with Guard([sys.executable, "-c", SLEEPER]) as guard:
+        guard.process.send_signal(signal.SIGSTOP)
+    assert within(30, lambda: not lives(guard.pid))
+
+
+def test_processes_of_the_libraries_user_live() -> None:
+    """Those that were started before, and meanwhile by another thread, orphans included."""
+    users = []
+
+    def start() -> None:
+        words = [sys.executable, "-c", FAMILY, "0"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={}) as parent:
+            users.extend(family(parent.stdout))
+
+    start()
+    with Guarded([sys.executable, "-c", SLEEPER], os.environ, lambda _: None) as guarded:
+        thread = threading.Thread(target=start)
+        thread.start()
+        thread.join()
+    assert guarded.code(0) == -signal.SIGKILL
+    assert len(users) == 6
+    assert all(map(lives, users))
+    assert not {child.pid for child in psutil.Process().children()} & set(users), "none is adopted"
+    for process in users:
+        os.kill(process, signal.SIGKILL)
+
+
+def test_a_command_that_cannot_be_started_is_named() -> None:
+    with pytest.raises(OSError, match="No such file or directory: 'nothing'"):
+        Guard(["nothing"])
 
 
 def test_a_child_is_asked_and_answers() -> None:
@@ -175,7 +231,7 @@ def test_a_child_that_goes_on_answering_is_not_ended() -> None:
 
 def test_a_child_that_has_ended_long_ago_has_answered() -> None:
     with Child([sys.executable, "-c", "print('one')"], "", os.environ) as child:
-        child.process.wait()
+        assert child.code(60) == 0
         assert child.answer(0).ending == "ended with exit code 0"
 
 

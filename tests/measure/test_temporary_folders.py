@@ -18,12 +18,12 @@ from bench.records.paths import ROOT
 from bench.records.temporary_folders import remove_left, temporary_folder
 
 FRONT = """
-import time
+import sys, time
 from bench.measure.processes.guard import Guard
 from bench.records.temporary_folders import FOLDERS, temporary_folder
 with temporary_folder() as folder:
     (folder / "program").write_text("machine code")
-    guard = Guard(FOLDERS) if GUARDED else None
+    guard = Guard([sys.executable, "-c", "input()"], folders=FOLDERS) if GUARDED else None
     print(folder, flush=True)
     time.sleep(300)
 """

@@ -7,14 +7,19 @@ import contextlib
 import json
 import runpy
 import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 import typer
 
 from bench.commands import faults
+from bench.measure.environment import child_environment
+from bench.measure.processes.ask import Answer
 from bench.records import trial_results
 from bench.trials.faults import fault_session, fault_table, right_launches, run_scenarios
 from bench.trials.faults.fault_outcome import Outcome
@@ -214,16 +219,16 @@ def test_launches_under_load_end_and_keep_only_runs_with_a_failure(
     wrong = {"block": "b", "implementation": "x", "status": "wrong", "reason": "why"}
     asked = []
 
-    def measure(words: list[str], cwd: Path, **_: object) -> subprocess.CompletedProcess[str]:
+    def measure(words: list[str], *_: object, cwd: Path) -> Answer:
         (cwd / "reports" / words[-1]).mkdir(parents=True)
         asked.append(words)
-        return subprocess.CompletedProcess(words, 0, "", "")
+        return Answer("", [], 0)
 
     def stored(folder: Path) -> SimpleNamespace:
         more = [wrong] if folder.name == "1" else []
         return SimpleNamespace(cell_rows=[*rows, *more], block_rows=[{}, {}])
 
-    monkeypatch.setattr(right_launches.subprocess, "run", measure)
+    monkeypatch.setattr(right_launches, "ask", measure)
     monkeypatch.setattr(right_launches, "load", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(right_launches.store, "load", stored)
     runs = list(right_launches.run(5, 600.0, tmp_path / "r"))
@@ -235,3 +240,21 @@ def test_launches_under_load_end_and_keep_only_runs_with_a_failure(
     assert [json.loads(line)["load"] for line in stored_lines] == [one["load"] for one in runs]
     assert len({one["load"] for one in runs}) == 3
     assert list(right_launches.run(5, -1.0, tmp_path / "none")) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="processes are found by /proc")
+def test_launches_under_load_end_with_the_command(tmp_path: Path) -> None:
+    def runs() -> list[int]:
+        there = str(tmp_path / "reports" / "r")
+        return [one.pid for one in psutil.process_iter(["cwd"]) if one.info["cwd"] == there]
+
+    words = [sys.executable, "-m", "bench", "faults", "--right", "1", "--run", "r"]
+    with subprocess.Popen(words, cwd=tmp_path, env=child_environment()) as command:
+        until = time.monotonic() + 60
+        while len(runs()) < 2 and time.monotonic() < until:
+            time.sleep(0.02)
+        assert len(runs()) >= 2, "the run and its guard"
+        command.terminate()
+        while runs() and time.monotonic() < until:
+            time.sleep(0.02)
+        assert not runs()

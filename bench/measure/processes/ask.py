@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bench.measure.processes.guarded import Guarded
 from bench.records.printable import readable
@@ -59,6 +60,7 @@ class Child(Guarded):
       question: the whole input.
       environment: the whole environment.
       receive: called from another thread with every line of its stdout.
+      options: further arguments of subprocess.Popen.
     """
 
     def __init__(
@@ -67,11 +69,12 @@ class Child(Guarded):
         question: str,
         environment: Mapping[str, str],
         receive: Callable[[str], None] = lambda _: None,
+        **options: Any,
     ) -> None:
         self._last_line_at = time.monotonic()
         self._out: list[str] = []
         self._receive = receive
-        super().__init__(command, environment, self._add)
+        super().__init__(command, environment, self._add, **options)
         self.say(question)
         self.say(None)
 
@@ -93,11 +96,16 @@ class Child(Guarded):
 
 
 def ask(
-    command: Sequence[str], question: str, environment: Mapping[str, str], timeout_s: float
+    command: Sequence[str],
+    question: str,
+    environment: Mapping[str, str],
+    timeout_s: float,
+    **options: Any,
 ) -> Answer:
     """Start a child, write the question to its stdin, and wait until it ends.
 
-    The child is killed once its stdout has been silent for `timeout_s` seconds.
+    The child is killed once its stdout has been silent for `timeout_s` seconds. `options` are
+    further arguments of subprocess.Popen.
     """
-    with Child(command, question, environment) as child:
+    with Child(command, question, environment, **options) as child:
         return child.answer(timeout_s)

@@ -222,15 +222,15 @@ class LocalProcess(Guarded):
         # The worker's threads inherit this, because it reads its job before it starts them.
         with contextlib.suppress(ProcessLookupError):
             if cores is not None:
-                os.sched_setaffinity(self.process.pid, cores)
+                os.sched_setaffinity(self.pid, cores)
             if shares_host and hasattr(os, "SCHED_BATCH"):
-                os.sched_setscheduler(self.process.pid, os.SCHED_BATCH, os.sched_param(0))
+                os.sched_setscheduler(self.pid, os.SCHED_BATCH, os.sched_param(0))
         self.say(job)
 
     def stopped(self) -> bool:
         """Return whether a signal such as SIGSTOP has stopped it."""
         try:
-            return bool(psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED)
+            return bool(psutil.Process(self.pid).status() == psutil.STATUS_STOPPED)
         except psutil.Error:
             return False
 

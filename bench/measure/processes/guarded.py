@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, Self, cast
 
-from bench.measure.processes.guard import GONE_S, Guard
-from bench.measure.processes.orphans import OWN, adopt_orphans, end_orphans
+from bench.measure.processes.guard import Guard
 from bench.records.temporary_folders import FOLDERS
 
 Hear = Callable[[str | None], None]
@@ -33,20 +32,18 @@ class Guarded:
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], hear: Hear, **options: Any
     ) -> None:
-        adopt_orphans()
-        self._guard: Guard | None = Guard(tuple(FOLDERS))
-        self.process = subprocess.Popen(  # noqa: S603 (our own command)
+        self._guard = Guard(
             command,
+            environment,
+            tuple(FOLDERS),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**environment, **self._guard.environment, OWN: "1"},
             text=True,
             errors="replace",
-            start_new_session=True,
             **options,
         )
-        self._guard.watch(self.process.pid)
+        self.pid = self._guard.pid
         self._hear = hear
         self._input: queue.Queue[str | None] = queue.Queue()
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -67,9 +64,7 @@ class Guarded:
 
     def code(self, timeout_s: float) -> int | None:
         """Wait for its exit code, negative for a signal; None if it is still running."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout_s)
-        return self.process.returncode
+        return self._guard.code(timeout_s)
 
     def tail(self) -> list[str]:
         """Return the last lines of its stderr, without empty ones."""
@@ -77,21 +72,15 @@ class Guarded:
 
     def kill(self) -> None:
         """Kill it and everything that it started, which could keep its output open."""
-        if self._guard is None:
-            return
         # Even a process that has exited may have left child processes.
-        self._guard.end_all()
-        self.code(GONE_S)
-        end_orphans()
-        self._guard.dismiss()
-        self._guard = None
+        self._guard.end()
         self.say(None)
         for thread in self._threads:
             thread.join(timeout=5)
 
     def _feed(self) -> None:
         # If the process ends before it reads, its exit code will tell.
-        with contextlib.suppress(OSError), cast("IO[str]", self.process.stdin) as stdin:
+        with contextlib.suppress(OSError), cast("IO[str]", self._guard.process.stdin) as stdin:
             while (line := self._input.get()) is not None:
                 stdin.write(f"{line}\n")
                 stdin.flush()
@@ -99,7 +88,7 @@ class Guarded:
     def _read_out(self) -> None:
         with (
             contextlib.suppress(OSError, ValueError),
-            cast("IO[str]", self.process.stdout) as stdout,
+            cast("IO[str]", self._guard.process.stdout) as stdout,
         ):
             for line in stdout:
                 self._hear(line)
@@ -108,7 +97,7 @@ class Guarded:
     def _read_err(self) -> None:
         with (
             contextlib.suppress(OSError, ValueError),
-            cast("IO[str]", self.process.stderr) as stderr,
+            cast("IO[str]", self._guard.process.stderr) as stderr,
         ):
             for line in iter(lambda: stderr.readline(_LINE_CHARACTERS), ""):
                 self._tail.append(line.rstrip("\n"))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
-import signal
 import sys
 import threading
 import time
@@ -20,7 +18,7 @@ import psutil
 from pyarrow import ArrowInvalid, parquet
 
 from bench.measure.environment import child_environment
-from bench.measure.processes.guard import end_all, marked
+from bench.measure.processes.guard import marked
 from bench.measure.processes.guarded import Guarded
 from bench.records import store
 from bench.records.rows import CellRow
@@ -233,15 +231,10 @@ class Front(Guarded):
         if not late:
             gone = time.monotonic() + GONE_S
             self._wait_while(lambda: bool(self._others()) and time.monotonic() < gone)
-        others = self._others()
-        left = [_command_line(process) for process in others]
-        for process in others:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-        end_all(self._mark, [], MARK)
+        left = [_command_line(process) for process in self._others()]
         self.kill()
         out = "".join(self._out) + "\n".join(self.tail()) + late
-        return Ended(self.process.returncode, out, self._cut_s, left)
+        return Ended(self.code(0) or 0, out, self._cut_s, left)
 
     def _wait_while(self, condition: Callable[[], bool]) -> None:
         """Wait, and record when the faulty process has ended."""
@@ -262,7 +255,7 @@ class Front(Guarded):
     def _others(self) -> list[int]:
         """Return the run's processes by their mark, and unmarked ones by their folder."""
         there = (one.pid for one in psutil.process_iter(["cwd"]) if one.info["cwd"] == self._folder)
-        return sorted({*there, *marked(self._mark, MARK)} - {self.process.pid})
+        return sorted({*there, *marked(self._mark, MARK)} - {self.pid, self._guard.process.pid})
 
 
 def _is_whole(path: Path) -> bool:

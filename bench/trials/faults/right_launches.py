@@ -7,7 +7,6 @@ the run before. It takes the proofs in float64 from earlier runs, because no loa
 import itertools
 import json
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from bench.measure.environment import child_environment
+from bench.measure.processes.ask import ask
 from bench.records import store
 from bench.records.paths import REPORTS
 from bench.records.statuses import Status
@@ -23,6 +23,8 @@ from bench.trials.selftest.shares import Rate
 
 FILE = "right.jsonl"
 CONVICTED = ("wrong", "implausible")
+LONGEST_RUN_S = 3600.0
+"""Seconds without output after which a run is killed; a run takes some minutes."""
 SMALL = ("--batch-sizes", "16", "--launches", "2", "--rounds", "6", "--seconds", "0.5")
 """Options of every run. Two launches measure all arms, even those that the first has settled."""
 RUNS = (
@@ -71,20 +73,19 @@ def run(launches: int, limit_s: float, folder: Path) -> Iterator[RightRun]:
         options = RUNS[number % len(RUNS)]
         words = ("run", *SMALL, *options, "--run", str(number))
         with load(pattern, number):
-            ended = subprocess.run(  # noqa: S603 (our own command)
+            ended = ask(
                 [sys.executable, "-m", "bench", *words],
+                "",
+                {**child_environment(), "JAX_PLATFORMS": "cpu"},
+                LONGEST_RUN_S,
                 cwd=folder,
-                env={**child_environment(), "JAX_PLATFORMS": "cpu"},
-                capture_output=True,
-                text=True,
-                check=False,
             )
         directory = folder / REPORTS / str(number)
         try:
             found = read(store.load(directory), pattern, options)
         except (store.StoreError, OSError) as error:
-            said = (ended.stdout + ended.stderr).strip()[-500:]
-            raise store.StoreError(f"{error}; exit code {ended.returncode}: {said}") from error
+            said = "\n".join([ended.out, *ended.tail]).strip()[-500:]
+            raise store.StoreError(f"{error}; the run {ended.ending}: {said}") from error
         with (folder / FILE).open("a", encoding="utf-8") as file:
             file.write(json.dumps(found) + "\n")
         if not found["ended"]:

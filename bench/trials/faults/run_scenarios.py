@@ -90,7 +90,7 @@ def front_killed(lab: Lab, outcome: Outcome) -> None:
     front = _second_block(lab)
     before = lab.attempts()
     outcome.expect(bool(before), "nothing of the first block is stored")
-    front.process.send_signal(signal.SIGKILL)
+    os.kill(front.pid, signal.SIGKILL)
     ended = front.wait()
     outcome.check_end(ended, -signal.SIGKILL)
     _resume(lab, outcome, before)
@@ -103,7 +103,7 @@ def interrupted(number: signal.Signals) -> Trial:
 
     def trial(lab: Lab, outcome: Outcome) -> None:
         front = _second_block(lab)
-        front.process.send_signal(number)
+        os.kill(front.pid, number)
         ended = front.wait()
         outcome.check_end(ended, 2)
         message = re.search(r"interrupted[^\n!]*", ended.out)

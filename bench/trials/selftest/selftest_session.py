@@ -7,10 +7,9 @@ Lockstep itself run in worker processes.
 import itertools
 import json
 import random
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -20,6 +19,7 @@ from typing import Any
 import pandas as pd
 
 from bench.measure.environment import child_environment, worker_environment
+from bench.measure.processes.ask import ChildError, ask
 from bench.records.arms import TWIN
 from bench.records.cells import Block
 from bench.records.host import describe_code, describe_host
@@ -95,7 +95,7 @@ class Session:
         Raises:
           KernelError: the planted workload cannot be compiled.
           LoadError: a background load does not start.
-          subprocess.SubprocessError: a worker process failed.
+          ChildError: a worker process failed.
         """
         settings = self.settings
         with temporary_folder() as self._scratch:
@@ -158,19 +158,15 @@ class Session:
         """Run a `TrialJob` in a worker process.
 
         Raises:
-          subprocess.SubprocessError: the process failed or hung; its stderr is shown.
+          ChildError: the process failed or hung.
         """
         library = str(self._kernel.library)
-        done = subprocess.run(
-            [sys.executable, "-m", "bench.trials.selftest.own_trials"],
-            input=json.dumps(job | {"library": library, "iterations": self._iterations}),
-            stdout=subprocess.PIPE,
-            text=True,
-            env=self._environment(Block.of(job["block"]) if job["block"] else None),
-            timeout=_TIMEOUT_S,
-            check=True,
+        out = _run_python(
+            ["-m", "bench.trials.selftest.own_trials"],
+            self._environment(Block.of(job["block"]) if job["block"] else None),
+            json.dumps(job | {"library": library, "iterations": self._iterations}),
         )
-        return [json.loads(line) for line in done.stdout.splitlines()]
+        return [json.loads(line) for line in out.splitlines()]
 
     def _environment(self, block: Block | None) -> dict[str, str]:
         """Return the environment of a worker; workers share a compilation cache."""
@@ -236,17 +232,18 @@ class Session:
 def report_row(folder: Path, cells: int) -> Row:
     """Rebuild the report of a large run in its own process, as the command does."""
     run, cells = large_run.write(folder / "large", cells)
-    done = subprocess.run(  # noqa: S603 (our own command)
-        [sys.executable, "-c", _REBUILD, str(run)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=child_environment(),
-        timeout=_TIMEOUT_S,
-        check=True,
-    )
-    seconds, size = json.loads(done.stdout)
+    out = _run_python(["-c", _REBUILD, str(run)], child_environment())
+    seconds, size = json.loads(out)
     painted = first_paint(run / "report.html")
     return {
         "kind": "report", "cells": cells, "seconds": seconds, "bytes": size,
         "first_paint_s": painted,
     }  # fmt: skip
+
+
+def _run_python(words: Sequence[str], environment: Mapping[str, str], question: str = "") -> str:
+    """Run a Python program in a process of its own, and return its output."""
+    answer = ask([sys.executable, *words], question, environment, _TIMEOUT_S)
+    if answer.code != 0:
+        raise ChildError(f"a process {answer.ending}. Its last lines:\n{answer.quoted_lines()}")
+    return answer.out
