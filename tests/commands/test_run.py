@@ -510,7 +510,7 @@ def test_a_budget_goes_where_it_is_needed(front: Front) -> None:
     assert [job["launch"] for job in front.jobs] == [0, 0]
     # Equal arms are never the same within a margin this small, however fast launches are.
     wide = front.told(equal=True)
-    words = ("--rounds", "16", "--margin", "0.0001", "--budget", "4", "-k", "data=1")
+    words = ("--rounds", "16", "--margin", "0.0001", "--budget", "8", "-k", "data=1")
     done = wide("run", *SMALL, "--run", "wide", *words)
     assert done.code == 0
     launches = [job["launch"] for job in front.jobs[2:]]

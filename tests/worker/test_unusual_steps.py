@@ -101,6 +101,7 @@ def computed(body, **options):
 
 
 class State(NamedTuple):
+    model_state: Any
     opt_state: Any
     params: Any
 
@@ -110,6 +111,7 @@ class State(NamedTuple):
 class Trained:
     params: Any
     opt_state: Any
+    model_state: Any
     step: int
 
 
@@ -295,11 +297,11 @@ UNUSUAL = {
     "a metric beside": around(metric),
     "a list of leaves": in_a_list,
     "a NamedTuple": with_state(
-        lambda inner, _: State(inner[1], inner[0]), lambda state: (state.params, state.opt_state)
+        lambda inner, _: State(*reversed(inner)), lambda state: tuple(reversed(state))
     ),
     "a dataclass with a count": with_state(
         lambda inner, old: Trained(*inner, 0 if old is None else old.step + 1),
-        lambda state: (state.params, state.opt_state),
+        lambda state: (state.params, state.opt_state, state.model_state),
     ),
     "remat": computed(remat),
     "donated": computed(remat, donate_argnums=0),
