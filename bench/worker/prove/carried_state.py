@@ -74,30 +74,24 @@ def whole_batch_loss(problem: Problem, shards: int, plain: Problem | None = None
     return (plain or problem).functional_with_state()[2]
 
 
-def of_each_shard(problem: Problem, shards: int) -> Any:
-    """Return `f(params, model_state, batch)` of losses and model states by shard, (shards, ...).
+def parts_of(batch: Batch, shards: int) -> Batch:
+    """Divide a global batch into the batches of shards, (shards, ...)."""
+    return jax.tree.map(lambda x: x.reshape(shards, -1, *x.shape[1:]), batch)
+
+
+def in_shards(problem: Problem, shards: int) -> StateLossFn:
+    """Return the mean of the shards' losses, and the model state that they agree on.
 
     It computes what jax.shard_map would over as many devices: random numbers are those of a key
     alone, and equal for all shards.
     """
-    loss_fn = problem.functional_with_state(SHARDS)[2]
-    mapped = jax.vmap(loss_fn, (None, None, 0), axis_name=SHARDS)
-
-    def of_shards(params: Params, model_state: ModelState, batch: Batch) -> Any:
-        parts = jax.tree.map(lambda x: x.reshape(shards, -1, *x.shape[1:]), batch)
-        return mapped(params, model_state, parts)
-
-    return of_shards
-
-
-def in_shards(problem: Problem, shards: int) -> StateLossFn:
-    """Return the mean of the shards' losses, and the model state that they agree on."""
-    of_shards = of_each_shard(problem, shards)
+    of_shard = problem.functional_with_state(SHARDS)[2]
+    of_shards = jax.vmap(of_shard, (None, None, 0), axis_name=SHARDS)
 
     def loss_fn(
         params: Params, model_state: ModelState, batch: Batch
     ) -> tuple[jax.Array, ModelState]:
-        losses, states = of_shards(params, model_state, batch)
+        losses, states = of_shards(params, model_state, parts_of(batch, shards))
         return losses.mean(), jax.tree.map(lambda leaf: leaf[0], states)
 
     return loss_fn

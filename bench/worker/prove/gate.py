@@ -371,8 +371,7 @@ class Gate:
         """Name known mistakes that reproduce the first step under SGD to within `match`."""
         update = vector(ours.first, ours.start)
         problem = under_sgd(self.problems[SGD], rate)
-        later = [widened(batch) for batch in self.batches[STEPS:]]
-        batches = later if again else self.exact_batches
+        batches = [*map(widened, self.batches[STEPS:])] if again else self.exact_batches
         step = problem, batches[0], self.shards, rate, update, float(ours.losses[0]), match
         with exact_arithmetic(self.programs):
             if not ours.states[0]:

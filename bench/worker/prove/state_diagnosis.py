@@ -20,6 +20,7 @@ from bench.worker.prove.carried_state import (
     Leaves,
     in_shards,
     leaves_of,
+    parts_of,
     state_errors,
     whole_batch_loss,
 )
@@ -53,7 +54,7 @@ def explain_with_state(
     losses, updates = np.array([right_loss]), right[None]
     each = jax.value_and_grad(problem.functional_with_state(SHARDS)[2], has_aux=True)
     (of_shards, _), grads = jax.jit(jax.vmap(each, (None, None, 0), axis_name=SHARDS))(
-        params, model_state, _parts(batch, shards)
+        params, model_state, parts_of(batch, shards)
     )
     of_each = np.concatenate([x.reshape(shards, -1) for x in jax.tree.leaves(grads)], axis=1)
     if near(-learning_rate * of_each.mean(axis=0), right):  # no draws depend on the position
@@ -61,10 +62,6 @@ def explain_with_state(
     unknown = np.full_like(right, np.nan)
     wrong_update = explain_update(updates, unknown, update, problem.microbatches, match)
     return [why for why in (wrong_update, explain_loss(losses, loss, 1, match)) if why]
-
-
-def _parts(batch: Batch, shards: int) -> Batch:
-    return jax.tree.map(lambda x: x.reshape(shards, -1, *x.shape[1:]), batch)
 
 
 def _other_steps(problem: Problem, shards: int) -> Iterator[tuple[str, StateLossFn]]:
@@ -104,7 +101,7 @@ def explain_averages(
         )
     of_part = jax.jit(loss_fn)
     for index in range(shards):
-        part = jax.tree.map(lambda x, i=index: x[i], _parts(batch, shards))
+        part = jax.tree.map(lambda x, i=index: x[i], parts_of(batch, shards))
         if makes(of_part(params, model_state, part)[1]):
             return f"the running averages are those of shard {index} alone"
     return ""
