@@ -10,13 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend.core import (  # type: ignore[attr-defined]
-    ClosedJaxpr,
-    JaxprEqn,
-    Literal,
-    Var,
-    jaxpr_as_fun,
-)
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
 from bench.contract import Params
 
@@ -61,7 +55,8 @@ def split_backward(
         *leaves, x, x
     )
     program, equations = traced.jaxpr, traced.jaxpr.eqns
-    *weights, entering, arriving = [*program.constvars, *program.invars]
+    inputs: list[Var] = [*program.constvars, *program.invars]
+    *weights, entering, arriving = inputs
     y, own, *gradients = program.outvars
 
     first = _needed(equations, [y], [*weights, entering])
