@@ -41,12 +41,15 @@ def write_arm(folder: Path, name: str, origin: Path, environment: Environment) -
     return path
 
 
-def with_versions(plan: Plan, catalogue: Catalogue) -> tuple[Plan, Catalogue]:
+def with_versions(
+    plan: Plan, catalogue: Catalogue, *, install: bool = True
+) -> tuple[Plan, Catalogue]:
     """Add an arm for each variant with other packages to each of the plan's JAX implementations.
 
     Args:
       plan: the plan of a run.
       catalogue: the catalogue that the plan was made from.
+      install: whether to install the packages, which a dry run does not need.
 
     Returns:
       The plan and the catalogue with the arms as further implementations. Their files are kept
@@ -61,7 +64,7 @@ def with_versions(plan: Plan, catalogue: Catalogue) -> tuple[Plan, Catalogue]:
     for variant in plan.variants:
         if not variant.requirement:
             continue
-        environment = make_environment(variant.requirement)
+        environment = make_environment(variant.requirement, install=install)
         for name in names:
             origin, arm = Path(entries[name]["path"]).resolve(), version_arm(name, variant.name)
             folder = environment.python.parents[1] / "arms" / digest(str(origin).encode())

@@ -41,11 +41,12 @@ class Environment:
         return ", ".join(f"{name} {version}" for name, version in self.versions.items())
 
 
-def make_environment(requirement: str) -> Environment:
+def make_environment(requirement: str, *, install: bool = True) -> Environment:
     """Make an environment that meets a requirement, or find it in the cache.
 
     A requirement is one such as `jax==0.10.2`, or the path of a requirements file or a wheel. The
-    running Python is tried first, and then the others that are installed, the newest first.
+    running Python is tried first, and then the others that are installed, the newest first. Without
+    `install`, versions are resolved and nothing is installed, which is enough for a plan.
 
     Raises:
       BadInput: uv or the file is missing, or no installed Python supports the requirement; it says
@@ -72,7 +73,7 @@ def make_environment(requirement: str) -> Environment:
         name = f"jax-{known['jax']}-python-{version}-{digest(done.stdout.encode() + content)}"
         folder = user_cache_path("lockstep-environments") / name
         own = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
-        if not (folder / _READY).exists():
+        if install and not (folder / _READY).exists():
             _install(folder, python, own, done.stdout)
         return Environment(own, versions)
     told = "; ".join(f"with Python {version}: {reason}" for version, reason in reasons.items())

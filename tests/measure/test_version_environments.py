@@ -36,12 +36,15 @@ def calls(tmp_path, monkeypatch):
 
 
 def test_an_environment_is_made_once(calls, tmp_path):
+    planned = make_environment("jax==0.11.0", install=False)
+    assert not any(call.startswith("venv") for call in calls())
     made = make_environment("jax==0.11.0")
     assert made.versions == {
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "jax": "0.11.0",
         "flax": "0.12.8",
     }
+    assert made == planned, "a plan resolves the same versions"
     assert made.python.is_relative_to(tmp_path / "cache")
     assert sum(call.startswith("venv") for call in calls()) == 1
     assert make_environment("jax==0.11.0") == made
