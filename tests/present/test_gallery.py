@@ -185,19 +185,22 @@ def test_too_large_damaged_or_empty_runs_are_not_published(checkout, quick_repor
 
 
 @pytest.mark.parametrize(
-    ("change", "name"),
+    ("change", "typed", "name"),
     [
-        ({}, NAME),
-        ({"workloads": ("mlp-base", "gpt2-nano")},
+        ({}, {}, NAME),
+        ({"workloads": ("mlp-base", "gpt2-nano")}, {},
          "gpt2-nano-and-mlp-base_2-core-cpu_2026-11-21"),
-        ({"workloads": ("mlp-base", "gpt2-nano", "linear-base"), "usable_cores": 64},
-         "3-workloads_64-core-cpu_2026-11-21"),
-        ({"platform": "gpu", "device_kind": "NVIDIA H200"},
+        ({"workloads": ("mlp-base", "gpt2-nano", "linear-base"), "usable_cores": 64}, {},
+         "quick_64-core-cpu_2026-11-21"),
+        ({"workloads": ("mlp-base", "gpt2-nano", "linear-base")}, {"workloads": ["mlp"]},
+         "3-workloads_2-core-cpu_2026-11-21"),
+        ({"platform": "gpu", "device_kind": "NVIDIA H200"}, {},
          "gpt2-nano_nvidia-h200_2026-11-21"),
     ],
 )  # fmt: skip
-def test_names(change, name, tmp_path):
+def test_names(change, typed, name, tmp_path):
     run = store.load(synthetic.write(tmp_path, replace(PLAN, rounds=2, **change)))
+    run.manifest["config"]["options"] = typed
     assert published_run.published_name(run) == name
 
 

@@ -106,6 +106,8 @@ def _is_same_run(folder: Path, manifest: Manifest) -> bool:
 def published_name(run: store.Run) -> str:
     """Name a run by workload, hardware and date: `gpt2-nano_2-core-cpu_2026-11-23`.
 
+    A run of a preset's many workloads is named after the preset.
+
     Raises:
       PublishError: the run has no cells.
     """
@@ -113,7 +115,9 @@ def published_name(run: store.Run) -> str:
     if not workloads:
         raise PublishError(f"{run.directory.as_posix()} has no cells; there is nothing to publish")
     most = 2
-    named = "-and-".join(workloads) if len(workloads) <= most else f"{len(workloads)}-workloads"
+    chosen = "workloads" in run.manifest["config"].get("options", {})  # older runs store none
+    many = f"{len(workloads)}-workloads" if chosen else run.manifest["preset"]
+    named = "-and-".join(workloads) if len(workloads) <= most else many
     return f"{named}_{hardware_name(run.manifest)}_{run.manifest['started_at'][:10]}"
 
 
