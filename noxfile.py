@@ -197,6 +197,13 @@ def pictures(session: nox.Session) -> None:
 
 
 @nox.session
+def screenshots(session: nox.Session) -> None:
+    """Screenshot reports into .cache/screenshots/: wide, narrow, dark, printed, colour-blind."""
+    install(session, "tests")
+    session.run(python(session), "docs/make_screenshots.py", *session.posargs)
+
+
+@nox.session
 def lock(session: nox.Session) -> None:
     """Resolve the dependencies into requirements.lock again (posargs: for instance --upgrade)."""
     if session.venv_backend != "none":
