@@ -80,11 +80,12 @@ def take(
     """Screenshot a whole page; the last three are values of the browser's own emulation."""
     page = browser.new_page(viewport={"width": width, "height": HEIGHT}, color_scheme=color_scheme)
     try:
+        page.goto(path.as_uri())
+        page.wait_for_selector(DRAWN, timeout=PATIENCE_MS)
+        # Opening a page would end what is emulated.
         page.emulate_media(media=media)
         session = page.context.new_cdp_session(page)
         session.send("Emulation.setEmulatedVisionDeficiency", {"type": vision})
-        page.goto(path.as_uri())
-        page.wait_for_selector(DRAWN, timeout=PATIENCE_MS)
         page.evaluate(UNFOLD)
         page.screenshot(path=picture, full_page=True)
     finally:

@@ -65,7 +65,7 @@ def test_a_run_is_published_and_listed(checkout):
     published = sorted(path.name for path in (reports / NAME).iterdir())
     assert published == [
         *("blocks.csv", "cells.csv", "launches", "manifest.json", "plots"),
-        *("report.html", "report.md", "samples.csv", "share.png", "share.svg"),
+        *("report.html", "report.md", "samples.csv", "share.pdf", "share.png", "share.svg"),
     ]
     for file in synthetic.launch_files(reports / "mine"):
         assert (reports / NAME / "launches" / file.name).read_bytes() == file.read_bytes()

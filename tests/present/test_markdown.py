@@ -247,5 +247,5 @@ def test_reports_have_their_plots_as_files(tmp_path: Path) -> None:
     directory = report_files.build(build(tmp_path)[1]).parent
     page = (directory / "report.md").read_text("utf-8")
     linked = set(re.findall(r"\(plots/(.+)\.svg\)", page))
-    for ending in ("svg", "png"):
+    for ending in ("svg", "png", "pdf"):
         assert {path.stem for path in (directory / "plots").glob(f"*.{ending}")} == linked

@@ -270,6 +270,21 @@ def test_the_same_rows_give_the_same_plots(found: Tables, drawn: Figures) -> Non
         assert (one.plot.svg, one.plot.png) == (other.plot.svg, other.plot.png), one.plot.slug
 
 
+def test_a_plot_is_written_for_screens_and_papers(drawn: Figures, tmp_path: Path) -> None:
+    plot, other = drawn.charts[0].plot, drawn.charts[1].plot
+    paper = tmp_path / f"{plot.slug}.pdf"
+    plot.write(tmp_path)
+    first = paper.read_bytes()
+    assert first.startswith(b"%PDF-")
+    assert (tmp_path / f"{plot.slug}.svg").read_text("utf-8") == plot.svg
+    paper.write_bytes(first + b"kept")
+    plot.write(tmp_path)
+    assert paper.read_bytes() == first + b"kept", "an equal plot keeps its PDF"
+    dataclasses.replace(other, slug=plot.slug).write(tmp_path)
+    assert paper.read_bytes().startswith(b"%PDF-")
+    assert not paper.read_bytes().endswith(b"kept")
+
+
 def test_what_has_no_value_is_left_out_of_a_specification() -> None:
     curve = vega_plot.spec_of("curve", {"rows": [], "legend": None})
     assert "title" not in curve

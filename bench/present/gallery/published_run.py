@@ -145,7 +145,7 @@ def _private(folder: Path) -> Sequence[str]:
         f"{path.relative_to(folder).as_posix()}, line {number}: {detail!r} tells of this machine "
         "or its user"
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.suffix != ".png"
+        if path.is_file() and path.suffix not in {".pdf", ".png"}
         for number, line in enumerate(_without_code(path.read_text("utf-8")).splitlines(), start=1)
         for detail in _private_words(line)
     ]

@@ -43,8 +43,15 @@ class Plot:
     png: bytes
 
     def write(self, folder: Path) -> None:
-        """Write `<slug>.svg` and `<slug>.png`."""
-        files.write(folder / f"{self.slug}.svg", self.svg)
+        """Write `<slug>.svg`, `<slug>.png` and `<slug>.pdf`.
+
+        The PDF of a plot that is there already stays: the library orders its fonts at random, so
+        that another PDF of the same plot would have other bytes.
+        """
+        svg, pdf = folder / f"{self.slug}.svg", folder / f"{self.slug}.pdf"
+        if not (svg.is_file() and pdf.is_file() and svg.read_bytes() == self.svg.encode()):
+            files.write(pdf, vl_convert.svg_to_pdf(self.svg))
+        files.write(svg, self.svg)
         files.write(folder / f"{self.slug}.png", self.png)
 
 

@@ -25,6 +25,7 @@ GROUPS.breakdown = (target) => {
     ...panelSizes(target, places, { each: 300, most: 420 }),
     parts: parts.map(({ title }) => title),
     partColours: parts.map(({ colour }) => colour),
+    legendColumns: Math.floor(widthOf(target) / 120), // The widest label has 110 pixels.
     stack: share ? "normalize" : "zero",
     ...(share ? { xAxis: { tickCount: 5, title: "share of the traced step", format: ".0%" } } : {}),
   });
