@@ -9,6 +9,7 @@ bench/present/web/data.js is the only reader.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain, zip_longest
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,9 @@ MOST_STEPS = 200
 FEWEST_STEPS = 20
 """Minimum points of a curve, evenly spaced, as far as MOST_LOSSES allows."""
 
+MOST_DRAWN = 6_000_000
+"""Limit on the characters of all drawn steps together; the stored rows of traces have every one."""
+
 FIGURES = tuple({figure: None for chart in charts.CHARTS.values() for figure in chart.figures})
 """Figures of a cell that charts need in addition to the columns of its table."""
 
@@ -95,6 +99,7 @@ def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
     of_cell = {name: number for number, name in enumerate(cells)}
     rows = list(cells.values())
     causes, spent = pair_data.spent(found.traces)
+    steps = drawn_steps(found)
     return {
         "statuses": {name: asdict(status) for name, status in STATUSES.items()},
         "implementations": names,
@@ -107,7 +112,8 @@ def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
         },
         "tables": [table.for_page(of_cell) for table in tables(found, cells)],
         "curves": _curves(found, subjects, of_cell),
-        "traced": _traced(found, cells, of_cell, spent),
+        "traced": _traced(found, cells, of_cell, spent, steps),
+        "steps_left_out": sum("drawn" in trace for trace in found.traces.values()) - len(steps),
         "causes": causes,
         "layouts": packed(found.layouts.get(name) for name in cells),
         "losses": _losses(loss_curves.find(found), of_block, of_cell),
@@ -191,11 +197,37 @@ def _curves(
     ]
 
 
+def drawn_steps(found: Tables, most: int = MOST_DRAWN) -> dict[str, str]:
+    """Return the compressed steps that the page draws, by cell.
+
+    Of every block, the fastest implementation, the baseline and the slowest come first; the others
+    follow from the fastest to the slowest. A step that has no room is left out.
+
+    Args:
+      found: the run's tables.
+      most: characters of all steps together.
+    """
+    stored = {name: trace["drawn"] for name, trace in found.traces.items() if "drawn" in trace}
+    orders = []
+    for block in found.comparisons:
+        own = [cell["cell"] for cell in block.ranked if cell["cell"] in stored]
+        baseline = f"{block.name}/{block.baseline}"
+        first = [*own[:1], *([baseline] if baseline in stored else []), *own[-1:]]
+        orders.append(list(dict.fromkeys([*first, *own])))
+    steps: dict[str, str] = {}
+    for name in dict.fromkeys([*filter(None, chain(*zip_longest(*orders))), *stored]):
+        if len(stored[name]) <= most:
+            steps[name] = stored[name]
+            most -= len(stored[name])
+    return steps
+
+
 def _traced(
     found: Tables,
     cells: Mapping[str, Row],
     of_cell: Mapping[str, int],
     spent: Mapping[str, dict[str, Any]],
+    steps: Mapping[str, str],
 ) -> dict[str, dict[str, Any]]:
     """Return, by cell number, the breakdown of traced steps and why they differ."""
     traced: dict[str, dict[str, Any]] = {
@@ -203,7 +235,7 @@ def _traced(
             "parts": traced_differences.parts(trace),
             **spent[name],
             "viewer": trace_tables.trace_viewer(trace),
-            "drawn": trace.get("drawn"),
+            "drawn": steps.get(name),
             "why": cells[name]["cause"].sentence,
             "main": cells[name]["cause"].main,
         }

@@ -43,6 +43,28 @@ def data(found, run) -> dict:
     return json.loads(page_data.encode(page_data.build(found, run.manifest)))
 
 
+def test_a_page_draws_the_steps_that_matter_first(found) -> None:
+    every = page_data.drawn_steps(found)
+    assert every == {name: trace["drawn"] for name, trace in found.traces.items()}
+    first = []
+    for block in found.comparisons:
+        names = [cell["cell"] for cell in block.ranked]
+        first.append({names[0], f"{block.name}/{block.baseline}", names[-1]})
+    assert all(len(own) == 3 for own in first), "else the next lines show less"
+    wanted = set().union(*first)
+    enough = sum(len(every[name]) for name in wanted)
+    assert set(page_data.drawn_steps(found, enough)) == wanted
+    fewer = page_data.drawn_steps(found, sum(len(every[min(own)]) for own in first) // 2)
+    assert 0 < len(fewer) < len(first), "no block has a second step before others have a first"
+    assert set(fewer) <= {block.ranked[0]["cell"] for block in found.comparisons}
+
+
+def test_a_page_says_how_many_steps_it_leaves_out(found, run, data, monkeypatch) -> None:
+    assert data["steps_left_out"] == 0
+    monkeypatch.setattr(page_data, "drawn_steps", lambda _: {})
+    assert page_data.build(found, run.manifest)["steps_left_out"] == len(found.traces)
+
+
 def test_figures_are_those_of_the_table(found, data) -> None:
     figures = data["cells"]["figures"]
     names = [

@@ -29,8 +29,14 @@ GROUPS.step = (target) => {
       selector("Below", "below", names, "step", below.full),
     ),
     made,
+    DATA.steps_left_out ? nothing(`${STEPS_LEFT_OUT} ${DATA.steps_left_out}.`) : "",
   ];
 };
+
+const STEPS_LEFT_OUT =
+  "The fastest implementation, the baseline and the slowest of each situation come first; " +
+  "launches/ in the run's folder has every step. The page would be too large with all; number of " +
+  "steps that are left out:";
 
 const wholeName = (cell) => `${cell.name}, ${whereOf(cell)}`;
 
