@@ -19,7 +19,7 @@ from bench.present.plots.plot_plan import Plan, Subject
 from bench.present.plots.vega_plot import Plot
 
 PANELS = 36
-"""Limit on the panels of all plots of a report: one takes about 0.1 s to draw as SVG, PDF and PNG."""
+"""Limit on the panels of all plots of a report: one takes about 0.1 s in all its formats."""
 
 FEWEST, MOST = 3, 5
 """Bounds of a plot's panels: the more subjects share PANELS, the fewer each plot has."""
