@@ -27,6 +27,7 @@ from bench.records.cells import Block, Cell
 from bench.records.host import load_average
 from bench.records.messages import Job, LookEvent, PhaseEvent, WorkerSettings
 from bench.records.rows import BlockRow, Ceilings, CellRow, LossRow, SampleRow, block_fields
+from bench.records.shipped_files import shipped_implementations
 from bench.records.statuses import Status
 from bench.records.trace_rows import TraceRow
 from bench.records.variants import Variant
@@ -252,7 +253,8 @@ class _Worker:
         """Measure a suspicious winner again in isolation, and withdraw times at odds with that."""
         run, report, settings = self.run, self.report, self.run.settings.worker
         right = {name: row for name, row in report.cells.items() if row["status"] == "ok"}
-        users = {Path(path).stem for path in settings["implementation_paths"]}
+        given = {Path(path).stem for path in settings["implementation_paths"]}
+        users = given | (right.keys() - shipped_implementations())
         # A gate compares revisions in the worker, a TPU belongs to one process, and processes of
         # their own have no part in a mesh of several.
         apart = settings["base_files"] or run.settings.platform == "tpu"
