@@ -245,7 +245,6 @@ ALWAYS = {
 but for FIRST."""
 
 FIRST = {
-    ("owner_computes", "gpt2_muon-data=2-fp32"),
     ("shard_map_pmean", "mlp-data=2-fp32,microbatches=2,remat,clip=0.1"),
     ("fsdp_shard_map", "mlp-data=2,fsdp=2-fp32,microbatches=2,remat,clip=0.1"),
 }
@@ -303,6 +302,9 @@ def kind_of(name):
 
 
 SLOW_TO_BUILD = {"pipeline_interleaved", "pipeline_1f1b", "pipeline_zero_bubble"}
+LIKE_OTHERS = {"context_gathered", "context_ulysses", "expert_replicated", "expert_tensor_parallel",
+               "owner_computes"}  # fmt: skip
+"""Those that place their state as another file does; `slow` tries them too."""
 
 
 def case_of(name):
@@ -329,7 +331,7 @@ def case_of(name):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow if name in SLOW_TO_BUILD else ())
+        pytest.param(name, marks=pytest.mark.slow if name in {*SLOW_TO_BUILD, *LIKE_OTHERS} else ())
         for name in IMPLEMENTATIONS
     ],
 )

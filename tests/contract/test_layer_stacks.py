@@ -127,8 +127,11 @@ def chain(precision, *, scan_layers=False, remat=""):
 @pytest.mark.parametrize(
     "name",
     [
-        *("shard_map_pmean", "fsdp_shard_map"),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("jit_spmd", "fsdp_spmd")),
+        "fsdp_shard_map",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("shard_map_pmean", "jit_spmd", "fsdp_spmd")
+        ),
     ],
 )
 def test_the_gate_proves_loops_and_policies_against_neither(programs, name):

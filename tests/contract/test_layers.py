@@ -44,7 +44,10 @@ def textbooks(table, x, labels):
     return (losses * jnp.arange(1.0, TOKENS + 1)).mean()
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "fp64"])
+@pytest.mark.parametrize(
+    "precision",
+    ["bf16", "fp64", *(pytest.param(each, marks=pytest.mark.slow) for each in ("fp32", "fp16"))],
+)
 def test_the_loss_and_its_gradients_are_the_textbooks(precision):
     with jax.enable_x64(precision == "fp64"):
         layer, (x, labels) = vocabulary(precision), inputs(precision)

@@ -52,6 +52,10 @@ def row_of(name: str, problem: Any, mesh: Any = MESH) -> dict[str, Any]:
     }
 
 
+def slow(*names: str) -> list[Any]:
+    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 def ablated(name: str, way: str, problem: Any, whole: Mapping[str, Any], mesh: Any = MESH) -> Any:
     arm = worker.ablated_arm(name, way, module(name), whole, problem, mesh)  # type: ignore[arg-type]
     arm.run(2)
@@ -71,7 +75,7 @@ def test_local_operations_leave_the_products_and_no_collectives(name: str) -> No
     assert math.isfinite(float(arm.losses[-1][1]))
 
 
-@pytest.mark.parametrize("name", ["shard_map_pmean", "jit_spmd", "fsdp_shard_map", "zero1"])
+@pytest.mark.parametrize("name", ["jit_spmd", "zero1", *slow("shard_map_pmean", "fsdp_shard_map")])
 def test_without_its_update_a_step_still_computes_and_reduces_gradients(name: str) -> None:
     whole = row_of(name, PROBLEM)
     rest = row_of(name, worker.without_update(PROBLEM))
@@ -84,7 +88,7 @@ def test_without_its_update_a_step_still_computes_and_reduces_gradients(name: st
     jax.tree.map(np.testing.assert_array_equal, start, built.params(arm.state))
 
 
-@pytest.mark.parametrize("name", ["shard_map_pmean", "jit_spmd"])
+@pytest.mark.parametrize("name", ["jit_spmd", *slow("shard_map_pmean")])
 def test_the_forward_pass_has_a_third_of_the_flops_and_no_gradients(name: str) -> None:
     problem = gpt2.problem(gpt2.SIZES["tiny"](), 8, "fp32")
     whole = row_of(name, problem)

@@ -212,7 +212,7 @@ USED_TWICE = ("jit_spmd", "nnx_jit", "nnx_jit_cached", "explicit_sharding", "sha
 REPLICATED = ("pmap", "shard_map_pmean", "shard_map_psum", *USED_TWICE)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", REPLICATED)
 def test_data_parallelism_is_one_all_reduce_of_gradients_and_loss(name, precision):
     found = run(name, small_mlp(precision), "data=4")

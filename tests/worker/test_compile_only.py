@@ -43,7 +43,7 @@ ALL = sorted(
     for name, path in implementation_files([]).items()
     if name != "python_loop" and path.parent.name != "foreign"
 )
-EACH_WAY = ("explicit_sharding", "nnx_jit_cached", "pmap", "fsdp_shard_map", "tensor_parallel_spmd")
+EACH_WAY = ("pmap", "fsdp_shard_map", "explicit_sharding", "nnx_jit_cached", "tensor_parallel_spmd")
 """One of each way to say how arrays are divided; `slow` tries all that have a transformer."""
 
 
@@ -94,7 +94,10 @@ def check_equal(asked):
         assert read.traced_flops == run.traced_flops
 
 
-@pytest.mark.parametrize("implementation", EACH_WAY)
+@pytest.mark.parametrize(
+    "implementation",
+    [*EACH_WAY[:3], *(pytest.param(name, marks=pytest.mark.slow) for name in EACH_WAY[3:])],
+)
 def test_nothing_need_run(implementation):
     check_equal(request(implementation, MESHES.get(implementation, "data=4")))
 
@@ -209,7 +212,10 @@ def sums(implementation, mesh, precision="fp32"):
 
 @pytest.mark.parametrize(
     ("implementation", "mesh"),
-    [("jit_spmd", "data=4"), ("tensor_parallel_shard_map", "data=2,model=2")],
+    [
+        ("jit_spmd", "data=4"),
+        pytest.param("tensor_parallel_shard_map", "data=2,model=2", marks=pytest.mark.slow),
+    ],
 )
 def test_bfloat16_is_sent_as_it_is_elsewhere(implementation, mesh):
     """XLA:CPU sends it as float32."""

@@ -387,7 +387,11 @@ def test_the_optimizers_state_is_found_wherever_it_lies(mesh, problem):
 
 
 @pytest.mark.parametrize(
-    ("implementation", "shape"), [(jit_spmd, "data=2"), (pipeline_gpipe, "data=1,pipe=2")]
+    ("implementation", "shape"),
+    [
+        pytest.param(jit_spmd, "data=2", marks=pytest.mark.slow),
+        (pipeline_gpipe, "data=1,pipe=2"),
+    ],
 )
 def test_the_state_of_an_optimizer_that_treats_parameters_differently_is_found(
     implementation, shape
