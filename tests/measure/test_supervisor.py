@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.measure import supervisor
 from bench.measure.environment import worker_cores, worker_environment
 from bench.measure.processes import group
 from bench.measure.supervisor import Attempt, Launch, Settings, run_block
@@ -34,6 +35,7 @@ class Bench:
         self.folder = folder
         worker = Path(__file__).parents[1] / "fakes" / "worker.py"
         monkeypatch.setattr(group, "COMMAND", (sys.executable, str(worker)))
+        monkeypatch.setattr(supervisor, "shipped_implementations", lambda: set(ARMS))
 
     def run(
         self, behaviour: dict[str, object], launch: Launch = FIRST, **settings
@@ -379,6 +381,12 @@ def test_a_suspicious_winner_is_measured_again_in_isolation(
         _, again = bench.jobs
         assert again["isolated"] == again["implementations"] == again["proved"] == ["A", "B"]
         assert (again["alone"], again["looks"], again["ceilings"]) == (True, False, False)
+
+
+def test_a_winner_that_was_not_shipped_is_measured_again_wherever_it_lies(bench: Bench) -> None:
+    bench.monkeypatch.setattr(supervisor, "shipped_implementations", lambda: {"A", "C"})
+    bench.run(WINS, rounds=8)
+    assert len(bench.jobs) == 2
 
 
 @pytest.mark.parametrize(
