@@ -253,13 +253,13 @@ class _Worker:
         """Measure a suspicious winner again in isolation, and withdraw times at odds with that."""
         run, report, settings = self.run, self.report, self.run.settings.worker
         right = {name: row for name, row in report.cells.items() if row["status"] == "ok"}
-        given = {Path(path).stem for path in settings["implementation_paths"]}
-        users = given | (right.keys() - shipped_implementations())
         # A gate compares revisions in the worker, a TPU belongs to one process, and processes of
         # their own have no part in a mesh of several.
         apart = settings["base_files"] or run.settings.platform == "tpu"
         if report.block is None or apart or run.block.options.processes > 1:
             return
+        given = {Path(path).stem for path in settings["implementation_paths"]}
+        users = given | (right.keys() - shipped_implementations())
         ceilings = report.block["ceilings"] or run.launch.ceilings
         found = suspicious_winner(report.block, right, report.samples, ceilings, users)
         if found is None or found.name in run.launch.isolated:

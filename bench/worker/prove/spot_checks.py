@@ -350,7 +350,7 @@ class SpotChecks:
 def _digest(params: Params) -> bytes:
     digest = blake2b()
     for leaf in jax.tree.leaves(params):
-        digest.update(np.ascontiguousarray(leaf).tobytes())
+        digest.update(np.ascontiguousarray(leaf).view(np.uint8).data)
     return digest.digest()
 
 
