@@ -25,8 +25,8 @@ def build(run: Run, *, all_plots: bool = False) -> Path:
     Besides the page, this writes `report.md`, `plots/`, and tables as CSV and Parquet: `cells`,
     `samples` and `blocks`, and, if measured, `trace_steps`, `trace_operations`, `causes`, `inputs`,
     `ablations`, `checkpoints`, `losses`, `loss_differences` and `max_batch`. Equal rows give equal
-    bytes, but for the order of fonts in PDFs. `share.svg`, `share.pdf` and `share.png` are a picture
-    of the page's first screen.
+    bytes, but for the order of fonts in PDFs. `share.svg`, `share.pdf` and `share.png` are a
+    picture of the page's first screen.
 
     Args:
       run: the stored run.
