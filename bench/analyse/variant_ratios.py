@@ -25,7 +25,7 @@ class Effect:
     usual: Comparison
     """The block without the option."""
     option: str
-    """As in a cell's name: `remat=dots`; for another version, `version=NAME`."""
+    """As in a cell's name: `remat=dots`; for one that takes turns, `version=NAME`."""
     implementation: str
     arm: str
     """The implementation's arm in `block`, which names the version."""

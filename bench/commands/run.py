@@ -48,4 +48,11 @@ def run_pytest(arguments: list[str], *plugins: str) -> int:
     ]
     # If no cell is ok, it warns that there is nothing to save; the summary says so as well.
     warnings.filterwarnings("ignore", category=PytestBenchmarkWarning)
-    return int(pytest.main([*own, *arguments]))
+    words = own
+    for word in arguments:
+        # A word that begins with @ would be a file of arguments to pytest.
+        if word.startswith("@") and words[-1].startswith("--") and "=" not in words[-1]:
+            words = [*words[:-1], f"{words[-1]}={word}"]
+        else:
+            words = [*words, word]
+    return int(pytest.main(words))

@@ -1,12 +1,15 @@
-"""Arms that run implementations under another jax version: a gate's bases, and variants."""
+"""Arms that run implementations in another environment: a gate's bases, and variants."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench.measure.version_environments import Environment, make_environment
+from platformdirs import user_cache_path
+
+from bench.measure.version_environments import SHOWN, Environment, make_environment
 from bench.plan.base_revisions import Bases, Origin
 from bench.plan.content_keys import digest
 from bench.plan.git_revisions import Repository
@@ -22,7 +25,13 @@ from bench.records.temporary_folders import temporary_folder
 CHILD = "bench.worker.foreign.jax_child"
 
 
-def write_arm(folder: Path, name: str, origin: Path, environment: Environment) -> Path:
+def write_arm(
+    folder: Path,
+    name: str,
+    origin: Path,
+    environment: Environment,
+    variables: Mapping[str, str] | None = None,
+) -> Path:
     """Write the foreign file of an arm that runs an implementation in another environment.
 
     Args:
@@ -31,9 +40,12 @@ def write_arm(folder: Path, name: str, origin: Path, environment: Environment) -
       origin: the implementation's file. The file written names its digest, so that they change
         together.
       environment: whose Python runs the arm.
+      variables: those of a variant.
     """
     command = [str(environment.python), "-m", CHILD, str(origin)]
-    traits = {"packages": ["jax"], "command": command}
+    traits: dict[str, Any] = {"packages": ["jax"], "command": command}
+    if variables:
+        traits["variables"] = dict(variables)
     path = folder / f"{name}.py"
     text = f'"""{name}, {digest(origin.read_bytes())}."""\n\nFOREIGN = {traits}\n'
     if not path.exists() or path.read_text("utf-8") != text:  # another run may be reading it
@@ -44,7 +56,7 @@ def write_arm(folder: Path, name: str, origin: Path, environment: Environment) -
 def with_versions(
     plan: Plan, catalogue: Catalogue, *, install: bool = True
 ) -> tuple[Plan, Catalogue]:
-    """Add an arm for each variant with other packages to each of the plan's JAX implementations.
+    """Add an arm for each variant beside the worker to each of the plan's JAX implementations.
 
     Args:
       plan: the plan of a run.
@@ -62,15 +74,22 @@ def with_versions(
     names = [name for name in plan.implementations if "foreign" not in entries[name]]
     added: list[ImplementationEntry] = []
     for variant in plan.variants:
-        if not variant.requirement:
+        if variant.requirement:
+            environment = make_environment(variant.requirement, install=install)
+            kept = environment.python.parents[1]
+        elif variant.raced:
+            known = catalogue["versions"]
+            versions = {name: known[name] for name in ("python", *SHOWN) if name in known}
+            environment = Environment(Path(sys.executable), versions)
+            kept = user_cache_path("lockstep-environments")
+        else:
             continue
-        environment = make_environment(variant.requirement, install=install)
         for name in names:
             origin, arm = Path(entries[name]["path"]).resolve(), version_arm(name, variant.name)
-            folder = environment.python.parents[1] / "arms" / digest(str(origin).encode())
+            folder = kept / "arms" / digest(f"{origin} {variant}".encode())
             folder.mkdir(parents=True, exist_ok=True)
-            path = str(write_arm(folder, arm, origin, environment))
-            summary = f"{name} with {variant.requirement}."
+            path = str(write_arm(folder, arm, origin, environment, variant.variables))
+            summary = f"{name} with {variant}."
             added.append(
                 ImplementationEntry(
                     name=arm, path=path, summary=summary, error="", foreign=environment.versions

@@ -18,6 +18,7 @@ from bench.plan.distributed_config import DistributedConfig
 from bench.plan.margins import resolved_margin
 from bench.plan.matrix import Plan, make_plan
 from bench.plan.options import Options
+from bench.plan.variant_files import with_variant_files
 from bench.records import store
 from bench.records.paths import REPORTS
 from bench.records.variants import is_requirement
@@ -41,6 +42,7 @@ def set_up_run(options: Options, hosts: Hosts, *, measures: bool) -> Engine:
         options = gated(options)
     files = options.implementation_path, options.workload_path
     faults = file_faults(*files)
+    options = with_variant_files(options, faults)
     stuck = folder_faults() if measures else []
     if options.resume is not None:
         faults = [f"{fault}; give the current path of the run's file" for fault in faults]

@@ -10,6 +10,7 @@ from bench.plan.block_batches import default_batches, placed
 from bench.plan.option_values import BadInput
 from bench.plan.options import READERS, Options, flag
 from bench.plan.presets import PRESETS, Preset
+from bench.plan.variant_files import chosen
 from bench.records.arms import ABLATIONS
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
@@ -210,14 +211,11 @@ class _Planner:
                     yield Block(workload, size, mesh, batch, spread)
 
     def variants(self) -> list[Variant]:
-        variants: dict[str, Variant] = {}
-        for variant in self.read("variant"):
-            if variant.name in variants:
-                self.fault("variant", f"the name {variant.name!r} is used twice")
-            if variant.requirement and self.options.base_revision is not None:
-                self.fault("variant", "a gate has another version already: its base")
-            variants[variant.name] = variant
-        return list(variants.values())
+        gate = self.options.base_revision is not None
+        variants, faults = chosen(self.read("variant"), self.catalogue["platform"], gate=gate)
+        for fault in faults:
+            self.fault("variant", fault)
+        return variants
 
     def step_options(self, preset: Preset, variants: Sequence[Variant]) -> list[StepOptions]:
         available = self.catalogue["processes"]
@@ -231,7 +229,7 @@ class _Planner:
             for count in self.read("microbatches") or [preset.microbatches]
             for remat in _unique(self.read("remat")) or [""]
             for scan in (word == "yes" for word in self.read("scan_layers") or ["no"])
-            for variant in ("", *(variant.name for variant in variants if variant.variables))
+            for variant in ("", *(one.name for one in variants if one.variables and not one.raced))
             for spread in processes
         ]
 

@@ -114,10 +114,11 @@ class Options:
         positive("gradient norm"),
     )
     variant: tuple[str, ...] = _option(
-        "NAME=CHANGE",
+        "NAME=CHANGE|@FILE",
         "measure everything also in workers with other variables, for instance "
         '"lhs=XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true", or beside them with other '
-        'versions: "old=jax==0.10.2", a requirements file or a wheel; repeatable',
+        'versions: "old=jax==0.10.2", a requirements file or a wheel; @cpu, @gpu or @tpu races '
+        "a list of XLA's flags, @FILE.toml your own, and @NAME=CHANGE one; repeatable",
         Variant.parse,
         "append",
     )

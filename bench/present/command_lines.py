@@ -9,7 +9,7 @@ from bench.records.rows import Manifest
 from bench.records.variants import is_requirement
 
 _NUMBERS = ("launches", "rounds", "seconds")
-_REPEATED = ("implementation-path", "workload-path")
+_REPEATED = ("implementation-path", "workload-path", "variant")
 """Options that take one value each time."""
 
 LIBRARY = "lockstep.compare(...)"
@@ -37,7 +37,7 @@ def of_block(comparison: Comparison, manifest: Manifest) -> str:
         text
         for text in typed.get("variant", ())
         for name, _, change in [text.partition("=")]
-        if name == asked.variant or is_requirement(change)
+        if name == asked.variant or name.startswith("@") or is_requirement(change)
     ]
     options: dict[str, Sequence[Any]] = {
         "workloads": [f"{block.workload}-{block.size}"],

@@ -131,7 +131,9 @@ def _subjects(found: Tables, manifest: Manifest, drawn: Figures) -> list[dict[st
                 room -= size
                 yield text
 
-    general = {name: _general(name, found, cells, drawn.subjects[name]) for name in blocks}
+    general = {
+        name: _general(name, found, cells, drawn.subjects[name], manifest) for name in blocks
+    }
     kept = {name: list(take(texts, SECTION)) for name, texts in general.items()}
     subjects = []
     for number, (name, own) in enumerate(blocks.items()):
@@ -164,7 +166,11 @@ def _left_out(blocks: int, others: int) -> str:
 
 
 def _general(
-    subject: str, found: Tables, cells: Mapping[str, Row], charts: Sequence[PrintedChart]
+    subject: str,
+    found: Tables,
+    cells: Mapping[str, Row],
+    charts: Sequence[PrintedChart],
+    manifest: Manifest,
 ) -> list[Markup]:
     """Render the tables of a whole subject."""
     blocks = [block for block in found.comparisons if block.subject == subject]
@@ -173,7 +179,7 @@ def _general(
     largest = [row for row in found.largest if f"{row['workload']}, {row['options']}" == subject]
     tables = [
         *(chart.table for chart in charts),
-        run_tables.variants(effects),
+        run_tables.variants(effects, manifest),
         run_tables.losses(trained),
         run_tables.largest(largest),
         cell_columns.energy([cell for cell in cells.values() if cell["subject"] == subject]),

@@ -69,16 +69,17 @@ FIGURES = tuple({figure: None for chart in charts.CHARTS.values() for figure in 
 Columns = dict[str, Any]
 
 
-def tables(found: Tables, cells: Mapping[str, Row]) -> list[Table]:
+def tables(found: Tables, cells: Mapping[str, Row], manifest: Manifest) -> list[Table]:
     """Return the non-empty tables of a run, except that of all cells.
 
     Args:
       found: the run's tables.
       cells: its cells, as from `cell_columns.rows`.
+      manifest: its description.
     """
     every = (
         run_tables.losses(loss_curves.find(found)),
-        run_tables.variants(variant_ratios.find(found.comparisons)),
+        run_tables.variants(variant_ratios.find(found.comparisons), manifest),
         cell_columns.energy(list(cells.values())),
         run_tables.processes(found.comparisons, found.traces),
         input_tables.table(input_cost.find(found.comparisons)),
@@ -110,7 +111,7 @@ def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
             **cell_columns.all_cells(rows, manifest["run"]).for_page(of_cell),
             "figures": _figures(rows, of_block, arms),
         },
-        "tables": [table.for_page(of_cell) for table in tables(found, cells)],
+        "tables": [table.for_page(of_cell) for table in tables(found, cells, manifest)],
         "curves": _curves(found, subjects, of_cell),
         "traced": _traced(found, cells, of_cell, spent, steps),
         "steps_left_out": sum("drawn" in trace for trace in found.traces.values()) - len(steps),

@@ -15,6 +15,7 @@ from bench.present.cell_columns import COLUMNS, IMPLEMENTATION, PLACE
 from bench.present.columns import Column, Figure, Table, between, formatted, missing
 from bench.records import numbers
 from bench.records.largest_batches import MaxBatchRow
+from bench.records.rows import Manifest
 from bench.records.statuses import STATUSES
 from bench.records.trace_rows import TraceRow
 
@@ -23,8 +24,14 @@ Row = dict[str, Any]
 _COSTS = {"compile_total_s", "memory_bytes"}
 
 
-def variants(effects: Sequence[Effect]) -> Table:
-    """Return the effects of variants, other versions, several processes and rematerialization."""
+def variants(effects: Sequence[Effect], manifest: Manifest) -> Table:
+    """Return the effects of variants, other versions, several processes and rematerialization.
+
+    Args:
+      effects: of all options.
+      manifest: describes the variants.
+    """
+    changes = manifest["config"].get("variants", {})
 
     def pair(column: Column) -> Column:
         """Return a cell's figure with the option and, smaller, without it."""
@@ -36,7 +43,8 @@ def variants(effects: Sequence[Effect]) -> Table:
     columns = [
         IMPLEMENTATION,
         replace(PLACE, value=lambda effect: effect.block.place),
-        Column("option", "Option", filter=True),
+        Column("option", "Option", filter=True,
+               detail=lambda effect: changes.get(effect.option.partition("=")[2], "")),
         Column("ratio", "Ratio", "95 % interval", "ratio",
                value=lambda effect: effect.ratio.value,
                detail=lambda effect: between(effect.ratio.low, effect.ratio.high, "ratio")),
@@ -45,8 +53,9 @@ def variants(effects: Sequence[Effect]) -> Table:
     ]  # fmt: skip
     fact = (
         "Step time over that without the option; compile time and memory with it and without. "
-        "Another version takes turns with the present one. Every other option is measured in "
-        "launches of its own, so its intervals are wider; more launches narrow them."
+        "Another version, and a variant that races, takes turns with the present one from a "
+        "process of its own. Every other option is measured in launches of its own, so its "
+        "intervals are wider; more launches narrow them."
     )
     return Table(
         "What options change", columns, effects, [fact],

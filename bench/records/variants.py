@@ -1,8 +1,8 @@
 """Variants: named changes of the environment in which steps are measured again.
 
 XLA, NCCL and libtpu read their variables once per process, so the cells of such a variant cannot
-share a worker with others. Another version of jax runs in processes of its own, which take turns
-with the worker's arms.
+share a worker with others. Another version of jax, and a variant that is to race, run in processes
+of their own, which take turns with the worker's arms.
 """
 
 import re
@@ -18,6 +18,7 @@ OWN = {"JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES", "NPROC", "PYTHONPATH"}
 """Variables that the suite itself sets to create the devices of a mesh."""
 
 _DEVICES = "--xla_force_host_platform_device_count"
+_PLATFORM = re.compile(r"--xla_(cpu|gpu|tpu)_")
 _VARIABLE = re.compile(r"(?:^|\s)([A-Za-z_]\w*)=")
 
 
@@ -35,17 +36,22 @@ class Variant:
     variables: Mapping[str, str]
     requirement: str = ""
     """Packages of the variant's own Python environment; empty if only variables change."""
+    raced: bool = False
+    """Whether changed variables apply to processes that take turns with the worker's arms, round by
+    round, instead of to workers of their own."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `NAME=VARIABLE=VALUE [VARIABLE=VALUE ...]` or `NAME=REQUIREMENT`.
+        """Read `[@]NAME=VARIABLE=VALUE [VARIABLE=VALUE ...]` or `NAME=REQUIREMENT`.
 
-        A value may hold several flags: it ends before the next word that has the form `VARIABLE=`.
+        With `@`, the variant is raced. A value may hold several flags: it ends before the next word
+        that has the form `VARIABLE=`.
 
         Raises:
           ValueError: the text has another form, or sets a variable that the suite sets itself.
         """
-        name, _, rest = text.partition("=")
+        raced = text.startswith("@")
+        name, _, rest = text.removeprefix("@").partition("=")
         packages = is_requirement(rest)
         named = re.fullmatch(r"[A-Za-z0-9][\w.-]*", name)
         if not named or not (packages or _VARIABLE.match(rest)):
@@ -54,9 +60,9 @@ class Variant:
                 "lhs=XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true, nor "
                 "NAME=REQUIREMENT, such as old=jax==0.10.2"
             )
+        if name == "base" and (packages or raced):
+            raise ValueError("'base' names the other side of a gate; choose another name")
         if packages:
-            if name == "base":
-                raise ValueError("'base' names the other side of a gate; choose another name")
             return cls(name, {}, rest)
         _, *parts = _VARIABLE.split(rest)
         variables = {
@@ -69,11 +75,17 @@ class Variant:
             raise ValueError(f"{name!r} sets {', '.join(own)}, which the suite sets itself")
         if _DEVICES in variables.get("XLA_FLAGS", ""):
             raise ValueError(f"{name!r} sets {_DEVICES}, which the mesh determines")
-        return cls(name, variables)
+        return cls(name, variables, raced=raced)
 
     def __str__(self) -> str:
         variables = (f"{name}={value}" for name, value in self.variables.items())
         return self.requirement or " ".join(variables)
+
+    @property
+    def platforms(self) -> set[str]:
+        """Platforms whose flags it sets; XLA accepts another platform's flags and ignores them."""
+        set_ = _PLATFORM.findall(" ".join(self.variables.values()))
+        return {*set_, *(["tpu"] if "LIBTPU_INIT_ARGS" in self.variables else [])}
 
     def applied(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the environment with this variant's variables."""

@@ -14,6 +14,7 @@ import pytest
 from fronts import SMALL, Done, Front
 
 from bench.analyse.verdicts import ALPHA
+from bench.commands.run import run_pytest
 from bench.plan.selection import keyword
 from bench.records import store
 from bench.records.cells import StepOptions
@@ -662,3 +663,10 @@ def test_a_failure_of_its_own_is_loud(front: Front) -> None:
     assert "Lockstep itself failed" in out + err
     assert "Traceback" in err, "here the place matters"
     assert "_pytest" not in out.replace("site-packages/_pytest", "")
+
+
+def test_a_file_of_variants_is_no_file_of_arguments(monkeypatch):
+    given = []
+    monkeypatch.setattr(pytest, "main", lambda words: given.extend(words) or 0)
+    run_pytest(["--workloads", "mlp", "--variant", "@cpu", "--variant", "a=B=1", "-k", "x"])
+    assert given[-7:] == ["--workloads", "mlp", "--variant=@cpu", "--variant", "a=B=1", "-k", "x"]

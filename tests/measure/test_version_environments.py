@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,8 +112,27 @@ def test_a_variant_with_another_version_adds_an_arm_for_each_implementation(call
     assert arms == {"pmap": "jit_spmd", "jit_spmd@old": "jit_spmd", "pmap@old": "pmap"}
 
 
-def test_a_gate_has_one_other_version():
-    typed = Options(variant=("old=jax==0.11.0",), base_revision="jax==0.10.2")
+def test_a_variant_that_races_adds_arms_of_this_python(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    variants = ("@one=XLA_FLAGS=--one", "@two=XLA_FLAGS=--two", "apart=XLA_FLAGS=--three")
+    found = catalogue()
+    found["versions"] |= {"python": "3.12.1", "jaxlib": "0.12.0"}
+    for entry in found["implementations"]:
+        entry["path"] = str(ROOT / "implementations" / "pmap.py")
+    typed = Options(workloads=("mlp",), meshes=("data=1",), variant=variants)
+    plan, known = with_versions(make_plan(replace(typed, implementations=("pmap",)), found), found)
+    assert plan.implementations == ("pmap", "pmap@one", "pmap@two")
+    assert [block.options.variant for block in plan.blocks] == ["", "apart"]
+    paths = [Path(entry["path"]) for entry in known["implementations"][-2:]]
+    assert all(path.is_relative_to(tmp_path) for path in paths)
+    assert [traits_of(path)["variables"]["XLA_FLAGS"] for path in paths] == ["--one", "--two"]
+    assert traits_of(paths[0])["command"][0] == sys.executable
+    assert known["implementations"][-1]["foreign"]["jaxlib"] == "0.12.0"
+
+
+@pytest.mark.parametrize("variant", ["old=jax==0.11.0", "@one=XLA_FLAGS=--one"])
+def test_a_gate_has_one_other_version(variant):
+    typed = Options(variant=(variant,), base_revision="jax==0.10.2")
     with pytest.raises(BadInput, match="--variant: a gate has another version already: its base"):
         make_plan(typed, catalogue())
 

@@ -264,7 +264,7 @@ def test_another_version_is_compared_with_the_present_one_in_the_same_rounds(
 def test_each_option_is_compared_with_its_absence(tmp_path: Path) -> None:
     """Two options together are compared with either one alone."""
     changed = {"variants": {"": 1.0, "slow": 1.5}, "remat": {"": 1.0, "dots": 1.2}}
-    built, _ = small(tmp_path, **changed, launches=5, shared_noise=0.002)
+    built, run = small(tmp_path, **changed, launches=5, shared_noise=0.002)
     effects = variant_ratios.find(built.comparisons)
     found = {(e.option, str(e.block.block.options), str(e.usual.block.options)) for e in effects}
     assert found == {
@@ -274,7 +274,10 @@ def test_each_option_is_compared_with_its_absence(tmp_path: Path) -> None:
         ("remat=dots", "fp32,remat=dots,variant=slow", "fp32,variant=slow"),
     }
     assert len(effects) == len(found) * len(SMALL.ratios)
-    table = run_tables.variants(effects)
+    run.manifest["config"]["variants"] = {"slow": "XLA_FLAGS=--slow"}
+    table = run_tables.variants(effects, run.manifest)
+    details = {e.option: table.columns[2].detail_of(e) for e in effects}
+    assert details == {"variant=slow": "XLA_FLAGS=--slow", "remat=dots": ""}
     keys = [column.key for column in table.columns]
     assert keys[-2:] == ["compile_total_s", "memory_bytes"]
     assert all("without" in table.columns[-1].figure(effect).note for effect in effects)

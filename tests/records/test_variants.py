@@ -31,6 +31,7 @@ def test_a_value_goes_on_until_the_next_variable(text, variables):
         ("a/b=X=1", "is neither NAME=VARIABLE=VALUE"),
         ("=jax==0.10.2", "is neither NAME=VARIABLE=VALUE"),
         ("n=XLA_FLAGS=--a XLA_FLAGS=--b", "sets a variable twice"),
+        ("@base=X=1", "'base' names the other side of a gate"),
         ("base=jax==0.10.2", "'base' names the other side of a gate"),
         ("one=NPROC=1 X=1", "sets NPROC, which the suite sets itself"),
         ("n=XLA_FLAGS=--xla_force_host_platform_device_count=4", "which the mesh determines"),
@@ -39,6 +40,19 @@ def test_a_value_goes_on_until_the_next_variable(text, variables):
 def test_what_is_no_variant_is_refused(text, message):
     with pytest.raises(ValueError, match=message):
         Variant.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "raced", "platforms"),
+    [
+        ("@lhs=XLA_FLAGS=--xla_gpu_a=1 --xla_cpu_b=2 --xla_dump_to=x", True, {"gpu", "cpu"}),
+        ("v=LIBTPU_INIT_ARGS=--xla_enable_async_all_gather=true", False, {"tpu"}),
+        ("n=NCCL_ALGO=Ring", False, set()),
+    ],
+)
+def test_a_variant_knows_whether_it_races_and_whose_flags_it_sets(text, raced, platforms):
+    variant = Variant.parse(text)
+    assert (variant.raced, variant.platforms) == (raced, platforms)
 
 
 @pytest.mark.parametrize("text", ["jax==0.10.2", "jax[cuda13]>=0.11", "old.txt", "dist/jax-1.whl"])

@@ -377,3 +377,13 @@ def test_arrays_are_written_as_safetensors(tmp_path):
 
 def test_infinite_losses_are_alike():
     assert np.isnan(foreign_arm.the_same([float("nan")] * 2, "the loss"))
+
+
+def test_a_variants_flags_are_added_to_those_of_the_worker(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--ours")
+    code = "import json, os; input(); print(json.dumps({'flags': os.environ['XLA_FLAGS']}))"
+    children = Children([sys.executable, "-c", code], 1, 1, {"XLA_FLAGS": "--theirs"})
+    try:
+        assert children.ask("flags") == [{"flags": "--ours --theirs"}]
+    finally:
+        children.close()

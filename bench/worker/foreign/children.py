@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO, Any, cast
 
 import psutil
@@ -25,6 +25,7 @@ from bench.contract.foreign import read_arrays, write_arrays
 from bench.records.paths import CHECKOUT, ROOT
 from bench.records.printable import readable
 from bench.records.temporary_folders import temporary_folder
+from bench.records.variants import Variant
 from bench.worker.prove.failures import ChildError, UnsupportedError
 
 Arrays = dict[str, Any]
@@ -46,9 +47,16 @@ class Children:
         MASTER_ADDR and MASTER_PORT identify each, as under torchrun.
       processes: number of processes.
       threads: number of threads per process.
+      variables: environment variables of a variant.
     """
 
-    def __init__(self, command: Sequence[str], processes: int, threads: int) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        processes: int,
+        threads: int,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self.threads = threads
         self.closed = False
         with socket.socket() as probe:
@@ -58,6 +66,7 @@ class Children:
         common = dict.fromkeys(THREAD_VARIABLES, str(threads))
         common["PYTHONPATH"] = os.pathsep.join(path)
         common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(processes)}
+        environment = Variant("", variables or {}).applied(os.environ) | common
         self._processes: list[subprocess.Popen[bytes]] = []
         self._tails: list[deque[str]] = []
         self._readers: list[threading.Thread] = []
@@ -67,7 +76,7 @@ class Children:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                 start_new_session=True,
             )
             if processes > 1 and hasattr(os, "SCHED_BATCH"):

@@ -43,6 +43,8 @@ class Traits(TypedDict, total=False):
     """Whether this is a JAX step that the run's options isolate in its own process."""
     command: list[str]
     """Command line of each process, run in the file's folder; by default, the Python helper's."""
+    variables: dict[str, str]
+    """Environment variables of a variant; flags are added to the worker's."""
 
 
 def traits_of(path: Path) -> Traits | None:
@@ -164,7 +166,8 @@ class _Proxy:
         if self.spare is None or self.spare.closed:
             helper = [sys.executable, bench.contract.foreign.__file__, str(self.path)]
             command = [*helper, *self.traits.get("packages", [])]
-            self.spare = Children(self.traits.get("command", command), processes, threads)
+            command = self.traits.get("command", command)
+            self.spare = Children(command, processes, threads, self.traits.get("variables"))
         return self.spare
 
     def why_unsupported(self, problem: Problem, mesh: Mesh) -> str | None:
