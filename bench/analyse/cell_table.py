@@ -9,11 +9,18 @@ from typing import Any, cast
 
 import pandas as pd
 
-from bench.analyse import energy_per_step, pipeline_bubbles, process_spread, rooflines
+from bench.analyse import (
+    energy_per_step,
+    pipeline_bubbles,
+    process_spread,
+    rooflines,
+    throttled_turns,
+)
 from bench.analyse.cell_figures import ratio_columns, standing_columns, stored_columns, time_columns
 from bench.analyse.comparisons import Comparison, TimedSamples, compare_arms
 from bench.analyse.host_timeline import timeline
 from bench.analyse.sample_rounds import Rounds, spreads
+from bench.analyse.throttled_turns import Throttling
 from bench.analyse.verdicts import margin_of
 from bench.records import derived_files, largest_batches
 from bench.records.arms import ABLATIONS, INPUT_WAYS, TWIN, arm_beside
@@ -79,6 +86,8 @@ class Tables:
     """Loss curves, of implementations and references: see bench.analyse.loss_curves."""
     meters: Mapping[str, list[EnergyMeter]] = field(default_factory=dict)
     """By block, the energy meter of each attempt, or why there was none; absent in early runs."""
+    throttling: Throttling | None = None
+    """Throttled turns; None where no GPU was read."""
     largest: Sequence[MaxBatchRow] = ()
     """The largest batches that fit, where they were searched for."""
 
@@ -135,6 +144,7 @@ def build(run: Run) -> Tables:
         timeline=timeline(run.samples, {c.name: c.baseline for c in comparisons}),
         damaged=[*run.damaged, *derived_files.damage(run.directory)],
         losses=run.losses,
+        throttling=throttled_turns.find(samples.frame),
         meters={
             name: [
                 cast("EnergyMeter", r["energy"]) for r in attempts if isinstance(r["energy"], dict)

@@ -4,20 +4,11 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from bench.records.clock_limits import held_down_by
 from bench.records.machine_rows import Board, Gpus
 
 _MOST_LINKS = 18
 """NVLinks of the newest kind of board; querying more is an error."""
-
-_REASONS = {
-    "power": ("nvmlClocksThrottleReasonSwPowerCap",),
-    "power brake": ("nvmlClocksThrottleReasonHwPowerBrakeSlowdown",),
-    "heat": (
-        "nvmlClocksThrottleReasonSwThermalSlowdown",
-        "nvmlClocksThrottleReasonHwThermalSlowdown",
-    ),
-}
-"""NVML's names of the throttle reasons that matter; a low clock of an idle board does not."""
 
 
 def read_boards(nvml: Any = None) -> Gpus:
@@ -57,7 +48,6 @@ def _board(nvml: Any, handle: Any) -> Board:
             return None
 
     memory, ecc = ask("nvmlDeviceGetMemoryInfo"), ask("nvmlDeviceGetEccMode")
-    reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
     mig = ask("nvmlDeviceGetMigMode")
     generation, lanes = (
         ask(f"nvmlDeviceGetCurrPcieLink{what}") for what in ("Generation", "Width")
@@ -74,11 +64,7 @@ def _board(nvml: Any, handle: Any) -> Board:
         power_w=_watts(ask("nvmlDeviceGetPowerUsage")),
         limit_w=_watts(ask("nvmlDeviceGetEnforcedPowerLimit")),
         default_limit_w=_watts(ask("nvmlDeviceGetPowerManagementDefaultLimit")),
-        throttled=[
-            word
-            for word, names in _REASONS.items()
-            if any(reasons & getattr(nvml, name, 0) for name in names)
-        ],
+        throttled=held_down_by(nvml, handle) or [],
         ecc=None if ecc is None else bool(ecc[0]),
         uncorrected=ask(
             "nvmlDeviceGetTotalEccErrors",

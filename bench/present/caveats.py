@@ -12,6 +12,7 @@ from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.process_spread import PROCESS
 from bench.analyse.ratio_intervals import floor_width
+from bench.analyse.throttled_turns import Throttling
 from bench.analyse.verdicts import decide
 from bench.present import loss_sentences, program_sentences
 from bench.present.cell_columns import framework
@@ -87,6 +88,7 @@ def _of_host(content: Tables, manifest: Manifest) -> dict[str, str]:
     if not measured and cores is not None and load is not None and load > cores / 2:
         busy.append(f"When the run began, the load was {load:.2g} on {cores} usable cores.")
     said["A busy host"] = " ".join(busy)
+    said["Throttled GPUs"] = _throttled(content.throttling)
     precisions = sorted({block.block.options.precision for block in blocks})
     kind = manifest["device_kind"]
     missing = [precision for precision in precisions if not peaks.peak(kind, precision)]
@@ -97,6 +99,22 @@ def _of_host(content: Tables, manifest: Manifest) -> dict[str, str]:
     if manifest["git"].get("dirty"):
         said["Uncommitted changes"] = "The working tree had changes that the recorded commit lacks."
     return said
+
+
+def _throttled(found: Throttling | None) -> str:
+    if found is None or not found.arms:
+        return ""
+    named = [
+        f"{one.arm} in {one.block} after {one.throttled} of {numbers.count(one.turns, 'turn')} "
+        f"({', '.join(f'{turns} by {why}' for why, turns in one.reasons.items())})"
+        for one in found.arms[:NAMED]
+    ]
+    more = f"; and {len(found.arms) - NAMED} more" if len(found.arms) > NAMED else ""
+    return (
+        f"A GPU's clock was held down: {'; '.join(named)}{more}. These turns count like others; "
+        "samples.csv marks them. Reading the GPUs took "
+        f"{numbers.si(found.reading_s, 's')} a turn, outside the timed spans."
+    )
 
 
 def _of_ratios(blocks: Sequence[Comparison]) -> dict[str, str]:

@@ -16,11 +16,11 @@ from pyarrow import csv, parquet
 from pyarrow import json as arrow_json
 
 from bench.records import files
+from bench.records.device_rows import BoardSlot, Energy
 from bench.records.rows import (
     CellRow,
     CompilersCost,
     CompileTimes,
-    Energy,
     HostSlot,
     InputWait,
     MemoryBytes,
@@ -39,7 +39,7 @@ _NESTED: dict[type, dict[str, type]] = {
         "cost": CompilersCost,
         "program": StepProgram,
     },
-    SampleRow: {"host": HostSlot, "energy": Energy, "input": InputWait},
+    SampleRow: {"host": HostSlot, "energy": Energy, "boards": BoardSlot, "input": InputWait},
 }
 """Keys whose entries become columns of their own: `compile_trace_s`, `memory_total_bytes` ..."""
 

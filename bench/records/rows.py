@@ -7,6 +7,7 @@ integers (means of them floats), `_s` floats, `_bytes` integers.
 from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.records.cells import Block
+from bench.records.device_rows import BoardSlot, Energy
 from bench.records.foreign_rows import ForeignArms, Isolation
 from bench.records.proof_rows import ProofCheck
 from bench.records.statuses import Status
@@ -31,14 +32,6 @@ class HostSlot(TypedDict):
     """CPU time of others; negative by up to a tick if the kernel books ours late."""
     mhz: float | None
     """Mean frequency of the cores at the end of the turn; None if the system does not show it."""
-
-
-class Energy(TypedDict):
-    """Energy of the devices from just before a turn until just after it."""
-
-    joules: float
-    """Energy of all boards or packages in use, each as a whole."""
-    seconds: float
 
 
 class InputWait(TypedDict):
@@ -82,6 +75,8 @@ class Turn(TypedDict):
     """The host's activity; None if the system does not show it."""
     energy: NotRequired[Energy]
     """Energy of the devices; absent without a counter."""
+    boards: NotRequired[BoardSlot]
+    """The GPUs; absent without NVML."""
     input: NotRequired[InputWait]
     """Waits for input, for an input arm."""
 

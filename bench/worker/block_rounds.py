@@ -28,6 +28,8 @@ from bench.worker.prove.failures import EndedError, UnsupportedError, failure, i
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.spot_checks import SpotChecks
 from bench.worker.read.compilation import CompilationLog, remembered_programs
+from bench.worker.time.board_slots import BoardWatch
+from bench.worker.time.board_slots import merged as merged_boards
 from bench.worker.time.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
 from bench.worker.time.energy_counters import Meter
 from bench.worker.time.energy_counters import merged as merged_energy
@@ -98,6 +100,7 @@ class BlockRounds:
             session.end_lap("compile")
         session.announce("measure", "", 0, job["rounds"])
         meter = Meter(session.mesh.local_devices)
+        boards = BoardWatch(session.mesh.local_devices)
         session.row["energy"] = meter.description
         self.checks = SpotChecks(gate, job["rounds"], job["seconds"])
         session.threads.begin()
@@ -109,7 +112,7 @@ class BlockRounds:
             with CompilationLog() as log:
                 turns, compiled = measure(
                     session.arms, steps, job["seed"], log, self.after_round,
-                    self.begin_turn, meter.slot, self.checks.extra_span,
+                    self.begin_turn, meter.slot, self.checks.extra_span, boards.slot,
                 )  # fmt: skip
             session.reasons |= session.threads.reasons()
             # A file's running thread would look like late work of every arm.
@@ -275,11 +278,13 @@ def sample_rows(job: Job, block: str, turns: Iterable[Turn]) -> list[SampleRow]:
     ]
     if jax.process_count() == 1:
         return rows
-    figures = ("throughput_ns", "latency_ns", "wash_out_ns", "host", "energy", "input")
+    figures = ("throughput_ns", "latency_ns", "wash_out_ns", "host", "energy", "boards", "input")
     everyones = process_exchange.gather([[row.get(name) for name in figures] for row in rows])
     hosts = process_exchange.gather(host_id())
     for row, *each in zip(rows, *everyones, strict=True):
-        throughput, latency, wash_out, slots, energies, waits = map(list, zip(*each, strict=True))
+        throughput, latency, wash_out, slots, energies, boards, waits = map(
+            list, zip(*each, strict=True)
+        )
         row["throughput_ns"], row["process_throughput_ns"] = max(throughput), throughput
         row["latency_ns"], row["process_latency_ns"] = max(latency), latency
         row["wash_out_ns"] = max(wash_out)
@@ -287,6 +292,9 @@ def sample_rows(job: Job, block: str, turns: Iterable[Turn]) -> list[SampleRow]:
         row.pop("energy", None)
         if (energy := merged_energy(energies)) is not None:
             row["energy"] = energy
+        row.pop("boards", None)
+        if (seen := merged_boards(boards)) is not None:
+            row["boards"] = seen
         if "input" in row:
             row["input"] = longest(waits)
     return rows

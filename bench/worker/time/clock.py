@@ -13,7 +13,8 @@ from typing import Any
 import jax
 
 from bench.contract import TrainStep
-from bench.records.rows import Energy, HostSlot, InputWait, Turn
+from bench.records.device_rows import BoardSlot, Energy
+from bench.records.rows import HostSlot, InputWait, Turn
 from bench.worker import process_exchange
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.read.compilation import CompilationLog
@@ -187,16 +188,20 @@ def run_spans(
     return took
 
 
+Readings = tuple[BoardSlot | None, Energy | None, HostSlot]
+"""The boards, the energy and the host's activity of a turn."""
+
+
 def take_turn(
     arm: Arm,
     spans: Sequence[tuple[int, bool]],
     extra: ExtraSpan | None,
     log: CompilationLog,
-    read: Callable[[], tuple[Energy | None, HostSlot]],
-) -> tuple[list[int], int, Energy | None, HostSlot]:
-    """Run an arm's spans; return their nanoseconds, compiled programs, energy and host activity.
+    read: Callable[[], Readings],
+) -> tuple[list[int], int, Readings]:
+    """Run an arm's spans; return their nanoseconds, compiled programs and readings.
 
-    `read` returns the energy and the host's activity since its last call.
+    `read` returns the boards, and the energy and the host's activity since its last call.
     """
     programs, readings = [log.programs], []
 
@@ -207,7 +212,7 @@ def take_turn(
     took = run_spans(arm, spans, extra, note)
     note()
     at = 1 if extra is not None and extra.first else 0
-    return took, programs[at + 1] - programs[at], *readings[at]
+    return took, programs[at + 1] - programs[at], readings[at]
 
 
 def after_last_round(
@@ -249,6 +254,7 @@ def measure(
     turn_of: Callable[[str], None] = lambda _arm: None,
     used: Callable[[], Energy | None] = lambda: None,
     extra_span: Callable[[Arm, int | None], ExtraSpan | None] = no_extra,
+    boards: Callable[[], BoardSlot | None] = lambda: None,
 ) -> tuple[list[Turn], dict[str, int]]:
     """Time all arms in interleaved rounds.
 
@@ -267,6 +273,7 @@ def measure(
       used: returns the energy since its last call.
       extra_span: chooses an extra span for an arm's turn in a round of this number, or after the
         last round (None).
+      boards: returns the state of the GPUs.
 
     Returns:
       All turns, and the number of programs that each arm compiled inside spans, if any; the times
@@ -290,10 +297,10 @@ def measure(
                 turn_of(name)
                 gc.disable()  # a step may have enabled it
                 at = time.time()
-                (wash_out, throughput, latency), programs, energy, slot = take_turn(
+                (wash_out, throughput, latency), programs, (board, energy, slot) = take_turn(
                     arm, [(1, False), (steps, False), (waited_steps, True)],
                     extra_span(arm, number),
-                    log, lambda: (used(), watch.slot()),
+                    log, lambda: (boards(), used(), watch.slot()),
                 )  # fmt: skip
                 if programs:
                     compiled[name] = compiled.get(name, 0) + programs
@@ -312,6 +319,8 @@ def measure(
                 )
                 if energy is not None:
                     turn["energy"] = energy
+                if board is not None:
+                    turn["boards"] = board
                 if (waits := arm.waits()) is not None:
                     turn["input"] = waits
                 turns.append(turn)

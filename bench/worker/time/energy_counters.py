@@ -22,8 +22,9 @@ from typing import Any
 
 import jax
 
+from bench.records.device_rows import Energy
 from bench.records.host import host_id
-from bench.records.rows import Energy, EnergyMeter
+from bench.records.rows import EnergyMeter
 from bench.worker import process_exchange
 from bench.worker.prove.failures import name_and_text
 
@@ -119,7 +120,7 @@ def boards(ordinals: Sequence[int], nvml: Any = None) -> list[Counter]:
         raise UnknownError(reason) from error
 
     def board(ordinal: int) -> Counter:
-        handle = _handle(nvml, ordinal)
+        handle = handle_of(nvml, ordinal)
         name, kind = (str(of(handle)) for of in (nvml.nvmlDeviceGetUUID, nvml.nvmlDeviceGetName))
         # Millijoules since the driver was loaded.
         found = Counter(
@@ -135,7 +136,7 @@ def boards(ordinals: Sequence[int], nvml: Any = None) -> list[Counter]:
         raise UnknownError(f"NVML shows no energy of the GPUs: {error}") from error
 
 
-def _handle(nvml: Any, ordinal: int) -> Any:
+def handle_of(nvml: Any, ordinal: int) -> Any:
     """Return NVML's handle of a CUDA device; CUDA has its own order, and may hide some GPUs."""
     every = [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())]
     shown = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]

@@ -1,0 +1,157 @@
+"""GPUs at the end of turns: a substitute of pynvml is read, merged, stored, and told."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import synthetic
+
+from bench.analyse import cell_table
+from bench.analyse.throttled_turns import ThrottledArm
+from bench.present.caveats import caveats
+from bench.records import frames, store
+from bench.worker.read.compilation import CompilationLog
+from bench.worker.time import clock
+from bench.worker.time.board_slots import BoardWatch, merged
+
+
+class NVMLError(Exception):
+    """As pynvml's."""
+
+
+def unsupported(*_):
+    raise NVMLError("Not Supported")
+
+
+def nvml(reasons, kind="Event", **changed):
+    """Two boards, of which the second one's clock is held down; names are pynvml's."""
+    functions = {
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetCount": lambda: 2,
+        "nvmlDeviceGetHandleByIndex": lambda number: number,
+        "nvmlDeviceGetName": lambda _: "NVIDIA H100 80GB HBM3",
+        "nvmlDeviceGetClockInfo": lambda handle, _: (1980, 1200)[handle],
+        "nvmlDeviceGetTemperature": lambda handle, _: (61, 88)[handle],
+        "nvmlDeviceGetPowerUsage": lambda handle: (650_500, 400_000)[handle],
+        f"nvmlDeviceGetCurrentClocks{kind}Reasons": lambda handle: (0x1, reasons)[handle],
+    }
+    names = {
+        "SwPowerCap": 0x4, "HwPowerBrakeSlowdown": 0x80, "SwThermalSlowdown": 0x20,
+        "HwThermalSlowdown": 0x40,
+    }  # fmt: skip
+    constants = {f"nvmlClocks{kind}Reason{name}": bit for name, bit in names.items()}
+    own = {"NVML_CLOCK_SM": 1, "NVML_TEMPERATURE_GPU": 0, "NVMLError": NVMLError}
+    return SimpleNamespace(**{**functions, **constants, **own, **changed})
+
+
+def gpus(count):
+    return [SimpleNamespace(platform="gpu", local_hardware_id=n) for n in range(count)]
+
+
+@pytest.fixture(autouse=True)
+def all_boards(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.mark.parametrize("kind", ["Event", "Throttle"])
+@pytest.mark.parametrize(
+    ("reasons", "words"),
+    [
+        (0x0, ""), (0x1, ""), (0x4, "power"), (0x40, "heat"), (0x20 | 0x4, "heat; power"),
+        (0x80, "power brake"),
+    ],
+)  # fmt: skip
+def test_the_slowest_and_hottest_board_is_kept(kind, reasons, words):
+    slot = BoardWatch(gpus(2), nvml(reasons, kind)).slot()
+    assert slot.pop("read_ns") > 0
+    assert slot == {
+        "clock_mhz": 1200, "temperature_c": 88, "power_w": 1050.5, "throttled": words,
+    }  # fmt: skip
+    assert BoardWatch(gpus(1), nvml(reasons, kind)).slot()["throttled"] == "", "of its own board"
+
+
+def test_what_a_board_does_not_say_is_unknown():
+    old = nvml(0x4, nvmlDeviceGetPowerUsage=unsupported, nvmlDeviceGetTemperature=unsupported)
+    slot = BoardWatch(gpus(2), old).slot()
+    assert (slot["clock_mhz"], slot["temperature_c"], slot["power_w"]) == (1200, None, None)
+    silent = nvml(0x4, nvmlDeviceGetCurrentClocksEventReasons=unsupported)
+    assert BoardWatch(gpus(2), silent).slot()["throttled"] is None, "not said is not unthrottled"
+
+
+def test_without_boards_nothing_is_read():
+    assert BoardWatch([SimpleNamespace(platform="cpu")], nvml(0)).slot() is None
+    assert BoardWatch(gpus(1), nvml(0, nvmlInit=unsupported)).slot() is None
+
+
+def test_the_boards_of_all_processes_are_merged():
+    one = {"clock_mhz": 1500.0, "temperature_c": 60.0, "power_w": 500.0, "read_ns": 7}
+    slots = [one | {"throttled": "power"}, one | {"clock_mhz": 1400.0, "throttled": "heat; power"}]
+    assert merged(slots) == {
+        "clock_mhz": 1400, "temperature_c": 60, "power_w": 1000, "throttled": "heat; power",
+        "read_ns": 7,
+    }  # fmt: skip
+    assert merged([*slots, one | {"throttled": None}])["throttled"] is None
+    assert merged([one | {"throttled": ""}] * 2)["throttled"] == ""
+    assert merged([slots[0], None]) is None
+
+
+def test_boards_are_read_between_spans(monkeypatch):
+    """Each turn has the slot that was read right after its last span, before the energy."""
+    calls, slots = [], iter(range(9))
+
+    def run(arm, steps, *, wait_each=False):
+        calls.append(f"span {steps}")
+        return 1
+
+    def boards():
+        calls.append("boards")
+        return {"throttled": "", "read_ns": next(slots)}
+
+    monkeypatch.setattr(clock.Arm, "run", run)
+    arm = clock.Arm("a", None, None, None)
+    with CompilationLog() as log:
+        turns, _ = clock.measure(
+            [arm], 2, 0, log, lambda turns: () if len(turns) == 2 else None,
+            used=lambda: calls.append("energy"), boards=boards,
+        )  # fmt: skip
+    assert [turn["boards"]["read_ns"] for turn in turns] == [0, 1]
+    spans = [f"span {steps}" for steps in (1, 2, clock.latency_steps(2)) if steps]
+    assert calls == ["energy", *spans, "boards", "energy"] * 2
+
+
+def test_throttled_turns_are_marked_and_told(tmp_path):
+    run = store.load(synthetic.write(tmp_path, synthetic.Plan(rounds=4)))
+    assert cell_table.build(run).throttling is None
+    first = run.samples["arm"] == min(run.samples["arm"])
+    name = run.samples.loc[first, "arm"].iloc[0]
+    run.samples["boards_read_ns"] = 200_000.0
+    run.samples["boards_throttled"] = ""
+    assert cell_table.build(run).throttling.arms == ()
+    own = run.samples.index[first]
+    run.samples.loc[own[0], "boards_throttled"] = "heat; power"
+    run.samples.loc[own[1], "boards_throttled"] = "heat"
+    run.samples.loc[own[2], "boards_throttled"] = None
+    found = cell_table.build(run)
+    block = run.samples.loc[own[0], "block"]
+    of = int((first & (run.samples["block"] == block)).sum()) - 1
+    assert found.throttling.arms == (
+        ThrottledArm(block, name, of, 2, {"heat": 2, "power": 1}),
+    )  # fmt: skip
+    (told,) = [c.text for c in caveats(found, run.manifest) if c.title == "Throttled GPUs"]
+    assert f"{name} in {block} after 2 of {of} turns (2 by heat, 1 by power)" in told
+    assert (
+        "Reading the GPUs took 200\N{NARROW NO-BREAK SPACE}µs a turn, outside the timed spans"
+        in told
+    )
+
+
+def test_a_stored_slot_becomes_columns():
+    slot = {"clock_mhz": 1200.0, "throttled": "heat", "read_ns": 7}
+    frame = frames.of_samples([json.dumps({"arm": "a", "boards": slot}).encode() + b"\n"])
+    assert isinstance(frame, pd.DataFrame)
+    row = frame.iloc[0]
+    shown = [row[f"boards_{key}"] for key in ("clock_mhz", "throttled", "read_ns")]
+    assert shown == [1200, "heat", 7]
