@@ -101,7 +101,8 @@ function line(columns, row) {
       return element("th", { scope: "row" }, name);
     }
     const shown = column.format === "command" ? folded(text) : text;
-    return element("td", { class: alignmentOf(column) }, shown, below);
+    const look = { class: alignmentOf(column), "data-title": column.title };
+    return element("td", look, shown, below);
   });
   return element("tr", {}, ...cells);
 }
