@@ -5,15 +5,12 @@ from typing import Any
 
 from bench.analyse.cell_table import Tables
 from bench.present import placing_table, sentences
-from bench.present.plots.vega_plot import Plot, blend, colours, compose, spec_of
+from bench.present.plots.vega_plot import Plot, compose, spec_of
 
 SLUG = "share"
 
 LINE = 135
 """Characters per line of the answer."""
-
-_SHADES = (0.0, 0.06, 0.16, 0.3, 0.46)
-"""Share of orange in each shade of the matrix."""
 
 
 def draw(found: Tables, title: str, machine: str) -> Plot | None:
@@ -31,15 +28,14 @@ def draw(found: Tables, title: str, machine: str) -> Plot | None:
     rows: list[dict[str, Any]] = []
     for line in matrix.lines:
         for subject, place, field in zip(subjects, matrix.situations, line.fields, strict=True):
-            look = field.look if field else ""
-            shade = next((int(word[5]) for word in look.split() if word[:5] == "shade"), 0)
+            shade, *leads = field.look.split() if field else ("",)
+            blue = shade.startswith("shade") and not leads
             rows.append({
                 "panel": subject,
                 "mesh": place.main,
                 "line": line.name,
                 "label": field.text if field else "\N{MIDDLE DOT}",
-                "colour": colours()["accent-soft"] if {"fastest", "leads"} & {*look.split()}
-                else blend("c1", "paper", _SHADES[shade]),
+                "colour": f"var(--{shade.replace('shade', 'behind') if blue else 'paper'})",
             })  # fmt: skip
         worst = {"panel": "", "mesh": "worst", "line": line.name, "label": line.worst}
         rows.append({**worst, "colour": "var(--paper)"})
@@ -54,5 +50,5 @@ def draw(found: Tables, title: str, machine: str) -> Plot | None:
         for subject, texts in sentences.answers(sentences.summaries(found)).items()
         for line in textwrap.wrap(f"{subject}: {' '.join(texts)}", LINE, break_on_hyphens=False)
     ]
-    legend = "Time behind the fastest; green: the fastest, or not told from it."
+    legend = "Bluer: farther behind the fastest; white: the fastest, or not told from it."
     return compose(SLUG, spec, title, [*answers, "", f"{machine}. {legend}"])

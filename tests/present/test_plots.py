@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import synthetic
 from bench.analyse import cell_table, scaling_curves
 from bench.analyse.causes import traced_differences
 from bench.analyse.ratio_intervals import floor_width
-from bench.present import charts, print_plots
+from bench.present import charts, placing_table, print_plots
 from bench.present.plots import (
     breakdown,
     heatmap,
@@ -211,6 +212,26 @@ def test_parts_are_told_apart_by_every_kind_of_sight(sight: str) -> None:
     for one, other in itertools.combinations(used, 2):
         apart = np.linalg.norm(lab(one, MATRICES[sight]) - lab(other, MATRICES[sight]))
         assert apart > 14, (one, other)
+
+
+@pytest.mark.parametrize("sight", MATRICES)
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_the_matrix_has_one_ramp_by_lightness_for_every_kind_of_sight(
+    sight: str, scheme: int
+) -> None:
+    style = vega_plot._STYLE.read_text("utf-8")
+    found = {
+        name: pair[scheme]
+        for name, *pair in re.findall(r"--(\w+): light-dark\((#\w+), (#\w+)\)", style)
+    }
+    ramp = [found[f"behind{shade}"] for shade in range(len(placing_table.SHADES) + 1)]
+    lightness = [lab(colour, MATRICES[sight])[0] for colour in (found["paper"], *ramp)]
+    steps = np.diff(lightness) * (1 if scheme else -1)
+    assert steps[0] > 2
+    assert min(steps[1:]) > 5, "each shade is farther from the paper than the one before"
+    luminance = [((lab(found[name], np.eye(3))[0] + 16) / 116) ** 3 for name in ("ink", "behind4")]
+    low, high = sorted(luminance)
+    assert (high + 0.05) / (low + 0.05) > 4.5, "the number in the field is legible"
 
 
 def test_roofline_has_cells_below_measured_roofs(
