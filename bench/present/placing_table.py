@@ -24,8 +24,8 @@ SHADES = (1.02, 1.1, 1.25, 1.6)
 
 CAPTION = (
     "Medians. Below each mesh: the fastest step time. The stronger the blue, the farther behind. "
-    "Solid outline: the fastest estimate; dashed: may be equally fast. Worst and geometric mean cover "
-    "the blocks shared with others."
+    "Solid outline: the fastest estimate; dashed: may be equally fast. Worst and geometric mean "
+    "cover the blocks shared with others."
 )
 
 

@@ -462,6 +462,21 @@ def test_a_field_of_the_heatmap_leads_to_its_cell(open_page) -> None:
     page.wait_for_url(before)
 
 
+def test_one_batch_has_the_matrix_and_no_second_chart(browser: Browser, tmp_path: Path) -> None:
+    directory = synthetic.write(tmp_path, synthetic.Plan(devices=(1, 2), rounds=6))
+    report_files.build(store.load(directory))
+    opened = Opened(browser.new_page(), (directory / "report.html").as_uri())
+    page = opened.page
+    assert page.locator("#heatmap .chart").count() == 0
+    assert not list((directory / "plots").glob("heatmap*"))
+    link = page.locator("#heatmap").get_by_role("link", name="Time behind the fastest")
+    assert page.locator(link.get_attribute("href")).locator("table.behind").is_visible()
+    page.emulate_media(media="print")
+    assert page.locator("#heatmap").is_hidden()
+    page.close()
+    assert opened.faults == []
+
+
 def test_charts_follow_the_width_of_the_window(open_page) -> None:
     opened = open_page()
     chart = opened.page.locator("#scaling svg").first

@@ -1,5 +1,5 @@
-// One field per cell: meshes by batches, with a panel per implementation; if there is one batch,
-// meshes by implementations in one panel.
+// One field per cell: meshes by batches, with a panel per implementation. One batch has no chart of
+// its own, because the matrix of the first screen shows it.
 
 /* Metrics of a heatmap: title, figure of a cell, its format, and which values are better. */
 const METRICS = {
@@ -33,17 +33,20 @@ function shading(values, better) {
 }
 
 GROUPS.heatmap = (target) => {
-  const all = byPlace(selection());
+  const all = byPlace(selection(["mesh"]));
+  if (unique(all.map((cell) => cell.of.batch)).length === 1) {
+    const matrix = element("a", { href: "#behind" }, "Time behind the fastest");
+    const told = "All meshes have one batch size here";
+    if (!byId("behind")) return [nothing(`${told}.`)];
+    return [element("p", { class: "note" }, `${told}, so the matrix shows them: `, matrix, ".")];
+  }
   const timed = all
     .filter((cell) => cell.status === "ok")
     .map((cell) => ({ name: cell.name, place: cell.block, step: cell.step_s }));
   const names = typicalOrder(timed, (row) => row.step);
   const never = unique(all.map((cell) => cell.name)).filter((name) => !names.includes(name));
   const byName = names.flatMap((name) => all.filter((cell) => cell.name === name));
-  const single = unique(all.map((cell) => cell.of.batch)).length === 1;
-  const [cells, note] = single
-    ? [byName, ""]
-    : panelled(byName, "heatmap", "implementations", (cell) => cell.name);
+  const [cells, note] = panelled(byName, "heatmap", "implementations", (cell) => cell.name);
   const metrics = Object.entries(METRICS).filter(([key, [, value]]) =>
     cells.some((cell) => known(value(cell)) && !(key === "ratio" && cell.isBaseline)),
   );
@@ -55,8 +58,8 @@ GROUPS.heatmap = (target) => {
   const rows = cells.map((cell) => ({
     cell: cell.number,
     name: cell.name,
-    panel: single ? "" : cell.name,
-    line: single ? cell.name : cell.of.batch,
+    panel: cell.name,
+    line: cell.of.batch,
     mesh: cell.of.mesh,
     batch: cell.of.batch,
     status: cell.status,
@@ -68,9 +71,8 @@ GROUPS.heatmap = (target) => {
   const fitting = Math.floor(widthOf(target) / (Math.max(meshes.length * FIELD, 80) + 70));
   const columns = Math.max(1, Math.min(4, fitting));
   const spec = specOf("heatmap", {
-    ...{ rows, meshes, columns, panels: single ? [""] : unique(cells.map((cell) => cell.name)) },
-    lines: single ? names : ascending(rows.map((row) => row.batch)),
-    yTitle: single ? null : CHARTS.heatmap.x,
+    ...{ rows, meshes, columns, panels: unique(cells.map((cell) => cell.name)) },
+    ...{ lines: ascending(rows.map((row) => row.batch)), yTitle: CHARTS.heatmap.x },
   });
   const options = Object.fromEntries(metrics.map(([key, [name]]) => [key, name]));
   return [
