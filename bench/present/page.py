@@ -41,7 +41,7 @@ SCRIPTS = (
         "traced_step.js",
     ),
     *sorted(path.relative_to(WEB).as_posix() for path in (WEB / "charts").glob("*.js")),
-    *("cell.js", "tables.js", "controls.js", "app.js"),
+    *("cell.js", "tables.js", "controls.js", "chooser.js", "app.js"),
 )
 """In order of definition; they are concatenated into one script."""
 

@@ -23,6 +23,7 @@ import synthetic
 
 from bench.analyse import cell_table
 from bench.analyse.causes.attribution import attribute
+from bench.analyse.ratio_intervals import floor_width
 from bench.present import charts, columns, rendering, report_files
 from bench.present import page as pages
 from bench.present.cause_sentences import signed
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page
 
+    from bench.analyse.cell_table import Tables
+    from bench.analyse.comparisons import Comparison
     from bench.records.trace_rows import DrawnStep
 
 pytestmark = pytest.mark.browser
@@ -460,6 +463,102 @@ def test_a_field_of_the_heatmap_leads_to_its_cell(open_page) -> None:
     assert page.evaluate("document.activeElement.textContent").endswith("/nnx_jit_cached")
     page.go_back()
     page.wait_for_url(before)
+
+
+def test_the_chooser_answers_from_stored_rows(browser: Browser, tmp_path: Path) -> None:
+    """Every case it offers: the answer is recomputed from the rows, with the code of verdicts."""
+    plan = synthetic.Plan(
+        workloads=("linear-base", "mlp-base"), devices=(1, 4), batches=("strong", "weak"),
+        rounds=8, alone=frozenset({"pmap"}), ratios={**synthetic.RATIOS, "near": 0.93},
+        endings={("python_loop", 4): ("oom", "too large")},
+    )  # fmt: skip
+
+    def enlarge(row: dict[str, Any]) -> None:
+        needs = {"shard_map_psum": 9e8, "shard_map_pmean": 5e8, "near": 3e8}
+        if memory := row.get("memory"):
+            memory["total_bytes"] = int(needs.get(row["implementation"], 1e8)) + row["batch"]
+        if row["implementation"] == "nnx_jit":
+            row["memory"] = None
+
+    directory = synthetic.write(tmp_path, plan)
+    synthetic.rewrite(directory, "cells", enlarge)
+    report_files.build(store.load(directory))
+    run = cell_table.build(store.load(directory))
+    opened = Opened(browser.new_page(), (directory / "report.html").as_uri())
+    page = opened.page
+    texts = "all => all.map(one => one.value)"
+    workloads, counts, limits = (
+        page.locator(f"#{key} option").evaluate_all(texts) for key in ("for", "on", "within")
+    )
+    assert workloads == [block.subject for block in run.comparisons[:: len(run.comparisons) // 2]]
+    assert counts == ["1", "4"]
+    assert len(limits) == 4, "any, and what leaves out one to three"
+    ties = 0
+    for workload, count, limit in itertools.product(workloads, counts, limits):
+        for key, value in (("for", workload), ("on", count), ("within", limit)):
+            page.locator(f"#{key}").select_option(value)
+        own = [
+            b for b in run.comparisons if (b.subject, str(b.block.mesh.size)) == (workload, count)
+        ]
+        told = page.locator("#use p")
+        assert told.count() == len({block.block.batch for block in own})
+        for place, block in enumerate(own):
+            expected = _usable(run, block, float(limit or math.inf))
+            text = told.nth(place).inner_text()
+            assert told.nth(place).locator("a").all_inner_texts() == expected[:4], text
+            assert ("undecided or negligible" in text) == (len(expected) > 1)
+            assert (f"or {len(expected) - 4} more" in text) == (len(expected) > 4)
+            assert ("with batch" in text) == (len(own) > 1)
+            ties += len(expected) > 1
+    assert ties
+    address = opened.page.url
+    page.close()
+    again = Opened(browser.new_page(), address)
+    chosen = [again.page.locator(f"#{key}").input_value() for key in ("for", "on", "within")]
+    assert chosen == [workloads[-1], counts[-1], limits[-1]]
+    again.page.close()
+    assert opened.faults + again.faults == []
+
+
+def _usable(run: Tables, block: Comparison, limit: float) -> list[str]:
+    """Names of what is not surely behind the fastest by more than is negligible, fastest first."""
+    cells = run.cells[(run.cells["block"] == block.name) & (run.cells["status"] == "ok")]
+    cells = cells.set_index("implementation")
+    base = cells["step_s"][block.baseline]
+    time = (cells["ratio"] * base).fillna(cells["step_s"])
+    fits = cells["memory_bytes"] <= limit if limit < math.inf else cells["step_s"] > 0
+    best, *others = time[fits].sort_values(kind="stable").index
+    floor = math.expm1(floor_width(block.floor)) if block.floor and block.floor.low else 0
+    most = 1 + max(block.margin, floor)
+
+    def behind(name: str) -> bool:
+        claim = block.claims_of(name, [best]).get(best)
+        if claim and claim.ratio.paired:
+            return claim.verdict.low > most
+        return bool(time[name] / time[best] > most)
+
+    return [best, *(name for name in others if not behind(name))]
+
+
+def test_what_was_never_timed_together_is_told_apart_by_the_noise_floor(blank: Page) -> None:
+    block = {"margin": 0.02, "ratios": {}, "devices": 2}
+    cells = [
+        {"name": name, "block": place, "step_s": step, "of": {**block, "floor": floor}}
+        for place, (name, step, floor) in enumerate(
+            [
+                ("a", 1.0, None),
+                ("b", 1.019, None),
+                ("c", 1.09, 0.1),
+                ("d", 1.12, 0.1),
+                ("e", 1.05, 0),
+            ]
+        )
+    ]
+    names = "cells => usable(cells).map(({ name }) => name)"
+    assert run_script(blank, names, cells) == ["a", "b", "c"]
+    sizes = [100, 999, 1024, 23_800_000, 85e9]
+    limits = run_script(blank, "sizes => sizes.map(limitAbove)", sizes)
+    assert limits == [100, 1000, 1024, 23 * 2**20, 80 * 2**30]
 
 
 def test_one_batch_has_the_matrix_and_no_second_chart(browser: Browser, tmp_path: Path) -> None:

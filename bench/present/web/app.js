@@ -82,6 +82,7 @@ function whenIdle() {
 
 function show() {
   syncControls();
+  drawChooser();
   redraw();
   drawColumns();
   drawCells();
@@ -121,6 +122,12 @@ function start() {
     byId(id).addEventListener("change", (event) => {
       narrow({ ...(id === "subject" ? OF_SUBJECT : {}), [id]: event.target.value });
       if (id === "subject") drawCell();
+    });
+  }
+  for (const id of CASE) {
+    byId(id).addEventListener("change", (event) => {
+      choose({ [id]: event.target.value });
+      drawChooser();
     });
   }
   byId("everyone").addEventListener("click", () => narrow({ off: "" }));

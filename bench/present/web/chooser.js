@@ -1,0 +1,79 @@
+// The reader's case on the first screen: what to use for a workload, a number of devices, and the
+// memory of a device.
+
+const CASE = ["for", "on", "within"]; // Selectors, and their keys in the address.
+const MOST_USED = 4; // Implementations that an answer names.
+
+/* Seconds a step in which what slowed the whole round cancels, where rounds were shared. */
+function estimateOf(cell) {
+  const base = CELLS.find((one) => one.block === cell.block && one.isBaseline);
+  return known(cell.ratio) && known(base?.step_s) ? cell.ratio * base.step_s : cell.step_s;
+}
+
+/* Whether a cell is surely behind another one by more than the margin and the noise floor. Without
+   shared rounds, the estimates alone decide. */
+function isBehind(cell, other) {
+  const apart = estimateOf(cell) / estimateOf(other);
+  const [, low] = timesBeside(cell, other) ?? [apart, apart];
+  const negligible = [cell, other].flatMap(({ of }) => [of.margin, Math.expm1(of.floor ?? 0)]);
+  return known(low) && low > 1 + Math.max(...negligible);
+}
+
+/* The fastest cell, and those whose distance to it is undecided or negligible, by estimate. */
+function usable(cells) {
+  const ordered = [...cells].sort((a, b) => estimateOf(a) - estimateOf(b));
+  return ordered.filter((cell) => cell === ordered[0] || !isBehind(cell, ordered[0]));
+}
+
+/* Bytes rounded up to two digits, so that a list of limits is short. */
+function limitAbove(size) {
+  const unit = 1024 ** Math.floor(Math.log(size) / Math.log(1024));
+  const digit = 10 ** (Math.floor(Math.log10(size / unit)) - 1) * unit;
+  return Math.ceil(Math.ceil(size / digit) * digit);
+}
+
+/* Offer the cases that have times, and answer the chosen one. */
+function drawChooser() {
+  const timed = CELLS.filter((cell) => cell.status === "ok" && known(cell.step_s));
+  byId("chooser").hidden = unique(timed.map(blockOf)).length < 2;
+  if (byId("chooser").hidden) return;
+  const [workload, devices, memory] = CASE.map(byId);
+  const same = (values) => values.map((value) => [String(value), String(value)]);
+  fill(workload, same(unique(timed.map(({ of }) => of.subjectName))), chosen("for"));
+  const own = timed.filter(({ of }) => of.subjectName === workload.value);
+  const counts = ascending(own.map(({ of }) => of.devices));
+  fill(devices, same(counts), chosen("on", String(counts.at(-1))));
+  const sizes = own.map((cell) => cell.memory_bytes).filter((size) => size > 0);
+  const limits = ascending(sizes.map(limitAbove)).slice(0, -1); // The last one excludes nothing.
+  const texts = limits.map((limit) => [String(limit), `at most ${bytes(limit)}`]);
+  fill(memory, [["", "any"], ...texts], chosen("within"));
+  const cells = own.filter(({ of }) => String(of.devices) === devices.value);
+  const batches = ascending(cells.map(({ of }) => of.batch));
+  const told = batches.map((batch) => {
+    const where = batches.length > 1 ? ` with batch ${batch}` : "";
+    return useOf(cells.filter(({ of }) => of.batch === batch), Number(memory.value), where);
+  });
+  byId("use").replaceChildren(...told);
+}
+
+/* What to use of cells of one batch size, where a device has this many bytes (0: any number). */
+function useOf(cells, limit, where) {
+  const fits = cells.filter(({ memory_bytes: size }) => !limit || (known(size) && size <= limit));
+  const left = cells.length - fits.length;
+  const without = left ? ` ${left} of ${cells.length} need more memory, or have no figure of it.` : "";
+  if (!fits.length) return element("p", {}, `Nothing fits${where}.${without}`);
+  const best = usable(fits);
+  const named = best.slice(0, MOST_USED);
+  const more = best.length - named.length;
+  const meshes = unique(cells.map(({ of }) => of.mesh));
+  const links = named.flatMap((cell, place) => [
+    place ? (place === named.length - 1 && !more ? " or " : ", ") : "",
+    element("b", {}, cellLink(cell, cell.name)),
+    meshes.length > 1 ? ` (${cell.of.mesh})` : "",
+  ]);
+  const others = more ? ` or ${more} more` : "";
+  const tied = best.length > 1 ? ": differences are undecided or negligible" : "";
+  const ends = [Math.min, Math.max].map((end) => end(...best.map(({ step_s }) => step_s)));
+  const times = unique(ends.map((end) => si(end, "s"))).join(" to ");
+  return element("p", {}, "Use ", ...links, `${others}${where}${tied} (${times} a step).${without}`);
+}
