@@ -76,6 +76,8 @@ class Tables:
     """By cell."""
     layouts: dict[str, str]
     """By cell: see bench.records.rows.CellRow."""
+    programs: dict[str, str]
+    """Operations of its programs, by cell: see bench.records.step_programs."""
     checkpoints: dict[str, Checkpoint]
     """By cell."""
     timeline: pd.DataFrame
@@ -136,6 +138,7 @@ def build(run: Run) -> Tables:
         comparisons=comparisons,
         traces={row["cell"]: row for row in run.traces},
         layouts={row["cell"]: row["layout"] for row in run.cell_rows if "layout" in row},
+        programs={r["cell"]: r["program"]["operations"] for r in run.cell_rows if "program" in r},
         checkpoints={
             str(row["cell"]): cast("Checkpoint", row["checkpoint"])
             for row in _records(run.cells[["cell", "checkpoint"]])

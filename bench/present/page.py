@@ -38,6 +38,7 @@ SCRIPTS = (
         "focused_cell.js",
         "chart_groups.js",
         "compared_pair.js",
+        "compared_programs.js",
         "traced_step.js",
     ),
     *sorted(path.relative_to(WEB).as_posix() for path in (WEB / "charts").glob("*.js")),

@@ -44,8 +44,10 @@ from bench.present.columns import Table, packed, shortened
 from bench.present.plots.plot_plan import sample
 from bench.records import printable
 from bench.records.arms import implementation_of
+from bench.records.compressed import compressed
 from bench.records.rows import Manifest
 from bench.records.statuses import STATUSES
+from bench.records.step_programs import unpacked
 
 MOST_ROUNDS = 200
 """Rounds of a block whose samples the page has, evenly spaced in time; samples.csv has all."""
@@ -62,6 +64,9 @@ FEWEST_STEPS = 20
 
 MOST_DRAWN = 6_000_000
 """Limit on the characters of all drawn steps together; the stored rows of traces have every one."""
+
+MOST_LISTED = 200_000
+"""Limit on the operations of all programs together; the stored rows of cells have every one."""
 
 FIGURES = tuple({figure: None for chart in charts.CHARTS.values() for figure in chart.figures})
 """Figures of a cell that charts need in addition to the columns of its table."""
@@ -117,6 +122,7 @@ def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
         "steps_left_out": sum("drawn" in trace for trace in found.traces.values()) - len(steps),
         "causes": causes,
         "layouts": packed(found.layouts.get(name) for name in cells),
+        "programs": _programs(found, of_cell),
         "losses": _losses(loss_curves.find(found), of_block, of_cell),
         "timeline": _timeline(found.timeline),
     }
@@ -209,18 +215,40 @@ def drawn_steps(found: Tables, most: int = MOST_DRAWN) -> dict[str, str]:
       most: characters of all steps together.
     """
     stored = {name: trace["drawn"] for name, trace in found.traces.items() if "drawn" in trace}
+    sizes = {name: len(text) for name, text in stored.items()}
+    return {name: stored[name] for name in _first(found, sizes, most)}
+
+
+def _first(found: Tables, sizes: Mapping[str, int], most: int) -> list[str]:
+    """Return the cells that have room, in the order of `drawn_steps`, by the size of each."""
     orders = []
     for block in found.comparisons:
-        own = [cell["cell"] for cell in block.ranked if cell["cell"] in stored]
+        own = [cell["cell"] for cell in block.ranked if cell["cell"] in sizes]
         baseline = f"{block.name}/{block.baseline}"
-        first = [*own[:1], *([baseline] if baseline in stored else []), *own[-1:]]
+        first = [*own[:1], *([baseline] if baseline in sizes else []), *own[-1:]]
         orders.append(list(dict.fromkeys([*first, *own])))
-    steps: dict[str, str] = {}
-    for name in dict.fromkeys([*filter(None, chain(*zip_longest(*orders))), *stored]):
-        if len(stored[name]) <= most:
-            steps[name] = stored[name]
-            most -= len(stored[name])
-    return steps
+    chosen = []
+    for name in dict.fromkeys([*filter(None, chain(*zip_longest(*orders))), *sizes]):
+        if sizes[name] <= most:
+            chosen.append(name)
+            most -= sizes[name]
+    return chosen
+
+
+def _programs(found: Tables, of_cell: Mapping[str, int]) -> str:
+    """Return the operations of cells' programs, compressed; empty if none are stored.
+
+    `operations` has source, opcode, result and bytes of each distinct one; `cells` has, by cell
+    number, the indices of its operations, each followed by its runs.
+    """
+    every = {name: unpacked(text) for name, text in found.programs.items() if name in of_cell}
+    places: dict[tuple[str, str, str, int], int] = {}
+    cells = {}
+    for name in _first(found, {name: len(own) for name, own in every.items()}, MOST_LISTED):
+        kinds = [((one.source, one.opcode, one.result, one.bytes), one.runs) for one in every[name]]
+        pairs = ((places.setdefault(kind, len(places)), runs) for kind, runs in kinds)
+        cells[of_cell[name]] = list(chain.from_iterable(pairs))
+    return compressed({"operations": list(places), "cells": cells}) if cells else ""
 
 
 def _traced(

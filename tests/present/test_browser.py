@@ -24,13 +24,15 @@ import synthetic
 from bench.analyse import cell_table
 from bench.analyse.causes.attribution import attribute
 from bench.analyse.ratio_intervals import floor_width
-from bench.present import charts, columns, rendering, report_files
+from bench.analyse.same_programs import differences
+from bench.present import charts, columns, program_sentences, rendering, report_files
 from bench.present import page as pages
 from bench.present.cause_sentences import signed
 from bench.records import largest_batches as rows
 from bench.records import numbers, store
 from bench.records.compressed import expanded
 from bench.records.paths import ROOT
+from bench.records.step_programs import Operation, packed
 from bench.trials.selftest.first_paint import chromium, flags
 
 if TYPE_CHECKING:
@@ -902,6 +904,63 @@ def test_any_two_cells_are_compared(open_page, directory: Path) -> None:
     page.locator("#one").get_by_role("link", name="compare with").click()
     opened.settle()
     assert page.locator("#a").input_value() == page.locator("#one h3").inner_text()
+
+
+def test_programs_are_compared_by_source_line(browser: Browser, tmp_path: Path) -> None:
+    """The page's lines are those of `explain`, which computes them from the stored rows."""
+    kinds = (
+        "add f32[8]{0}",
+        "copy f32[16]{0}",
+        "dot f32[4,4]{1,0}",
+        "tanh f32[2]{0}",
+        "sort s32[9]",
+    )
+    operations = {
+        name: [
+            Operation(source, *kind.split(" "), 1 + (place * shift) % 5, 8 << place)
+            for source in ("optax/update.py:42", "", f"model.py:{shift % 2}")
+            for place, kind in enumerate(kinds)
+        ]
+        for shift, name in enumerate(("jit_spmd", "nnx_jit", "pmap"), 1)
+    }
+    operations["pmap"][0] = operations["jit_spmd"][0]
+    operations["python_loop"] = operations["pmap"][::-1]
+    known = {name: (name, "dispatch", 3) for name in operations} | {"pmap": ("nnx_jit", "other", 4)}
+    plan = synthetic.Plan(devices=(2,), rounds=6, programs=known)
+    directory = synthetic.write(tmp_path, plan)
+
+    def store_operations(row: dict[str, Any]) -> None:
+        if row["implementation"] in operations:
+            row["program"]["operations"] = packed(operations[row["implementation"]])
+
+    synthetic.rewrite(directory, "cells", store_operations)
+    report_files.build(store.load(directory))
+    opened = Opened(browser.new_page(), (directory / "report.html").as_uri())
+    page, lines = opened.page, opened.page.locator("#programs")
+
+    def compare(a: str, b: str) -> None:
+        for key, name in (("a", a), ("b", b)):
+            page.locator(f"#{key}").select_option(f"mlp-base/data=2/b64/fp32/{name}")
+            opened.settle()
+
+    for a, b in (("jit_spmd", "nnx_jit"), ("pmap", "jit_spmd")):
+        compare(a, b)
+        rows = lines.locator("tbody tr").all()
+        shown = [tuple(row.locator("th, td").all_inner_texts()) for row in rows]
+        expected = program_sentences.shown(differences(operations[a], operations[b]))
+        assert shown == list(expected)
+        assert any("more" in text for row in shown for text in row)
+    compare("pmap", "python_loop")
+    assert "the same operations at every source line" in lines.inner_text()
+    compare("pmap", "nnx_jit")
+    assert "Both run the same compiled program." in page.locator("#told").inner_text()
+    assert lines.inner_text() == "", "the table would repeat it"
+    compare("jit_spmd", "shard_map_psum")
+    assert lines.inner_text() == (
+        "The page has no operations of mlp-base/data=2/b64/fp32/shard_map_psum."
+    )
+    page.close()
+    assert opened.faults == []
 
 
 def test_of_cells_without_traces_the_page_says_so(blank: Page) -> None:

@@ -17,6 +17,9 @@ from bench.analyse.causes.attribution import attribute
 from bench.present import cell_columns, page_data
 from bench.present.cause_sentences import called
 from bench.records import store
+from bench.records.compressed import expanded
+from bench.records.step_programs import Operation
+from bench.records.step_programs import unpacked as of_program
 
 PLAN = synthetic.Plan(
     devices=(1, 2, 4),
@@ -63,6 +66,34 @@ def test_a_page_says_how_many_steps_it_leaves_out(found, run, data, monkeypatch)
     assert data["steps_left_out"] == 0
     monkeypatch.setattr(page_data, "drawn_steps", lambda _: {})
     assert page_data.build(found, run.manifest)["steps_left_out"] == len(found.traces)
+
+
+def test_a_page_lists_the_operations_that_have_room(tmp_path, monkeypatch) -> None:
+    known = {name: (name, "dispatch", 3) for name in ("jit_spmd", "pmap", "nnx_jit")}
+    plan = synthetic.Plan(devices=(2,), rounds=6, programs=known)
+    run = store.load(synthetic.write(tmp_path, plan))
+    found = cell_table.build(run)
+
+    def listed() -> dict[str, list[Operation]]:
+        stored = expanded(page_data.build(found, run.manifest)["programs"])
+        operations = stored["operations"]
+        return {
+            found.cells["implementation"][int(cell)]: [
+                Operation(*operations[place][:3], runs, operations[place][3])
+                for place, runs in zip(own[::2], own[1::2], strict=True)
+            ]
+            for cell, own in stored["cells"].items()
+        }
+
+    texts = {row["implementation"]: row.get("program") for row in run.cell_rows}
+    every = {name: of_program(texts[name]["operations"]) for name in known}
+    assert listed() == every
+    monkeypatch.setattr(page_data, "MOST_LISTED", 2 * len(every["pmap"]))
+    assert set(listed()) == {"jit_spmd", "nnx_jit"}, (
+        "the fastest, which is the baseline, and the slowest"
+    )
+    found.programs.clear()
+    assert page_data.build(found, run.manifest)["programs"] == ""
 
 
 def test_figures_are_those_of_the_table(found, data) -> None:

@@ -113,5 +113,8 @@ GROUPS.compare = (target) => {
     .filter(([one, other]) => one.block === other.block && other.isBaseline)
     .map(([one]) => one.traced?.why);
   const timed = known(a.step_s) && known(b.step_s);
-  return [why && element("p", {}, why), timed && waterfall(a, b, widthOf(target)), differing(a, b)];
+  const lines = element("div", { id: "programs" });
+  if (!same) drawLater(lines, programsBetween(a, b).then((made) => lines.replaceChildren(made)));
+  const bars = timed && waterfall(a, b, widthOf(target));
+  return [why && element("p", {}, why), bars, differing(a, b), lines];
 };
