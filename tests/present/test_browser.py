@@ -917,7 +917,7 @@ def test_programs_are_compared_by_source_line(browser: Browser, tmp_path: Path) 
     )
     operations = {
         name: [
-            Operation(source, *kind.split(" "), 1 + (place * shift) % 5, 8 << place)
+            Operation(source, *kind.split(" "), 1 + place * shift, 8 << place)
             for source in ("optax/update.py:42", "", f"model.py:{shift % 2}")
             for place, kind in enumerate(kinds)
         ]

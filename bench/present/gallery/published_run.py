@@ -25,7 +25,7 @@ _COMMON = {"", "localhost", "root", "runner", "ubuntu", "user"}
 
 _HOMES = re.compile(r"(?:/home/|/Users/|/root/|[A-Za-z]:\\{1,2}Users\\)[\w.-]*")
 
-_PACKED = re.compile(r'(?<="operations":)\s*"[^"]*"')
+_PACKED = re.compile(r'"(?:operations|programs)":\s*"[^"]*"')
 _CODE = re.compile(r'<script type="module">.*?</script>', re.DOTALL)
 
 
