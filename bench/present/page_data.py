@@ -65,8 +65,8 @@ FEWEST_STEPS = 20
 MOST_DRAWN = 6_000_000
 """Limit on the characters of all drawn steps together; the stored rows of traces have every one."""
 
-MOST_LISTED = 200_000
-"""Limit on the operations of all programs together; the stored rows of cells have every one."""
+MOST_PACKED = 1_000_000
+"""Limit on the characters of all programs' operations as stored; the rows of cells have all."""
 
 FIGURES = tuple({figure: None for chart in charts.CHARTS.values() for figure in chart.figures})
 """Figures of a cell that charts need in addition to the columns of its table."""
@@ -241,13 +241,14 @@ def _programs(found: Tables, of_cell: Mapping[str, int]) -> str:
     `operations` has source, opcode, result and bytes of each distinct one; `cells` has, by cell
     number, the indices of its operations, each followed by its runs.
     """
-    every = {name: unpacked(text) for name, text in found.programs.items() if name in of_cell}
+    sizes = {name: len(text) for name, text in found.programs.items() if name in of_cell}
     places: dict[tuple[str, str, str, int], int] = {}
     cells = {}
-    for name in _first(found, {name: len(own) for name, own in every.items()}, MOST_LISTED):
-        kinds = [((one.source, one.opcode, one.result, one.bytes), one.runs) for one in every[name]]
-        pairs = ((places.setdefault(kind, len(places)), runs) for kind, runs in kinds)
-        cells[of_cell[name]] = list(chain.from_iterable(pairs))
+    for name in _first(found, sizes, MOST_PACKED):
+        own = cells[of_cell[name]] = list[int]()
+        for one in unpacked(found.programs[name]):
+            kind = (one.source, one.opcode, one.result, one.bytes)
+            own += [places.setdefault(kind, len(places)), one.runs]
     return compressed({"operations": list(places), "cells": cells}) if cells else ""
 
 
