@@ -1103,6 +1103,7 @@ def test_a_run_without_recorded_steps_says_how_to_record_one(
     synthetic.rewrite(directory, "cells", lambda row: row.pop("layout", None))
     report_files.build(store.load(directory))
     opened = Opened(browser.new_page(), (directory / "report.html").as_uri())
+    assert opened.page.locator("#chooser").is_hidden(), "one block leaves nothing to choose"
     assert "--profile stores one" in opened.text("step")
     assert "older than this picture" in opened.text("arrays")
     opened.page.close()
