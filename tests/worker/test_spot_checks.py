@@ -257,9 +257,9 @@ def reset_moments(right, copy, problem, mesh):
 @pytest.mark.parametrize(
     ("change", "diagnosis"),
     [
-        (frozen, "the optimizer counts 0 updates"),
-        (partial(frozen, every=2), "the optimizer counts [1-9] update"),
-        (anew, "the optimizer counts .* or its state was made anew"),
+        (frozen, "the optimizer.s .*count goes from (\\d+) to \\1 in"),
+        (partial(frozen, every=2), "the optimizer.s .*count goes from"),
+        (anew, "the optimizer.s .*count goes .* or its state was made anew"),
         (counted_but_frozen, "the parameters do not change"),
         (dodging, "do not change in the .* before: updates are left out"),
         (one_layer, r"\['.*'\] does not change"),
@@ -268,7 +268,7 @@ def reset_moments(right, copy, problem, mesh):
         (cached_loss, "it is not computed anew"),
         (longer, "the update is about 1.2 times what it should be"),
         (delayed, "the gradients are those of the step before"),
-        (in_a_thread, "the optimizer counts|the parameters do not change|left out"),
+        (in_a_thread, "the optimizer.s .*count goes|the parameters do not change|left out"),
         (with_a_counter, "the update is about 2 times what it should be"),
         (reset_moments, "the update is"),
     ],
@@ -381,7 +381,7 @@ def test_the_optimizers_state_is_found_wherever_it_lies(mesh, problem):
         built = implementation.build(problem, mesh)
         state, _ = built.step(built.state, built.place(problem.batch(0)))
         held = StateReader(built, problem, state).read(state)
-        assert counters(held.opt_state) == [1]
+        assert [*counters(held.opt_state).values()] == [1]
         wanted = jax.tree.structure(problem.optimizer.init(problem.draw()))
         assert jax.tree.structure(held.opt_state) == wanted
 
@@ -405,7 +405,7 @@ def test_the_state_of_an_optimizer_that_treats_parameters_differently_is_found(
     params, loss_fn = problem.functional()
     grads = jax.grad(loss_fn)(params, problem.batch(0))
     _, wanted = problem.optimizer.update(grads, problem.optimizer.init(params), params)
-    assert counters(held.opt_state) == [1, 1]
+    assert [*counters(held.opt_state).values()] == [1, 1]
     close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-7)
     jax.tree.map(close, held.opt_state, wanted)
 
