@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from functools import partial
@@ -16,8 +17,17 @@ from bench.contract.workloads import mlp
 from bench.records.mesh import MeshShape
 from bench.worker.meshes import make_mesh
 from bench.worker.prove.gate import Gate
-from implementations import jit_spmd, pmap
-from tests.worker.test_spot_checks import changed, checked, counted_but_frozen, frozen, half
+from bench.worker.prove.held_state import StateReader
+from bench.worker.prove.span_diagnosis import left_out
+from implementations import jit_spmd, pmap, python_loop, zero1
+from tests.worker.test_spot_checks import (
+    changed,
+    checked,
+    counted_but_frozen,
+    dodging,
+    frozen,
+    half,
+)
 
 EVERY = 4
 """Steps of which optax.MultiSteps updates in the last."""
@@ -55,6 +65,8 @@ OPTIMIZERS = {
         should_skip_update_fn=partial(optax.skip_large_updates, max_squared_norm=9.0),
     ).gradient_transformation(),
     "ends": optax.adam(optax.linear_schedule(1e-3, 0.0, 12)),
+    "descends": optax.sgd(1e-2),
+    "oscillates": optax.sgd(3.0),
     "begins late": optax.sgd(optax.piecewise_constant_schedule(0.0, {14: 1.0})),
 }
 
@@ -86,7 +98,8 @@ def test_right_steps_pass(gates, mesh, implementation, name):
     gate = gates(name)
     why, check = checked(gate, implementation.build(gate.timed, mesh), gate.timed, rounds=4)
     assert why == ""
-    assert (check is None) == (implementation is pmap)
+    unreadable = implementation is pmap and jax.tree.leaves(OPTIMIZERS[name].init(jnp.zeros(1)))
+    assert (check is None) == bool(unreadable)
 
 
 @pytest.mark.parametrize(
@@ -107,3 +120,57 @@ def test_a_planted_fault_is_found(gates, mesh, name, change, diagnosis):
     gate = gates(name)
     why, _ = checked(gate, changed(change)(gate.timed, mesh), gate.timed, rounds=4)
     assert re.search(diagnosis, why), why
+
+
+def frozen_pmap(problem, mesh):
+    right = pmap.build(problem, mesh)
+    copy = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))
+    calls = itertools.count()
+    step = frozen(right.step, copy, problem, mesh)
+    return replace(right, step=lambda state, batch: step(next(calls), state, batch))
+
+
+def test_parameters_must_move_even_if_the_optimizers_state_is_unreadable(gates, mesh):
+    gate = gates("applies what is finite")
+    why, _ = checked(gate, frozen_pmap(gate.timed, mesh), gate.timed)
+    assert "the parameters do not change" in why
+
+
+LONG = 1e6
+"""Seconds of rounds that leave time to repeat whatever lies between two checks."""
+
+
+@pytest.mark.parametrize("implementation", [jit_spmd, zero1, python_loop])
+@pytest.mark.parametrize("name", ["descends", "oscillates", "begins late"])
+def test_steps_between_checks_are_repeated_without_a_counter(gates, mesh, name, implementation):
+    gate = gates(name)
+    built = implementation.build(gate.timed, mesh)
+    assert checked(gate, built, gate.timed, rounds=8, seconds=LONG)[0] == ""
+
+
+@pytest.mark.parametrize("of", [2, 3])
+def test_steps_that_nobody_checks_are_counted_without_a_counter(gates, mesh, of):
+    gate = gates("descends")
+    build = changed(partial(dodging, of=of))
+    why, _ = checked(gate, build(gate.timed, mesh), gate.timed, rounds=8, seconds=LONG)
+    assert re.search(r": \d+ of the \d+ updates before are left out where", why), why
+    why, _ = checked(gate, build(gate.timed, mesh), gate.timed, rounds=8, seconds=0.0)
+    assert why == "", "no time to repeat any"
+
+
+@pytest.mark.parametrize("name", ["descends", "oscillates"])
+@pytest.mark.parametrize("before", [0, 200])
+def test_updates_that_are_left_out_are_counted(gates, mesh, name, before):
+    gate = gates(name)
+    built = jit_spmd.build(gate.timed, mesh)
+    reader = StateReader(built, gate.timed, built.state)
+    state, batch = built.state, built.place(gate.timed.batch(0))
+    held = []
+    for number in range(before + 30):
+        if number >= before:
+            held.append(reader.read(state))
+        state, _ = built.step(state, batch)
+    for end in (1, 10, 29):
+        assert left_out(gate, held[0], held[end], end) == 0
+        if name == "descends":
+            assert left_out(gate, held[0], held[end], end + 4) == 4
