@@ -19,7 +19,7 @@ from bench.worker.meshes import make_mesh
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import StateReader
 from bench.worker.prove.span_diagnosis import left_out
-from implementations import jit_spmd, pmap, python_loop, zero1
+from implementations import jit_spmd, pmap, zero1
 from tests.worker.test_spot_checks import (
     changed,
     checked,
@@ -140,7 +140,7 @@ LONG = 1e6
 """Seconds of rounds that leave time to repeat whatever lies between two checks."""
 
 
-@pytest.mark.parametrize("implementation", [jit_spmd, zero1, python_loop])
+@pytest.mark.parametrize("implementation", [jit_spmd, zero1, pmap])
 @pytest.mark.parametrize("name", ["descends", "oscillates", "begins late"])
 def test_steps_between_checks_are_repeated_without_a_counter(gates, mesh, name, implementation):
     gate = gates(name)

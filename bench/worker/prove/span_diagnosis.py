@@ -12,7 +12,7 @@ from bench.records.numbers import count
 from bench.worker.prove.diagnosis import close
 from bench.worker.prove.gate import FEW, Gate
 from bench.worker.prove.held_state import Held, StateReader
-from bench.worker.prove.kept_spans import Kept
+from bench.worker.prove.kept_spans import Kept, readable
 from bench.worker.prove.timed_reference import Stepped
 from bench.worker.prove.trajectory import flat, updated, vector
 
@@ -85,7 +85,7 @@ def left_out(gate: Gate, start: Held, end: Held, steps: int) -> int:
     batch, optimizer = gate.timed_batches[0], gate.timed.optimizer
     found = set()
     for apart in (False, True):
-        params, opt_state, model_state = start
+        params, opt_state, model_state = readable(gate, start)
         from_end, from_start = [], []
         for _ in range(steps):
             _, grads, model_state = gate.reference.gradients(
