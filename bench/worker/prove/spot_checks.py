@@ -16,7 +16,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 
 import jax
@@ -264,15 +264,9 @@ class SpotChecks:
         """Check a single step without optimizer state: its loss, and that parameters change."""
         before = kept.before.held
         start, end = flat(before.params), flat(kept.after.held.params)
-        losses = [
-            float(
-                self.gate.reference.gradients(
-                    before.params, before.model_state, batch, apart=apart
-                )[0]
-            )
-            for batch in self.gate.timed_batches[:1]
-            for apart in (False, True)
-        ]
+        gradients = partial(self.gate.reference.gradients, before.params, before.model_state)
+        batch = self.gate.timed_batches[0]
+        losses = [float(gradients(batch, apart=apart)[0]) for apart in (False, True)]
         allowed = self.gate.expected(AS_TIMED).wide[0] * abs(losses[0])
         allowed += ROUNDINGS * abs(losses[0] - losses[1])
         allowed += FLOOR * self.gate.timed_eps * abs(self.gate.first_loss)
