@@ -6,6 +6,8 @@ be 0. The workload's own optimizer therefore tells, on parameters of one element
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -66,7 +68,7 @@ class DueUpdates:
             )
             return has_moved(done[1])
 
-        self._advanced, self._moved = advanced, moved
+        self._advanced, self._moved = _on_the_host(advanced), _on_the_host(moved)
 
     @cached_property
     def _start(self) -> Any:
@@ -79,28 +81,48 @@ class DueUpdates:
         steps, began, counted = now.step - left.step, *map(counters, (left.scalars, now.scalars))
         if all(counted[name] - start == steps for name, start in began.items()):
             return ""  # the most frequent case, which needs no program
-        small = self._small(left.scalars)
-        due, other = (counters(self._advanced(small, steps, by)) for by in GRADIENTS)
-        for name, value in due.items():
-            if counted[name] != value == other[name]:
+        if (small := self._small(left.scalars)) is None:
+            return ""
+        due = counters(self._advanced(small, steps, GRADIENTS[0]))
+        wrong = [name for name, value in due.items() if counted[name] != value]
+        other = counters(self._advanced(small, steps, GRADIENTS[1])) if wrong else due
+        for name in wrong:
+            if due[name] == other[name]:
                 return (
                     f"the optimizer's {name} goes from {began[name]} to {counted[name]} in "
-                    f"{count(steps, 'step')}, and should be {value}: updates were left out, or its "
-                    "state was made anew"
+                    f"{count(steps, 'step')}, and should be {due[name]}: updates were left out, or "
+                    "its state was made anew"
                 )
         return ""
 
     def moves(self, left: Left, steps: int) -> bool:
         """Whether a gradient moves the parameters within some steps after the last check."""
         if left.scalars is not None:
-            return bool(self._moved(self._small(left.scalars), steps))
+            small = self._small(left.scalars)
+            return small is not None and bool(self._moved(small, steps))
         # Only the age of an unreadable state is known, up to the steps of the proof.
         ages = range(left.step, left.step + STEPS + 1)
         states = (self._advanced(self._start, age, GRADIENTS[1]) for age in ages)
         return all(bool(self._moved(state, steps)) for state in states)
 
     def _small(self, held: Any) -> Any:
-        """Add the moments of parameters of one element to an optimizer's scalars."""
+        """Add the moments of small parameters to an optimizer's scalars; None if it has others."""
+        tree: Any = jax.tree.structure(held)
+        if tree != jax.tree.structure(self._start):
+            return None
         return jax.tree.map(
             lambda own, leaf: own if own.ndim else jnp.asarray(leaf, own.dtype), self._start, held
         )
+
+
+def _on_the_host(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Run a function of many small operations on the CPU, if jax may use it."""
+
+    def on_cpu(*args: Any) -> Any:
+        device = None
+        with suppress(RuntimeError):
+            device = jax.local_devices(backend="cpu")[0]
+        with jax.default_device(device):
+            return function(*args)
+
+    return on_cpu

@@ -136,7 +136,7 @@ def counters(opt_state: Any) -> dict[str, int]:
     return {
         jax.tree_util.keystr(path): int(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(opt_state)
-        if np.ndim(leaf) == 0 and np.issubdtype(leaf.dtype, np.integer)
+        if np.ndim(leaf) == 0 and jnp.issubdtype(leaf.dtype, jnp.integer)
     }
 
 
