@@ -28,6 +28,7 @@ from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import StateReader, counters
 from bench.worker.prove.span_diagnosis import subsets
 from bench.worker.prove.spot_checks import MOST, SHARE, SpotChecks
+from bench.worker.prove.trajectory import _update_of
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.time.clock import Arm, measure
 from implementations import jit_spmd, nnx_jit_cached, pipeline_gpipe, pmap, python_loop, zero1
@@ -311,6 +312,8 @@ def test_what_a_check_needs_is_traced_before_the_rounds(mesh, programs, problem,
     checks = SpotChecks(gate, 3, 1.0)
     checks.begin([arm], lambda _: None)
     span = checks.extra_span(arm, 0)
+    steps = gate.reference._loss_and_gradients, gate.reference._mean, _update_of(own.optimizer)
+    known = [step._cache_size() for step in steps]
     monkeypatch.setattr(jax, "eval_shape", eval_shape)
     jax.monitoring.register_event_duration_secs_listener(note)
     try:
@@ -323,6 +326,7 @@ def test_what_a_check_needs_is_traced_before_the_rounds(mesh, programs, problem,
     assert checks.reasons == {}
     assert checks.checks["right"]
     assert traced == []
+    assert [step._cache_size() for step in steps] == known
 
 
 def test_replicas_that_drift_later_are_named(gate, mesh, problem):
