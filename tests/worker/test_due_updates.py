@@ -65,7 +65,7 @@ OPTIMIZERS = {
         1,
         should_skip_update_fn=partial(optax.skip_large_updates, max_squared_norm=1e-2),
     ).gradient_transformation(),
-    "ends": optax.adam(optax.linear_schedule(1e-3, 0.0, 12)),
+    "ends": optax.adam(optax.linear_schedule(1e-3, 0.0, AFTER)),
     "descends": optax.sgd(1e-2),
     "oscillates": optax.sgd(3.0),
     "begins late": optax.sgd(optax.piecewise_constant_schedule(0.0, {14: 1.0})),

@@ -33,7 +33,8 @@ class Comparison:
         self._moving = bool(vector(flat(right.params[-1]), start).any())
         step = gate.timed_eps * rms(vector(truth.first, truth.start))
         self._floor = FLOOR * (2.0**-23 * rms(vector(start)) + step)
-        stays = self._moving or rms(vector(flat(after.params), start)) <= self._floor
+        strayed = 0.0 if self._moving else rms(vector(flat(after.params), start))
+        self._strays = strayed > self._floor
         if not self._moving:
             start = moments(before.opt_state)
             self._floor = FLOOR * 2.0**-23 * rms(vector(start)) if start else 0.0
@@ -45,7 +46,7 @@ class Comparison:
             name=NAME,
             loss_error=self._loss_error,
             loss_tolerance=loss_tolerance,
-            update_error=max(self._updates.values(), default=0.0) if stays else float("inf"),
+            update_error=inf if self._strays else max(self._updates.values(), default=0.0),
             update_tolerance=update_tolerance,
         )
         self._more = 0.0, 0.0
@@ -90,15 +91,15 @@ class Comparison:
         gate, kept, check = self._gate, self._kept, self.check
         allowed = check["update_tolerance"]
         wrong = [path for path, error in self._updates.items() if error > allowed]
-        reasons = []
-        if self._moving and wrong:
+        reasons: list[str] = []
+        if self._strays:
+            reasons = ["the parameters change after steps that owe no update"]
+        elif self._moving and wrong:
             named = named_update(gate, kept, self._right, wrong, reader)
             reasons = [named or "the update is wrong, and no known mistake explains it"]
         elif wrong:
             some = ", ".join(wrong[:FEW])
             reasons = [f"what the optimizer accumulates for a later update is wrong, in {some}"]
-        elif check["update_error"] > allowed:
-            reasons = ["the parameters change after steps that owe no update"]
         if self._loss_error > check["loss_tolerance"]:
             reasons.append(named_loss(gate, kept, self._right.losses[-1]))
         return f"{'; '.join(reasons)} ({describe(check)})"
