@@ -254,7 +254,9 @@ class SpotChecks:
                 where = "before: updates are left out where the step believes itself unchecked"
                 return f"the parameters do not change in the {count(steps, 'step')} {where}"
             return ""
-        if left.held is None or steps * self._step_s > self._budget_s - watched.spent_s:
+        checks = 1 + (len(watched.due) + 2) / max(1, watched.done)  # done, this one, and to come
+        spare_s = self._budget_s - checks * watched.spent_s
+        if left.held is None or steps * self._step_s > spare_s:
             return ""
         missing = left_out(self.gate, left.held, before, steps)
         where = "before are left out where the step believes itself unchecked"
