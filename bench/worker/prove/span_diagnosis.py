@@ -99,9 +99,9 @@ def left_out(gate: Gate, start: Held, end: Held, steps: int) -> int:
         whole = np.linalg.norm(vector(flat(start.params)))
         blur = max(FLOOR * gate.timed_eps, NEAR) * moved.max() + FLOOR * 2.0**-23 * whole
         near = far[at] <= NEAR * moved[at] and far[at] <= NEARER * far[-1]
-        found.add(steps - 1 - at if near and far[-1] > blur else 0)
-        if 0 in found:
+        if not (near and far[-1] > blur):
             return 0
+        found.add(steps - 1 - at)
     return found.pop() if len(found) == 1 else 0
 
 
