@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -569,21 +570,29 @@ def test_faults_of_float32_alone_are_caught_under_sgd(gate, change, diagnosis):
         gate.prove_rounding(wrong)
 
 
-def test_rounding_within_the_optimizer_is_caught_as_timed(gate, mesh):
-    """Under SGD the gradients are right: only AdamW's moments are made of coarse ones."""
+def coarse(leaf):
+    """Round float32 to bfloat16's digits."""
+    return leaf.astype(jnp.bfloat16).astype(leaf.dtype) if leaf.dtype == jnp.float32 else leaf
 
-    def coarse(leaf):
-        return leaf.astype(jnp.bfloat16).astype(leaf.dtype) if leaf.dtype == jnp.float32 else leaf
+
+def of_coarse_gradients(inner, grads, opt_state, params):
+    return inner.update(jax.tree.map(coarse, grads), opt_state, params)
+
+
+def with_coarse_moments(inner, grads, opt_state, params):
+    updates, opt_state = inner.update(grads, jax.tree.map(coarse, opt_state), params)
+    return updates, jax.tree.map(coarse, opt_state)
+
+
+@pytest.mark.parametrize("update", [of_coarse_gradients, with_coarse_moments])
+def test_rounding_within_the_optimizer_is_caught_as_timed(gate, mesh, update):
+    """Under SGD the step is right: AdamW's moments are rounded, or made of coarse gradients."""
 
     def step_of(problem, loss_fn):
         inner = problem.optimizer
         stateless = isinstance(inner.init(jnp.zeros(1))[0], optax.EmptyState)
-
-        def update(grads, opt_state, params):
-            used = grads if stateless else jax.tree.map(coarse, grads)
-            return inner.update(used, opt_state, params)
-
-        changed = replace(problem, optimizer=optax.GradientTransformation(inner.init, update))
+        used = inner.update if stateless else partial(update, inner)
+        changed = replace(problem, optimizer=optax.GradientTransformation(inner.init, used))
         return reduced_by(mean, mean)(changed, loss_fn)
 
     wrong = data_parallel(step_of, check_vma=False)
@@ -591,6 +600,48 @@ def test_rounding_within_the_optimizer_is_caught_as_timed(gate, mesh):
     gate.prove_rounding(wrong)
     with pytest.raises(WrongStepError, match="computed in bf16"):
         proved_as_timed(gate, wrong, mlp.problem(mlp.SIZES["tiny"](), 8, "fp32"), mesh)
+
+
+def test_products_at_a_lower_precision_are_refused(gate):
+    """jax.default_matmul_precision("bfloat16") within a step, as accelerators understand it.
+
+    XLA:CPU multiplies float32 in full whatever that setting says, so the inputs are rounded here.
+    """
+    bind = jax.lax.dot_general_p.bind
+
+    def rounded(left, right, **how):
+        return bind(coarse(left), coarse(right), **how)
+
+    def step_of(problem, loss_fn):
+        def step(state, batch):
+            with mock.patch.object(jax.lax.dot_general_p, "bind", rounded):
+                loss, grads = jax.value_and_grad(loss_fn)(state[0], batch)
+            return apply(problem, state, mean(grads)), mean(loss)
+
+        return step
+
+    wrong = data_parallel(step_of, check_vma=False)
+    gate.prove_exact(wrong)
+    with pytest.raises(WrongStepError, match="right in float64, but not as it would be timed"):
+        gate.prove_rounding(wrong)
+
+
+@pytest.mark.parametrize(("axes", "right"), [("data=1,model=2", True), ("data=2,model=1", False)])
+def test_a_wrong_axis_is_right_where_the_right_one_has_size_1(programs, axes, right):
+    mesh = make_mesh(MeshShape.parse(axes))
+    gate = make_gate(mlp, mesh, programs)
+
+    def over_model(x):
+        return jax.lax.pmean(x, "model")
+
+    step = data_parallel(reduced_by(over_model, over_model), check_vma=False)
+    if right:
+        gate.prove_exact(step)
+        gate.prove_rounding(step)
+        proved_as_timed(gate, step, gate.timed, mesh)
+        return
+    with pytest.raises(WrongStepError, match="replicas drift: "):
+        gate.prove_exact(step)
 
 
 def ring(x):
@@ -610,7 +661,8 @@ def test_replicas_may_differ_by_rounding(gate, mesh):
     timed = mlp.problem(mlp.SIZES["tiny"](), 8, "fp32")
     checks = [*gate.prove_exact(right), gate.prove_rounding(right)]
     checks.append(proved_as_timed(gate, right, timed, mesh)[0])
-    assert 0 < checks[0]["replica_drift"] < 1e-14
+    # How much a ring rounds depends on the width of the CPU's vectors.
+    assert 0 < checks[0]["replica_drift"] < 1e-12
     assert all(check.get("replica_drift", 0.0) < 1e-4 for check in checks)
 
 

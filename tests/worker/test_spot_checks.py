@@ -22,11 +22,13 @@ from jax.sharding import PartitionSpec as P
 
 from bench.contract.workloads import gpt2, gpt2_muon, mlp
 from bench.records.mesh import MeshShape
+from bench.records.proof_rows import AS_TIMED
 from bench.worker.meshes import make_mesh
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import StateReader, counters
 from bench.worker.prove.span_diagnosis import subsets
 from bench.worker.prove.spot_checks import MOST, SHARE, SpotChecks
+from bench.worker.prove.trajectory import _update_of
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.time.clock import Arm, measure
 from implementations import jit_spmd, nnx_jit_cached, pipeline_gpipe, pmap, python_loop, zero1
@@ -52,12 +54,12 @@ def gate(mesh, problem, programs):
     return Gate(problem, exact, mesh, 2, "fp32", programs)
 
 
-def checked(gate, built, problem, rounds=3):
+def checked(gate, built, problem, rounds=3, seconds=1.0):
     """The reason against a step after some rounds, and its largest errors."""
     arm = Arm("planted", built.step, built.state, built.place(problem.batch(0)))
     arm.train_step = built
     arm.run(AFTER + 2)
-    checks = SpotChecks(gate, rounds, 1.0)
+    checks = SpotChecks(gate, rounds, seconds)
     checks.chance = random.Random(1)
     checks.begin([arm], lambda _: None)
 
@@ -114,15 +116,15 @@ def counted_but_frozen(right, copy, problem, mesh):
     return step
 
 
-def dodging(right, copy, problem, mesh):
-    """No update where the frames of the clock show a timed span, but a higher counter."""
+def dodging(right, copy, problem, mesh, *, of=1 << 60):
+    """One update of so many where the clock's frames show a timed span, but a counter for each."""
 
     def step(call, state, batch):
         frame = sys._getframe()
         while frame.f_back is not None and "every" not in frame.f_locals:
             frame = frame.f_back
         spans = frame.f_locals
-        timed = "every" in spans and spans["index"] != spans["at"]
+        timed = "every" in spans and spans["index"] != spans["at"] and call % of
         return (counted if timed else lambda _, *given: right(*given))(AFTER, state, batch)
 
     counted = counted_but_frozen(right, copy, problem, mesh)
@@ -224,7 +226,7 @@ def in_a_thread(right, copy, problem, mesh):
     return step
 
 
-def with_a_counter(right, copy, problem, mesh):
+def with_a_counter(right, copy, problem, mesh, *, after=AFTER):
     """Gradients of a single program that doubles them once its own counter is high enough."""
     loss_fn = problem.loss_function()
 
@@ -232,7 +234,7 @@ def with_a_counter(right, copy, problem, mesh):
     def counting(state, number, batch):
         loss, grads = jax.value_and_grad(loss_fn)(state[0], batch)
         updates, opt_state = problem.optimizer.update(grads, state[1], state[0])
-        updates = jax.tree.map(lambda u: jnp.where(number < AFTER, u, 2 * u), updates)
+        updates = jax.tree.map(lambda u: jnp.where(number < after, u, 2 * u), updates)
         return (optax.apply_updates(state[0], updates), opt_state), number + 1, loss
 
     number = [jax.device_put(jnp.int32(0), NamedSharding(mesh, P()))]
@@ -257,9 +259,9 @@ def reset_moments(right, copy, problem, mesh):
 @pytest.mark.parametrize(
     ("change", "diagnosis"),
     [
-        (frozen, "the optimizer counts 0 updates"),
-        (partial(frozen, every=2), "the optimizer counts [1-9] update"),
-        (anew, "the optimizer counts .* or its state was made anew"),
+        (frozen, "the optimizer.s .*count goes from (\\d+) to \\1 in"),
+        (partial(frozen, every=2), "the optimizer.s .*count goes from"),
+        (anew, "the optimizer.s .*count goes .* or its state was made anew"),
         (counted_but_frozen, "the parameters do not change"),
         (dodging, "do not change in the .* before: updates are left out"),
         (one_layer, r"\['.*'\] does not change"),
@@ -268,7 +270,7 @@ def reset_moments(right, copy, problem, mesh):
         (cached_loss, "it is not computed anew"),
         (longer, "the update is about 1.2 times what it should be"),
         (delayed, "the gradients are those of the step before"),
-        (in_a_thread, "the optimizer counts|the parameters do not change|left out"),
+        (in_a_thread, "the optimizer.s .*count goes|the parameters do not change|left out"),
         (with_a_counter, "the update is about 2 times what it should be"),
         (reset_moments, "the update is"),
     ],
@@ -277,6 +279,54 @@ def test_a_step_that_goes_wrong_later_is_named(gate, mesh, problem, change, diag
     why, _ = checked(gate, changed(change)(problem, mesh), problem)
     assert re.search(diagnosis, why), why
     assert re.match(r"steps \d+ to \d+, (in round \d|after the last round): ", why)
+
+
+def test_a_program_that_counts_to_50_turns_wrong_in_the_midst_of_the_rounds(gate, mesh, problem):
+    change = partial(with_a_counter, after=50)
+    why, check = checked(gate, changed(change)(problem, mesh), problem, rounds=16)
+    assert "the update is about 2 times what it should be" in why
+    assert int(re.match(r"steps \d+ to (\d+), ", why)[1]) > 50
+    assert check["update_error"] < check["update_tolerance"], "the check in round 1 has passed"
+
+
+def test_what_a_check_needs_is_traced_before_the_rounds(mesh, programs, problem, monkeypatch):
+    own = replace(problem, optimizer=optax.adamw(1e-3))
+    with jax.enable_x64(True):
+        exact = replace(mlp.problem(mlp.SIZES["tiny"](), 8, "fp64"), optimizer=own.optimizer)
+    gate = Gate(own, exact, mesh, 2, "fp32", programs)
+    gate.expected(AS_TIMED)
+    traced: list[str] = []
+
+    def eval_shape(*args):
+        traced.append("a layout")
+        return shapes_of(*args)
+
+    def note(event, _seconds, **_more):
+        if "trace_duration" in event or "backend_compile" in event:
+            traced.append(event)
+
+    shapes_of = jax.eval_shape
+    built = jit_spmd.build(own, mesh)
+    arm = Arm("right", built.step, built.state, built.place(own.batch(0)), train_step=built)
+    arm.run(AFTER)
+    checks = SpotChecks(gate, 3, 1.0)
+    checks.begin([arm], lambda _: None)
+    span = checks.extra_span(arm, 0)
+    steps = gate.reference._loss_and_gradients, gate.reference._mean, _update_of(own.optimizer)
+    known = [step._cache_size() for step in steps]
+    monkeypatch.setattr(jax, "eval_shape", eval_shape)
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        span.before(arm)
+        arm.run(span.steps)
+        span.after(arm)
+        checks.verify(lambda _: None)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+    assert checks.reasons == {}
+    assert checks.checks["right"]
+    assert traced == []
+    assert [step._cache_size() for step in steps] == known
 
 
 def test_replicas_that_drift_later_are_named(gate, mesh, problem):
@@ -381,7 +431,7 @@ def test_the_optimizers_state_is_found_wherever_it_lies(mesh, problem):
         built = implementation.build(problem, mesh)
         state, _ = built.step(built.state, built.place(problem.batch(0)))
         held = StateReader(built, problem, state).read(state)
-        assert counters(held.opt_state) == [1]
+        assert [*counters(held.opt_state).values()] == [1]
         wanted = jax.tree.structure(problem.optimizer.init(problem.draw()))
         assert jax.tree.structure(held.opt_state) == wanted
 
@@ -405,7 +455,7 @@ def test_the_state_of_an_optimizer_that_treats_parameters_differently_is_found(
     params, loss_fn = problem.functional()
     grads = jax.grad(loss_fn)(params, problem.batch(0))
     _, wanted = problem.optimizer.update(grads, problem.optimizer.init(params), params)
-    assert counters(held.opt_state) == [1, 1]
+    assert [*counters(held.opt_state).values()] == [1, 1]
     close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-7)
     jax.tree.map(close, held.opt_state, wanted)
 

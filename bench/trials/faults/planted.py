@@ -316,6 +316,24 @@ def _peek(right: TrainStep, of: int = 10) -> TrainStep:
     return replace(right, step=step)
 
 
+def _turn(right: TrainStep, after: int = 50) -> TrainStep:
+    """Leave out every update from then on, within one program that counts its own calls."""
+
+    @jax.jit
+    def counting(number: jax.Array, state: Any, batch: Any) -> Any:
+        new, loss = right.step(state, batch)
+        kept = jax.tree.map(lambda made, old: jnp.where(number < after, made, old), new, state)
+        return number + 1, kept, loss
+
+    number = [jnp.int32(0)]
+
+    def step(state: Any, batch: Any) -> Any:
+        number[0], state, loss = counting(number[0], state, batch)
+        return state, loss
+
+    return replace(right, step=step)
+
+
 CHANGES: dict[str, Callable[[TrainStep], Any]] = {
     "no_step": lambda _: None,
     "params_of_shape": lambda right: replace(
@@ -328,6 +346,7 @@ CHANGES: dict[str, Callable[[TrainStep], Any]] = {
     "freezes": _freeze,
     "keeps_the_loss": _keep_the_loss,
     "peeks": _peek,
+    "turns": _turn,
     "dodges": partial(_peek, of=1 << 60),
 }
 """Modifications of the correct step, which `build` then returns."""

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -52,6 +53,8 @@ class StateReader:
         self._optimizer: tuple[int, Any] | None = None
         """Index of the optimizer state's first leaf, and the state's tree structure over a list of
         parameters, each in a dict under its path, because an optimizer may depend on that."""
+        self._layout: tuple[list[Any], Any] | None = None
+        """Parts and tree structure of the optimizer's state in the problem's layout, once read."""
         if len(self._held) < len(held):  # params are computed
             return
         shapes = jax.eval_shape(self._init, [{paths[at]: leaves[at]} for at in self._held])
@@ -101,7 +104,10 @@ class StateReader:
                 wanted, whole, is_leaf=lambda one: isinstance(one, optax.MaskedNode),
             )  # fmt: skip
 
-        wanted, layout = jax.tree.flatten(jax.eval_shape(self._init, params), is_leaf=is_layout)
+        if self._layout is None:
+            shapes = jax.eval_shape(self._init, params)
+            self._layout = jax.tree.flatten(shapes, is_leaf=is_layout)
+        wanted, layout = self._layout
         parts = jax.tree.leaves(held, is_leaf=is_moment)
         opt_state = jax.tree.unflatten(layout, map(in_layout, parts, wanted))
         return Held(params, opt_state, model_state)
@@ -125,10 +131,24 @@ def on_host(tree: Any) -> Any:
     return jax.tree.map(held_copy, tree)
 
 
-def counters(opt_state: Any) -> list[int]:
-    """Return the number of updates so far, by each counter of an optimizer's state."""
-    return [
-        int(leaf)
+def counters(opt_state: Any) -> dict[str, int]:
+    """Return the integers among the scalars of an optimizer's state, by path."""
+    return {
+        jax.tree_util.keystr(path): int(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(opt_state)
-        if getattr(path[-1], "name", "") == "count" and np.ndim(leaf) == 0
-    ]
+        if np.ndim(leaf) == 0 and jnp.issubdtype(leaf.dtype, jnp.integer)
+    }
+
+
+def scalars(opt_state: Any) -> Any:
+    """Return an optimizer's state with empty arrays in place of its moments."""
+    return jax.tree.map(lambda leaf: np.zeros(0) if np.ndim(leaf) else leaf, opt_state)
+
+
+def moments(opt_state: Any) -> dict[str, np.ndarray]:
+    """Return the floating-point arrays of an optimizer's state, as float64 by path."""
+    return {
+        jax.tree_util.keystr(path): np.asarray(leaf, np.float64)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(opt_state)
+        if np.ndim(leaf) and jnp.issubdtype(leaf.dtype, jnp.floating)
+    }

@@ -32,11 +32,19 @@ class Kept:
     loss: float
     took_s: float
 
+    def stepped(self, gate: Gate, **how: Any) -> Stepped:
+        """Run the reference over the span; `how` is passed to TimedReference.run."""
+        return reference_steps(gate, self.before.held, self.steps, **how)
 
-def reference_steps(gate: Gate, kept: Kept, **how: Any) -> Stepped:
-    """Run the reference from the state before a span; `how` is passed to TimedReference.run."""
-    optimizer, (params, opt_state, model_state) = gate.timed.optimizer, kept.before.held
-    if opt_state is None:
-        opt_state = optimizer.init(params)
-    batches = kept.steps * [gate.timed_batches[0]]
-    return gate.reference.run(optimizer, batches, (params, opt_state, model_state), **how)
+
+def reference_steps(gate: Gate, start: Held, steps: int, **how: Any) -> Stepped:
+    """Run the reference from an arm's state; `how` is passed to TimedReference.run."""
+    batches = steps * [gate.timed_batches[0]]
+    return gate.reference.run(gate.timed.optimizer, batches, readable(gate, start), **how)
+
+
+def readable(gate: Gate, held: Held) -> Held:
+    """Return an arm's state with a new optimizer's state if its own was not found."""
+    if held.opt_state is not None:
+        return held
+    return held._replace(opt_state=gate.timed.optimizer.init(held.params))

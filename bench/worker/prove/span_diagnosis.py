@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bench.records.numbers import count
 from bench.worker.prove.diagnosis import close
 from bench.worker.prove.gate import FEW, Gate
 from bench.worker.prove.held_state import Held, StateReader
-from bench.worker.prove.kept_spans import Kept, reference_steps
+from bench.worker.prove.kept_spans import Kept, readable
 from bench.worker.prove.timed_reference import Stepped
 from bench.worker.prove.trajectory import flat, updated, vector
 
@@ -20,6 +21,8 @@ NEAR = 1e-2
 NEARER = 0.1
 """Largest ratio of a mistake's distance to the right update's, which may be small as well: near a
 minimum, using the previous step's gradients changes an update by only a percent."""
+FLOOR = 8
+"""Roundings, of a loss, an update or parameters, by which a right step may always be off."""
 ABOUT = 0.1
 """Relative distance for a constant factor, which compounds over several steps."""
 
@@ -44,7 +47,7 @@ def named_update(
         return f"{', '.join(still[:FEW])} does not change"
     parts = gate.reference.parts
     for some in subsets(parts):
-        if makes(reference_steps(gate, kept, only=some).params[-1]):
+        if makes(kept.stepped(gate, only=some).params[-1]):
             return f"the update is that of {len(some)} of {parts} parts of the batch"
     factor = float(update @ whole / (whole @ whole))
     if abs(factor - 1) > ABOUT and close(update, factor * whole, ABOUT):
@@ -74,6 +77,40 @@ def _delayed(gate: Gate, kept: Kept, reader: StateReader) -> str:
     return "the gradients are those of the step before" if is_late else ""
 
 
+def left_out(gate: Gate, start: Held, end: Held, steps: int) -> int:
+    """Count the updates left out between two states of an arm; 0 if that is not certain.
+
+    It is if the arm is where the reference is after fewer steps, in both orders of summation.
+    """
+    batch, optimizer = gate.timed_batches[0], gate.timed.optimizer
+    found = set()
+    for apart in (False, True):
+        params, opt_state, model_state = readable(gate, start)
+        from_end, from_start = [], []
+        for _ in range(steps):
+            _, grads, model_state = gate.reference.gradients(
+                params, model_state, batch, apart=apart
+            )
+            params, opt_state = updated(optimizer, params, opt_state, grads)
+            from_end.append(_distance(params, end.params))
+            from_start.append(_distance(params, start.params))
+        far, moved = np.array(from_end, np.float64), np.array(from_start, np.float64)
+        at = int(far.argmin())
+        whole = np.linalg.norm(vector(flat(start.params)))
+        blur = max(FLOOR * gate.timed_eps, NEAR) * moved.max() + FLOOR * 2.0**-23 * whole
+        near = far[at] <= NEAR * moved[at] and far[at] <= NEARER * far[-1]
+        if not (near and far[-1] > blur):
+            return 0
+        found.add(steps - 1 - at)
+    return found.pop() if len(found) == 1 else 0
+
+
+@jax.jit
+def _distance(ours: Any, theirs: Any) -> jax.Array:
+    pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)
+    return sum((jnp.sum(jnp.square(a - b)) for a, b in pairs), jnp.zeros(())) ** 0.5
+
+
 def explains(mistaken: np.ndarray, seen: np.ndarray, right: np.ndarray) -> bool:
     """Whether a mistake reproduces the observed update, and the right update does not."""
     nearer = np.linalg.norm(seen - mistaken) <= NEARER * np.linalg.norm(seen - right)
@@ -87,7 +124,7 @@ def named_loss(gate: Gate, kept: Kept, right: float) -> str:
             return f"the loss is that of step {steps}: it is not computed anew"
     parts = gate.reference.parts
     for some in subsets(parts) if not close(kept.loss, right, NEAR) else ():
-        if close(kept.loss, reference_steps(gate, kept, only=some).losses[-1], NEAR):
+        if close(kept.loss, kept.stepped(gate, only=some).losses[-1], NEAR):
             return f"the loss is that of {len(some)} of {parts} parts of the batch"
     return f"the loss is {kept.loss:.6g} and should be {right:.6g}"
 

@@ -16,6 +16,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from hashlib import blake2b
 
 import jax
@@ -25,18 +26,18 @@ from bench.contract import Params
 from bench.records.numbers import count
 from bench.records.proof_rows import AS_TIMED, ProofCheck
 from bench.worker import process_exchange
-from bench.worker.prove.carried_state import leaves_of, model_state_of, named_state, state_errors
+from bench.worker.prove.carried_state import model_state_of
 from bench.worker.prove.completion import check_completion, is_late, settle
-from bench.worker.prove.diagnosis import describe
+from bench.worker.prove.due_updates import DueUpdates, Left
 from bench.worker.prove.failures import WrongStepError, failure
 from bench.worker.prove.gate import ROUNDINGS, Gate
-from bench.worker.prove.held_state import StateReader, counters
+from bench.worker.prove.held_state import Held, StateReader, scalars
 from bench.worker.prove.kept_spans import Kept, Moment, reference_steps
-from bench.worker.prove.relative_errors import rms, update_errors
+from bench.worker.prove.relative_errors import rms
 from bench.worker.prove.replica_drift import find_drift
-from bench.worker.prove.span_diagnosis import named_loss, named_update
-from bench.worker.prove.timed_reference import Stepped
-from bench.worker.prove.trajectory import Flat, by_path, flat, state_by_path, vector
+from bench.worker.prove.span_comparison import Comparison, why_drifting, why_wrong_state
+from bench.worker.prove.span_diagnosis import FLOOR, left_out, named_loss
+from bench.worker.prove.trajectory import by_path, flat, state_by_path, vector
 from bench.worker.time.clock import Arm, ExtraSpan
 
 SHARE = 0.05
@@ -44,28 +45,18 @@ MOST = 4
 """Most checks of an arm in a launch."""
 SPANS = (2, 3)
 """Fewest and most steps of a check; more than one, because a fault may skip every second step."""
-NAME = "in the rounds"
-FLOOR = 8
-"""Roundings, of the first loss and of the first update, by which a check may always be off."""
-DRIFT = 1e-2
-"""Largest distance of replicas that differ by rounding, relative to the change since the start."""
 
 
 @dataclass
 class _Watched:
     reader: StateReader
-    counted: list[int]
-    """The optimizer's counters when the rounds began."""
-    steps: int
-    """Steps that the arm had run when the rounds began."""
+    left: Left
     due: list[int] = field(default_factory=lambda: [0])
     """Earliest rounds of the next checks, in ascending order."""
     done: int = 0
+    spent_s: float = 0.0
     suspected: int = 0
     """Consecutive checks that were off by more than rounding."""
-    last_step: int = 0
-    left: bytes = b""
-    """Digest of the parameters after the last check, which ended with that step."""
 
 
 class SpotChecks:
@@ -93,6 +84,8 @@ class SpotChecks:
             jax.eval_shape(gate.timed.optimizer.init, gate.reference.start)
         )
         """Whether the optimizer has no state."""
+        self._step_s = self._budget_s = 0.0
+        """Duration of a reference step, and most time for an arm's checks."""
 
     @property
     def gate(self) -> Gate:
@@ -100,23 +93,34 @@ class SpotChecks:
         assert self._gate is not None, "nothing is checked without a gate"  # noqa: S101
         return self._gate
 
+    @cached_property
+    def _owed(self) -> DueUpdates:
+        return DueUpdates(self.gate.timed.optimizer, self.gate.reference.start)
+
     def begin(self, arms: Iterable[Arm], turn_of: Callable[[str], None]) -> None:
         """Read the arms' states before the first round, which also compiles the reading programs.
 
         Raises:
           Exception: whatever an implementation's `params` raises.
         """
+        starts: list[Held] = []
         for arm in arms if self._gate is not None else ():
             turn_of(arm.name)
             if arm.train_step is not None:
                 reader = StateReader(arm.train_step, self.gate.timed, arm.state)
                 held = self.moment(arm, reader).held
-                self._watched[arm.name] = _Watched(reader, counters(held.opt_state), arm.steps)
+                self._watched[arm.name] = _Watched(reader, self._left(arm.steps, held))
+                starts.insert(0 if reader.whole else len(starts), held)
         turn_of("")
-        for order in (False, True) if self._watched else ():
-            self.gate.reference.run(
-                self.gate.timed.optimizer, [self.gate.timed_batches[0]], apart=order
-            )
+        for order in (False, True) if starts else ():  # two steps: the second starts on a device
+            began = time.monotonic()
+            reference_steps(self.gate, starts[0], 2, apart=order)
+            self._step_s = (time.monotonic() - began) / 2
+            self._budget_s = SHARE * self.seconds / len(self._watched)
+
+    def _left(self, step: int, held: Held) -> Left:
+        known = None if held.opt_state is None else scalars(held.opt_state)
+        return Left(step, _digest(held.params), known, held if self._stateless else None)
 
     def extra_span(self, arm: Arm, number: int | None) -> ExtraSpan | None:
         """Return the extra span of an arm's turn, if any; number None is after the last round."""
@@ -194,6 +198,7 @@ class SpotChecks:
                 self.reasons[name] = f"steps {kept.first_step} to {last}, {kept.where}: {why}"
             spent_s = kept.took_s + time.monotonic() - began
             self.spent_s += spent_s
+            watched.spent_s += spent_s
             watched.done += 1
             if watched.done == 1:
                 self._plan(watched, process_exchange.from_main(spent_s))
@@ -201,149 +206,77 @@ class SpotChecks:
         turn_of("")
 
     def _plan(self, watched: _Watched, cost_s: float) -> None:
-        """Choose the rounds of the checks between the first and the last by a check's cost."""
+        """Choose the rounds of the checks between the first and the last by a check's cost.
+
+        Without an optimizer's counter, two are adjacent: the reference can repeat the steps between
+        them if these are few.
+        """
         affordable = int(SHARE * self.seconds / len(self._watched) / cost_s)
         between = min(MOST, affordable, self.rounds) - 2
         if between > 0 and self.rounds > between:
             watched.due = sorted(self.chance.sample(range(1, self.rounds), between))
+            if self._stateless:
+                watched.due[1:] = [number + 1 for number in watched.due[:-1]]
 
     def _why_wrong(self, kept: Kept, watched: _Watched) -> str:
         """Compare a span with the reference's steps from the same state; empty if it is right."""
-        after, before = kept.after.held, kept.before.held
-        counted = counters(after.opt_state)
-        updates = kept.first_step + kept.steps - 1 - watched.steps
-        for start, end in zip(watched.counted, counted, strict=True):
-            if end - start != updates:
-                return (
-                    f"the optimizer counts {count(end - start, 'update')} in the "
-                    f"{count(updates, 'step')} since the rounds began: updates were left out, or "
-                    "its state was made anew"
-                )
-        between = kept.first_step - 1 - watched.last_step
-        unmoved = _digest(before.params) == watched.left
-        watched.last_step, watched.left = kept.first_step + kept.steps - 1, _digest(after.params)
-        if between and unmoved and _moves(before.params, after.params):
-            return (
-                f"the parameters do not change in the {count(between, 'step')} before: updates "
-                "are left out where the step believes itself unchecked"
-            )
-        if why := self._why_drifting(kept):
+        after, before, left = kept.after.held, kept.before.held, watched.left
+        last = kept.first_step + kept.steps - 1
+        watched.left = self._left(last, after)
+        why = self._owed.why_miscounted(left, watched.left)
+        why = why or self._why_left_out(kept, watched, left)
+        if why := why or why_drifting(self.gate, kept):
             return why
         if before.opt_state is None and not self._stateless:
             return self._why_wrong_without_state(kept)
-        right = reference_steps(self.gate, kept)
-        return self._why_wrong_state(kept, right) or self._why_wrong_steps(kept, right)
-
-    def _why_wrong_steps(self, kept: Kept, right: Stepped) -> str:
-        """Compare the last loss and the whole update with the reference's."""
-        gate, start = self.gate, flat(kept.before.held.params)
-        end = flat(kept.after.held.params)
-        eps, expected = gate.timed_eps, gate.expected(AS_TIMED)
-        loss_tolerance, update_tolerance = expected.tolerance
-        # Near a minimum, losses and gradients are pure rounding.
-        loss_floor = FLOOR * eps * abs(gate.first_loss)
-        truth = expected.truth
-        size = rms(vector(flat(right.params[-1]), start))
-        floor = FLOOR * (
-            2.0**-23 * rms(vector(start)) + eps * rms(vector(truth.first, truth.start))
-        )
-
-        def errors(theirs: Stepped, ours: Flat, loss: float) -> tuple[float, dict[str, float]]:
-            off = max(0.0, abs(loss - theirs.losses[-1]) - loss_floor)
-            updates = update_errors(ours, flat(theirs.params[-1]), start, expected.mask)
-            far = {path: max(0.0, error - floor / size) for path, error in updates.items()}
-            return off / (abs(theirs.losses[-1]) or 1.0), far
-
-        def is_right(theirs: Stepped) -> bool:
-            loss_error, updates = errors(theirs, end, kept.loss)
-            return loss_error <= loss_tolerance and max(updates.values()) <= update_tolerance
-
-        def within(wide: tuple[float, float]) -> bool:
-            more = loss_tolerance - expected.tolerance[0], update_tolerance - expected.tolerance[1]
-            return loss_error <= wide[0] + more[0] and max(updates.values()) <= wide[1] + more[1]
-
-        if not size:  # a minimum, where no update shows anything
-            return ""
-        loss_error, updates = errors(right, end, kept.loss)
-        check = ProofCheck(
-            name=NAME,
-            loss_error=loss_error,
-            loss_tolerance=loss_tolerance,
-            update_error=max(updates.values()),
-            update_tolerance=update_tolerance,
-        )
-        if not is_right(right):
-            other = reference_steps(gate, kept, apart=True)
-            apart = errors(right, flat(other.params[-1]), other.losses[-1])
-            loss_tolerance = check["loss_tolerance"] = loss_tolerance + ROUNDINGS * apart[0]
-            more = ROUNDINGS * max(apart[1].values())
-            update_tolerance = check["update_tolerance"] = update_tolerance + more
-        watched = self._watched[kept.arm.name]
-        if is_right(right):
+        right = kept.stepped(self.gate)
+        if why := why_wrong_state(self.gate, kept, right):
+            return why
+        found = Comparison(self.gate, kept, right)
+        if found.is_right:
             watched.suspected = 0
-            worst = self.checks.setdefault(kept.arm.name, check)
-            if _share(check) > _share(worst):
-                self.checks[kept.arm.name] = check
+            worst = self.checks.setdefault(kept.arm.name, found.check)
+            if _share(found.check) > _share(worst):
+                self.checks[kept.arm.name] = found.check
             return ""
         watched.suspected += 1
-        if watched.suspected == 1 and within(expected.wide):
+        if watched.suspected == 1 and found.is_within_wide:
             return ""  # one rounding may flip a ReLU, but hardly in two checks in a row
-        wrong = [path for path, error in updates.items() if error > update_tolerance]
-        unknown = "the update is wrong, and no known mistake explains it" if wrong else ""
-        reasons = [named_update(gate, kept, right, wrong, watched.reader) or unknown]
-        if loss_error > loss_tolerance:
-            reasons.append(named_loss(gate, kept, right.losses[-1]))
-        return f"{'; '.join(filter(None, reasons))} ({describe(check)})"
+        return found.why(watched.reader)
+
+    def _why_left_out(self, kept: Kept, watched: _Watched, left: Left) -> str:
+        """Judge the steps since the last check by the change of the parameters."""
+        steps, before = kept.first_step - 1 - left.step, kept.before.held
+        if not steps:
+            return ""
+        if _digest(before.params) == left.digest:
+            if _moves(before.params, kept.after.held.params) and self._owed.moves(left, steps):
+                where = "before: updates are left out where the step believes itself unchecked"
+                return f"the parameters do not change in the {count(steps, 'step')} {where}"
+            return ""
+        checks = 1 + (len(watched.due) + 2) / max(1, watched.done)  # done, this one, and to come
+        spare_s = self._budget_s - checks * watched.spent_s
+        if left.held is None or steps * self._step_s > spare_s:
+            return ""
+        missing = left_out(self.gate, left.held, before, steps)
+        where = "before are left out where the step believes itself unchecked"
+        return f"{missing} of the {count(steps, 'update')} {where}" if missing else ""
 
     def _why_wrong_without_state(self, kept: Kept) -> str:
         """Check a single step without optimizer state: its loss, and that parameters change."""
         before = kept.before.held
         start, end = flat(before.params), flat(kept.after.held.params)
-        losses = [
-            float(
-                self.gate.reference.gradients(
-                    before.params, before.model_state, batch, apart=apart
-                )[0]
-            )
-            for batch in self.gate.timed_batches[:1]
-            for apart in (False, True)
-        ]
+        gradients = partial(self.gate.reference.gradients, before.params, before.model_state)
+        batch = self.gate.timed_batches[0]
+        losses = [float(gradients(batch, apart=apart)[0]) for apart in (False, True)]
         allowed = self.gate.expected(AS_TIMED).wide[0] * abs(losses[0])
         allowed += ROUNDINGS * abs(losses[0] - losses[1])
         allowed += FLOOR * self.gate.timed_eps * abs(self.gate.first_loss)
         if abs(kept.loss - losses[0]) > allowed:
             return named_loss(self.gate, kept, losses[0])
-        if not vector(end, start).any():
+        now = Left(kept.first_step - 1, b"", None, None)
+        if not vector(end, start).any() and self._owed.moves(now, 1):
             return "the parameters do not change"
-        return ""
-
-    def _why_wrong_state(self, kept: Kept, right: Stepped) -> str:
-        """Compare the model state after a span with the reference's."""
-        start, end, theirs = (
-            leaves_of(state)
-            for state in (
-                kept.before.held.model_state,
-                kept.after.held.model_state,
-                right.states[-1],
-            )
-        )
-        allowed = self.gate.expected(AS_TIMED).state
-        if not named_state(end, theirs, start, allowed):
-            return ""
-        other = leaves_of(reference_steps(self.gate, kept, apart=True).states[-1])
-        allowed += ROUNDINGS * max(state_errors(other, theirs, start).values())
-        return named_state(end, theirs, start, allowed)
-
-    def _why_drifting(self, kept: Kept) -> str:
-        """Compare the drift of replicas with that before the span and with the update's size."""
-        start, end = flat(kept.before.held.params), flat(kept.after.held.params)
-        expected = self.gate.expected(AS_TIMED)
-        allowed = expected.tolerance[1] * rms(vector(end, start))
-        whole = DRIFT * rms(vector(end, expected.truth.start))
-        for name, size in kept.after.drift.sizes.items():
-            # Rounding may add to the drift of replicas in every step.
-            if size > min(whole, allowed + 2 * kept.before.drift.sizes.get(name, 0.0)):
-                return kept.after.drift.where
         return ""
 
 

@@ -1,0 +1,128 @@
+"""What an optimizer owes after some steps: its counters, and whether the parameters move.
+
+Not every step counts, or moves anything: optax.MultiSteps does so in every k-th, and a schedule may
+be 0. The workload's own optimizer therefore tells, on parameters of one element each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from bench.contract import Params
+from bench.records.numbers import count
+from bench.worker.prove.gate import STEPS
+from bench.worker.prove.held_state import Held, counters
+from bench.worker.prove.trajectory import updated
+
+GRADIENTS = (0.0, 1e4)
+"""Two gradients. A counter that they bring to different values depends on the gradients."""
+
+
+class Left(NamedTuple):
+    """What an arm's last check has left, or the start of the rounds."""
+
+    step: int
+    """Steps of the arm by then."""
+    digest: bytes
+    """Digest of the parameters."""
+    scalars: Any
+    """The optimizer's scalars; None if its state was not found."""
+    held: Held | None
+    """The state, if the optimizer has none that could tell how many updates follow."""
+
+
+class DueUpdates:
+    """The updates that an optimizer owes for parameters of these names and dimensions."""
+
+    def __init__(self, optimizer: optax.GradientTransformation, params: Params) -> None:
+        zeros = jax.tree.map(lambda leaf: np.zeros((1,) * np.ndim(leaf), leaf.dtype), params)
+        self._init = partial(optimizer.init, zeros)
+
+        def step(params: Params, state: Any, gradient: float) -> Any:
+            grads = jax.tree.map(lambda leaf: jnp.full_like(leaf, gradient), params)
+            made = updated(optimizer, params, state, grads)
+            return jax.tree.map(lambda new, old: new.astype(old.dtype), made, (params, state))
+
+        @jax.jit
+        def advanced(state: Any, steps: int, gradient: float) -> Any:
+            start = zeros, state
+            return jax.lax.fori_loop(0, steps, lambda _, at: step(at[0], at[1], gradient), start)[1]
+
+        @jax.jit
+        def moved(state: Any, steps: int) -> jax.Array:
+            def has_moved(params: Params) -> jax.Array:
+                return jnp.array([jnp.any(leaf != 0) for leaf in jax.tree.leaves(params)]).any()
+
+            done = jax.lax.while_loop(
+                lambda at: (at[0] < steps) & ~has_moved(at[1]),
+                lambda at: (at[0] + 1, *step(at[1], at[2], GRADIENTS[1])),
+                (0, zeros, state),
+            )
+            return has_moved(done[1])
+
+        self._advanced, self._moved = _on_the_host(advanced), _on_the_host(moved)
+
+    @cached_property
+    def _start(self) -> Any:
+        return jax.tree.map(jnp.asarray, self._init())
+
+    def why_miscounted(self, left: Left, now: Left) -> str:
+        """Compare an optimizer's counters with those due since the last check."""
+        if left.scalars is None:
+            return ""
+        steps, began, counted = now.step - left.step, *map(counters, (left.scalars, now.scalars))
+        if all(counted[name] - start == steps for name, start in began.items()):
+            return ""  # the most frequent case, which needs no program
+        if (small := self._small(left.scalars)) is None:
+            return ""
+        due = counters(self._advanced(small, steps, GRADIENTS[0]))
+        wrong = [name for name, value in due.items() if counted[name] != value]
+        other = counters(self._advanced(small, steps, GRADIENTS[1])) if wrong else due
+        for name in wrong:
+            if due[name] == other[name]:
+                return (
+                    f"the optimizer's {name} goes from {began[name]} to {counted[name]} in "
+                    f"{count(steps, 'step')}, and should be {due[name]}: updates were left out, or "
+                    "its state was made anew"
+                )
+        return ""
+
+    def moves(self, left: Left, steps: int) -> bool:
+        """Whether a gradient moves the parameters within some steps after the last check."""
+        if left.scalars is not None:
+            small = self._small(left.scalars)
+            return small is not None and bool(self._moved(small, steps))
+        # Only the age of an unreadable state is known, up to the steps of the proof.
+        ages = range(left.step, left.step + STEPS + 1)
+        states = (self._advanced(self._start, age, GRADIENTS[1]) for age in ages)
+        return all(bool(self._moved(state, steps)) for state in states)
+
+    def _small(self, held: Any) -> Any:
+        """Add the moments of small parameters to an optimizer's scalars; None if it has others."""
+        tree: Any = jax.tree.structure(held)
+        if tree != jax.tree.structure(self._start):
+            return None
+        return jax.tree.map(
+            lambda own, leaf: own if own.ndim else jnp.asarray(leaf, own.dtype), self._start, held
+        )
+
+
+def _on_the_host(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Run a function of many small operations on the CPU, if jax may use it."""
+
+    def on_cpu(*args: Any) -> Any:
+        device = None
+        with suppress(RuntimeError):
+            device = jax.local_devices(backend="cpu")[0]
+        with jax.default_device(device):
+            return function(*args)
+
+    return on_cpu
