@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bench.analyse import cell_table
-from bench.analyse.same_programs import Relation, relation, settled
+from bench.analyse.same_programs import Relation, relation
 from bench.analyse.verdicts import Claim, compare
 from bench.records.attempts import Attempt, Decision, Question
 from bench.records.statuses import VerdictWord
-from bench.records.step_programs import identity
 from bench.records.store import Run
 
 _DECISIONS: dict[VerdictWord, Decision] = {
@@ -67,7 +66,7 @@ def judge_attempts(
     block = tables.comparisons[0]
     opponents = dict.fromkeys(challengers, incumbent)
     alpha = block.alpha / sharing
-    claims = compare(block.rounds, opponents, alpha, block.margin, block.process)
+    claims = compare(block.rounds, opponents, alpha, block.margin, block.process, block.programs)
     own, fared = cells[incumbent], dict[str, Fared]()
     for name in challengers:
         cell = failed.get(name, cells.get(name))
@@ -80,8 +79,8 @@ def judge_attempts(
                 "undecided", f"the incumbent fails, {own['status']}: {own['reason']}"
             )
         else:
-            claim = settled(claims[name], identity(cell), identity(own))
-            decision, programs = _DECISIONS[claim.verdict.word], relation(cell, own)
+            claim, programs = claims[name], relation(cell, own)
+            decision = _DECISIONS[claim.verdict.word]
             fared[name] = Fared(decision, "", claim, programs, (cell, own))
     return fared
 

@@ -9,18 +9,11 @@ from typing import Any, cast
 
 import pandas as pd
 
-from bench.analyse import (
-    energy_per_step,
-    pipeline_bubbles,
-    process_spread,
-    rooflines,
-    throttled_turns,
-)
+from bench.analyse import block_ratios, energy_per_step, process_spread, rooflines, turn_details
 from bench.analyse.cell_figures import ratio_columns, standing_columns, stored_columns, time_columns
 from bench.analyse.comparisons import Comparison, TimedSamples, compare_arms
-from bench.analyse.host_timeline import timeline
 from bench.analyse.sample_rounds import Rounds, spreads
-from bench.analyse.throttled_turns import Throttling
+from bench.analyse.turn_details import Throttling
 from bench.analyse.verdicts import margin_of
 from bench.records import derived_files, largest_batches
 from bench.records.arms import ABLATIONS, INPUT_WAYS, TWIN, arm_beside
@@ -81,7 +74,7 @@ class Tables:
     checkpoints: dict[str, Checkpoint]
     """By cell."""
     timeline: pd.DataFrame
-    """See bench.analyse.host_timeline."""
+    """See bench.analyse.turn_details.timeline."""
     damaged: Sequence[Damage] = ()
     """Stored data that cannot be read."""
     losses: Sequence[LossRow] = ()
@@ -126,7 +119,7 @@ def build(run: Run) -> Tables:
             cell.update(energy_per_step.figures(energy, cell, comparison.baseline))
         comparison.ranked.extend(sorted((c for c in own if c["status"] == "ok"), key=_rank))
         comparisons.append(comparison)
-    idle = pipeline_bubbles.measure(comparisons)
+    idle = block_ratios.idle_shares(comparisons)
     for cell in cells:
         cell.update(idle.get((cell["block"], cell["implementation"]), {}))
     table = pd.DataFrame(cells)
@@ -144,10 +137,10 @@ def build(run: Run) -> Tables:
             for row in _records(run.cells[["cell", "checkpoint"]])
             if isinstance(row["checkpoint"], dict)
         },
-        timeline=timeline(run.samples, {c.name: c.baseline for c in comparisons}),
+        timeline=turn_details.timeline(run.samples, {c.name: c.baseline for c in comparisons}),
         damaged=[*run.damaged, *derived_files.damage(run.directory)],
         losses=run.losses,
-        throttling=throttled_turns.find(samples.frame),
+        throttling=turn_details.throttling(samples.frame),
         meters={
             name: [
                 cast("EnergyMeter", r["energy"]) for r in attempts if isinstance(r["energy"], dict)

@@ -10,15 +10,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bench.analyse import input_cost, stragglers
 from bench.analyse.disturbances import HOST, Conditions, Effect, conditions, drifts, order_effects
-from bench.analyse.input_cost import Waits
 from bench.analyse.process_spread import ProcessSpread
 from bench.analyse.ratio_intervals import Ratio, ratios
-from bench.analyse.same_programs import ranked, settled
 from bench.analyse.sample_rounds import Rounds, Turns
-from bench.analyse.standings import Standings
-from bench.analyse.verdicts import Claim, claim, pairs
+from bench.analyse.standings import Standings, rank
+from bench.analyse.turn_details import Waits, input_waits, process_times
+from bench.analyse.verdicts import Claim, claim, pairs, same
 from bench.records.arms import (
     ABLATIONS,
     INPUT_WAYS,
@@ -107,7 +105,7 @@ class Comparison:
     @cached_property
     def standings(self) -> Standings:
         """The leaders and tiers of the block's arms."""
-        return ranked(self.rounds, self.arms, self.alpha, self.process, self.programs)
+        return rank(self.rounds, self.arms, self.alpha, self.process, self.programs)
 
 
 @dataclass(frozen=True)
@@ -169,16 +167,17 @@ def compare_arms(
     floor = found.pop(TWIN, None)
     count = max(1, len({*opponents.items(), *fed.items(), *versions.items()}))
     last = float(looks[-1]["alpha"]) if looks else 0.0
+    programs = {cell["implementation"]: identity(cell) for cell in cells}
     claims = {
         # A look settles an arm under another version against the present one alone.
         arm: claim(
             ratio,
             (last if versions.get(arm, baseline) != baseline else alpha_of(arm, looks)) / count,
             margin,
+            same=same(programs, arm, baseline),
         )
         for arm, ratio in found.items()
     }
-    programs = {cell["implementation"]: identity(cell) for cell in cells}
     several = block.options.processes > 1
     return Comparison(
         block=block,
@@ -189,23 +188,19 @@ def compare_arms(
         alpha=last,
         process=process,
         margin=margin,
-        claims={
-            arm: settled(one, programs[arm], programs[baseline])
-            for arm, one in claims.items()
-            if arm not in fed
-        },
+        claims={arm: one for arm, one in claims.items() if arm not in fed},
         input_claims={arm: one for arm, one in claims.items() if arm in fed},
         version_claims={
             arm: claim(ratio, alpha_of(arm, looks) / count, margin)
             for arm, ratio in ratios(rounds, versions, process).items()
         },
         ablated=ratios(rounds, own_arms(rounds.arms, ABLATIONS), process),
-        waits=input_cost.measure_waits(samples.frame, counted) if fed else {},
+        waits=input_waits(samples.frame, counted) if fed else {},
         ranked=[],
         drifts=drifts(rounds.paired(opponents)),
         order=order_effects(rounds),
         conditions=conditions({name: values[counted] for name, values in samples.host.items()}),
-        process_times=stragglers.process_times(samples.frame, counted) if several else {},
+        process_times=process_times(samples.frame, counted) if several else {},
         programs=programs,
         ceilings=ceilings,
         oversubscribed=any(cell["oversubscribed"] for cell in cells),

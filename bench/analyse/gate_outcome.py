@@ -7,11 +7,10 @@ from typing import Any, Literal, get_args
 from bench.analyse import cell_table
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import Ratio
-from bench.analyse.same_programs import settled
 from bench.analyse.verdicts import Verdict, compare
 from bench.records.cells import base_of
 from bench.records.rows import Manifest
-from bench.records.step_programs import StepProgram, identity
+from bench.records.step_programs import StepProgram
 from bench.records.store import Run
 
 REGRESSION, UNDECIDED, BROKEN = 1, 2, 3
@@ -133,8 +132,8 @@ def _case(
         return Case(name, "undecided", f"the base has no time: {_why(base)}")
     arm = str(head["implementation"])
     opponents, alpha = {arm: base_of(arm)}, share * block.alpha
-    timed = compare(block.rounds, opponents, alpha, block.margin, block.process)[arm]
-    claim = settled(timed, identity(head), identity(base))
+    figures = block.margin, block.process, block.programs
+    claim = compare(block.rounds, opponents, alpha, *figures)[arm]
     apart = "they did not fit into memory together, and were measured one after the other"
     return Case(
         cell=name,

@@ -116,6 +116,13 @@ def floor_width(floor: Ratio) -> float:
     return max(abs(math.log(end)) for end in (floor.value, floor.low, floor.high) if end)
 
 
+def ends(ratio: Ratio | None) -> tuple[float, float, float]:
+    """Return a ratio and the ends of its 95 % interval, NaN where there is none."""
+    if ratio is None:
+        return (math.nan,) * 3
+    return ratio.value, *(ratio.interval() or (math.nan, math.nan))
+
+
 def ratios(
     rounds: Rounds, opponents: Mapping[str, str], process: ProcessSpread = PROCESS
 ) -> dict[str, Ratio]:

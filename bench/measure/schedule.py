@@ -238,13 +238,8 @@ class Schedule:
 
         All comparisons of a block share the error rate; in a gate, those of the run.
         """
-        from bench.analyse.same_programs import settled  # noqa: PLC0415 (needs scipy)
-
         each = alpha / self.family(opponents)
-        return {
-            arm: settled(claim, programs.get(arm), programs.get(opponents[arm]))
-            for arm, claim in compare(rounds, opponents, each, self.plan.margin, process).items()
-        }
+        return compare(rounds, opponents, each, self.plan.margin, process, programs)
 
     def family(self, opponents: Mapping[str, str]) -> float:
         """Return the number of comparisons among which the error of a block's looks is divided.
@@ -262,12 +257,12 @@ class Schedule:
         Of arms that run the same program, only one is needed. Empty if the run has another goal: in
         a gate or referee, or with a target interval.
         """
-        from bench.analyse.same_programs import ranked  # noqa: PLC0415 (needs scipy)
+        from bench.analyse.standings import rank  # noqa: PLC0415 (needs scipy)
 
         if self.bases is not None or self.sharing or self.plan.target_ci is not None:
             return set()
         own = [arm for arm in rounds.arms if arm in self.plan.implementations]
-        standings = ranked(rounds, own, alpha, process, programs)
+        standings = rank(rounds, own, alpha, process, programs)
         if standings.largest_ratio <= 1 + self.plan.margin:
             return set()
         one_each = {programs.get(arm) or arm: arm for arm in reversed(standings.leaders)}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.analyse.ablation_shares import PARTS
+from bench.analyse.arms_beside import PARTS
 from bench.present.cell_columns import IMPLEMENTATION
 from bench.present.columns import Column, Table, between, missing
 from bench.records import numbers

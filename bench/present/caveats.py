@@ -12,7 +12,7 @@ from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.process_spread import PROCESS
 from bench.analyse.ratio_intervals import floor_width
-from bench.analyse.throttled_turns import Throttling
+from bench.analyse.turn_details import Throttling
 from bench.analyse.verdicts import decide
 from bench.present import loss_sentences, program_sentences
 from bench.present.cell_columns import framework

@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from bench.analyse import cell_table, checkpoint_costs, input_cost, loss_curves
+from bench.analyse import arms_beside, cell_table, checkpoint_costs, loss_curves
 from bench.present import (
     checkpoint_tables,
     input_tables,
@@ -46,7 +46,7 @@ def print_summary(console: Console, run: Run) -> None:
     found = cell_table.build(run)
     saved = checkpoint_costs.find(found.comparisons, found.checkpoints)
     lines = (
-        *input_tables.sentences(input_cost.find(found.comparisons)),
+        *input_tables.sentences(arms_beside.input_costs(found.comparisons)),
         *checkpoint_tables.sentences(saved),
         loss_sentences.sentence(loss_curves.find(found)),
     )

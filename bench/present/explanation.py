@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
-from bench.analyse import ablation_shares
+from bench.analyse.arms_beside import ablation_shares
 from bench.analyse.causes.attribution import Attribution, Cause, means
 from bench.analyse.causes.traced_differences import parts
 from bench.analyse.comparisons import Comparison
@@ -106,7 +106,7 @@ def show_times(
             known = sure if math.isfinite(sentences.bound_of(low, high)) else ""
             took = f"{arm} took {numbers.ratio(claim.ratio.value)} times as long as {other}"
             console.print(f"Side by side, {took}{known}.")
-    for row in ablation_shares.find(blocks, traces):
+    for row in ablation_shares(blocks, traces):
         if row["cell"] in cells and (said := ablation_tables.sentence(row)):
             console.print(said)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bench.analyse import ablation_shares, checkpoint_costs, input_cost, loss_curves, variant_ratios
+from bench.analyse import arms_beside, block_ratios, checkpoint_costs, loss_curves
 from bench.analyse.causes import traced_differences
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
@@ -174,7 +174,8 @@ def _general(
 ) -> list[Markup]:
     """Render the tables of a whole subject."""
     blocks = [block for block in found.comparisons if block.subject == subject]
-    effects = [e for e in variant_ratios.find(found.comparisons) if e.block.subject == subject]
+    effects = block_ratios.option_effects(found.comparisons)
+    effects = [effect for effect in effects if effect.block.subject == subject]
     trained = [each for each in loss_curves.find(found) if each.block.subject == subject]
     largest = [row for row in found.largest if f"{row['workload']}, {row['options']}" == subject]
     tables = [
@@ -197,8 +198,8 @@ def _of_block(
     yield block_tables.comparison(block, cells, manifest)
     for table in (
         run_tables.processes([block], found.traces),
-        input_tables.table(input_cost.find([block])),
-        ablation_tables.table(ablation_shares.find([block], found.traces)),
+        input_tables.table(arms_beside.input_costs([block])),
+        ablation_tables.table(arms_beside.ablation_shares([block], found.traces)),
         checkpoint_tables.table(checkpoint_costs.find([block], found.checkpoints)),
         trace_tables.breakdown(block, found.traces, said),
     ):

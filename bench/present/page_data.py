@@ -17,12 +17,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bench.analyse import (
-    ablation_shares,
+    arms_beside,
+    block_ratios,
     checkpoint_costs,
-    input_cost,
     loss_curves,
     scaling_curves,
-    variant_ratios,
 )
 from bench.analyse.causes import traced_differences
 from bench.analyse.cell_table import Tables
@@ -84,11 +83,11 @@ def tables(found: Tables, cells: Mapping[str, Row], manifest: Manifest) -> list[
     """
     every = (
         run_tables.losses(loss_curves.find(found)),
-        run_tables.variants(variant_ratios.find(found.comparisons), manifest),
+        run_tables.variants(block_ratios.option_effects(found.comparisons), manifest),
         cell_columns.energy(list(cells.values())),
         run_tables.processes(found.comparisons, found.traces),
-        input_tables.table(input_cost.find(found.comparisons)),
-        ablation_tables.table(ablation_shares.find(found.comparisons, found.traces)),
+        input_tables.table(arms_beside.input_costs(found.comparisons)),
+        ablation_tables.table(arms_beside.ablation_shares(found.comparisons, found.traces)),
         checkpoint_tables.table(checkpoint_costs.find(found.comparisons, found.checkpoints)),
         run_tables.largest(found.largest),
     )

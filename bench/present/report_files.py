@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from bench.analyse import ablation_shares, cell_table, checkpoint_costs, input_cost, loss_curves
+from bench.analyse import arms_beside, cell_table, checkpoint_costs, loss_curves
 from bench.analyse.causes import traced_differences
 from bench.present import (
     markdown,
@@ -61,9 +61,9 @@ def _frames(run: Run, found: cell_table.Tables) -> dict[str, pd.DataFrame]:
         frames["trace_steps"] = traced_differences.steps_frame(traces)
         frames["trace_operations"] = traced_differences.operations_frame(traces)
         frames["causes"] = causes_frame(baseline_pairs(found.comparisons, found.traces))
-    if fed := input_cost.find(found.comparisons):
+    if fed := arms_beside.input_costs(found.comparisons):
         frames["inputs"] = pd.DataFrame(fed)
-    if shares := ablation_shares.find(found.comparisons, found.traces):
+    if shares := arms_beside.ablation_shares(found.comparisons, found.traces):
         frames["ablations"] = pd.DataFrame(shares)
     if saved := checkpoint_costs.find(found.comparisons, found.checkpoints):
         frames["checkpoints"] = pd.DataFrame(saved)

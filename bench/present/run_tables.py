@@ -6,11 +6,12 @@ from typing import Any
 
 import pandas as pd
 
-from bench.analyse import loss_curves, stragglers
+from bench.analyse import loss_curves, turn_details
+from bench.analyse.block_ratios import Effect
+from bench.analyse.causes.attribution import busiest
 from bench.analyse.comparisons import Comparison
 from bench.analyse.loss_curves import Training
 from bench.analyse.scaling_curves import Scaling
-from bench.analyse.variant_ratios import Effect
 from bench.present.cell_columns import COLUMNS, IMPLEMENTATION, PLACE
 from bench.present.columns import Column, Figure, Table, between, formatted, missing
 from bench.records import numbers
@@ -91,9 +92,9 @@ def _processes(block: Comparison, traces: Mapping[str, TraceRow]) -> Iterator[Ro
     for cell in block.ranked:
         if cell["implementation"] not in block.process_times:
             continue
-        found = stragglers.spread(block.process_times[cell["implementation"]])
+        found = turn_details.straggling(block.process_times[cell["implementation"]])
         trace = traces.get(cell["cell"])
-        busiest, more = stragglers.busiest(trace, block.block) if trace else (None, None)
+        rank, more = busiest(trace, block.block) if trace else (None, None)
         yield {
             "cell": cell["cell"],
             "implementation": cell["implementation"],
@@ -101,7 +102,7 @@ def _processes(block: Comparison, traces: Mapping[str, TraceRow]) -> Iterator[Ro
             "slowest": found.slowest,
             "often": found.often,
             "excess": found.excess,
-            "busiest": busiest,
+            "busiest": rank,
             "more": more,
         }
 

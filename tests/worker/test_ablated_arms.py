@@ -16,7 +16,7 @@ import synthetic
 from fakes.catalogue import catalogue
 from pages import column
 
-from bench.analyse import ablation_shares, cell_table
+from bench.analyse import arms_beside, cell_table
 from bench.contract import TrainStep
 from bench.contract.workloads import gpt2, mlp
 from bench.plan.matrix import make_plan
@@ -190,10 +190,10 @@ def test_a_report_tells_the_shares_of_parts_and_ranks_nobody_by_them(tmp_path: P
     assert set(block.claims) == {"pmap"}
     assert not block.input_claims
     assert block.arms == ("jit_spmd", "pmap")
-    rows = ablation_shares.find([block], content.traces)
+    rows = arms_beside.ablation_shares([block], content.traces)
     assert [row["implementation"] for row in rows] == ["jit_spmd", "pmap"]
     for row in rows:
-        for way, part in ablation_shares.PARTS.items():
+        for way, part in arms_beside.PARTS.items():
             assert row[part] == pytest.approx(1 - PARTS[way], abs=0.01)
             assert row[f"{part}_low"] < 1 - PARTS[way] < row[f"{part}_high"]
             assert 0 <= row[f"{part}_traced"] <= 1
@@ -215,7 +215,7 @@ def test_a_part_without_a_share_has_a_reason(tmp_path: Path) -> None:
 
     synthetic.rewrite(directory, "cells", refuse)
     content = cell_table.build(store.load(directory))
-    table = ablation_tables.table(ablation_shares.find(content.comparisons, content.traces))
+    table = ablation_tables.table(arms_beside.ablation_shares(content.comparisons, content.traces))
     assert table.remarks == [
         "pmap has no share of communication: the compiler inserts its collectives."
     ]

@@ -10,7 +10,7 @@ import pytest
 import synthetic
 
 from bench.analyse import cell_table
-from bench.analyse.throttled_turns import ThrottledArm
+from bench.analyse.turn_details import ThrottledArm
 from bench.present.caveats import caveats
 from bench.records import frames, store
 from bench.worker.read.compilation import CompilationLog

@@ -10,6 +10,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
+import numpy as np
+
+from bench.records.cells import Block
 from bench.records.trace_rows import OpTime, StepParts, TraceRow
 
 Part = Literal[
@@ -152,6 +155,16 @@ def stragglers(row: TraceRow) -> dict[int, float]:
     for part in counted(row):
         seconds[part["device"]].append(part["compute_ns"])
     return {place: sum(each) / len(each) / 1e9 for place, each in sorted(seconds.items())}
+
+
+def busiest(row: TraceRow, block: Block) -> tuple[int, float]:
+    """Return the rank that computes the most in traced steps, and its excess over the mean."""
+    devices = block.mesh.size // block.options.processes
+    seconds = np.zeros(block.options.processes)
+    for place, computing in stragglers(row).items():
+        seconds[place // devices] += computing / devices
+    rank = int(seconds.argmax())
+    return rank, float(seconds[rank] / seconds.mean() - 1)
 
 
 def counted(row: TraceRow) -> list[StepParts]:

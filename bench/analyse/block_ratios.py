@@ -1,10 +1,12 @@
-"""Cells with another environment, version, processes or memory, against the same without it.
+"""Ratios between blocks of one run: the effect of an option, and the bubble of a pipeline.
 
 Arms under another version share the rounds of the present ones. Other options make blocks of their
 own, which are not measured side by side. But launches of all blocks are interleaved in random
 order, so their means may be compared: `ratio_intervals.apart`.
 """
 
+import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,7 +46,7 @@ class Effect:
         return _row(self.usual, self.implementation)
 
 
-def find(comparisons: Sequence[Comparison]) -> list[Effect]:
+def option_effects(comparisons: Sequence[Comparison]) -> list[Effect]:
     """Return the effect of each of these options on every cell that has a time with and without it.
 
     At most ALPHA of runs contain a wrong verdict among those of separate blocks; verdicts on
@@ -82,7 +84,41 @@ def _ratios(
                 continue
             (option,) = set(str(block.options).split(",")) - set(str(other).split(","))
             for arm in comparison.arms:
-                if arm in usual.arms:
-                    ratio = apart(*(one.rounds.log_seconds(arm) for one in (comparison, usual)))
-                    if ratio is not None:
-                        yield (comparison, usual, option, arm), ratio
+                if arm in usual.arms and (ratio := _apart(comparison, usual, arm)):
+                    yield (comparison, usual, option, arm), ratio
+
+
+def _apart(one: Comparison, other: Comparison, arm: str) -> Ratio | None:
+    return apart(*(block.rounds.log_seconds(arm) for block in (one, other)))
+
+
+def idle_shares(comparisons: Sequence[Comparison]) -> dict[tuple[str, str], dict[str, float]]:
+    """Return the share of a pipeline's step that is not spent on microbatches.
+
+    A step of M microbatches takes M a + b: a for each microbatch, and b for filling and draining
+    the pipeline (the bubble) and for work done once per step (gradient reduction, the update). Two
+    cells that differ only in the number of microbatches, not in a microbatch's size, determine a
+    and b.
+
+    Returns:
+      By block and implementation, columns of the cell: `idle`, which is b over the step, with its
+      95 % interval `idle_low`, `idle_high`, NaN where there is none. Blocks are left out unless
+      another one has more microbatches of the same size.
+    """
+    alike: defaultdict[object, dict[int, Comparison]] = defaultdict(dict)
+    for comparison in comparisons:
+        block, count = comparison.block, comparison.block.options.microbatches
+        one = replace(block.options, microbatches=1)
+        alike[block.workload, block.size, block.mesh, block.batch / count, one][count] = comparison
+    shares = {}
+    for blocks in alike.values():
+        many = max(blocks)
+        for few, comparison in blocks.items():
+            for arm in set(comparison.arms) & set(blocks[many].arms) if few < many else ():
+                if ratio := _apart(blocks[many], comparison, arm):
+                    ends = {"idle": ratio.value, "idle_low": ratio.high, "idle_high": ratio.low}
+                    shares[comparison.name, arm] = {
+                        name: 1 - (end - 1) * few / (many - few) if end else math.nan
+                        for name, end in ends.items()
+                    }
+    return shares
