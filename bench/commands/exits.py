@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from bench.measure.processes.ask import ChildError
+from bench.measure.processes.guarded import ChildError
 from bench.plan.option_values import BadInput
 from bench.records.store import StoreError
 

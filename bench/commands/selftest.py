@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.commands.exits import exit_codes, fail, refuse, refusing
-from bench.measure.processes.ask import ChildError
+from bench.measure.processes.guarded import ChildError
 from bench.measure.run_folder import name_faults
 from bench.plan.option_values import choice, collected
 from bench.records.paths import REPORTS

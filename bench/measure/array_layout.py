@@ -7,7 +7,7 @@ from typing import cast
 
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.measure.environment import worker_environment
-from bench.measure.processes.ask import ChildError, ask
+from bench.measure.processes.guarded import ChildError, ask
 from bench.plan.matrix import make_plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options

@@ -1,21 +1,29 @@
-"""The catalogue of available devices and files, from a child process that imports jax and them."""
+"""What is available and supported, according to child processes that import jax and all files."""
 
 import contextlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from bench.measure.environment import child_environment
-from bench.measure.processes.ask import ChildError, ask
+from bench.measure.environment import child_environment, worker_environment
+from bench.measure.processes.guarded import ChildError, ask
+from bench.plan.matrix import Plan
+from bench.plan.option_values import BadInput
 from bench.records.arms import TWIN
-from bench.records.messages import Catalogue, CatalogueRequest
+from bench.records.messages import Catalogue, CatalogueRequest, SupportAnswer, SupportRequest
 from bench.records.paths import ROOT
 
 COMMAND = (sys.executable, "-m", "bench.worker.answer.available")
 TIMEOUT_S = 300.0
 """Time limit that allows for the first initialization of an accelerator."""
+
+SUPPORT_COMMAND = (sys.executable, "-m", "bench.worker.answer.supported")
+SUPPORT_TIMEOUT_S = 120.0
+
+Reasons = Mapping[str, Mapping[str, str]]
+"""Known reasons, by block and implementation, why it cannot run there; empty if it can."""
 
 _FOLDERS = {
     "--implementation-path": "implementations",
@@ -92,8 +100,33 @@ def read_catalogue(
         request["fatal"][file] = f"the process that imported it {answer.blame}"
 
 
+def find_unsupported(plan: Plan, catalogue: Catalogue) -> Reasons:
+    """Query every implementation of a plan; the result is empty if launchers start the processes.
+
+    Raises:
+      BadInput: a file's why_unsupported returns neither None nor a reason.
+    """
+    if catalogue["processes"] > 1:
+        return {}
+    request = SupportRequest(
+        blocks=[block.fields for block in plan.blocks],
+        implementations=list(plan.implementations),
+        implementation_paths=plan.worker["implementation_paths"],
+        workload_paths=plan.worker["workload_paths"],
+    )
+    devices = max((block.mesh.size for block in plan.blocks), default=1)
+    environment = worker_environment(catalogue["platform"], devices)
+    answer = ask(SUPPORT_COMMAND, json.dumps(request), environment, SUPPORT_TIMEOUT_S)
+    if answer.code != 0 or not (values := _read(answer.out)):  # the workers will say what is wrong
+        return {}
+    found: SupportAnswer = values[-1]
+    if found["faults"]:
+        raise BadInput(found["faults"])
+    return found["unsupported"]
+
+
 def _read(text: str) -> list[Any]:
-    """Parse the lines that are JSON: the files that were imported, then the catalogue."""
+    """Parse the lines that are JSON; the last one is the answer."""
     values = []
     for line in text.splitlines():
         with contextlib.suppress(ValueError):

@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 from bench.analyse.verdicts import Claim, margin_of
 from bench.measure import kept_cells
+from bench.measure.catalogue import Reasons
 from bench.measure.cell_results import Result, cell_results
 from bench.measure.hosts import Hosts
 from bench.measure.launch_looks import LaunchLooks
 from bench.measure.run_folder import (
-    create_run,
-    lock_run,
+    describe_run,
     name_faults,
     refuse_changed_files,
     refuse_other_machine,
@@ -23,18 +23,16 @@ from bench.measure.run_folder import (
 )
 from bench.measure.schedule import Schedule
 from bench.measure.supervisor import Launch, Settings, run_block
-from bench.measure.unsupported_cells import Reasons
 from bench.plan.base_revisions import Bases
 from bench.plan.content_keys import Contents
 from bench.plan.matrix import Plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options
-from bench.records import store, user_cache
+from bench.records import files, store, user_cache
 from bench.records.cells import Block, Cell
-from bench.records.files import file_name, storing
 from bench.records.messages import BaseFile, Catalogue, PhaseEvent
 from bench.records.optional_packages import PACKAGES
-from bench.records.paths import PROFILES
+from bench.records.paths import PROFILES, REPORTS
 from bench.records.rows import BlockRow, CellRow
 from bench.records.statuses import Status
 from bench.records.temporary_folders import temporary_folder
@@ -146,7 +144,7 @@ class Engine:
             for block, arms in self.schedule.launches(selected):
                 if monitor.stop():
                     break
-                self._launch(block, arms, programs / file_name(block.name), monitor)
+                self._launch(block, arms, programs / files.file_name(block.name), monitor)
         user_cache.prune()
 
     @contextmanager
@@ -165,7 +163,12 @@ class Engine:
         return Contents(self.catalogue, self.plan.variants, self._base_files)
 
     def _lock(self, directory: Path) -> None:
-        reason = lock_run(directory)
+        """Lock the run until this process ends, so that no other process measures it."""
+        try:
+            reason = files.lock(directory / store.MANIFEST)
+        except files.LockedError as error:
+            fault = f"{directory} is being measured by another process; wait until it has ended"
+            raise BadInput([fault]) from error
         if reason:
             self._notes.append(f"not locked, so another process could measure it as well: {reason}")
 
@@ -186,7 +189,12 @@ class Engine:
         gate = None
         if self.bases is not None:
             gate = {**self.bases.record(), "cells": self.schedule.compared_cells}
-        self.directory = create_run(self.plan, self._options, self.catalogue, self._argv, gate)
+        about = self.plan, self._options, self.catalogue, self._argv
+        try:
+            with files.storing(REPORTS):
+                self.directory = store.create(REPORTS, describe_run(*about, gate))
+        except store.StoreError as error:  # another process has created it meanwhile
+            raise BadInput([str(error)]) from error
         self._lock(self.directory)
         return self.directory
 
@@ -237,7 +245,7 @@ class Engine:
         ]
         traces = [row for attempt in attempts for row in attempt.traces]
         losses = [row for attempt in attempts for row in attempt.losses]
-        with storing(directory, resume=directory.name):
+        with files.storing(directory, resume=directory.name):
             store.add_launch(directory, samples, rows, blocks, traces, losses)
         state.cells += rows
         monitor.end(block, number, [row["status"] for row in rows], verdicts)
@@ -278,11 +286,10 @@ class Engine:
 
 def _as_planned(catalogue: Catalogue, plan: Plan) -> Catalogue:
     """Add what the plan implies to the catalogue: optional packages' versions, isolated steps."""
-    packages: Iterable[str] = (PACKAGES[option] for option in plan.extras)
-    optional = {name: catalogue["optional"][name] for name in packages}
+    packages = [PACKAGES[option] for option in plan.extras]
+    versions = catalogue["versions"] | {name: catalogue["optional"][name] for name in packages}
     entries = [entry.copy() for entry in catalogue["implementations"]]
     for entry in entries:
         if entry["name"] in plan.worker["isolated"]:
             entry["foreign"] = {"isolated": "yes"}
-    versions = catalogue["versions"] | optional
     return {**catalogue, "versions": versions, "implementations": entries}

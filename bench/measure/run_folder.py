@@ -13,9 +13,8 @@ from bench.plan.content_keys import Contents, changed
 from bench.plan.matrix import Plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options
-from bench.records import files, store
+from bench.records import store
 from bench.records.cells import Cell
-from bench.records.files import storing
 from bench.records.host import describe_code, describe_host
 from bench.records.messages import Catalogue
 from bench.records.paths import REPORTS
@@ -114,42 +113,6 @@ def resumed_options(options: Options) -> Options:
     return Options.from_json({**config["options"], **kept, "resume": str(directory)})
 
 
-def lock_run(directory: Path) -> str:
-    """Lock a run until this process ends, so that no other process measures it.
-
-    Returns:
-      Why the run cannot be locked; empty if it is locked.
-
-    Raises:
-      BadInput: another process measures the run.
-    """
-    try:
-        return files.lock(directory / store.MANIFEST)
-    except files.LockedError as error:
-        fault = f"{directory} is being measured by another process; wait until it has ended"
-        raise BadInput([fault]) from error
-
-
-def create_run(
-    plan: Plan,
-    options: Options,
-    catalogue: Catalogue,
-    argv: Sequence[str],
-    gate: Mapping[str, Any] | None,
-) -> Path:
-    """Create a run's folder with its manifest; `gate` describes the comparisons of a gate.
-
-    Raises:
-      BadInput: another process has created the folder meanwhile.
-    """
-    manifest = describe_run(plan, options, catalogue, argv, gate)
-    try:
-        with storing(REPORTS):
-            return store.create(REPORTS, manifest)
-    except store.StoreError as error:
-        raise BadInput([str(error)]) from error
-
-
 def describe_run(
     plan: Plan,
     options: Options,
@@ -157,7 +120,7 @@ def describe_run(
     argv: Sequence[str],
     gate: Mapping[str, Any] | None,
 ) -> Manifest:
-    """Return the manifest of a run that starts now; see `create_run`."""
+    """Return the manifest of a run that starts now; `gate` describes the comparisons of a gate."""
     return {
         "schema": SCHEMA,
         "run": options.run or "",

@@ -7,19 +7,18 @@ from typing import Any
 
 from bench.analyse.verdicts import margin_of
 from bench.measure.base_versions import find_versions, with_versions
-from bench.measure.catalogue import file_faults, read_catalogue
-from bench.measure.earlier_spread import earlier_spread
+from bench.measure.catalogue import file_faults, find_unsupported, read_catalogue
 from bench.measure.engine import Engine
 from bench.measure.hosts import Hosts
 from bench.measure.run_folder import folder_faults, resumed_options
-from bench.measure.unsupported_cells import find_unsupported
 from bench.plan.base_revisions import find_bases, gated
 from bench.plan.distributed_config import DistributedConfig
-from bench.plan.margins import resolved_margin
+from bench.plan.margins import resolved_margin, runs_here
 from bench.plan.matrix import Plan, make_plan
 from bench.plan.options import Options
 from bench.plan.variant_files import with_variant_files
 from bench.records import store
+from bench.records.messages import Catalogue
 from bench.records.paths import REPORTS
 from bench.records.variants import is_requirement
 
@@ -91,3 +90,25 @@ def with_config(options: Options, config: DistributedConfig) -> Options:
     if not options.precision and config.mixed_precision != "no":
         options = replace(options, precision=(config.precision,))
     return options
+
+
+def earlier_spread(catalogue: Catalogue, reports: Path) -> dict[str, float] | None:
+    """Estimate the spread of ratios between processes on this machine from its stored runs.
+
+    Returns:
+      `sd` and `freedom` of a ProcessSpread; None if no run has several launches.
+    """
+    found = [
+        run
+        for run in runs_here(catalogue, reports)
+        if len({launch.head["blocks"][0]["launch"] for launch in run.launches}) > 1
+    ]
+    if not found:
+        return None
+    # Imported here because they load slowly, and most machines have no such runs.
+    from bench.analyse import process_spread  # noqa: PLC0415
+    from bench.analyse.sample_rounds import Rounds  # noqa: PLC0415
+
+    blocks = (Rounds.of(own) for run in found for _, own in run.samples.groupby("block"))
+    spread = process_spread.shown(blocks)
+    return {"sd": spread.sd, "freedom": spread.freedom}

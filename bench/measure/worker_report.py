@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from bench.measure.processes.ask import signal_name
 from bench.measure.processes.group import FORGED, End, Group
+from bench.measure.processes.guarded import signal_name
 from bench.records.messages import Phase
 from bench.records.printable import readable
 from bench.records.rows import BlockRow, CellRow, LossRow, SampleRow
@@ -109,7 +109,7 @@ class WorkerReport:
 
         `rounds_s` is the planned duration of all rounds.
         """
-        arm, held_s = group.turn()
+        arm, held_s = group.processes[0].turn()
         if self.phase == "measure" and (not self._timed_out or held_s > rounds_s):
             # A timeout hits whichever arm has its turn; that arm is to blame only if its turn alone
             # took longer than planned for all rounds.
@@ -130,8 +130,9 @@ class WorkerReport:
             who = "the worker"
             if self.processes > 1:
                 who = f"process {end.rank} of {self.processes}"
-            tail, by_kernel = group.tail(end.rank), group.killed_by_kernel(end.rank)
-            self.status, self.reason = _diagnose(who, end.code, during, tail, by_kernel)
+            by_kernel = group.processes[end.rank].killed_by_kernel()
+            found = _diagnose(who, end.code, during, group.tail(end.rank), by_kernel)
+            self.status, self.reason = found
 
 
 def _diagnose(

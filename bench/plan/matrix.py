@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bench.plan import presets
-from bench.plan.block_batches import default_batches, placed
 from bench.plan.option_values import BadInput
 from bench.plan.options import READERS, Options, flag
-from bench.plan.presets import PRESETS, Preset
+from bench.plan.presets import PRESETS, Preset, default_batches, placed
 from bench.plan.variant_files import chosen
 from bench.records.arms import ABLATIONS
 from bench.records.cells import Block, Cell, StepOptions

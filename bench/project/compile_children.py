@@ -16,7 +16,7 @@ from itertools import groupby
 import psutil
 
 from bench.measure.environment import compiling_environment, worker_environment
-from bench.measure.processes.ask import Child
+from bench.measure.processes.guarded import Child
 from bench.records.cells import Cell
 from bench.records.host import usable_cores
 from bench.records.messages import CompiledAnswer

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from bench.__main__ import main
-from bench.measure import catalogue, unsupported_cells
+from bench.measure import catalogue
 from bench.measure.processes import group
 from bench.records import files, store
 
@@ -36,7 +36,7 @@ def write(path: Path, text: bytes, whole=store._write):
 signal.signal(signal.SIGINT, signal.default_int_handler)
 HERE = Path(__file__).parent
 catalogue.COMMAND = (sys.executable, str(HERE / "catalogue.py"))
-unsupported_cells.COMMAND = (sys.executable, "-c", "")
+catalogue.SUPPORT_COMMAND = (sys.executable, "-c", "")
 group.COMMAND = (sys.executable, str(HERE / "worker.py"))
 number, share = os.environ.get("FAKE_KILL", "-1 0").split()
 launches = itertools.count()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.analyse.process_spread import PROCESS, known
-from bench.measure.earlier_spread import earlier_spread
+from bench.measure.run_setup import earlier_spread
 from tests import synthetic
 from tests.fakes.catalogue import catalogue
 

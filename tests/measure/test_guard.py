@@ -17,9 +17,8 @@ import pytest
 
 from bench.measure.environment import child_environment
 from bench.measure.processes import guard as guard_module
-from bench.measure.processes.ask import Child, ask
 from bench.measure.processes.guard import Guard
-from bench.measure.processes.guarded import Guarded
+from bench.measure.processes.guarded import Child, Guarded, ask
 
 SLEEPER = "import time; time.sleep(300)"
 FRONT = """

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.measure.processes.memory_pressure import describe_shortage
+from bench.measure.processes.host_memory import describe_shortage
 from bench.plan.git_revisions import find_repository, worktrees
 from bench.records import temporary_folders
 from bench.records.paths import ROOT

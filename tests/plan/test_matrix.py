@@ -5,7 +5,7 @@ import argparse
 import pytest
 
 from bench.measure.catalogue import path_faults
-from bench.plan.help_pages import help_text, regress_help_text
+from bench.plan.help_pages import help_page
 from bench.plan.matrix import Plan, make_plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options, add_options, read_options
@@ -136,8 +136,8 @@ def test_help_names_every_option_and_exit_code() -> None:
     options = [f"--{name.replace('_', '-')} " for name in Options.__dataclass_fields__]
     gate = ["--base-revision ", "--allow-undecided "]
     for text, hidden, codes in (
-        (help_text(), gate, (0, 1, 2, 3, 4, 5)),
-        (regress_help_text(), ["--resume ", gate[0]], (0, 1, 2, 3, 4, 130)),
+        (help_page("run"), gate, (0, 1, 2, 3, 4, 5)),
+        (help_page("regress"), ["--resume ", gate[0]], (0, 1, 2, 3, 4, 130)),
     ):
         assert [option for option in options if option not in text] == hidden
         assert all(f"\n  {code}  " in text for code in codes)

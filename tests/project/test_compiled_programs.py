@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.measure.catalogue import read_catalogue
-from bench.measure.processes.ask import Answer
+from bench.measure.processes.guarded import Answer
 from bench.project import compile_children
 from bench.project.compiled_programs import Program, Unread, from_row, programs
 from bench.project.mesh_growth import Curve

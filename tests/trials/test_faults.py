@@ -19,7 +19,7 @@ import typer
 
 from bench.commands import faults
 from bench.measure.environment import child_environment
-from bench.measure.processes.ask import Answer
+from bench.measure.processes.guarded import Answer
 from bench.records import trial_results
 from bench.trials.faults import fault_session, fault_table, right_launches, run_scenarios
 from bench.trials.faults.fault_outcome import Outcome

@@ -16,8 +16,7 @@ from typing import Any, Protocol
 import psutil
 
 from bench.measure.processes.guarded import TAIL_LINES, Guarded, Hear
-from bench.measure.processes.memory_pressure import describe_shortage
-from bench.measure.processes.oom_kills import killed_by_kernel, read_counters
+from bench.measure.processes.host_memory import describe_shortage, killed_by_kernel, read_counters
 from bench.records.current_arm import Turns
 
 COMMAND: tuple[str, ...] = (sys.executable, "-m", "bench.worker")
@@ -48,7 +47,7 @@ class Process(Protocol):
     def turn(self) -> tuple[str, float]:
         """Return the arm whose turn it is, or was at the end, and the seconds of that turn.
 
-        Only rank 0, which is never remote, is asked.
+        Only rank 0, which is never remote, is asked: all processes take the same turns.
         """
         return "", 0.0
 
@@ -101,10 +100,6 @@ class Group(contextlib.ExitStack):
     def _put(self, rank: int, line: str | None) -> None:
         self._lines.put((rank, line))
 
-    def answer(self, line: str) -> None:
-        """Send a line to rank 0, which waits for it."""
-        self.processes[0].say(line)
-
     def _exchange(self, rank: int, value: Any) -> None:
         """Add the value of one process; once all have sent one, send the list to each."""
         self._values[rank] = value
@@ -117,17 +112,6 @@ class Group(contextlib.ExitStack):
     def tail(self, rank: int) -> list[str]:
         """Return the last lines that a process wrote, other than its events."""
         return [*self._tails[rank], *self.processes[rank].tail()]
-
-    def turn(self) -> tuple[str, float]:
-        """Return the arm whose turn it is, or was at the end, and the seconds of that turn.
-
-        All processes take the same turns, and rank 0 runs on this host.
-        """
-        return self.processes[0].turn()
-
-    def killed_by_kernel(self, rank: int) -> bool | None:
-        """Return whether the kernel killed a process of a rank's host to free memory."""
-        return self.processes[rank].killed_by_kernel()
 
     def follow(
         self, hear: Callable[[int, dict[str, Any]], None], overdue: Callable[[float], str]
@@ -258,8 +242,7 @@ def free_port(address: str) -> int:
 
 def _parse(line: str) -> dict[str, Any] | None:
     """Parse an event; return None for any other line."""
-    try:
+    with contextlib.suppress(ValueError):
         event = json.loads(line)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) and "event" in event else None
+        return event if isinstance(event, dict) and "event" in event else None
+    return None

@@ -5,8 +5,8 @@ import sys
 from typing import cast
 
 from bench.measure.environment import worker_environment
-from bench.measure.processes import oom_kills
-from bench.measure.processes.ask import ask
+from bench.measure.processes import host_memory
+from bench.measure.processes.guarded import ask
 from bench.records.cells import Cell
 from bench.records.messages import Catalogue, Fit, cell_request
 
@@ -19,7 +19,7 @@ def prove(cell: Cell, catalogue: Catalogue) -> Fit:
 
     The cell has a single process and no variant; the catalogue names its files and the platform.
     """
-    before = oom_kills.read_counters()
+    before = host_memory.read_counters()
     environment = worker_environment(catalogue["platform"], cell.block.mesh.size)
     answer = ask(COMMAND, json.dumps(cell_request(cell, catalogue)), environment, TIMEOUT_S)
     if answer.code == 0:
@@ -28,7 +28,7 @@ def prove(cell: Cell, catalogue: Catalogue) -> Fit:
         return Fit(status="timeout", reason=f"no answer in {TIMEOUT_S:.0f} s", peak_bytes=None)
     killed = answer.ending == "was killed by SIGKILL"
     if "bad_alloc" in "\n".join(answer.tail) or (
-        killed and oom_kills.killed_by_kernel(before, oom_kills.read_counters()) is not False
+        killed and host_memory.killed_by_kernel(before, host_memory.read_counters()) is not False
     ):
         return Fit(status="oom", reason=f"its process {answer.ending}", peak_bytes=None)
     return Fit(status="crashed", reason=f"its process {answer.blame}", peak_bytes=None)

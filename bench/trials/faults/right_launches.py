@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from bench.measure.environment import child_environment
-from bench.measure.processes.ask import ask
+from bench.measure.processes.guarded import ask
 from bench.records import store
 from bench.records.paths import REPORTS
 from bench.records.statuses import Status

@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from bench.measure.environment import child_environment, worker_environment
-from bench.measure.processes.ask import ChildError, ask
+from bench.measure.processes.guarded import ChildError, ask
 from bench.records.arms import TWIN
 from bench.records.cells import Block
 from bench.records.host import describe_code, describe_host
