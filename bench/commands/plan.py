@@ -15,7 +15,7 @@ from bench.records import files
 from bench.records.cells import PRECISIONS, StepOptions
 from bench.records.messages import Catalogue
 from bench.records.paths import REPORTS
-from bench.records.spelling import closest
+from bench.records.printable import closest
 
 
 def plan(

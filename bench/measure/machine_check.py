@@ -14,8 +14,7 @@ import psutil
 from bench.analyse import peaks
 from bench.measure.environment import child_environment, recorded_variables
 from bench.measure.processes.guarded import ChildError, ask
-from bench.records.clock_limits import held_down_by
-from bench.records.host import CPUS, describe_host
+from bench.records.host import CPUS, describe_host, held_down_by
 from bench.records.machine_rows import Board, Gpus, JaxDevices, Limits, Machine
 from bench.records.numbers import count
 from bench.records.optional_packages import PACKAGES

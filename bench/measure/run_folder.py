@@ -18,8 +18,8 @@ from bench.records.cells import Cell
 from bench.records.host import describe_code, describe_host
 from bench.records.messages import Catalogue
 from bench.records.paths import REPORTS
+from bench.records.printable import closest
 from bench.records.rows import SCHEMA, Manifest
-from bench.records.spelling import closest
 
 LAST = "last"
 """Names the newest run wherever a stored run is named."""

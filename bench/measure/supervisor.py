@@ -25,10 +25,10 @@ from bench.measure.worker_report import WorkerReport
 from bench.plan.presets import SILENCE_S
 from bench.records.arms import TWIN, implementation_of
 from bench.records.cells import Block, Cell
+from bench.records.git_files import shipped_implementations
 from bench.records.host import load_average
 from bench.records.messages import Job, LookEvent, PhaseEvent, WorkerSettings
 from bench.records.rows import BlockRow, Ceilings, CellRow, LossRow, SampleRow, block_fields
-from bench.records.shipped_files import shipped_implementations
 from bench.records.statuses import Status
 from bench.records.trace_rows import TraceRow
 from bench.records.variants import Variant

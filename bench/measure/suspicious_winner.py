@@ -15,7 +15,7 @@ from statistics import median, quantiles
 
 from bench.measure.plausible_times import least_times
 from bench.records import numbers
-from bench.records.foreign_rows import Isolation
+from bench.records.row_parts import Isolation
 from bench.records.rows import BlockRow, Ceilings, CellRow, SampleRow
 
 FACTOR = 1.5

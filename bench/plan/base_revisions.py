@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench.plan.git_revisions import Repository, RevisionError, find_repository, worktrees
+from bench.plan.git_revisions import Repository, find_repository, worktrees
 from bench.plan.matrix import Plan, name_of
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options
 from bench.records.cells import base_of
+from bench.records.git_files import RevisionError
 from bench.records.messages import BaseFile, Catalogue
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from bench.records.mesh import AXES, MeshShape
-from bench.records.spelling import closest
+from bench.records.printable import closest
 
 VARIABLES = {
     "master_addr": "MASTER_ADDR",

@@ -1,24 +1,14 @@
-"""Git commands of the gate: resolving revisions, listing files, temporary worktrees."""
+"""Revisions of a gate: resolving them, listing their files, temporary worktrees."""
 
 import contextlib
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.records.git_files import RevisionError, git
 from bench.records.temporary_folders import temporary_folder
-
-TIMEOUT_S = 600.0
-"""Limit for one git command, long enough to check out a large repository."""
-
-_PLACE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX")
-"""Variables that git sets in hooks; they would redirect every command to the hook's repository."""
-
-
-class RevisionError(Exception):
-    """An unknown repository or revision, or a failure of git; the message says which and why."""
 
 
 @dataclass(frozen=True)
@@ -97,34 +87,6 @@ def worktrees(repositories: Sequence[Repository]) -> Iterator[dict[Path, Path]]:
         finally:
             for root, place in places.items():
                 _remove(root, place)
-
-
-def git(folder: Path, *arguments: str) -> str:
-    """Return the output of a git command that runs in a folder.
-
-    Raises:
-      RevisionError: with the last line of git's errors, or the reason why git did not run.
-    """
-    environment = {name: value for name, value in os.environ.items() if name not in _PLACE}
-    try:
-        done = subprocess.run(  # noqa: S603
-            ["git", "-C", str(folder), *arguments],  # noqa: S607 (the git on the path is wanted)
-            env={**environment, "GIT_TERMINAL_PROMPT": "0"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=TIMEOUT_S,
-            check=False,
-            # Ctrl-C must not reach git, which the run needs for cleaning up.
-            start_new_session=True,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise RevisionError(str(error)) from error
-    if done.returncode:
-        *_, last = done.stderr.strip().splitlines() or [f"git ended with {done.returncode}"]
-        raise RevisionError(last)
-    return done.stdout
 
 
 def _remove(root: Path, place: Path) -> None:

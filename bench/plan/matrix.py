@@ -15,7 +15,7 @@ from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.messages import Catalogue, WorkerSettings, WorkloadEntry
 from bench.records.optional_packages import why_missing
-from bench.records.spelling import closest
+from bench.records.printable import closest
 from bench.records.statuses import MARGIN
 from bench.records.variants import Variant
 

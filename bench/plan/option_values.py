@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from bench.records.cells import FULL, REMAT
-from bench.records.spelling import closest
+from bench.records.printable import closest
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Self
 
-from bench.records.spelling import closest
+from bench.records.printable import closest
 
 BATCH_AXES = ("data", "fsdp", "expert")
 """Axes that split the global batch."""

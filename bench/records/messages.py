@@ -61,7 +61,17 @@ class Meeting(TypedDict):
     """Secret shared by the processes of the run."""
 
 
-class WorkerSettings(TypedDict):
+class FilePaths(TypedDict):
+    """Absolute paths of files outside the folders of implementations and workloads.
+
+    A file's stem is its name.
+    """
+
+    implementation_paths: list[str]
+    workload_paths: list[str]
+
+
+class WorkerSettings(FilePaths):
     """The settings that all workers of a run share; every Job contains them."""
 
     rounds: int
@@ -76,9 +86,6 @@ class WorkerSettings(TypedDict):
     phases: dict[str, dict[str, Any]]
     """Settings of the phases after the rounds, by their names in
     bench.worker.phases.after_rounds."""
-    implementation_paths: list[str]
-    """Implementation files outside implementations/; the file's stem is the name."""
-    workload_paths: list[str]
     base_files: dict[str, BaseFile]
     """Files of the arms that run another revision, by arm."""
     isolated: list[str]
@@ -168,12 +175,10 @@ class TellEvent(TypedDict):
 Event = PhaseEvent | RowEvent | SamplesEvent | LookEvent | TellEvent
 
 
-class CellRequest(BlockText):
+class CellRequest(BlockText, FilePaths):
     """A request about one cell to a separate process."""
 
     implementation: str
-    implementation_paths: list[str]
-    workload_paths: list[str]
 
 
 class CompileRequest(CellRequest):
@@ -262,11 +267,9 @@ class CompiledAnswer(TypedDict):
     """The kind of reason."""
 
 
-class CatalogueRequest(TypedDict):
+class CatalogueRequest(FilePaths):
     """Files from the command line to list in addition to the built-in ones."""
 
-    implementation_paths: list[str]
-    workload_paths: list[str]
     fatal: dict[str, str]
     """Files not to import, with the reason: importing them ended an earlier process."""
 
@@ -300,13 +303,11 @@ class WorkloadEntry(FileEntry):
     """Whether its layers can be stacked for a loop."""
 
 
-class SupportRequest(TypedDict):
+class SupportRequest(FilePaths):
     """The cells of a plan: every implementation in every block."""
 
     blocks: list[BlockText]
     implementations: list[str]
-    implementation_paths: list[str]
-    workload_paths: list[str]
 
 
 class SupportAnswer(TypedDict):

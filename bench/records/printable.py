@@ -1,6 +1,8 @@
-"""Sanitizing of untrusted text before it is stored or shown."""
+"""Texts for people: untrusted text is sanitized, and misspelt names get suggestions."""
 
+import difflib
 import re
+from collections.abc import Iterable
 
 LINE = 400
 LINES = 30
@@ -34,3 +36,14 @@ def _line(line: str) -> str:
     return "".join(
         c if c.isprintable() else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in cut
     )
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """Suggest the known names that an unknown word may stand for, the closest first."""
+    names = list(known)
+    near = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
+    if near:
+        others = [name for name in names if name not in near]
+        more = f" (also: {', '.join(others)})" if others else ""
+        return f"did you mean {' or '.join(near)}?{more}"
+    return f"choose from: {', '.join(names)}" if names else "there are none"

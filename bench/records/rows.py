@@ -7,9 +7,7 @@ integers (means of them floats), `_s` floats, `_bytes` integers.
 from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.records.cells import Block
-from bench.records.device_rows import BoardSlot, Energy
-from bench.records.foreign_rows import ForeignArms, Isolation
-from bench.records.proof_rows import ProofCheck
+from bench.records.row_parts import BoardSlot, Energy, ForeignArms, Isolation, ProofCheck
 from bench.records.statuses import Status
 from bench.records.step_programs import StepProgram
 

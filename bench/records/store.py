@@ -146,7 +146,20 @@ def create(reports: Path, manifest: Manifest) -> Path:
       StoreError: the name is taken, or is not a plain folder name.
     """
     name = manifest["run"]
-    directory = _make_named(reports, name) if name else _make_numbered(reports, manifest)
+    if not re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)?", name):
+        raise StoreError(f"run name {name!r}: use letters, digits, '.', '_' and '-' only")
+    started = datetime.fromisoformat(manifest["started_at"])
+    default = f"{started:%Y-%m-%d_%H%M}_{manifest['preset']}"
+    for number in itertools.count(1):
+        directory = reports / (name or (default if number == 1 else f"{default}_{number}"))
+        try:
+            directory.mkdir(parents=True)
+            break
+        except FileExistsError as error:
+            if name:
+                raise StoreError(
+                    f"run {name!r} already exists in {reports}; resume it, or choose another name"
+                ) from error
     write_manifest(directory, {**manifest, "run": directory.name})
     return directory
 
@@ -213,7 +226,6 @@ def load(directory: Path) -> Run:
     manifest = read_manifest(directory)
     launches: dict[str, _Launch] = {}
     damaged: dict[Path, str] = {}
-    places = set[str]()
     paths = {_number(path): path for path in _launch_files(directory)}
     for path in paths.values():
         text = path.read_bytes()
@@ -224,21 +236,13 @@ def load(directory: Path) -> Run:
             damaged[path] = "repeats a launch"
         else:
             launches[launch.attempt] = launch
-            places.add(_place(path))
-    damage = [
-        Damage(
-            f"{LAUNCHES}/{path.name}",
-            f"{reason}; measured again since"
-            if reason == files.CHANGED and _place(path) in places
-            else reason,
-        )
-        for path, reason in damaged.items()
-    ]
-    damage += [
-        Damage(f"{LAUNCHES}/{number:04}", "the file is missing")
-        for number in range(1, max(paths, default=0))
-        if number not in paths
-    ]
+    again = {_place(path) for path in paths.values() if path not in damaged}
+    for path, reason in damaged.items():
+        if reason == files.CHANGED and _place(path) in again:
+            damaged[path] += "; measured again since"
+    damage = [Damage(f"{LAUNCHES}/{path.name}", reason) for path, reason in damaged.items()]
+    missing = sorted({*range(1, max(paths, default=0))} - paths.keys())
+    damage += [Damage(f"{LAUNCHES}/{number:04}", "the file is missing") for number in missing]
     return Run(directory, manifest, list(launches.values()), damage)
 
 
@@ -248,31 +252,6 @@ def newest(reports: Path, most: int = 5) -> Iterator[Run]:
     for manifest in manifests[:most]:
         with contextlib.suppress(StoreError, KeyError, OSError):
             yield load(manifest.parent)
-
-
-def _make_named(reports: Path, name: str) -> Path:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise StoreError(f"run name {name!r}: use letters, digits, '.', '_' and '-' only")
-    try:
-        (reports / name).mkdir(parents=True)
-    except FileExistsError as error:
-        raise StoreError(
-            f"run {name!r} already exists in {reports}; resume it, or choose another name"
-        ) from error
-    return reports / name
-
-
-def _make_numbered(reports: Path, manifest: Manifest) -> Path:
-    started = datetime.fromisoformat(manifest["started_at"])
-    name = f"{started:%Y-%m-%d_%H%M}_{manifest['preset']}"
-    for number in itertools.count(1):
-        directory = reports / (name if number == 1 else f"{name}_{number}")
-        try:
-            directory.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        break
-    return directory
 
 
 def _write(path: Path, text: bytes) -> None:

@@ -16,10 +16,11 @@ import synthetic
 from fronts import Done, Front
 
 from bench.analyse import gate_outcome
-from bench.plan.git_revisions import RevisionError, find_repository, worktrees
+from bench.plan.git_revisions import find_repository, worktrees
 from bench.present import gate_comment
 from bench.records import store
 from bench.records.cells import base_of
+from bench.records.git_files import RevisionError
 from bench.records.paths import ROOT
 from bench.worker.base_modules import BaseModules
 from bench.worker.file_loader import load

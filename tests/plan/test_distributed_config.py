@@ -10,7 +10,7 @@ from bench.contract.workloads import gpt2
 from bench.plan.distributed_config import VARIABLES, DistributedConfig, DistributedConfigError
 from bench.records.cells import PRECISIONS, StepOptions
 from bench.records.mesh import AXES, MeshShape
-from bench.records.spelling import closest
+from bench.records.printable import closest
 from bench.worker.file_loader import implementation_files, load
 from bench.worker.meshes import make_mesh
 from bench.worker.problems import with_options

@@ -19,7 +19,7 @@ from bench.records import temporary_folders
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.paths import ROOT
-from bench.records.proof_rows import AS_TIMED, OWN, SGD, TIMED_SGD
+from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD
 from bench.records.step_programs import unpacked
 from bench.trials.faults.observed_run import _FOREIGN
 from bench.worker.block_rounds import warm_arm

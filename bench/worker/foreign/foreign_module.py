@@ -23,7 +23,7 @@ from jax.sharding import Mesh
 import bench.contract.foreign
 from bench.contract import Batch, Params, Problem, TrainStep
 from bench.contract.logical_axes import path_of
-from bench.records.foreign_rows import ForeignArms
+from bench.records.row_parts import ForeignArms
 from bench.records.rows import CellRow, CompileTimes
 from bench.worker.foreign.children import Children
 from bench.worker.foreign.foreign_arm import ForeignArm, the_same

@@ -23,7 +23,7 @@ import optax
 from bench.contract import Batch, Problem, TrainStep
 from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
 from bench.records.messages import RowEvent
-from bench.records.proof_rows import OWN
+from bench.records.row_parts import OWN
 from bench.records.rows import LossRow
 from bench.worker.block_session import BlockSession
 from bench.worker.prove.carried_state import whole_batch_loss

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from bench.contract import Batch, Problem
-from bench.records.proof_rows import AS_TIMED, OWN, TIMED_SGD
+from bench.records.row_parts import AS_TIMED, OWN, TIMED_SGD
 
 MATCH = 1e-6
 """Relative distance below which a hypothesis is accepted."""

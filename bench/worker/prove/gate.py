@@ -41,7 +41,7 @@ from jax.sharding import Mesh
 
 from bench.contract import Implementation, Problem, TrainStep
 from bench.records.numbers import count
-from bench.records.proof_rows import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
+from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
 from bench.worker.prove.carried_state import (
     check_draws,
     named_states,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bench.records.proof_rows import ProofCheck
+from bench.records.row_parts import ProofCheck
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.trajectory import LOSS, Flat, Trajectory, vector
 

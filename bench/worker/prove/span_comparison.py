@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from bench.records.proof_rows import AS_TIMED, ProofCheck
+from bench.records.row_parts import AS_TIMED, ProofCheck
 from bench.worker.prove.carried_state import leaves_of, named_state, state_errors
 from bench.worker.prove.diagnosis import describe
 from bench.worker.prove.gate import FEW, ROUNDINGS, Gate

@@ -24,7 +24,7 @@ import numpy as np
 
 from bench.contract import Params
 from bench.records.numbers import count
-from bench.records.proof_rows import AS_TIMED, ProofCheck
+from bench.records.row_parts import AS_TIMED, ProofCheck
 from bench.worker import process_exchange
 from bench.worker.prove.carried_state import model_state_of
 from bench.worker.prove.completion import check_completion, is_late, settle

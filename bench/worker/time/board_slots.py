@@ -14,8 +14,8 @@ from typing import Any
 
 import jax
 
-from bench.records.clock_limits import held_down_by
-from bench.records.device_rows import BoardSlot
+from bench.records.host import held_down_by
+from bench.records.row_parts import BoardSlot
 from bench.worker.time.energy_counters import UnknownError, handle_of
 
 

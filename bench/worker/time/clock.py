@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from bench.contract import TrainStep
-from bench.records.device_rows import BoardSlot, Energy
+from bench.records.row_parts import BoardSlot, Energy
 from bench.records.rows import HostSlot, InputWait, Turn
 from bench.worker import process_exchange
 from bench.worker.prove.failures import WrongStepError

@@ -22,8 +22,8 @@ from typing import Any
 
 import jax
 
-from bench.records.device_rows import Energy
 from bench.records.host import host_id
+from bench.records.row_parts import Energy
 from bench.records.rows import EnergyMeter
 from bench.worker import process_exchange
 from bench.worker.prove.failures import name_and_text
