@@ -26,11 +26,9 @@ ZETA = 2.2857656646
 
 
 def level(found: Sequence[bool], batch: int = 1) -> float:
-    """Return the two-sided error that each test of the next batch may have.
+    """Return the two-sided error of each test of the next batch, whose tests share samples.
 
-    Args:
-      found: for every test so far, whether it made a finding.
-      batch: number of tests that share samples.
+    `found` tells, for every test so far, whether it made a finding.
     """
     number = len(found) + batch
     since = [number - at for at, one in enumerate(found, start=1) if one]

@@ -72,11 +72,9 @@ class AlphaSpending:
 def _nominal(looks: Sequence[Look], rounds: int, spend: float, comparisons: float) -> float:
     """Return the two-sided nominal error of a look that spends `spend` beyond the earlier looks.
 
-    Args:
-      looks: the earlier looks, with errors over all comparisons.
-      rounds: the number at the new look, larger than before.
-      spend: probability that this look is the first to find a difference under the null hypothesis.
-      comparisons: the number among which the looks' errors were split.
+    `spend` is the probability that the look is the first to find a difference under the null
+    hypothesis; `rounds` is larger than at the earlier looks. The looks' errors, over all
+    comparisons, were split among `comparisons`.
     """
     if spend <= 0:
         return 0.0
@@ -102,16 +100,10 @@ def _nominal(looks: Sequence[Look], rounds: int, spend: float, comparisons: floa
 def _step(
     sums: NDArray[np.float64], weights: NDArray[np.float64], rounds: int, limit: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Continue random walks by some rounds, and keep those that end within both limits.
+    """Continue random walks by some standard normal steps, and keep those within both limits.
 
-    Args:
-      sums: (points,), positions of the walks.
-      weights: (points,), their probabilities.
-      rounds: the number of steps, each a standard normal variable.
-      limit: the largest absolute position of a walk that continues.
-
-    Returns:
-      The positions afterwards, on a new grid, and their weights.
+    `sums` and `weights`, (points,), are the walks' positions and probabilities; so is the result,
+    on a new grid. `limit` is the largest absolute position of a walk that continues.
     """
     grid = np.linspace(-limit, limit, _GRID)
     simpson = np.full(_GRID, 2.0)

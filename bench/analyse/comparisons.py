@@ -145,14 +145,9 @@ def compare_arms(
 ) -> Comparison:
     """Compare a block's arms; leave `ranked` empty for the caller to fill.
 
-    Args:
-      attempts: rows of bench.records.rows.BlockRow, at least one.
-      cells: the block's cells, with their status.
-      samples: of the run.
-      rounds: all of the block's samples, arranged.
-      process: spread between worker processes, as assumed or measured.
-      margin: relative difference of step times that is negligible.
-      ceilings: measured limits of the block's hardware.
+    `attempts` are the block's rows of bench.records.rows.BlockRow, at least one, and `cells` its
+    cells with their status; `rounds` are all of its samples, arranged. `process`, `margin` and
+    `ceilings` are as in Comparison.
     """
     block = Block.of(attempts[0])
     shown = samples.of_block(block.name)
@@ -226,8 +221,8 @@ def _comparable(
 ) -> tuple[str, NDArray[np.intp]]:
     """Return a block's baseline, and the indices of samples that may be compared with it.
 
-    The baseline is taken from the attempt that timed the most arms. Cells measured alone are their
-    own baselines, and their twins count for no other cell.
+    The baseline is that of the attempt that timed the most arms. Cells measured alone are their own
+    baselines, and their twins count for no other cell.
     """
     refused = [cell["implementation"] for cell in cells if cell["status"] != "ok"]
     if refused:

@@ -84,14 +84,11 @@ class Outcome:
 
 
 def judge(run: Run, ended: str = "") -> Outcome:
-    """Compare every requested cell with its base.
+    """Compare every cell that a stored run's manifest names with its base.
 
     The error of a verdict is a share of the error of the last look at its block, so that all
-    verdicts of the run share one error: see bench.analyse.verdicts.
-
-    Args:
-      run: a stored run; its manifest names the cells.
-      ended: why the run stopped before everything was measured, if it did.
+    verdicts of the run share one error: see bench.analyse.verdicts. `ended` says why the run
+    stopped before everything was measured, if it did.
     """
     tables = cell_table.build(run)
     cells: dict[str, Mapping[Any, Any]] = {r["cell"]: r for r in tables.cells.to_dict("records")}

@@ -35,9 +35,7 @@ def ceilings(blocks: pd.DataFrame) -> dict[str, Ceilings]:
 def figures(cell: Mapping[str, Any], machine: Ceilings | None) -> dict[str, float]:
     """Return a cell's columns of bench.analyse.cell_table.Tables.cells; NaN where unknown.
 
-    Args:
-      cell: a row of that table, with its times.
-      machine: the ceilings of its block's hardware.
+    `cell` is a row of that table, with its times; `machine` has the ceilings of its hardware.
     """
     flops, moved, sent = (cell[of] for of in ("compiled_flops", "accessed_bytes", "wire_bytes"))
     intensity = flops / moved if moved > 0 else math.nan

@@ -58,9 +58,8 @@ def differences(a: Manifest, b: Manifest) -> list[Difference]:
 def contents(a: Run, b: Run) -> dict[str, list[Difference]]:
     """Return the files that differ, of the implementations and workloads that both runs have.
 
-    Returns:
-      By `implementation pmap` or `workload mlp`, if any file differs: its own file under that name,
-      and files that it imports under their paths.
+    They are grouped by `implementation pmap` or `workload mlp`: its own file under that name, and
+    files that it imports under their paths.
     """
     files_a, files_b = _files(a.cells), _files(b.cells)
     changed = {

@@ -113,17 +113,13 @@ def throttling(samples: pd.DataFrame) -> Throttling | None:
 
 
 def timeline(samples: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
-    """Return one row per round, in chronological order.
+    """Return one row per round of a run's samples, in chronological order; `baselines` is by block.
 
     Columns: `minutes` since the first round, `launch`, the baseline's step time `relative` to its
     median over the block, the shares of all cores' time that other processes (`foreign`) and other
     guests (`steal`) had, and the cores' mean frequency, `mhz`; NaN where unknown. The system counts
     in ticks of 10 ms, so a short round's shares are rough, and `foreign` may come out below 0:
     average them.
-
-    Args:
-      samples: rows of bench.records.rows.SampleRow.
-      baselines: by block.
     """
     key = ["block", "launch", "attempt", "round"]
     # If no system reports a frequency, the column is of objects, whose mean pandas takes slowly.

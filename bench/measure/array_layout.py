@@ -26,10 +26,8 @@ def read_layout(
 ) -> Inspection:
     """Build a cell in a child process and read the sharding of its arrays.
 
-    Args:
-      name: name of the cell, such as `gpt2-nano/data=2,model=2/b16/fp32/NAME`.
-      implementation_paths: files outside implementations/.
-      workload_paths: files outside bench/contract/workloads/.
+    The cell is named as `gpt2-nano/data=2,model=2/b16/fp32/NAME`; the paths are those of files
+    outside implementations/ and bench/contract/workloads/.
 
     Raises:
       BadInput: no cell with this name can be measured here; the message says why.

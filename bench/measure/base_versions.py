@@ -14,7 +14,7 @@ from bench.plan.base_revisions import Bases, Origin
 from bench.plan.content_keys import digest
 from bench.plan.git_revisions import Repository
 from bench.plan.matrix import Plan
-from bench.plan.option_values import BadInput
+from bench.plan.option_values import BadInput, collected, undecided
 from bench.plan.options import Options
 from bench.records import files
 from bench.records.arms import version_arm
@@ -37,8 +37,7 @@ def write_arm(
     Args:
       folder: where to write it.
       name: the arm's, which becomes the file's.
-      origin: the implementation's file. The file written names its digest, so that they change
-        together.
+      origin: the implementation's file, whose digest is written so that they change together.
       environment: whose Python runs the arm.
       variables: those of a variant.
     """
@@ -58,14 +57,10 @@ def with_versions(
 ) -> tuple[Plan, Catalogue]:
     """Add an arm for each variant beside the worker to each of the plan's JAX implementations.
 
-    Args:
-      plan: the plan of a run.
-      catalogue: the catalogue that the plan was made from.
-      install: whether to install the packages, which a dry run does not need.
-
     Returns:
-      The plan and the catalogue with the arms as further implementations. Their files are kept
-      beside the environment, so that an interrupted run finds them again.
+      The plan, and the catalogue that it was made from, with the arms as further implementations.
+      Their files are kept beside the environment, so that an interrupted run finds them again.
+      Without `install`, as for a dry run, packages are not installed.
 
     Raises:
       BadInput: an environment cannot be made.
@@ -138,9 +133,10 @@ def find_versions(options: Options, catalogue: Catalogue, selected: Sequence[str
     Raises:
       BadInput: the environment cannot be made, or `--allow-undecided` is not a number.
     """
-    requirement, allowed = options.base_revision or "", options.allow_undecided or "0"
-    if not (allowed.isascii() and allowed.isdigit()):
-        raise BadInput([f"--allow-undecided: {allowed!r} is not a whole number"])
+    requirement, faults = options.base_revision or "", list[str]()
+    allowed = collected(faults, undecided, options.allow_undecided or "0", "--allow-undecided")
+    if faults:
+        raise BadInput(faults)
     origins = {
         entry["name"]: Origin(path, Repository(path.parent, "", "", dirty=False))
         for entry in catalogue["implementations"]
@@ -150,4 +146,4 @@ def find_versions(options: Options, catalogue: Catalogue, selected: Sequence[str
     if not origins:
         raise BadInput(["there is nothing to compare: all selected steps are in other frameworks"])
     environment = make_environment(requirement)
-    return VersionBases(requirement, int(allowed), origins, (), (), environment=environment)
+    return VersionBases(requirement, allowed or 0, origins, (), (), environment=environment)

@@ -41,14 +41,10 @@ USUAL_MEMORY = 0.05
 
 
 def examine(nvml: Any = None, root: Path = Path("/")) -> Machine:
-    """Examine this machine.
+    """Examine this machine, whose system's files are below `root`.
 
-    Args:
-      nvml: the module `pynvml` or a substitute; imported if not given.
-      root: root folder of the system's files.
-
-    Raises:
-      ChildError: jax cannot list its devices.
+    `nvml` is the module `pynvml`, which is imported if not given, or a substitute. Raises
+    ChildError if jax cannot list its devices.
     """
     gpus = read_boards(nvml)
     machine = Machine(
@@ -194,11 +190,7 @@ def _installed(packages: Iterable[str]) -> dict[str, str]:
 
 
 def read_boards(nvml: Any = None) -> Gpus:
-    """Read all boards; if there are none, the result gives the reason.
-
-    Args:
-      nvml: the module `pynvml` or a substitute; imported if not given.
-    """
+    """Read all boards by `nvml`, as for `examine`; if there are none, the result says why."""
     try:
         nvml = nvml or import_module("pynvml")
     except ImportError:

@@ -53,8 +53,7 @@ def name_faults(name: str) -> list[str]:
 def find_run(name: str) -> Path:
     """Find the folder of a stored run by its name or path; `last` names the newest in reports/.
 
-    Raises:
-      BadInput: there is none.
+    Raises BadInput if there is none.
     """
     if name == LAST and (
         starts := [_started(path) for path in REPORTS.glob(f"*/{store.MANIFEST}")]
@@ -82,8 +81,7 @@ def _started(manifest: Path) -> tuple[str, Path]:
 def resumed_options(options: Options) -> Options:
     """Replace options with `--resume` by those that the run was started with.
 
-    Raises:
-      BadInput: there is no such run, or other given options would change it.
+    Raises BadInput if there is no such run, or if other given options would change it.
     """
     if options.resume is None:
         return options
@@ -144,11 +142,7 @@ def describe_run(
 
 
 def refuse_other_machine(run: store.Run, catalogue: Catalogue) -> None:
-    """Refuse to resume a run on another machine or with other versions.
-
-    Raises:
-      BadInput: names every difference.
-    """
+    """Raise BadInput with every difference if a run was measured on another machine or versions."""
     then = run.manifest
     differences: list[tuple[str, object, object]] = [
         ("platform", then["platform"], catalogue["platform"]),
@@ -167,11 +161,7 @@ def refuse_other_machine(run: store.Run, catalogue: Catalogue) -> None:
 
 
 def refuse_other_sources(run: store.Run, cells: Iterable[Cell], contents: Contents) -> None:
-    """Refuse to resume a run whose cells were measured with other files.
-
-    Raises:
-      BadInput: names the files.
-    """
+    """Raise BadInput with the files' names if a run's cells were measured with other files."""
     stored = {row["cell"]: row for row in run.cells.to_dict("records")}
     names: list[str] = []
     for cell in cells:
@@ -188,11 +178,7 @@ def refuse_other_sources(run: store.Run, cells: Iterable[Cell], contents: Conten
 
 
 def refuse_changed_files(cells: Iterable[Cell], before: Contents, now: Contents, run: str) -> None:
-    """Refuse to continue measuring if files have changed since the run began.
-
-    Raises:
-      BadInput: names the files.
-    """
+    """Raise BadInput with the files' names if some have changed since the run began."""
     names = [
         name for cell in cells for name in changed(cell, before.sources(cell), now.sources(cell))
     ]

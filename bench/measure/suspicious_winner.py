@@ -98,12 +98,7 @@ def suspicious_winner(
 def compared(
     suspicion: Suspicion, cells: Mapping[str, CellRow], samples: Sequence[SampleRow]
 ) -> tuple[Isolation, str]:
-    """Compare a winner's times with those in processes of their own.
-
-    Args:
-      suspicion: the winner.
-      cells: the rows of the second measurement, by implementation.
-      samples: its samples.
+    """Compare a winner's times with those of the second measurement, in processes of their own.
 
     Returns:
       The finding, and why the cell is wrong; empty if it is not.

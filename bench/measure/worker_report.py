@@ -140,12 +140,9 @@ def _diagnose(
 ) -> tuple[Status, str]:
     """Return the status and reason of the cell to blame for the end of a worker's process.
 
-    Args:
-      who: the subject of the reason.
-      code: exit code, negative for a signal.
-      during: the phase, as the end of a sentence.
-      tail: the last lines that the process wrote.
-      by_kernel: whether the kernel killed a process to free memory; None if unknown.
+    `who` is the subject of the reason, `code` the exit code (negative for a signal), `during` the
+    end of the first sentence, and `tail` the last lines that the process wrote. `by_kernel` is
+    whether the kernel killed a process to free memory; None if unknown.
     """
     last = readable("\n".join(tail[-_REASON_LINES:]))
     if code < 0:

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.plan.git_revisions import Repository, find_repository, worktrees
 from bench.plan.matrix import Plan, name_of
-from bench.plan.option_values import BadInput
+from bench.plan.option_values import BadInput, collected, undecided
 from bench.plan.options import Options
 from bench.records.cells import base_of
 from bench.records.git_files import RevisionError
@@ -57,11 +57,7 @@ class Bases:
 
     @contextlib.contextmanager
     def checked_out(self) -> Iterator[dict[str, BaseFile]]:
-        """Check out the files of the bases while the context is open.
-
-        Raises:
-          RevisionError: git cannot check a base out.
-        """
+        """Check out the files of the bases while the context is open; raises RevisionError."""
         with worktrees(self._repositories()) as places:
             files = {}
             for name, origin in self.origins.items():
@@ -108,10 +104,8 @@ def find_bases(options: Options, catalogue: Catalogue, selected: Sequence[str]) 
       BadInput: a file is in no repository, the revision is unknown or has none of the files, or
         `--allow-undecided` is not a number.
     """
-    revision, allowed = options.base_revision or "", options.allow_undecided or "0"
-    faults = []
-    if not (allowed.isascii() and allowed.isdigit()):
-        faults.append(f"--allow-undecided: {allowed!r} is not a whole number")
+    revision, faults = options.base_revision or "", list[str]()
+    allowed = collected(faults, undecided, options.allow_undecided or "0", "--allow-undecided")
     if options.isolate:
         faults.append("--isolate: in a gate of revisions, both steps have to run in the worker")
     files = {e["name"]: Path(e["path"]).resolve() for e in catalogue["implementations"]}
@@ -137,4 +131,4 @@ def find_bases(options: Options, catalogue: Catalogue, selected: Sequence[str]) 
         had = [name for folder, one in folders.items() for name in one.python_files(folder)]
     # Implementations that these folders had at the base and that no folder has now.
     removed = tuple(name for name in had if name not in files and not name.startswith("_"))
-    return Bases(revision, int(allowed), origins, tuple(new), removed)
+    return Bases(revision, allowed or 0, origins, tuple(new), removed)

@@ -43,7 +43,7 @@ class Files(NamedTuple):
 
 
 class Contents:
-    """The current contents of cells. Every file is read once, on first use.
+    """The current contents of cells. Every file is read once, on first use, or BadInput is raised.
 
     Args:
       catalogue: the implementations, workloads, versions and device.
@@ -64,34 +64,22 @@ class Contents:
         self._foreign = {e["name"]: e.get("foreign") for e in catalogue["implementations"]}
         self._workloads = {e["name"]: e["path"] for e in catalogue["workloads"]}
         self._implementation = cache(self._files_of_implementation)
-        self._workload = cache(self._files_of_workload)
+        self._workload = cache(lambda name: read_files(Path(self._workloads[name]), BY_OPTIONS))
 
     def sources(self, cell: Cell) -> Sources:
-        """Return the hashes of a cell's files; without an implementation, that part is empty.
-
-        Raises:
-          BadInput: a file cannot be read.
-        """
+        """Return the hashes of a cell's files; without an implementation, that part is empty."""
         return {
             "implementation": self._implementation(cell.implementation).hashes,
             "workload": self._workload(cell.block.workload).hashes,
         }
 
     def elsewhere(self, cell: Cell) -> set[str]:
-        """Return the packages that a cell's files import from folders that are not hashed.
-
-        Raises:
-          BadInput: a file cannot be read.
-        """
+        """Return the packages that a cell's files import from folders that are not hashed."""
         files = self._implementation(cell.implementation), self._workload(cell.block.workload)
         return files[0].elsewhere | files[1].elsewhere
 
     def key(self, cell: Cell) -> str:
-        """Return the cell's key.
-
-        Raises:
-          BadInput: a file cannot be read.
-        """
+        """Return the cell's key."""
         block, catalogue = cell.block, self._catalogue
         parts = [
             {part: sorted(files.values()) for part, files in self.sources(cell).items()},
@@ -109,9 +97,6 @@ class Contents:
         if base is None:
             return read_files(Path(self._implementations[name]))
         return read_files(Path(base["path"]), roots=[_counterpart(r, base) for r in _roots()])
-
-    def _files_of_workload(self, name: str) -> Files:
-        return read_files(Path(self._workloads[name]), BY_OPTIONS)
 
 
 def changed(cell: Cell, then: Sources, now: Sources) -> Iterator[str]:

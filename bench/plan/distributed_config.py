@@ -132,11 +132,7 @@ class DistributedConfig(BaseModel):
 
     @classmethod
     def from_toml(cls, text: str) -> Self:
-        """Read the text of a TOML file; missing fields get their defaults.
-
-        Raises:
-          DistributedConfigError: the text is not TOML, or as for the class itself.
-        """
+        """Read a TOML file's text; raises DistributedConfigError also if it is not TOML."""
         try:
             values = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:

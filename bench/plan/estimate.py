@@ -92,12 +92,9 @@ class History:
 
 
 def read_history(reports: Path, platform: str, memory_bytes: int) -> History:
-    """Read the newest stored runs on the same platform.
+    """Read the newest stored runs on the same platform; those of this machine are preferred.
 
-    Args:
-      reports: the folder of runs.
-      platform: `cpu`, `gpu` or `tpu`.
-      memory_bytes: the host's memory, by which runs of this machine are told; they are preferred.
+    Runs of this machine are told by the host's memory.
     """
     here: dict[tuple[str, bool], Past] = {}
     elsewhere: dict[tuple[str, bool], Past] = {}
@@ -133,14 +130,9 @@ def _default_arm_s(name: str, first: bool) -> float:
 
 
 def launch_stages(block: Block, arms: int, plan: Plan, history: History, launch: int = 0) -> Stages:
-    """Estimate one launch of a block.
+    """Estimate one launch of a block, of which `arms` implementations can run.
 
-    Args:
-      block: the block to measure.
-      arms: number of implementations that can run it.
-      plan: the plan of the run.
-      history: earlier runs.
-      launch: number of the launch, from 0.
+    `launch` is its number, from 0.
     """
     key = f"{block.workload}-{block.size}", launch == 0
     past = history.of.get(key, Past())

@@ -46,8 +46,7 @@ class Repository:
 def find_repository(folder: Path, revision: str) -> Repository:
     """Find the repository that contains a folder, and resolve a revision in it.
 
-    Raises:
-      RevisionError: the folder is in no repository, or the revision is none of its commits.
+    Raises RevisionError if there is no repository, or if the revision is none of its commits.
     """
     try:
         root = Path(git(folder, "rev-parse", "--show-toplevel").strip())
@@ -68,10 +67,7 @@ def find_repository(folder: Path, revision: str) -> Repository:
 def worktrees(repositories: Sequence[Repository]) -> Iterator[dict[Path, Path]]:
     """Check the bases out into temporary worktrees; maps each repository's root to its worktree.
 
-    The worktrees and git's records of them are removed on any exit.
-
-    Raises:
-      RevisionError: git cannot check one out.
+    The worktrees and git's records of them are removed on any exit. Raises RevisionError.
     """
     with temporary_folder() as temporary:
         # Resolved, because imported modules are recognized by their resolved folder.

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bench.plan import presets
-from bench.plan.option_values import BadInput
+from bench.plan.option_values import BadInput, collected
 from bench.plan.options import READERS, Options, flag
 from bench.plan.presets import PRESETS, Preset, default_batches, placed
 from bench.plan.variant_files import chosen
@@ -109,15 +109,10 @@ class Plan:
 
 
 def make_plan(options: Options, catalogue: Catalogue, faults: Sequence[str] = ()) -> Plan:
-    """Resolve options against a catalogue.
+    """Resolve options, as typed, against a catalogue of implementations, workloads and devices.
 
-    Args:
-      options: as typed.
-      catalogue: the available implementations, workloads and devices.
-      faults: those found earlier, to be reported together with the ones found here.
-
-    Raises:
-      BadInput: anything is wrong; lists every fault.
+    Raises BadInput if anything is wrong. It lists every fault, also those in `faults`, which were
+    found earlier.
     """
     planner = _Planner(options, catalogue, list(faults))
     plan = planner.plan()
@@ -142,17 +137,10 @@ class _Planner:
         A value that cannot be parsed becomes a fault and counts as absent.
         """
         given = getattr(self.options, name)
-        if isinstance(given, tuple):
-            values = (self._read(name, text) for text in _unique(given))
-            return [value for value in values if value is not None]
-        return None if given is None else self._read(name, given)
-
-    def _read(self, name: str, text: str) -> Any:
-        try:
-            return READERS[name](text)
-        except ValueError as error:
-            self.fault(name, str(error))
-            return None
+        texts = _unique(given) if isinstance(given, tuple) else [given] * (given is not None)
+        values = [collected(self.faults, READERS[name], text, flag(name)) for text in texts]
+        values = [value for value in values if value is not None]
+        return values if isinstance(given, tuple) else next(iter(values), None)
 
     def fault(self, name: str, text: str) -> None:
         self.faults.append(f"{flag(name)}: {text}")
@@ -170,8 +158,7 @@ class _Planner:
         self.faults = _unique(self.faults)  # each part may have found the same
         if not blocks and not self.faults:
             self.fault("preset", f"no mesh of {name} fits; devices: {self.device_limit()}")
-        self.check_batches(blocks)
-        self.check_processes(blocks)
+        self.check_divisions(blocks)
         return Plan(
             preset=name,
             blocks=tuple(blocks),
@@ -358,7 +345,7 @@ class _Planner:
                 self.fault("meshes", f"{mesh} needs {mesh.size} devices, there are {limit}{remedy}")
         return meshes
 
-    def check_batches(self, blocks: Iterable[Block]) -> None:
+    def check_divisions(self, blocks: Iterable[Block]) -> None:
         for batch, mesh in _unique((block.batch, block.mesh) for block in blocks):
             shards = mesh.batch_shards
             if batch % shards:
@@ -372,12 +359,9 @@ class _Planner:
         for block in blocks:
             shard, count = block.batch // block.mesh.batch_shards, block.options.microbatches
             if shard % count:
-                text = (
-                    f"the batch of {shard} per shard is not divisible by {count}, in {block.name}"
-                )
-                self.fault("microbatches", text)
+                what = f"the batch of {shard} per shard is not divisible by {count}"
+                self.fault("microbatches", f"{what}, in {block.name}")
 
-    def check_processes(self, blocks: Iterable[Block]) -> None:
         for count, mesh in _unique((block.options.processes, block.mesh) for block in blocks):
             if mesh.size % count:
                 text = f"{count} cannot share the {mesh.size} devices of {mesh} equally"

@@ -21,11 +21,8 @@ class BadInput(Exception):  # noqa: N818 (it is the user's error, not the progra
 def collected(faults: list[str], read: Callable[[str], T], text: str, option: str = "") -> T | None:
     """Read a text; if `read` refuses it, append the message to `faults` and return None.
 
-    Args:
-      faults: collects those of all options.
-      read: raises BadInput, or ValueError with a message that does not name the option.
-      text: to read.
-      option: such as `--precision`; prefixes the message of a ValueError.
+    `read` raises BadInput, or ValueError with a message that does not name the option; an option,
+    such as `--precision`, then prefixes the message.
     """
     try:
         return read(text)
@@ -41,6 +38,13 @@ def whole(text: str) -> int:
     if text.isascii() and text.isdigit() and int(text) > 0:
         return int(text)
     raise ValueError(f"{text!r} is not a positive whole number")
+
+
+def undecided(text: str) -> int:
+    """Read a number of comparisons that may stay undecided."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    raise ValueError(f"{text!r} is not a whole number")
 
 
 def positive(unit: str) -> Callable[[str], float]:

@@ -300,10 +300,7 @@ def add_options(
 ) -> None:
     """Declare the options of a run, or, if `gate`, those of a regress run alone.
 
-    Args:
-      add: has the signature of argparse's add_argument.
-      gate: which of the two sets to declare.
-      without: names of options to leave out.
+    `add` has the signature of argparse's add_argument; `without` names options to leave out.
     """
     for option in fields(Options):
         if option.metadata.get("gate", False) != gate or option.name in without:

@@ -72,9 +72,7 @@ def is_ablated(arm: str) -> bool:
 def own_arms(arms: Collection[str], ways: Iterable[str]) -> dict[str, str]:
     """Map each arm of one of these ways to its implementation's own arm, if both are among `arms`.
 
-    Args:
-      arms: names of arms.
-      ways: keys of INPUT_WAYS or ABLATIONS.
+    `ways` are keys of INPUT_WAYS or ABLATIONS.
     """
     wanted = set(ways)
     return {

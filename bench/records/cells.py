@@ -47,8 +47,7 @@ class StepOptions:
     def parse(cls, text: str) -> Self:
         """Parse the output of `str`: `bf16,microbatches=4,remat,clip=1,variant=NAME,processes=2`.
 
-        Raises:
-          ValueError: a part is unknown.
+        Raises ValueError if a part is unknown.
         """
         precision, *others = text.split(",")
         values: dict[str, Any] = {}

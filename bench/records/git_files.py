@@ -26,8 +26,7 @@ class RevisionError(Exception):
 def git(folder: Path, *arguments: str) -> str:
     """Return the output of a git command that runs in a folder.
 
-    Raises:
-      RevisionError: with the last line of git's errors, or the reason why git did not run.
+    Raises RevisionError with the last line of git's errors, or the reason why git did not run.
     """
     environment = {name: value for name, value in os.environ.items() if name not in _PLACE}
     try:
@@ -71,10 +70,6 @@ def shipped_implementations(root: Path = ROOT, *, checkout: bool = CHECKOUT) -> 
 
     In a checkout, these are the files that git tracks and that are as in HEAD; elsewhere, those
     whose hashes the installed distribution's RECORD lists. Where neither tells, there are none.
-
-    Args:
-      root: the checkout, or site-packages.
-      checkout: whether it is a checkout.
     """
     paths = _committed(root) if checkout else _installed(root)
     return {path.stem for path in map(PurePath, paths) if path.suffix == ".py"}

@@ -88,11 +88,9 @@ def describe_code() -> dict[str, Any]:
 
 
 def held_down_by(nvml: Any, handle: Any) -> list[str] | None:
-    """Return what holds down a board's clock at this moment; None if the board does not say.
+    """Return what holds down the clock of a board now; None if the board does not say.
 
-    Args:
-      nvml: the module `pynvml` or a substitute.
-      handle: the board's.
+    `nvml` is the module `pynvml` or a substitute, and `handle` the board's.
     """
     for kind in _KINDS:
         with contextlib.suppress(AttributeError, nvml.NVMLError):

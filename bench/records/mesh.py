@@ -23,8 +23,7 @@ class MeshShape:
     def parse(cls, text: str) -> Self:
         """Read `data=4,model=2`.
 
-        Raises:
-          ValueError: an axis is unknown or repeated, or a size is not a positive integer.
+        Raises ValueError if an axis is unknown or repeated, or if a size is not a positive integer.
         """
         axes: list[tuple[str, int]] = []
         for part in text.split(","):

@@ -192,11 +192,7 @@ def add_launch(
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Read `manifest.json`.
-
-    Raises:
-      StoreError: the folder is not a run, or its manifest has another schema or is damaged.
-    """
+    """Read `manifest.json`; StoreError if this is no run, or is damaged or of another schema."""
     path = directory / MANIFEST
     if not path.is_file():
         raise StoreError(f"{directory} is not a run: it has no {MANIFEST}")
@@ -218,11 +214,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def load(directory: Path) -> Run:
-    """Read a run, without damaged launches.
-
-    Raises:
-      StoreError: as for `read_manifest`.
-    """
+    """Read a run, without damaged launches; it raises the errors of `read_manifest`."""
     manifest = read_manifest(directory)
     launches: dict[str, _Launch] = {}
     damaged: dict[Path, str] = {}

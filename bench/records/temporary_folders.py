@@ -30,8 +30,7 @@ SAME_S = 2
 def temporary_folder(*, shared: bool = False) -> Iterator[Path]:
     """Make a folder that is removed at the end, and remove those left by killed runs.
 
-    Args:
-      shared: whether to make it in shared memory, if there is any.
+    If `shared`, it is made in shared memory, where there is any.
     """
     if not shared:  # shared ones are made for every request, too often to search
         remove_left()

@@ -57,13 +57,9 @@ def hello(config: DistributedConfig) -> Hello:
 
 
 def follow(member: Membership) -> int:
-    """Obey the leader until it ends the run.
+    """Obey the leader until it ends the run; return the exit code of this process.
 
-    Returns:
-      The exit code of this process.
-
-    Raises:
-      ClusterError: the leader cannot be reached.
+    Raises ClusterError if the leader cannot be reached.
     """
     with _connect(member) as connection:
         # The leader receives these signals as well, and shuts the run down.

@@ -34,8 +34,7 @@ _PATIENCE_S = 10.0
 class Leader(Hosts):
     """The hosts of all processes: that of rank 0, and those of the followers.
 
-    Raises:
-      ClusterError: some processes did not connect in time, or run other versions.
+    Raises ClusterError if some processes did not connect in time, or run other versions.
     """
 
     def __init__(self, member: Membership) -> None:
@@ -172,11 +171,7 @@ class Leader(Hosts):
 
 
 class RemoteProcess(Process):
-    """The worker process on a follower's host, a new one in each launch.
-
-    Args:
-      connection: the connection with the follower.
-    """
+    """The worker process on the host of a follower, a new one in each launch."""
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self._connection = connection

@@ -118,10 +118,8 @@ class Group(contextlib.ExitStack):
     ) -> End:
         """Pass on events until all processes have ended, one has failed, or a deadline has passed.
 
-        Args:
-          hear: receives the rank and the event.
-          overdue: receives the seconds since the last event of any process, and returns the
-            deadline that has passed, or an empty text.
+        `hear` gets the rank and the event; `overdue` gets the seconds since the last event of any
+        process, and returns the deadline that has passed, or an empty text.
         """
         last_event_at = time.monotonic()
         for rank, line in self._read_lines():

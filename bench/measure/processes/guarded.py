@@ -26,11 +26,8 @@ _LINE_CHARACTERS = 1 << 16
 class Guarded:
     """A process in a session of its own, with a guard; a context that ends both.
 
-    Args:
-      command: the command to start.
-      environment: the whole environment.
-      hear: called from another thread.
-      options: further arguments of subprocess.Popen.
+    `environment` is its whole environment, `hear` is called from another thread, and `options` are
+    further arguments of subprocess.Popen.
     """
 
     def __init__(
@@ -149,14 +146,10 @@ def signal_name(number: int) -> str:
 
 
 class Child(Guarded):
-    """A child process that gets a question on stdin; a context that ends it.
+    """A child process that gets a question, its whole input, on stdin; a context that ends it.
 
-    Args:
-      command: the command to start.
-      question: the whole input.
-      environment: the whole environment.
-      receive: called from another thread with every line of its stdout.
-      options: further arguments of subprocess.Popen.
+    `receive` is called from another thread with every line of its stdout. The rest is as for
+    Guarded.
     """
 
     def __init__(
