@@ -13,7 +13,6 @@ import numpy as np
 from bench.records import store
 from bench.records.arms import EXACT, IN_PARTS, TWIN, WHOLE_BATCH, arm_beside
 from bench.records.cells import Block, Cell, StepOptions
-from bench.records.compressed import compressed
 from bench.records.mesh import MeshShape
 from bench.records.messages import Inspection
 from bench.records.rows import (
@@ -31,7 +30,7 @@ from bench.records.rows import (
     block_fields,
 )
 from bench.records.statuses import Status
-from bench.records.step_programs import Operation, packed
+from bench.records.step_programs import Operation, compressed, packed
 from bench.records.trace_rows import DrawnRuns, DrawnStep, OpTime, StepParts, TraceRow
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.analyse.causes.attribution import means
+from bench.analyse.causes import means
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import ends
 from bench.analyse.turn_details import Waits

@@ -133,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
 def _judged(ledger: Ledger, options: Options, paths: Sequence[str], *, as_json: bool) -> int:
     """Measure, judge, store and print; return the exit code."""
     from bench.analyse.alpha_investing import level
-    from bench.analyse.attempt_outcomes import Fared, found, judge_attempts, record
+    from bench.analyse.outcomes import Fared, found, judge_attempts, record
     from bench.analyse.verdicts import ALPHA
     from bench.present import attempt_record
 
@@ -186,7 +186,7 @@ def _set_up(ledger: Ledger, options: Options, paths: Sequence[str]) -> tuple[Eng
     Raises:
       BadInput: anything is wrong.
     """
-    from bench.analyse.attempt_outcomes import standings
+    from bench.analyse.outcomes import standings
     from bench.measure.hosts import Hosts
     from bench.measure.run_setup import set_up_run
 

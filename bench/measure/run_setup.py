@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.analyse.verdicts import margin_of
-from bench.measure.base_versions import find_versions, with_versions
 from bench.measure.catalogue import file_faults, find_unsupported, read_catalogue
 from bench.measure.engine import Engine
 from bench.measure.hosts import Hosts
 from bench.measure.run_folder import folder_faults, resumed_options
+from bench.measure.version_environments import find_versions, with_versions
 from bench.plan.base_revisions import find_bases, gated
 from bench.plan.distributed_config import DistributedConfig
 from bench.plan.margins import resolved_margin, runs_here

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from bench.measure.hosts import Hosts, Order
-from bench.measure.plausible_times import reasons_against
 from bench.measure.processes.group import Group
-from bench.measure.suspicious_winner import ROUNDS, compared, suspicious_winner
+from bench.measure.suspicious_times import ROUNDS, compared, reasons_against, suspicious_winner
 from bench.measure.worker_report import WorkerReport
 from bench.plan.presets import SILENCE_S
 from bench.records.arms import TWIN, implementation_of

@@ -5,8 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.analyse.causes.attribution import Cause
-from bench.analyse.causes.traced_differences import baseline_cell, pair_of
+from bench.analyse.causes import Cause, baseline_cell, pair_of
 from bench.analyse.comparisons import Comparison
 from bench.present.cause_sentences import called
 from bench.present.explanation import Explanation

@@ -8,8 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bench.analyse.arms_beside import ablation_shares
-from bench.analyse.causes.attribution import Attribution, Cause, means
-from bench.analyse.causes.traced_differences import parts
+from bench.analyse.causes import Attribution, Cause, means, parts
 from bench.analyse.comparisons import Comparison
 from bench.analyse.same_programs import differences, relation
 from bench.present import ablation_tables, program_sentences, sentences

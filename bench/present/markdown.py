@@ -9,8 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bench.analyse import arms_beside, block_ratios, checkpoint_costs, loss_curves
-from bench.analyse.causes import traced_differences
+from bench.analyse import arms_beside, block_ratios, causes, checkpoint_costs, loss_curves
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import (
@@ -193,7 +192,7 @@ def _of_block(
     block: Comparison, found: Tables, cells: Mapping[str, Row], manifest: Manifest
 ) -> Iterator[Table]:
     """Render the tables of one block, its times first."""
-    reasons = trace_tables.reasons(traced_differences.differences(block, found.traces))
+    reasons = trace_tables.reasons(causes.differences(block, found.traces))
     said = [*reasons.values(), *trace_tables.against_fastest(block, found.traces).values()]
     yield block_tables.comparison(block, cells, manifest)
     for table in (

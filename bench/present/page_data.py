@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from bench.analyse import (
     arms_beside,
     block_ratios,
+    causes,
     checkpoint_costs,
     loss_curves,
     scaling_curves,
 )
-from bench.analyse.causes import traced_differences
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import floor_width
@@ -43,10 +43,9 @@ from bench.present.columns import Table, packed, shortened
 from bench.present.plots.plot_plan import sample
 from bench.records import printable
 from bench.records.arms import implementation_of
-from bench.records.compressed import compressed
 from bench.records.rows import Manifest
 from bench.records.statuses import STATUSES
-from bench.records.step_programs import unpacked
+from bench.records.step_programs import compressed, unpacked
 
 MOST_ROUNDS = 200
 """Rounds of a block whose samples the page has, evenly spaced in time; samples.csv has all."""
@@ -261,7 +260,7 @@ def _traced(
     """Return, by cell number, the breakdown of traced steps and why they differ."""
     traced: dict[str, dict[str, Any]] = {
         name: {
-            "parts": traced_differences.parts(trace),
+            "parts": causes.parts(trace),
             **spent[name],
             "viewer": trace_tables.trace_viewer(trace),
             "drawn": steps.get(name),

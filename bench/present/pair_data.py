@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from bench.analyse.causes.attribution import means, sides
+from bench.analyse.causes import means, sides
 from bench.analyse.comparisons import Comparison
 from bench.present.cause_sentences import called
 from bench.present.columns import packed, shortened

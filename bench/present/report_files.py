@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from bench.analyse import arms_beside, cell_table, checkpoint_costs, loss_curves
-from bench.analyse.causes import traced_differences
+from bench.analyse import arms_beside, causes, cell_table, checkpoint_costs, loss_curves
 from bench.present import (
     markdown,
     page,
@@ -58,8 +57,8 @@ def _frames(run: Run, found: cell_table.Tables) -> dict[str, pd.DataFrame]:
     frames = {"cells": found.cells, "samples": run.samples, "blocks": run.blocks}
     if found.traces:
         traces = found.traces.values()
-        frames["trace_steps"] = traced_differences.steps_frame(traces)
-        frames["trace_operations"] = traced_differences.operations_frame(traces)
+        frames["trace_steps"] = causes.steps_frame(traces)
+        frames["trace_operations"] = causes.operations_frame(traces)
         frames["causes"] = causes_frame(baseline_pairs(found.comparisons, found.traces))
     if fed := arms_beside.input_costs(found.comparisons):
         frames["inputs"] = pd.DataFrame(fed)

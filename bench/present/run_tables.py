@@ -8,7 +8,7 @@ import pandas as pd
 
 from bench.analyse import loss_curves, turn_details
 from bench.analyse.block_ratios import Effect
-from bench.analyse.causes.attribution import busiest
+from bench.analyse.causes import busiest
 from bench.analyse.comparisons import Comparison
 from bench.analyse.loss_curves import Training
 from bench.analyse.scaling_curves import Scaling

@@ -10,7 +10,7 @@ from typing import Self
 
 import pandas as pd
 
-from bench.analyse.causes.traced_differences import pair_of
+from bench.analyse.causes import pair_of
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import floor_width

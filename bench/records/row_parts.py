@@ -68,7 +68,7 @@ class ForeignArms(TypedDict):
 
 
 class Isolation(TypedDict):
-    """The second measurement of a suspicious winner: see bench.measure.suspicious_winner."""
+    """The second measurement of a suspicious winner: see bench.measure.suspicious_times."""
 
     why: str
     """Why it is suspicious."""

@@ -264,7 +264,7 @@ class CellRow(BlockFields):
     """Library kernels that the compiled programs call, by the names of their custom calls."""
     program: NotRequired[StepProgram]
     layout: NotRequired[str]
-    """Where its arrays lie: an Inspection in the form of bench.records.compressed."""
+    """Where its arrays lie: an Inspection in the form of bench.records.step_programs."""
     unit: NotRequired[str]
     """The unit that the workload counts: `samples` or `tokens`."""
     units_per_step: NotRequired[int]

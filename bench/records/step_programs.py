@@ -1,4 +1,4 @@
-"""The identity of a step's compiled programs, as a cell's row stores it."""
+"""The identity of a step's compiled programs, and values of rows as compressed text."""
 
 import base64
 import json
@@ -55,3 +55,14 @@ def packed(operations: Iterable[Operation]) -> str:
 def unpacked(text: str) -> list[Operation]:
     """Return the operations that `packed` compressed."""
     return [Operation(*row) for row in json.loads(zlib.decompress(base64.b85decode(text)))]
+
+
+def compressed(value: Any) -> str:
+    """Return the base64 of the zlib-compressed JSON of a value."""
+    text = json.dumps(value, separators=(",", ":"))
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def expanded(text: str) -> Any:
+    """Return the value that `compressed` compressed."""
+    return json.loads(zlib.decompress(base64.b64decode(text)))

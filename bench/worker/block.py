@@ -16,10 +16,10 @@ from jax.sharding import Mesh
 
 from bench.contract import Workload
 from bench.records.cells import FULL, Block
-from bench.records.compressed import compressed
 from bench.records.host import cores
 from bench.records.messages import GATE, Event, Job, Phase, SamplesEvent
 from bench.records.rows import CellRow, Communication
+from bench.records.step_programs import compressed
 from bench.worker import process_exchange
 from bench.worker.block_rounds import BlockRounds, warm_arm
 from bench.worker.block_session import BlockSession, ProvedArm

@@ -15,8 +15,8 @@ import pytest
 import synthetic
 from fronts import Done, Front
 
-from bench.analyse import gate_outcome
-from bench.plan.git_revisions import find_repository, worktrees
+from bench.analyse import outcomes
+from bench.plan.base_revisions import find_repository, worktrees
 from bench.present import gate_comment
 from bench.records import store
 from bench.records.cells import base_of
@@ -292,16 +292,16 @@ def test_planted_changes_come_out_with_all_verdicts_sharing_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    compare = gate_outcome.compare
+    compare = outcomes.compare
     monkeypatch.setattr(
-        gate_outcome, "compare", lambda *a: (asked.append(a[1:3]), compare(*a))[1]
+        outcomes, "compare", lambda *a: (asked.append(a[1:3]), compare(*a))[1]
     )  # fmt: skip
     directory = planted(tmp_path, same=1.0, slower=1.1, faster=0.9)
-    found = gate_outcome.judge(store.load(directory))
+    found = outcomes.judge(store.load(directory))
     assert [(case.word, case.cell.rpartition("/")[2]) for case in found.cases] == [
         (name, name) for name in ("slower", "faster", "same")
     ]
-    assert found.code == gate_outcome.REGRESSION
+    assert found.code == outcomes.REGRESSION
     for case in found.cases:
         assert case.ratio
         assert case.head_s == pytest.approx(case.base_s * case.ratio.value, rel=0.05)
@@ -319,7 +319,7 @@ def test_a_head_that_fails_in_one_launch_is_broken(tmp_path: Path) -> None:
             row |= {"status": "timeout", "reason": "no sign of life"}
 
     synthetic.rewrite(directory, "cells", fail_once)
-    found = gate_outcome.judge(store.load(directory))
+    found = outcomes.judge(store.load(directory))
     assert [case.word for case in found.cases] == ["broken", "same"]
     assert found.cases[0].reason == "timeout: no sign of life"
 
@@ -327,7 +327,7 @@ def test_a_head_that_fails_in_one_launch_is_broken(tmp_path: Path) -> None:
 def test_hostile_text_is_inert(tmp_path: Path) -> None:
     endings = {("bad", 2): ("wrong", HOSTILE)}
     directory = planted(tmp_path, endings, revision=HOSTILE, bad=1.0, same=1.0)
-    found = gate_outcome.judge(store.load(directory))
+    found = outcomes.judge(store.load(directory))
     text = gate_comment.markdown(found)
     # Everything hostile is within code spans, which end where they began.
     spans = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
@@ -349,8 +349,8 @@ def test_what_was_not_measured_is_no_outcome(tmp_path: Path) -> None:
     manifest["config"]["regress"]["cells"].append("mlp-base/data=4/b64/fp32/same")
     store.write_manifest(directory, manifest)
     run = store.load(directory)
-    assert gate_outcome.judge(run).code == gate_outcome.UNDECIDED
-    first = gate_comment.markdown(gate_outcome.judge(run, "interrupted")).splitlines()[0]
+    assert outcomes.judge(run).code == outcomes.UNDECIDED
+    first = gate_comment.markdown(outcomes.judge(run, "interrupted")).splitlines()[0]
     assert first == "### No outcome, interrupted: 1 of 2 comparisons with `main` not measured"
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.measure.suspicious_winner import FACTOR, FEWEST, ODDS, compared, suspicious_winner
+from bench.measure.suspicious_times import FACTOR, FEWEST, ODDS, compared, suspicious_winner
 
 SHIPPED, OTHER, USER = "shipped", "slower", "mine"
 CEILINGS = {

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.measure.processes.host_memory import describe_shortage
-from bench.plan.git_revisions import find_repository, worktrees
+from bench.plan.base_revisions import find_repository, worktrees
 from bench.records import temporary_folders
 from bench.records.paths import ROOT
 from bench.records.temporary_folders import remove_left, temporary_folder
@@ -83,7 +83,7 @@ def test_a_killed_gate_leaves_neither_its_worktree_nor_its_record(folder, tmp_pa
     git("commit", "--quiet", "--allow-empty", "--message", "a")
     script = (
         "import pathlib, sys, time\n"
-        "from bench.plan.git_revisions import find_repository, worktrees\n"
+        "from bench.plan.base_revisions import find_repository, worktrees\n"
         "with worktrees([find_repository(pathlib.Path(sys.argv[1]), 'HEAD')]) as places:\n"
         "    print(*places.values(), flush=True)\n"
         "    time.sleep(300)\n"

@@ -22,7 +22,7 @@ import pytest
 import synthetic
 
 from bench.analyse import cell_table
-from bench.analyse.causes.attribution import attribute
+from bench.analyse.causes import attribute
 from bench.analyse.ratio_intervals import floor_width
 from bench.analyse.same_programs import differences
 from bench.present import charts, columns, program_sentences, rendering, report_files
@@ -30,9 +30,8 @@ from bench.present import page as pages
 from bench.present.cause_sentences import signed
 from bench.records import largest_batches as rows
 from bench.records import numbers, store
-from bench.records.compressed import expanded
 from bench.records.paths import ROOT
-from bench.records.step_programs import Operation, packed
+from bench.records.step_programs import Operation, expanded, packed
 from bench.trials.selftest.first_paint import chromium, flags
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ import pandas as pd
 import pytest
 import synthetic
 
-from bench.analyse import cell_table, scaling_curves
-from bench.analyse.causes import traced_differences
+from bench.analyse import causes, cell_table, scaling_curves
 from bench.analyse.ratio_intervals import floor_width
 from bench.present import charts, placing_table, print_plots
 from bench.present.plots import (
@@ -178,7 +177,7 @@ def test_breakdown_stacks_the_parts_of_traces(found: Tables, specs: list[dict[st
     totals = shown.groupby(["place", "name"])["seconds"].sum()
     for block in found.comparisons:
         for cell in block.ranked:
-            parts = traced_differences.parts(found.traces[cell["cell"]])
+            parts = causes.parts(found.traces[cell["cell"]])
             assert totals[(block.place, cell["implementation"])] == pytest.approx(
                 sum(parts.values())
             )

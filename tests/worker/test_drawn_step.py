@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from test_step_parts import OPERATIONS, PROGRAM
 
-from bench.records.compressed import compressed, expanded
+from bench.records.step_programs import compressed, expanded
 from bench.worker.trace import drawn_step as drawing
 from bench.worker.trace.step_parts import device_step, identify_runs
 from bench.worker.trace.xspace import Event

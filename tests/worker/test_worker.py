@@ -14,9 +14,9 @@ import pytest
 
 from bench.measure.environment import worker_environment
 from bench.records.arms import EXACT, IN_PARTS, TWIN, WHOLE_BATCH
-from bench.records.compressed import expanded
 from bench.records.host import cores
 from bench.records.rows import Ceilings
+from bench.records.step_programs import expanded
 from bench.worker.trace.profiler import PASSES
 
 ROOT = Path(__file__).parents[2]

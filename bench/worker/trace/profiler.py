@@ -20,10 +20,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bench.records.compressed import compressed
 from bench.records.host import cores, host_id
 from bench.records.messages import RowEvent
 from bench.records.rows import BlockFields, CellRow
+from bench.records.step_programs import compressed
 from bench.records.trace_rows import TraceRow
 from bench.worker import process_exchange
 from bench.worker.block_session import BlockSession

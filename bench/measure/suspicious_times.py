@@ -1,8 +1,11 @@
-"""The suspicious winner of a block, and whether its times hold in a process of its own.
+"""Impossible times of a launch, and winners whose times are suspicious.
 
-A user's file shares its process with the clock and with the other arms. Where it wins by far, the
-supervisor measures it again beside the fastest other arm, each in a process of its own, in which
-it can reach neither. Both have the same costs there, so their ratio should be as before.
+A user's file shares its process with the clock and with the other arms, and may tamper with them.
+Impossible times are inconsistent with other figures: when each turn began, how long the supervisor
+waited for all turns, and the ceilings that were measured before the file was loaded. Where a user's
+file wins by far, the supervisor measures it again beside the fastest other arm, each in a process
+of its own, in which it can reach neither. Both have the same costs there, so their ratio should be
+as before.
 """
 
 from __future__ import annotations
@@ -11,12 +14,31 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median, quantiles
 
-from bench.measure.plausible_times import least_times
 from bench.records import numbers
+from bench.records.arms import TWIN
 from bench.records.row_parts import Isolation
 from bench.records.rows import BlockRow, Ceilings, CellRow, SampleRow
+
+SAFETY = 8
+"""A step may be faster than the ceilings allow by this factor. Ceilings are measured within a
+second, in which a busy host may be several times slower, and FLOP formulas may count products that
+a right step skips, such as those above the diagonal of causal attention."""
+UNCACHED = 1 << 30
+"""Bytes of optimizer state per device that exceed any cache, so that memory bounds a step."""
+
+LATE_S = 1.0
+"""Seconds by which the supervisor may notice the start of the rounds late, on a busy host."""
+FEWEST_TURNS = 8
+"""Fewest turns of an arm for a comparison of its gaps with those of others."""
+GAP_SHARE = 0.25
+"""Share of its turn by which an arm's gap may exceed that of other arms."""
+GAP_S = 5e-3
+"""Excess that is always allowed: turns may be very short, and a busy host adds milliseconds."""
+
+Rows = Sequence[SampleRow]
 
 FACTOR = 1.5
 """A winner is suspicious if it surely is more than this many times as fast as the next arm."""
@@ -32,6 +54,101 @@ FEWEST = 7
 """Fewest rounds in which anything can be sure."""
 ROUNDS = 12
 """Rounds of the second measurement."""
+
+
+def reasons_against(
+    block: BlockRow,
+    cells: Mapping[str, CellRow],
+    samples: Rows,
+    ceilings: Ceilings | None,
+    rounds_s: float,
+) -> dict[str, str]:
+    """Return, by implementation, why its times in a launch are impossible.
+
+    Args:
+      block: the block's row.
+      cells: rows of ok cells, by implementation.
+      samples: samples of all arms.
+      ceilings: the block's ceilings, if they are known.
+      rounds_s: duration of the rounds by the supervisor's clock.
+    """
+    spans_s = sum(map(_spans_s, samples))
+    if block["processes"] == 1 and spans_s > rounds_s + LATE_S:
+        reason = (
+            f"the launch's spans add up to {numbers.si(spans_s, 's')}, and only "
+            f"{numbers.si(rounds_s, 's')} passed outside of its process"
+        )
+        return dict.fromkeys(cells, reason)
+    found = _at_odds(samples, cells)
+    if ceilings is not None:
+        found |= _too_fast(block, cells, samples, ceilings)
+    if TWIN in found:
+        found.setdefault(block["baseline"], found[TWIN])
+    return {name: reason for name, reason in found.items() if name in cells}
+
+
+def _spans_s(row: SampleRow) -> float:
+    return (row["throughput_ns"] + row["latency_ns"] + row["wash_out_ns"]) / 1e9
+
+
+def _at_odds(samples: Rows, cells: Mapping[str, CellRow]) -> dict[str, str]:
+    """Compare the spans of each arm's turns with the time until the next turn began."""
+    turns, gaps = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+    for row, following in pairwise(samples):
+        arm = row["arm"]
+        plain = arm == TWIN or (arm in cells and "foreign" not in cells[arm])
+        if plain and row["round"] == following["round"]:
+            turns[arm].append(following["at"] - row["at"])
+            gaps[arm].append(turns[arm][-1] - _spans_s(row))
+    typical = {arm: median(each) for arm, each in gaps.items() if len(each) >= FEWEST_TURNS}
+    found = {}
+    for arm, gap_s in typical.items():
+        others = [other for name, other in typical.items() if name != arm]
+        turn_s = median(turns[arm])
+        allowed_s = max(GAP_S, GAP_SHARE * turn_s)
+        if gap_s < -allowed_s or (others and gap_s - median(others) > allowed_s):
+            than = "longer" if gap_s < 0 else "shorter"
+            found[arm] = (
+                f"its spans are {than} than its turns: of {numbers.si(turn_s, 's')}, they account "
+                f"for {numbers.si(turn_s - gap_s, 's')}"
+            )
+    return found
+
+
+def _too_fast(
+    block: BlockRow, cells: Mapping[str, CellRow], samples: Rows, ceilings: Ceilings
+) -> dict[str, str]:
+    """Find the arms whose steps would exceed the machine's measured ceilings by far."""
+    steps_s = defaultdict[str, list[float]](list)
+    for row in samples:
+        steps_s[row["arm"]].append(row["throughput_ns"] / row["steps"] / 1e9)
+    found = {}
+    for name, (least_s, what) in least_times(block, cells, ceilings).items():
+        if steps_s[name] and (step_s := median(steps_s[name])) < least_s / SAFETY:
+            found[name] = (
+                f"its steps would take {numbers.si(step_s, 's')}: for {what} on each device, this "
+                f"machine was measured to need {numbers.si(least_s, 's')}"
+            )
+    return found
+
+
+def least_times(
+    block: BlockRow, cells: Mapping[str, CellRow], ceilings: Ceilings
+) -> dict[str, tuple[float, str]]:
+    """Return, by implementation, the seconds of a step at the ceilings, and for what."""
+    # A workload may overstate its FLOPs, so those of the largest compiled step are the limit.
+    done = max((row.get("product_flops") or 0.0 for row in cells.values()), default=0.0)
+    moved = 2.0 * block.get("optimizer_bytes", 0) / block["devices"]
+    found = {}
+    for name, cell in cells.items():
+        said = cell.get("model_flops") or 0.0
+        flops = min(said, done or said) / block["devices"]
+        bounds = [(flops / ceilings["matmul_flops"], f"{numbers.si(flops, 'FLOP')} in products")]
+        if moved > 2 * UNCACHED:
+            what = f"{numbers.si(moved, 'B')} of optimizer state, read and written"
+            bounds.append((moved / ceilings["memory_bytes"], what))
+        found[name] = max(bounds)
+    return found
 
 
 @dataclass(frozen=True)
@@ -57,12 +174,8 @@ def suspicious_winner(
 ) -> Suspicion | None:
     """Return the block's winner if it is the file of a user and suspicious, else None.
 
-    Args:
-      block: the block's row.
-      cells: rows of ok cells, by implementation.
-      samples: samples of all arms.
-      ceilings: the block's ceilings, if they are known.
-      users: implementations whose files were not shipped with Lockstep.
+    `users` are the implementations whose files were not shipped with Lockstep; the other arguments
+    are those of `reasons_against`.
     """
     times = {name: step_times(samples, name) for name in cells}
     typical = {name: median(each.values()) for name, each in times.items() if each}
