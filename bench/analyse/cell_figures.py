@@ -6,6 +6,7 @@ from typing import Any
 
 from bench.analyse import energy_per_step, peaks
 from bench.analyse.comparisons import Comparison
+from bench.analyse.ratio_intervals import ends
 from bench.analyse.sample_rounds import Spread
 from bench.records.rows import Manifest
 from bench.records.statuses import decisive
@@ -84,8 +85,8 @@ def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dic
             ),
             default=math.nan,
         ),
-        "settings": _listed(first.get("jax_config")),
-        "kernels": _listed(first.get("kernels")),
+        "settings": ", ".join(_of(list, first["jax_config"]) or ()),
+        "kernels": ", ".join(_of(list, first["kernels"]) or ()),
         "replica_drift": max((check.get("replica_drift") or 0.0 for check in proof), default=0.0),
         **{
             name: _of(dict, first[name]) for name in ("inputs", "ablations", "foreign", "isolation")
@@ -154,20 +155,14 @@ def ratio_columns(cell: Mapping[str, Any], comparison: Comparison) -> dict[str, 
     claim = comparison.claims.get(name)
     if claim is None:
         return {"baseline": baseline, "paired": False}
-    ratio, verdict = claim.ratio, claim.verdict
-    low, high = ratio.interval() or (math.nan, math.nan)
+    value, low, high = ends(claim.ratio)
     return {
         "baseline": baseline,
-        "ratio": ratio.value,
+        "ratio": value,
         "ratio_low": low,
         "ratio_high": high,
-        "paired": ratio.paired,
-        "verdict": verdict.word,
-        "verdict_low": verdict.low,
-        "verdict_high": verdict.high,
+        "paired": claim.ratio.paired,
+        "verdict": claim.verdict.word,
+        "verdict_low": claim.verdict.low,
+        "verdict_high": claim.verdict.high,
     }
-
-
-def _listed(names: Any) -> str:
-    """Join the names of a row into one text; missing ones are NaN in a frame."""
-    return "" if names is None or isinstance(names, float) else ", ".join(names)

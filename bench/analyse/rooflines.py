@@ -6,7 +6,7 @@ device's FLOP/s by its matmul rate, and by its memory bandwidth times the arithm
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 import pandas as pd
@@ -29,7 +29,17 @@ def ceilings(blocks: pd.DataFrame) -> dict[str, Ceilings]:
         hardware[row["block"]] = same
         if isinstance(row["ceilings"], dict):
             measured[same].append(cast("Ceilings", row["ceilings"]))
-    return {name: _best(measured[same]) for name, same in hardware.items() if same in measured}
+    best: dict[tuple[Any, ...], Ceilings] = {}
+    for same, every in measured.items():
+        rates = [one["all_reduce_bytes"] for one in every if one["all_reduce_bytes"] is not None]
+        seconds = [one["all_reduce_s"] for one in every if one["all_reduce_s"] is not None]
+        best[same] = Ceilings(
+            matmul_flops=max(one["matmul_flops"] for one in every),
+            memory_bytes=max(one["memory_bytes"] for one in every),
+            all_reduce_bytes=max(rates, default=None),
+            all_reduce_s=min(seconds, default=None),
+        )
+    return {name: best[same] for name, same in hardware.items() if same in best}
 
 
 def figures(cell: Mapping[str, Any], machine: Ceilings | None) -> dict[str, float]:
@@ -52,15 +62,3 @@ def figures(cell: Mapping[str, Any], machine: Ceilings | None) -> dict[str, floa
         "roof": reached / roof if roof > 0 else math.nan,
         "communication_s": sent / rate if sent else 0.0,
     }
-
-
-def _best(measured: Iterable[Ceilings]) -> Ceilings:
-    every = list(measured)
-    rates = [one["all_reduce_bytes"] for one in every if one["all_reduce_bytes"] is not None]
-    seconds = [one["all_reduce_s"] for one in every if one["all_reduce_s"] is not None]
-    return Ceilings(
-        matmul_flops=max(one["matmul_flops"] for one in every),
-        memory_bytes=max(one["memory_bytes"] for one in every),
-        all_reduce_bytes=max(rates, default=None),
-        all_reduce_s=min(seconds, default=None),
-    )
