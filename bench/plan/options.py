@@ -135,8 +135,8 @@ def add_options(
         if option.metadata["gate"] != gate or option.name in without:
             continue
         texts = _TEXTS[option.name].items()
-        settings = {name: text.format(**_WORDS) for name, text in texts}
-        settings["action"] = option.metadata["action"]
+        settings: dict[str, Any] = {name: text.format(**_WORDS) for name, text in texts}
+        settings = {"help": argparse.SUPPRESS, **settings, "action": option.metadata["action"]}
         if settings["action"] in ("extend", "append"):
             settings["default"] = []
         if settings["action"] == "extend":
