@@ -25,18 +25,16 @@ SUPPORT_TIMEOUT_S = 120.0
 Reasons = Mapping[str, Mapping[str, str]]
 """Known reasons, by block and implementation, why it cannot run there; empty if it can."""
 
-_FOLDERS = {
-    "--implementation-path": "implementations",
-    "--workload-path": "bench/contract/workloads",
-}
+
+def file_faults(implementation_paths: Sequence[str], workload_paths: Sequence[str]) -> list[str]:
+    """Find the faults of files named on the command line, without importing them."""
+    return [
+        *_path_faults("--implementation-path", "implementations", implementation_paths),
+        *_path_faults("--workload-path", "bench/contract/workloads", workload_paths),
+    ]
 
 
-def path_faults(option: str, paths: Sequence[str]) -> list[str]:
-    """Find the faults of files named on the command line, without importing them.
-
-    `option` is `--implementation-path` or `--workload-path`.
-    """
-    folder = _FOLDERS[option]
+def _path_faults(option: str, folder: str, paths: Sequence[str]) -> list[str]:
     built_in = {path.stem: path for path in (ROOT / folder).rglob("*.py")}
     faults = []
     seen: dict[str, str] = {}
@@ -59,14 +57,6 @@ def path_faults(option: str, paths: Sequence[str]) -> list[str]:
             faults.append(f"{text} is a built-in file; select it by its name, {name}")
         seen.setdefault(name, text)
     return [f"{option}: {fault}" for fault in faults]
-
-
-def file_faults(implementation_paths: Sequence[str], workload_paths: Sequence[str]) -> list[str]:
-    """Find the faults of files of both kinds; see `path_faults`."""
-    return [
-        *path_faults("--implementation-path", implementation_paths),
-        *path_faults("--workload-path", workload_paths),
-    ]
 
 
 def read_catalogue(

@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from bench.measure.catalogue import path_faults
+from bench.measure.catalogue import file_faults
 from bench.plan.help_pages import help_page
 from bench.plan.matrix import Plan, make_plan
 from bench.plan.option_values import BadInput
@@ -324,13 +324,12 @@ def test_faults_of_paths(tmp_path) -> None:
     good, taken, odd, double = (
         str(tmp_path / name) for name in ("mine.py", "python_loop.py", "not-a-name.py", "a/mine.py")
     )
-    option = "--implementation-path"
-    assert path_faults(option, [good]) == []
-    (fault,) = path_faults(option, [str(tmp_path / "mien.py")])
+    assert file_faults([good], []) == []
+    (fault,) = file_faults([str(tmp_path / "mien.py")], [])
     assert "there is no file" in fault
     assert "mine.py" in fault
-    assert "has the name of implementations/python_loop.py" in path_faults(option, [taken])[0]
-    assert "not named like a Python module" in path_faults(option, [odd])[0]
-    assert "have the same name" in path_faults(option, [good, double])[0]
+    assert "has the name of implementations/python_loop.py" in file_faults([taken], [])[0]
+    assert "not named like a Python module" in file_faults([odd], [])[0]
+    assert "have the same name" in file_faults([good, double], [])[0]
     inside = str(ROOT / "implementations" / "python_loop.py")
-    assert "select it by its name" in path_faults(option, [inside])[0]
+    assert "select it by its name" in file_faults([inside], [])[0]

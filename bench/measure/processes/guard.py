@@ -114,14 +114,14 @@ class Guard:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.end()
+        self.kill()
 
     def code(self, timeout_s: float | None = None) -> int | None:
         """Wait for the worker's exit code, negative for a signal; None if it is still running."""
         self._ended.wait(timeout_s)
         return self._code
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """Kill the worker and everything that it started; later calls do nothing."""
         with contextlib.suppress(OSError):
             self._channel.sendall(_END)

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, Self, cast
+from typing import IO, Any, cast
 
 from bench.measure.processes.guard import Guard
 from bench.records.printable import readable
@@ -23,7 +23,7 @@ _LINE_CHARACTERS = 1 << 16
 """Limit on a read from stderr, whose output may lack newlines."""
 
 
-class Guarded:
+class Guarded(Guard):
     """A process in a session of its own, with a guard; a context that ends both.
 
     `environment` is its whole environment, `hear` is called from another thread, and `options` are
@@ -33,7 +33,7 @@ class Guarded:
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], hear: Hear, **options: Any
     ) -> None:
-        self._guard = Guard(
+        super().__init__(
             command,
             environment,
             tuple(FOLDERS),
@@ -44,7 +44,6 @@ class Guarded:
             errors="replace",
             **options,
         )
-        self.pid = self._guard.pid
         self._hear = hear
         self._input: queue.Queue[str | None] = queue.Queue()
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -53,19 +52,9 @@ class Guarded:
         for thread in self._threads:
             thread.start()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
     def say(self, line: str | None) -> None:
         """Queue a line for its stdin; None closes it."""
         self._input.put(line)
-
-    def code(self, timeout_s: float) -> int | None:
-        """Wait for its exit code, negative for a signal; None if it is still running."""
-        return self._guard.code(timeout_s)
 
     def tail(self) -> list[str]:
         """Return the last lines of its stderr, without empty ones."""
@@ -73,33 +62,28 @@ class Guarded:
 
     def kill(self) -> None:
         """Kill it and everything that it started, which could keep its output open."""
-        # Even a process that has exited may have left child processes.
-        self._guard.end()
+        super().kill()
         self.say(None)
         for thread in self._threads:
             thread.join(timeout=5)
 
     def _feed(self) -> None:
         # If the process ends before it reads, its exit code will tell.
-        with contextlib.suppress(OSError), cast("IO[str]", self._guard.process.stdin) as stdin:
+        with contextlib.suppress(OSError), cast("IO[str]", self.process.stdin) as stdin:
             while (line := self._input.get()) is not None:
                 stdin.write(f"{line}\n")
                 stdin.flush()
 
     def _read_out(self) -> None:
-        with (
-            contextlib.suppress(OSError, ValueError),
-            cast("IO[str]", self._guard.process.stdout) as stdout,
-        ):
+        stdout = cast("IO[str]", self.process.stdout)
+        with contextlib.suppress(OSError, ValueError), stdout:
             for line in stdout:
                 self._hear(line)
         self._hear(None)
 
     def _read_err(self) -> None:
-        with (
-            contextlib.suppress(OSError, ValueError),
-            cast("IO[str]", self._guard.process.stderr) as stderr,
-        ):
+        stderr = cast("IO[str]", self.process.stderr)
+        with contextlib.suppress(OSError, ValueError), stderr:
             for line in iter(lambda: stderr.readline(_LINE_CHARACTERS), ""):
                 self._tail.append(line.rstrip("\n"))
 
