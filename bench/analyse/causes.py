@@ -244,7 +244,7 @@ def baseline_cell(block: Comparison) -> Mapping[Any, Any] | None:
 def pair_of(
     cell: Mapping[Any, Any], other: Mapping[Any, Any] | None, traces: Mapping[str, TraceRow]
 ) -> tuple[Attribution, float] | None:
-    """Attribute a cell's difference from another, and return it with the ratio of their latencies.
+    """Attribute a cell's difference from another; return it with the ratio of their latencies.
 
     None where either has no trace or no time.
     """

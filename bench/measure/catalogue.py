@@ -93,8 +93,7 @@ def read_catalogue(
 def find_unsupported(plan: Plan, catalogue: Catalogue) -> Reasons:
     """Query every implementation of a plan; the result is empty if launchers start the processes.
 
-    Raises:
-      BadInput: a file's why_unsupported returns neither None nor a reason.
+    Raises BadInput if a file's why_unsupported returns neither None nor a reason.
     """
     if catalogue["processes"] > 1:
         return {}

@@ -27,9 +27,9 @@ class Result:
 def cell_results(
     cells: Iterable[Mapping[str, Any]], samples: Iterable[Mapping[str, Any]], device_kind: str
 ) -> dict[str, Result]:
-    """Collect the results by cell name; a time beyond the device's published peak is implausible.
+    """Collect the results by cell name from the rows of all launches.
 
-    `cells` and `samples` are the rows of all launches.
+    A time beyond the device's published peak is implausible.
     """
     seconds: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for row in samples:

@@ -51,10 +51,7 @@ def name_faults(name: str) -> list[str]:
 
 
 def find_run(name: str) -> Path:
-    """Find the folder of a stored run by its name or path; `last` names the newest in reports/.
-
-    Raises BadInput if there is none.
-    """
+    """Find a stored run's folder by name, path or `last`; BadInput if there is none."""
     if name == LAST and (
         starts := [_started(path) for path in REPORTS.glob(f"*/{store.MANIFEST}")]
     ):

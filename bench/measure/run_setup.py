@@ -93,9 +93,9 @@ def with_config(options: Options, config: DistributedConfig) -> Options:
 
 
 def earlier_spread(catalogue: Catalogue, reports: Path) -> dict[str, float] | None:
-    """Estimate the spread of ratios between processes on this machine from its stored runs.
+    """Estimate the spread of ratios between processes from runs here with several launches.
 
-    Returns `sd` and `freedom` of a ProcessSpread; None if no run has several launches.
+    Returns `sd` and `freedom` of a ProcessSpread; None without such runs.
     """
     found = [
         run

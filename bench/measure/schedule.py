@@ -108,12 +108,7 @@ class BlockState:
 
 
 class Schedule:
-    """The order of a run's launches, and the rule that ends them.
-
-    Args:
-      plan: the plan of the run.
-      bases: in a gate, the earlier revisions that implementations are compared with.
-    """
+    """The order of a run's launches, and the rule that ends them; `bases` are those of a gate."""
 
     def __init__(self, plan: Plan, bases: Bases | None = None) -> None:
         self.plan = plan

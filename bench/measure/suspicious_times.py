@@ -211,10 +211,9 @@ def suspicious_winner(
 def compared(
     suspicion: Suspicion, cells: Mapping[str, CellRow], samples: Sequence[SampleRow]
 ) -> tuple[Isolation, str]:
-    """Compare a winner's times with those of the second measurement, in processes of their own.
+    """Compare a winner's times with those in processes of their own, by the rows from there.
 
-    Returns:
-      The finding, and why the cell is wrong; empty if it is not.
+    Returns the finding, and why the cell is wrong; empty if it is not.
     """
     name, beside = suspicion.name, suspicion.beside
     found = Isolation(

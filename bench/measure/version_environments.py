@@ -266,8 +266,7 @@ class VersionBases(Bases):
 def find_versions(options: Options, catalogue: Catalogue, selected: Sequence[str]) -> VersionBases:
     """Make the environment that `options.base_revision` names, for the selected implementations.
 
-    Raises:
-      BadInput: the environment cannot be made, or `--allow-undecided` is not a number.
+    Raises BadInput if it cannot be made, or if `--allow-undecided` is not a number.
     """
     requirement, faults = options.base_revision or "", list[str]()
     allowed = collected(faults, undecided, options.allow_undecided or "0", "--allow-undecided")

@@ -86,10 +86,7 @@ class WorkerReport:
                 self.block = row
 
     def overdue(self, silent_s: float) -> str:
-        """Return why the launch must be aborted; empty if it may continue.
-
-        `silent_s` is the time since the last event of any process.
-        """
+        """Return why to abort the launch, after this long without an event; empty to continue."""
         late, took = "", time.monotonic() - self._started
         if self.timeout_s is not None and took > self.timeout_s:
             self._timed_out = True

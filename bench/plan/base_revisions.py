@@ -210,9 +210,8 @@ def gated(options: Options) -> Options:
 def find_bases(options: Options, catalogue: Catalogue, selected: Sequence[str]) -> Bases:
     """Look up the selected implementations at the base.
 
-    Raises:
-      BadInput: a file is in no repository, the revision is unknown or has none of the files, or
-        `--allow-undecided` is not a number.
+    Raises BadInput if a file is in no repository, the revision is unknown or has none of the files,
+    or `--allow-undecided` is not a number.
     """
     revision, faults = options.base_revision or "", list[str]()
     allowed = collected(faults, undecided, options.allow_undecided or "0", "--allow-undecided")

@@ -21,10 +21,7 @@ class MeshShape:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `data=4,model=2`.
-
-        Raises ValueError if an axis is unknown or repeated, or if a size is not a positive integer.
-        """
+        """Read `data=4,model=2`; ValueError if an axis is unknown or repeated or has a wrong size."""
         axes: list[tuple[str, int]] = []
         for part in text.split(","):
             name, _, size = part.strip().partition("=")

@@ -62,10 +62,7 @@ class Meeting(TypedDict):
 
 
 class FilePaths(TypedDict):
-    """Absolute paths of files outside the folders of implementations and workloads.
-
-    A file's stem is its name.
-    """
+    """Absolute paths of files outside the usual folders; a file's stem is its name."""
 
     implementation_paths: list[str]
     workload_paths: list[str]
