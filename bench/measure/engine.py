@@ -130,8 +130,8 @@ class Engine:
     def measure(self, selected: Mapping[Block, Sequence[str]], monitor: Monitor) -> None:
         """Measure and store the selected arms of blocks.
 
-        Raises BadInput if another process has created the run's folder meanwhile, or if a measured file
-        has changed. Earlier launches are stored.
+        Raises BadInput if another process has created the run's folder meanwhile, or if a measured
+        file has changed. Earlier launches are stored.
         """
         self._pass_on_notes(monitor)
         # It takes a second to load, so it is loaded while no worker waits for an answer.

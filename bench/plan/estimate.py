@@ -130,7 +130,7 @@ def _default_arm_s(name: str, first: bool) -> float:
 
 
 def launch_stages(block: Block, arms: int, plan: Plan, history: History, launch: int = 0) -> Stages:
-    """Estimate the launch with this number, from 0, of a block that `arms` implementations can run."""
+    """Estimate launch number `launch`, from 0, of a block that `arms` implementations can run."""
     key = f"{block.workload}-{block.size}", launch == 0
     past = history.of.get(key, Past())
     arm = past.arms_s / past.arms if past.arms else history.pace * _default_arm_s(*key)

@@ -21,7 +21,7 @@ class MeshShape:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `data=4,model=2`; ValueError if an axis is unknown or repeated or has a wrong size."""
+        """Read `data=4,model=2`; ValueError if an axis is unknown or repeated, or a size wrong."""
         axes: list[tuple[str, int]] = []
         for part in text.split(","):
             name, _, size = part.strip().partition("=")
