@@ -33,31 +33,22 @@ class Tables:
     cells: pd.DataFrame
     """One row for each cell. NaN or None where a figure is unknown; times only if status is `ok`.
 
-    - Its identity, as in bench.records.rows.CellRow; `key`, `status`, `reason`.
-    - `interleaved`, `oversubscribed`, `launches`, `failed_launches`, `rounds`, `profile`.
-    - Seconds a step: `step_s`, `step_q1_s`, `step_q3_s`, and the same of `latency`.
-    - `unit`, `units_per_step`, `units_per_s`; `achieved_flops` a second; `mfu`, a share.
-    - `trace_s`, `lower_s`, `compile_s`, `cache_hits`; `compiled_in`, the earlier run that measured
-      them, and `proved_in`, the one that ran the float64 proof; None if this run did.
-    - Bytes of a device as the compiler plans them (`memory_bytes`, and its parts `argument_bytes`,
-      `output_bytes`, `temporary_bytes`, `alias_bytes`) and as measured (`high_water_bytes`).
-    - `communication`, rows of bench.records.rows.Communication; `wire_bytes`, the total that a
-      device sends; `communication_s`, the time of that alone at the measured rate, 0 for none.
-    - `proof_error`: the proof's largest error as a share of the tolerance.
+    - Columns named as keys of bench.records.rows.CellRow have their meaning, and those of
+      bench.analyse.cell_figures its. Of nested keys, `..._bytes` are of `memory`, `trace_s`,
+      `lower_s`, `compile_s` and `cache_hits` of `compile`, `fingerprint`, `dispatch` and
+      `host_calls` of `program`; `compiled_flops` and `accessed_bytes` are those of `cost`.
+    - Seconds a step: `step_s`, `step_q1_s`, `step_q3_s`, and the same of `latency`; `units_per_s`;
+      `achieved_flops` a second; `mfu`, a share.
+    - `wire_bytes`, the total that a device sends; `communication_s`, the time of that alone at the
+      measured rate, 0 for none.
+    - `proof_error`: the proof's largest error as a share of the tolerance. `replica_drift`: the
+      largest difference between replicas, relative to a loss or update.
     - `settings`: JAX settings that the implementation's file changed globally; they were restored.
-    - `kernels`: library kernels that its programs call.
-    - `replica_drift`: the largest difference between replicas, relative to a loss or update.
-    - `bubble`: share of the step that a pipeline's schedule leaves idle. `idle`, `idle_low`,
-      `idle_high`: measured share of the step that is not spent on microbatches.
-    - FLOPs of a step over all devices (`model_flops`, `traced_flops`, `compiled_flops`) and bytes
-      (`accessed_bytes`); compiled FLOPs per accessed byte (`intensity`) and per second and device
-      (`device_flops`), the roof at this intensity by the measured ceilings (`roof_flops`), and the
-      share of it that is reached (`roof`). The compiler counts every operand of every instruction
-      as accessed bytes, cached or not, and the body of a loop once, so the share may exceed 1.
-    - `fingerprint` and `dispatch` of its program, and the `host_calls` of a step, as
-      bench.records.step_programs.StepProgram explains them.
-    - `inputs`: why there are no samples with input, by way; None where it was not requested.
-    - `ablations`: the same of ablated arms.
+    - `idle`, `idle_low`, `idle_high`: measured share of the step that is not spent on microbatches.
+    - Compiled FLOPs per accessed byte (`intensity`) and per second and device (`device_flops`), the
+      roof at this intensity by the measured ceilings (`roof_flops`), and the share of it that is
+      reached (`roof`). The compiler counts every operand of every instruction as accessed bytes,
+      cached or not, and the body of a loop once, so the share may exceed 1.
     - `baseline`, `ratio`, `ratio_low`, `ratio_high`, `paired`, `verdict`, and the interval behind
       the verdict, `verdict_low`, `verdict_high`.
     - `tier`, 0 for leaders, and an interval of the time relative to the block's fastest,

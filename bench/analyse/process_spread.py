@@ -4,25 +4,18 @@ Memory layout and thread placement differ between processes and stay fixed withi
 of rounds in a single process reveals their effect.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from bench.analyse.sample_rounds import Rounds
 from bench.analyse.signed_rank import estimated
 from bench.analyse.stacked_series import stacked
 from bench.records.arms import is_ablated
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from bench.analyse.sample_rounds import Rounds
-
-    Series = Sequence[NDArray[np.float64]]
+Series = Sequence[NDArray[np.float64]]
 
 
 @dataclass(frozen=True)

@@ -4,26 +4,19 @@ A ratio is time(arm) / time(other): 1.25 means that `arm` takes 25 % longer. Wit
 estimated round by round. `apart` and `unpaired` compare blocks and runs that share no round.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
-from bench.analyse.process_spread import PROCESS, ProcessSpread
+from bench.analyse.process_spread import PROCESS, ProcessSpread, Series
 from bench.analyse.sample_rounds import Rounds, spreads
 from bench.analyse.signed_rank import estimated, fewest, shift
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    Series = Sequence[NDArray[np.float64]]
 
 CONFIDENCE = 0.95
 
@@ -90,7 +83,7 @@ class Ratio:
         return middle - math.hypot(middle - low, others), middle + math.hypot(high - middle, others)
 
     @property
-    def inverse(self) -> Ratio:
+    def inverse(self) -> Self:
         """time(other) / time(arm), with the same error."""
         negative = None if self.differences is None else -self.differences
         return replace(self, value=1 / self.value, differences=negative)

@@ -134,18 +134,10 @@ def _curves(ok: pd.DataFrame, kind: Kind, fixed: str, own: int | None) -> list[S
     for _, points in _efficiency(ok, kind, same).groupby(same):
         if len(points["devices"].unique()) > 1:
             first = points.iloc[points["devices"].argmax()]
-            curves.append(
-                Scaling(
-                    kind=kind,
-                    workload=first["workload"],
-                    size=first["size"],
-                    options=first["options"],
-                    devices_a_process=own,
-                    family=first["family"],
-                    batch=int(first[fixed]),
-                    points=points[_COLUMNS].reset_index(drop=True),
-                )
-            )
+            same_along = first[["workload", "size", "options"]]
+            fields = (own, first["family"], int(first[fixed]))
+            shown = points[_COLUMNS].reset_index(drop=True)
+            curves.append(Scaling(kind, *same_along, *fields, shown))
     return curves
 
 

@@ -79,7 +79,7 @@ class Plan:
     @property
     def config(self) -> dict[str, object]:
         """The resolved options, as the manifest stores them."""
-        worker = self.worker
+        worker: dict[str, Any] = {**self.worker}
         return {
             "workloads": _unique(f"{block.workload}-{block.size}" for block in self.blocks),
             "implementations": list(self.implementations),
@@ -87,19 +87,12 @@ class Plan:
             "batch_sizes": _unique(block.batch for block in self.blocks),
             "options": _unique(str(block.options) for block in self.blocks),
             "variants": {variant.name: str(variant) for variant in self.variants},
-            "scaling": self.scaling,
-            "baseline": self.baseline,
-            "launches": self.launches,
-            "rounds": worker["rounds"],
-            "seconds": worker["seconds"],
-            "margin": self.margin,
-            "margin_reason": self.margin_reason,
-            "process_spread": self.process_spread,
+            **{name: getattr(self, name) for name in ("scaling", "baseline", "launches")},
+            **{name: getattr(self, name) for name in ("margin", "margin_reason", "process_spread")},
+            **{name: worker[name] for name in ("rounds", "seconds")},
+            **{name: worker[name] for name in ("inputs", "ablations", "isolated")},
             "budget": self.budget_s,
             "target_ci": self.target_ci,
-            "inputs": worker["inputs"],
-            "ablations": worker["ablations"],
-            "isolated": worker["isolated"],
             "checkpoints": self.modes,
             "profile_steps": self._phase("trace").get("steps", 0),
             "train_steps": self._phase("train").get("steps", 0),
