@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import chdtrc, ndtr
 
 from bench.analyse.sample_rounds import Rounds
-from bench.analyse.stacked_series import nan_quantiles, stacked
+from bench.analyse.signed_rank import nan_quantiles, stacked
 
 SURE = 0.001
 """P-value below which an effect is taken to be real; it is strict because many are tested."""

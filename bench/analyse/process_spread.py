@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.analyse.sample_rounds import Rounds
-from bench.analyse.signed_rank import estimated
-from bench.analyse.stacked_series import stacked
+from bench.analyse.signed_rank import estimated, stacked
 from bench.records.arms import is_ablated
 
 Series = Sequence[NDArray[np.float64]]

@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bench.analyse.signed_rank import shift
-from bench.analyse.stacked_series import nan_quantiles
+from bench.analyse.signed_rank import nan_quantiles, shift
 
 Figure = Literal["throughput", "latency"]
 

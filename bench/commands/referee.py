@@ -132,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _judged(ledger: Ledger, options: Options, paths: Sequence[str], *, as_json: bool) -> int:
     """Measure, judge, store and print; return the exit code."""
-    from bench.analyse.alpha_investing import level
+    from bench.analyse.alpha_spending import level
     from bench.analyse.outcomes import Fared, found, judge_attempts, record
     from bench.analyse.verdicts import ALPHA
     from bench.present import attempt_record

@@ -43,7 +43,7 @@ class Attempt(TypedDict):
     challenger: str
     name: str
     level: float
-    """Two-sided error of its verdict: see bench.analyse.alpha_investing."""
+    """Two-sided error of its verdict: see bench.analyse.alpha_spending."""
     decision: NotRequired[Decision]
     reason: NotRequired[str]
     """Why it has no ratio, or what else decided; may be empty."""
