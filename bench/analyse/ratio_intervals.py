@@ -56,15 +56,11 @@ class Ratio:
         """
         if self.error is None:
             return None
-        if alpha <= 0:
-            return 0.0, math.inf
         low, high = self._log_interval(alpha)
         return math.exp(low), math.exp(high)
 
     def half_width(self, alpha: float = 1 - CONFIDENCE) -> float:
         """Return half the length of the interval of log(value); infinite without an error."""
-        if self.error is None or alpha <= 0:
-            return math.inf
         low, high = self._log_interval(alpha)
         return (high - low) / 2
 
@@ -74,9 +70,11 @@ class Ratio:
         The part of the rounds is exact; that of the processes uses Student's t. The two are
         independent, so at each end the distances from the value are added in quadrature.
         """
+        if self.error is None or alpha <= 0:
+            return -math.inf, math.inf
         middle = math.log(self.value)
         if self.differences is None:
-            width = -float(special.stdtrit(self.freedom, alpha / 2)) * (self.error or 0.0)
+            width = -float(special.stdtrit(self.freedom, alpha / 2)) * self.error
             return middle - width, middle + width
         _, low, high = (float(end) for end in shift(self.differences, alpha))
         others = -float(special.stdtrit(self.process.freedom, alpha / 2)) * self.process.sd
@@ -91,17 +89,17 @@ class Ratio:
     @property
     def low(self) -> float | None:
         """Lower end of the 95 % interval."""
-        return None if self._shown is None else self._shown[0]
+        return self._shown[0]
 
     @property
     def high(self) -> float | None:
         """Upper end of the 95 % interval."""
-        return None if self._shown is None else self._shown[1]
+        return self._shown[1]
 
     @cached_property
-    def _shown(self) -> tuple[float, float] | None:
+    def _shown(self) -> tuple[float, float] | tuple[None, None]:
         """The 95 % interval, cached because it is computed from all pairs of rounds."""
-        return self.interval()
+        return self.interval() or (None, None)
 
 
 def floor_width(floor: Ratio) -> float:
@@ -191,8 +189,7 @@ def unpaired(above: Series, below: Series) -> Ratio | None:
     """
     if not above or not below:
         return None
-    found = quotient(_of_its_hour(above), _of_its_hour(below), UNPAIRED_FREEDOM)
-    return replace(found, paired=False)
+    return quotient(_of_its_hour(above), _of_its_hour(below), UNPAIRED_FREEDOM)
 
 
 def apart(above: Series, below: Series) -> Ratio | None:
@@ -208,8 +205,7 @@ def apart(above: Series, below: Series) -> Ratio | None:
     """
     if not above or not below:
         return None
-    one, other = _mean_of_processes(above), _mean_of_processes(below)
-    return replace(quotient(one, other, UNPAIRED_FREEDOM), paired=False)
+    return quotient(_mean_of_processes(above), _mean_of_processes(below), UNPAIRED_FREEDOM)
 
 
 def _mean_of_processes(series: Series) -> Ratio:
@@ -255,11 +251,6 @@ def quotient(above: Ratio, below: Ratio, shared: float = PROCESS.freedom) -> Rat
         error = math.sqrt(one + other)
         common = 2 * one * other * shared / (above.freedom * below.freedom)
         freedom = (one + other) ** 2 / (one**2 / above.freedom + other**2 / below.freedom + common)
-    return Ratio(
-        above.value / below.value,
-        error,
-        freedom,
-        min(above.rounds, below.rounds),
-        min(above.launches, below.launches),
-        paired=above.paired and below.paired,
-    )
+    least = (min(above.rounds, below.rounds), min(above.launches, below.launches))
+    paired = above.paired and below.paired
+    return Ratio(above.value / below.value, error, freedom, *least, paired=paired)
