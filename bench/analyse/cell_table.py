@@ -84,7 +84,7 @@ def build(run: Run) -> Tables:
     cells = [stored_columns(rows, run.manifest) for rows in launches.values()]
     cells_of = _grouped(cells, "block")
     blocks = _grouped(_records(run.blocks.sort_values(BLOCK_ORDER, kind="stable")), "block")
-    ceilings = rooflines.ceilings(run.blocks)
+    ceilings = rooflines.ceilings(run.block_rows)
     samples = TimedSamples.of(_timed_samples(run))
     energy = energy_per_step.measure(samples.frame, run.blocks)
     device_kind, margin = run.manifest["device_kind"], margin_of(run.manifest)

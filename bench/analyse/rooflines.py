@@ -6,16 +6,14 @@ device's FLOP/s by its matmul rate, and by its memory bandwidth times the arithm
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import Any, cast
-
-import pandas as pd
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from bench.records.cells import Block
-from bench.records.rows import Ceilings
+from bench.records.rows import BlockRow, Ceilings
 
 
-def ceilings(blocks: pd.DataFrame) -> dict[str, Ceilings]:
+def ceilings(blocks: Iterable[BlockRow]) -> dict[str, Ceilings]:
     """Return, by block, the best of each figure over all blocks with the same hardware.
 
     Such blocks have equal numbers of devices and processes, and the same precision and variant.
@@ -23,12 +21,12 @@ def ceilings(blocks: pd.DataFrame) -> dict[str, Ceilings]:
     """
     hardware: dict[str, tuple[Any, ...]] = {}
     measured: defaultdict[tuple[Any, ...], list[Ceilings]] = defaultdict(list)
-    for row in cast("list[dict[str, Any]]", blocks.to_dict("records")):
+    for row in blocks:
         options = Block.of(row).options
         same = row["devices"], options.processes, options.precision, options.variant
         hardware[row["block"]] = same
-        if isinstance(row["ceilings"], dict):
-            measured[same].append(cast("Ceilings", row["ceilings"]))
+        if row["ceilings"]:
+            measured[same].append(row["ceilings"])
     best: dict[tuple[Any, ...], Ceilings] = {}
     for same, every in measured.items():
         rates = [one["all_reduce_bytes"] for one in every if one["all_reduce_bytes"] is not None]

@@ -21,7 +21,7 @@ _CODES = {
     BAD_INPUT: "bad input, nothing was done",
     INTERRUPTED: "interrupted",
 }
-"""Exit codes of every command that does not define its own. bench.plan.help_pages lists those of
+"""Exit codes of every command that does not define its own. bench.plan.options lists those of
 `run` and `regress`."""
 
 

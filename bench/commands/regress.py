@@ -12,7 +12,7 @@ SETTINGS = run.SETTINGS
 
 def regress(context: typer.Context) -> None:
     """Gate a change: compare the working tree with an earlier revision. See `regress --help`."""
-    from bench.plan.help_pages import help_page
+    from bench.plan.options import help_page
 
     if {"-h", "--help"} & set(context.args):
         typer.echo(help_page("regress"), nl=False)

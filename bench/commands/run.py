@@ -17,7 +17,7 @@ SETTINGS = {
 
 def run(context: typer.Context) -> None:
     """Prove and time implementations, then write a report. `run --help` lists the options."""
-    from bench.plan.help_pages import help_page
+    from bench.plan.options import help_page
 
     if {"-h", "--help"} & set(context.args):
         typer.echo(help_page("run"), nl=False)

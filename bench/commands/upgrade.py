@@ -16,7 +16,7 @@ def upgrade(context: typer.Context) -> None:
     """Compare the steps here with the same ones under another jax. See `upgrade --help`."""
     from bench.measure.processes.guard import Guard
     from bench.measure.version_environments import make_environment, releases_between
-    from bench.plan.help_pages import help_page
+    from bench.plan.options import help_page
     from bench.records.variants import is_requirement
 
     if {"-h", "--help"} & set(context.args):

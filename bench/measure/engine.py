@@ -9,18 +9,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bench.analyse.verdicts import Claim, margin_of
-from bench.measure import kept_cells
+from bench.measure import kept_cells, run_folder
 from bench.measure.catalogue import Reasons
 from bench.measure.cell_results import Result, cell_results
 from bench.measure.hosts import Hosts
 from bench.measure.launch_looks import LaunchLooks
-from bench.measure.run_folder import (
-    describe_run,
-    name_faults,
-    refuse_changed_files,
-    refuse_other_machine,
-    refuse_other_sources,
-)
 from bench.measure.schedule import Schedule
 from bench.measure.supervisor import Launch, Settings, run_block
 from bench.plan.base_revisions import Bases
@@ -113,11 +106,11 @@ class Engine:
             run = store.load(self.directory)
             if measures and plan.margin != margin_of(run.manifest):
                 self._write_margin(run)
-            refuse_other_machine(run, catalogue)
-            refuse_other_sources(run, plan.cells, self._contents)
+            run_folder.refuse_other_machine(run, catalogue)
+            run_folder.refuse_other_sources(run, plan.cells, self._contents)
             self._notes += [f"set aside: {damage}" for damage in run.damaged]
             self.schedule.resume(run)
-        elif options.run is not None and (faults := name_faults(options.run)):
+        elif options.run is not None and (faults := run_folder.name_faults(options.run)):
             raise BadInput(faults)
 
     def results(self) -> dict[str, Result]:
@@ -191,7 +184,7 @@ class Engine:
         about = self.plan, self._options, self.catalogue, self._argv
         try:
             with files.storing(REPORTS):
-                self.directory = store.create(REPORTS, describe_run(*about, gate))
+                self.directory = store.create(REPORTS, run_folder.describe_run(*about, gate))
         except store.StoreError as error:  # another process has created it meanwhile
             raise BadInput([str(error)]) from error
         self._lock(self.directory)
@@ -201,7 +194,7 @@ class Engine:
         """Measure and store one launch of a block, whose launches share a folder of programs."""
         run = self.directory.name if self.directory else "it"
         cells = [Cell(block, name) for name in arms]
-        refuse_changed_files(cells, self._contents, self._read_contents(), run)
+        run_folder.refuse_changed_files(cells, self._contents, self._read_contents(), run)
         directory = self.directory or self._create()
         self._pass_on_notes(monitor)
         state, looks = self.schedule.blocks[block.name], LaunchLooks(self.schedule, block)
@@ -227,7 +220,9 @@ class Engine:
                 shutil.rmtree(self._checkpoint_folder(directory), ignore_errors=True)
         state.seconds = time.monotonic() - began
         try:
-            refuse_changed_files(cells, self._contents, self._read_contents(), directory.name)
+            run_folder.refuse_changed_files(
+                cells, self._contents, self._read_contents(), directory.name
+            )
         except BadInput:  # nothing is known of the files that were measured
             if proved:
                 raise

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bench.measure.environment import recorded_variables
 from bench.plan.content_keys import Contents, changed
@@ -19,7 +19,7 @@ from bench.records.host import describe_code, describe_host
 from bench.records.messages import Catalogue
 from bench.records.paths import REPORTS
 from bench.records.printable import closest
-from bench.records.rows import SCHEMA, Manifest
+from bench.records.rows import SCHEMA, Devices, Manifest
 
 LAST = "last"
 """Names the newest run wherever a stored run is named."""
@@ -127,12 +127,8 @@ def describe_run(
             "options": _portable_options(options),
             **({} if gate is None else {"regress": gate}),
         },
-        "platform": catalogue["platform"],
-        "device_kind": catalogue["device_kind"],
-        "device_count": catalogue["device_count"],
-        "device_memory_bytes": catalogue["device_memory_bytes"],
+        **cast("Devices", {name: catalogue[name] for name in Devices.__annotations__}),
         "host": {**describe_host(), "usable_cores": catalogue["usable_cores"]},
-        "versions": catalogue["versions"],
         "environment": recorded_variables(),
         "git": describe_code(),
     }

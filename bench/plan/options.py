@@ -1,4 +1,4 @@
-"""The options of a run, each with a reader of its value; options.toml has their help.
+"""The options of a run, each with a reader of its value, and the pages with their help.
 
 Values remain text as typed, which a resumed run reads again. bench.plan.matrix parses them, so that
 all faults of a command line are reported in one message.
@@ -16,6 +16,7 @@ from bench.plan.presets import PRESETS
 from bench.records.arms import CHECKPOINT_MODES, INPUT_WAYS
 from bench.records.cells import FULL, PRECISIONS
 from bench.records.mesh import MeshShape
+from bench.records.paths import PROGRAM
 from bench.records.variants import Variant
 
 SCALINGS = ("strong", "weak", "both")
@@ -154,3 +155,22 @@ def read_options(namespace: argparse.Namespace) -> Options:
             value = [word for text in value for word in text.split()]
         values[option.name] = tuple(value) if isinstance(value, list) else value
     return Options(**values)
+
+
+def help_page(command: str) -> str:
+    """Return the page of `python -m bench COMMAND --help` for `run`, `regress` or `upgrade`."""
+    text = Path(__file__).with_name("help_pages.toml").read_text(encoding="utf-8")
+    page = tomllib.loads(text.replace("python -m bench", PROGRAM))[command]
+    parser = argparse.ArgumentParser(
+        prog=f"{PROGRAM} {command}",
+        description=page["text"],
+        epilog=f"{page['after']}exit codes:\n{page['exit_codes']}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for name, settings in page.get("arguments", {}).items():
+        parser.add_argument(name, **settings)
+    gate = command != "run"
+    add_options(parser.add_argument, without=["resume"] if gate else [])
+    if gate:
+        add_options(parser.add_argument, gate=True)
+    return parser.format_help()

@@ -80,7 +80,7 @@ def project(run: store.Run, request: Request, read: Read) -> Projection:
         published peak for the precision.
     """
     cells = cell_table.build(run).cells
-    ceilings = rooflines.ceilings(run.blocks)
+    ceilings = rooflines.ceilings(run.block_rows)
     name = run.directory.name
     if run.blocks.empty:
         lost = "; all launches are set aside, see the warnings" if run.damaged else ""

@@ -10,7 +10,7 @@ before it imports it, and ends with one Catalogue.
 from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.records.cells import BlockText, Cell
-from bench.records.rows import BlockRow, CellRow, Communication, LossRow, SampleRow
+from bench.records.rows import BlockRow, CellRow, Communication, Devices, LossRow, SampleRow
 from bench.records.statuses import Status
 from bench.records.trace_rows import TraceRow
 
@@ -317,18 +317,12 @@ class SupportAnswer(TypedDict):
     """Answers of implementations that are neither None nor a reason."""
 
 
-class Catalogue(TypedDict):
+class Catalogue(Devices):
     """The devices, versions, implementations and workloads that are available."""
 
-    platform: str
-    device_kind: str
-    device_count: int
-    """Number of accelerators; 1 on CPU, whose virtual devices are created as needed."""
-    device_memory_bytes: int | None
     usable_cores: int
     processes: int
     """Number of processes that a launcher has started; 1 if the run starts its own."""
-    versions: dict[str, str]
     optional: dict[str, str]
     """Versions of the installed packages of bench.records.optional_packages."""
     implementations: list[ImplementationEntry]

@@ -368,7 +368,20 @@ class BlockRow(BlockFields):
     load_after: float
 
 
-class Manifest(TypedDict):
+class Devices(TypedDict):
+    """The devices of a run, and the versions of packages."""
+
+    platform: str
+    """`cpu`, `gpu` or `tpu`."""
+    device_kind: str
+    device_count: int
+    """Number of accelerators; 1 on CPU, whose virtual devices are created as needed."""
+    device_memory_bytes: int | None
+    versions: dict[str, str]
+    """python, jax, jaxlib, flax, optax, numpy."""
+
+
+class Manifest(Devices):
     """The description of a run, written once, when it starts."""
 
     schema: int
@@ -378,15 +391,8 @@ class Manifest(TypedDict):
     preset: str
     config: dict[str, Any]
     """The resolved options: workloads, implementations, meshes, batches, precisions, scaling ..."""
-    platform: str
-    """`cpu`, `gpu` or `tpu`."""
-    device_kind: str
-    device_count: int
-    device_memory_bytes: int | None
     host: dict[str, Any]
     """os, cpu, physical_cores, memory_bytes, load (1 minute) of rank 0; usable_cores of all."""
-    versions: dict[str, str]
-    """python, jax, jaxlib, flax, optax, numpy."""
     environment: dict[str, str]
     """Variables that change how XLA runs, where set: XLA_FLAGS, JAX_*, NPROC ..."""
     git: dict[str, Any]

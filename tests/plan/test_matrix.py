@@ -5,10 +5,9 @@ import argparse
 import pytest
 
 from bench.measure.catalogue import file_faults
-from bench.plan.help_pages import help_page
 from bench.plan.matrix import Plan, make_plan
 from bench.plan.option_values import BadInput
-from bench.plan.options import Options, add_options, read_options
+from bench.plan.options import Options, add_options, help_page, read_options
 from bench.plan.presets import PRESET_TABLE, PRESETS, REGRESS
 from bench.records.cells import StepOptions
 from bench.records.paths import ROOT
