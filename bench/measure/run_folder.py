@@ -127,7 +127,7 @@ def describe_run(
             "options": _portable_options(options),
             **({} if gate is None else {"regress": gate}),
         },
-        **cast("Devices", {name: catalogue[name] for name in Devices.__annotations__}),
+        **cast("Devices", {k: v for k, v in catalogue.items() if k in Devices.__annotations__}),
         "host": {**describe_host(), "usable_cores": catalogue["usable_cores"]},
         "environment": recorded_variables(),
         "git": describe_code(),
