@@ -9,11 +9,10 @@ estimates by the actual durations.
 
 import contextlib
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from bench.plan.matrix import Plan
 from bench.records import store
@@ -67,20 +66,6 @@ class Past:
     turns_s: float = 0.0
     """The shortest possible turns, of one step a span; as many as were measured."""
 
-    def add(self, row: Mapping[str, Any], arms: int) -> None:
-        """Add a stored launch of so many arms."""
-        seconds = row["seconds"]
-        of = dict.fromkeys(("start", "arms", "measure"), 0.0)
-        for phase in seconds.keys() & _STAGES.keys():
-            of[_STAGES[phase]] += seconds[phase]
-        self.launches += 1
-        self.start_s += of["start"]
-        self.arms += arms
-        self.arms_s += of["arms"]
-        if row["steps"]:
-            self.turns += row["rounds"] * arms
-            self.turns_s += of["measure"] / row["steps"]
-
 
 @dataclass
 class History:
@@ -121,7 +106,17 @@ def _past(run: store.Run) -> dict[tuple[str, bool], Past]:
     for row in run.block_rows:
         if row["seconds"]:
             key = f"{row['workload']}-{row['size']}", row["launch"] == 0
-            found.setdefault(key, Past()).add(row, arms[row["attempt"]] + TWINS)
+            past, every = found.setdefault(key, Past()), arms[row["attempt"]] + TWINS
+            of = defaultdict[str, float](float)
+            for phase, seconds in row["seconds"].items():
+                of[_STAGES.get(phase, "after")] += seconds
+            past.launches += 1
+            past.start_s += of["start"]
+            past.arms += every
+            past.arms_s += of["arms"]
+            if row["steps"]:
+                past.turns += row["rounds"] * every
+                past.turns_s += of["measure"] / row["steps"]
     return found
 
 
