@@ -155,7 +155,7 @@ def refuse_other_machine(run: store.Run, catalogue: Catalogue) -> None:
 
 def refuse_other_sources(run: store.Run, cells: Iterable[Cell], contents: Contents) -> None:
     """Raise BadInput with the files' names if a run's cells were measured with other files."""
-    stored = {row["cell"]: row for row in run.cells.to_dict("records")}
+    stored = {row["cell"]: row for row in run.cell_rows}
     names: list[str] = []
     for cell in cells:
         then = stored.get(cell.name)

@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from bench.analyse.verdicts import Claim, compare
 from bench.plan.base_revisions import Bases
@@ -23,12 +23,10 @@ from bench.records.arms import (
     version_opponents,
 )
 from bench.records.cells import Block, Cell
-from bench.records.rows import Ceilings, Look, SampleRow
+from bench.records.rows import Ceilings, CellRow, Look, SampleRow
 from bench.records.step_programs import identity
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from bench.analyse.process_spread import ProcessSpread, Series
     from bench.analyse.sample_rounds import Rounds
     from bench.records.store import Run
@@ -49,7 +47,7 @@ class BlockState:
     """Numbers of the stored launches."""
     samples: list[SampleRow] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
-    cells: list[Mapping[str, Any]] = field(default_factory=list)
+    cells: list[CellRow] = field(default_factory=list)
     """Cell rows of all launches."""
     seconds: float = 0.0
     """Wall time of the last launch."""
@@ -73,9 +71,7 @@ class BlockState:
     @property
     def isolated(self) -> frozenset[str]:
         """Suspicious winners that a launch has measured again in isolation."""
-        return frozenset(
-            r["implementation"] for r in self.cells if isinstance(r.get("isolation"), dict)
-        )
+        return frozenset(row["implementation"] for row in self.cells if "isolation" in row)
 
     @property
     def settled(self) -> set[str]:
@@ -124,16 +120,14 @@ class Schedule:
 
     def resume(self, run: Run) -> None:
         """Continue after the stored launches of a run."""
-        for row in rows_of(run.samples):
-            self.blocks[row["block"]].samples.append(cast("SampleRow", row))
-        for row in rows_of(run.cells):
-            state = self.blocks[row["block"]]
-            state.cells.append(row)
-            if isinstance(row["program_fingerprint"], str):
-                parts = ("fingerprint", "dispatch")
-                program = {part: row[f"program_{part}"] for part in parts}
-                state.programs[row["implementation"]] = identity(program)
-        for row in rows_of(run.blocks):
+        for sample in run.sample_rows():
+            self.blocks[sample["block"]].samples.append(sample)
+        for cell in run.cell_rows:
+            state = self.blocks[cell["block"]]
+            state.cells.append(cell)
+            if "program" in cell:
+                state.programs[cell["implementation"]] = identity(cell["program"])
+        for row in run.block_rows:
             state = self.blocks[row["block"]]
             state.looks += row["looks"]
             state.ceilings = row["ceilings"] or state.ceilings
@@ -302,8 +296,3 @@ class Schedule:
                     if claim.ratio.error and not self.is_enough(claim):
                         widths[block] = max(widths.get(block, 0.0), claim.ratio.error)
         return max(widths, key=lambda block: widths[block], default=None)
-
-
-def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Convert the rows of a frame to dicts."""
-    return cast("list[dict[str, Any]]", frame.to_dict("records"))

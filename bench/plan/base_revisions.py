@@ -1,8 +1,6 @@
-"""The implementations that a gate compares with their own earlier revisions, in git's worktrees."""
+"""The implementations that a gate compares with their own earlier revisions, checked out by git."""
 
 import contextlib
-import os
-import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -70,42 +68,21 @@ def find_repository(folder: Path, revision: str) -> Repository:
 
 
 @contextlib.contextmanager
-def worktrees(repositories: Sequence[Repository]) -> Iterator[dict[Path, Path]]:
-    """Check the bases out into temporary worktrees; maps each repository's root to its worktree.
+def checkouts(repositories: Sequence[Repository]) -> Iterator[dict[Path, Path]]:
+    """Check the bases out into temporary folders, by the repository's root.
 
-    The worktrees and git's records of them are removed on any exit. Raises RevisionError.
+    Each has an index of its own, so the repository is not touched. Raises RevisionError.
     """
     with temporary_folder() as temporary:
         # Resolved, because imported modules are recognized by their resolved folder.
-        top = temporary.resolve()
-        places = {r.root: top / str(number) for number, r in enumerate(repositories)}
-        try:
-            for one in repositories:
-                _forget_left(one.root)
-                # Hooks do not expect this checkout.
-                add = ("-c", f"core.hooksPath={os.devnull}", "worktree", "add", "--quiet")
-                git(one.root, *add, "--detach", str(places[one.root]), one.base)
-            yield places
-        finally:
-            for root, place in places.items():
-                _remove(root, place)
-
-
-def _remove(root: Path, place: Path) -> None:
-    """Undo `worktree add`, even an interrupted one."""
-    # Git refuses a folder that it no longer recognizes, but accepts a missing one.
-    shutil.rmtree(place, ignore_errors=True)
-    # Fails if there is nothing to undo. `--force` twice, since an unfinished worktree is locked.
-    with contextlib.suppress(RevisionError):
-        git(root, "worktree", "remove", "--force", "--force", str(place))
-
-
-def _forget_left(root: Path) -> None:
-    """Remove git's records of worktrees whose folders are gone because their runs were killed."""
-    for line in git(root, "worktree", "list", "--porcelain").splitlines():
-        place = Path(line.removeprefix("worktree "))
-        if place.parent.name.startswith("lockstep-") and not place.exists():
-            _remove(root, place)
+        places = {r.root: temporary.resolve() / str(n) for n, r in enumerate(repositories)}
+        for one in repositories:
+            place = places[one.root]
+            index = {"GIT_INDEX_FILE": f"{place}.index"}
+            git(one.root, "read-tree", "--no-sparse-checkout", one.base, variables=index)
+            git(one.root, "checkout-index", "--all", f"--prefix={place}/", variables=index)
+            place.mkdir(exist_ok=True)  # of a base without files
+        yield places
 
 
 def _changed(root: Path) -> bool:
@@ -168,7 +145,7 @@ class Bases:
     @contextlib.contextmanager
     def checked_out(self) -> Iterator[dict[str, BaseFile]]:
         """Check out the files of the bases while the context is open; raises RevisionError."""
-        with worktrees(self._repositories()) as places:
+        with checkouts(self._repositories()) as places:
             files = {}
             for name, origin in self.origins.items():
                 repository = origin.repository

@@ -71,7 +71,7 @@ def runs_here(catalogue: Catalogue, reports: Path) -> Iterator[store.Run]:
 def _of_launch(samples: bytes) -> float:
     """Return the robust standard deviation of log(twin / baseline); 0 without a twin."""
     turns: defaultdict[int, dict[str, float]] = defaultdict(dict)
-    rows = [json.loads(line) for line in samples.splitlines() if line.startswith(b"{")]
+    rows = [json.loads(line) for line in samples.splitlines()]
     baselines = {row["arm"] for row in rows} - {TWIN}
     for row in rows:
         turns[row["round"]][row["arm"]] = math.log(row["throughput_ns"] / row["steps"])

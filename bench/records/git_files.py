@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import os
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import distributions
 from pathlib import Path, PurePath
 
@@ -23,8 +24,8 @@ class RevisionError(Exception):
     """An unknown repository or revision, or a failure of git; the message says which and why."""
 
 
-def git(folder: Path, *arguments: str) -> str:
-    """Return the output of a git command that runs in a folder.
+def git(folder: Path, *arguments: str, variables: Mapping[str, str] | None = None) -> str:
+    """Return the output of a git command that runs in a folder, with these variables.
 
     Raises RevisionError with the last line of git's errors, or the reason why git did not run.
     """
@@ -32,7 +33,7 @@ def git(folder: Path, *arguments: str) -> str:
     try:
         done = subprocess.run(  # noqa: S603
             ["git", "-C", str(folder), *arguments],  # noqa: S607 (the git on the path is wanted)
-            env={**environment, "GIT_TERMINAL_PROMPT": "0"},
+            env={**environment, "GIT_TERMINAL_PROMPT": "0", **(variables or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -117,6 +117,11 @@ class Run:
         """The cell rows of all attempts."""
         return [row for launch in self.launches for row in launch.head["cells"]]
 
+    def sample_rows(self) -> Iterator[SampleRow]:
+        """Yield the samples of all attempts, unless `samples` was read before."""
+        for launch in self.launches:
+            yield from map(json.loads, launch.samples.splitlines())
+
     @property
     def traces(self) -> list[TraceRow]:
         """The last trace of each cell."""

@@ -16,7 +16,7 @@ import synthetic
 from fronts import Done, Front
 
 from bench.analyse import outcomes
-from bench.plan.base_revisions import find_repository, worktrees
+from bench.plan.base_revisions import checkouts, find_repository
 from bench.present import gate_comment
 from bench.records import store
 from bench.records.cells import base_of
@@ -258,10 +258,12 @@ def test_an_interruption_leaves_no_worktree(gate: Gate) -> None:
     front = gate.front.told(other="hang")
     process = front.start("regress", "main", *gate.paths, *SMALL)
     front.wait_for_hang(process)
-    assert git(gate.repository, "worktree", "list").count("\n") == 1
+    base = Path(front.jobs[0]["base_files"]["mine@base"]["worktree"])
+    assert (base / "steps/mine.py").exists()
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, (out, err)
+    assert not base.exists()
     assert git(gate.repository, "worktree", "list").count("\n") == 0
 
 
@@ -357,7 +359,7 @@ def test_what_was_not_measured_is_no_outcome(tmp_path: Path) -> None:
 # Git.
 
 
-def test_a_worktree_is_the_base_and_gone_afterwards(gate: Gate) -> None:
+def test_a_checkout_is_the_base_and_gone_afterwards(gate: Gate) -> None:
     old = git(gate.repository, "rev-parse", "HEAD")
     (gate.repository / "steps" / "mine.py").write_text("changed = True\n")
     commit(gate.repository)
@@ -369,11 +371,10 @@ def test_a_worktree_is_the_base_and_gone_afterwards(gate: Gate) -> None:
     )
     assert found.had(gate.repository / "steps/mine.py")
     assert not found.had(gate.repository / "steps/never.py")
-    with worktrees([found]) as places:
+    with checkouts([found]) as places:
         place = places[gate.repository]
         assert (place / "steps/mine.py").read_text() == '"""mine."""\n'
         (place / "__pycache__").mkdir()
-        (place / ".git").unlink()
     assert not place.exists()
     assert git(gate.repository, "worktree", "list").count("\n") == 0
 
