@@ -43,7 +43,7 @@ def input_costs(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
 def _input_cost(block: Comparison, cell: Mapping[str, Any], way: str) -> dict[str, Any]:
     arm = arm_beside(cell["implementation"], way)
     claim = block.input_claims.get(arm)
-    ratio, low, high = ends(claim and claim.ratio)
+    ratio, low, high = ends(claim.ratio if claim else None)
     seconds = block.rounds.seconds(arm, "throughput")
     return {
         "cell": cell["cell"],

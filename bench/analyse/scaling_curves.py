@@ -134,10 +134,9 @@ def _curves(ok: pd.DataFrame, kind: Kind, fixed: str, own: int | None) -> list[S
     for _, points in _efficiency(ok, kind, same).groupby(same):
         if len(points["devices"].unique()) > 1:
             first = points.iloc[points["devices"].argmax()]
-            same_along = first[["workload", "size", "options"]]
-            fields = (own, first["family"], int(first[fixed]))
+            subject = first["workload"], first["size"], first["options"]
             shown = points[_COLUMNS].reset_index(drop=True)
-            curves.append(Scaling(kind, *same_along, *fields, shown))
+            curves.append(Scaling(kind, *subject, own, first["family"], int(first[fixed]), shown))
     return curves
 
 

@@ -58,7 +58,7 @@ _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="u
 
 def _changed(preset: Preset | None, own: dict[str, Any]) -> Preset:
     """Return a preset with these fields in place of its own."""
-    fields = {key: tuple(each) if isinstance(each, list) else each for key, each in own.items()}
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in own.items()}
     return replace(preset, **fields) if preset else Preset(**fields)
 
 

@@ -26,7 +26,7 @@ import os, signal, sys
 from bench.measure.processes.guarded import Guarded
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
 guarded = Guarded(sys.argv[1:], os.environ, lambda line: print(line, end="", flush=True))
-print(guarded.pid, guarded._guard.process.pid, flush=True)
+print(guarded.pid, guarded.process.pid, flush=True)
 guarded.code(None)
 """
 FAMILY = f"""

@@ -191,7 +191,7 @@ class Front(Guarded):
     """A running `python -m bench WORDS`."""
 
     def __init__(self, lab: Lab, words: Sequence[str]) -> None:
-        self._mark = uuid.uuid4().hex
+        self._fault_mark = uuid.uuid4().hex
         self._stop = lab.stop
         self._folder = str(lab.folder)
         self._injected = lab.folder / "injected"
@@ -203,7 +203,7 @@ class Front(Guarded):
             **child_environment(),
             "JAX_PLATFORMS": "cpu",
             **lab.environment,
-            MARK: self._mark,
+            MARK: self._fault_mark,
             FOLDER: str(lab.folder),
             "COLUMNS": "200",
         }
@@ -255,7 +255,7 @@ class Front(Guarded):
     def _others(self) -> list[int]:
         """Return the run's processes by their mark, and unmarked ones by their folder."""
         there = (one.pid for one in psutil.process_iter(["cwd"]) if one.info["cwd"] == self._folder)
-        return sorted({*there, *marked(self._mark, MARK)} - {self.pid, self._guard.process.pid})
+        return sorted({*there, *marked(self._fault_mark, MARK)} - {self.pid, self.process.pid})
 
 
 def _is_whole(path: Path) -> bool:
