@@ -100,7 +100,7 @@ def judge(run: Run, ended: str = "") -> Outcome:
     """
     tables = cell_table.build(run)
     cells: dict[str, Mapping[Any, Any]] = {r["cell"]: r for r in tables.cells.to_dict("records")}
-    failed = {row["cell"]: row for row in run.cells.to_dict("records") if row["status"] != "ok"}
+    failed = {row["cell"]: row for row in run.last_cell_rows if row["status"] != "ok"}
     # A head that fails in some launches is broken, if its base never fails.
     for name, row in failed.items():
         base = base_of(name)
@@ -201,7 +201,7 @@ def judge_attempts(
     tables = cell_table.build(run)
     cells = {row["implementation"]: row for row in tables.cells.to_dict("records")}
     failed = {
-        row["implementation"]: row for row in run.cells.to_dict("records") if row["status"] != "ok"
+        row["implementation"]: row for row in run.last_cell_rows if row["status"] != "ok"
     }  # in any launch
     block = tables.comparisons[0]
     opponents = dict.fromkeys(challengers, incumbent)

@@ -1,11 +1,9 @@
 """Settings of two runs, and their differences."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
-
-import pandas as pd
+from typing import Any, Literal
 
 from bench.records import numbers
 from bench.records.rows import Manifest
@@ -61,7 +59,7 @@ def contents(a: Run, b: Run) -> dict[str, list[Difference]]:
     They are grouped by `implementation pmap` or `workload mlp`: its own file under that name, and
     files that it imports under their paths.
     """
-    files_a, files_b = _files(a.cells), _files(b.cells)
+    files_a, files_b = _files(a), _files(b)
     changed = {
         name: [
             replace(each, name=name) if each.name == f"{name.partition(' ')[2]}.py" else each
@@ -73,12 +71,11 @@ def contents(a: Run, b: Run) -> dict[str, list[Difference]]:
     return {name: each for name, each in changed.items() if each}
 
 
-def _files(cells: pd.DataFrame) -> dict[str, dict[str, str]]:
+def _files(run: Run) -> dict[str, dict[str, str]]:
     """Return file hashes by the implementation or workload that the files belong to."""
+    rows: Sequence[Mapping[str, Any]] = run.last_cell_rows
     return {
-        f"{part} {row[part]}": hashes
-        for row in cast("list[dict[str, Any]]", cells.to_dict("records"))
-        for part, hashes in row["sources"].items()
+        f"{part} {row[part]}": hashes for row in rows for part, hashes in row["sources"].items()
     }
 
 

@@ -94,8 +94,7 @@ class Run:
     @cached_property
     def cells(self) -> pd.DataFrame:
         """The last row of each cell in each launch."""
-        frame = self._frame(self.cell_rows, CellRow)
-        return frame.drop_duplicates(["cell", "launch"], keep="last", ignore_index=True)
+        return self._frame(self.last_cell_rows, CellRow)
 
     @cached_property
     def blocks(self) -> pd.DataFrame:
@@ -117,6 +116,11 @@ class Run:
         """The cell rows of all attempts."""
         return [row for launch in self.launches for row in launch.head["cells"]]
 
+    @property
+    def last_cell_rows(self) -> list[CellRow]:
+        """The last row of each cell in each launch."""
+        return list({(row["cell"], row["launch"]): row for row in self.cell_rows}.values())
+
     def sample_rows(self) -> Iterator[SampleRow]:
         """Yield the samples of all attempts, unless `samples` was read before."""
         for launch in self.launches:
@@ -137,7 +141,7 @@ class Run:
     def decisive(self) -> list[CellRow]:
         """Select the decisive row of each cell among those of its launches."""
         launches: defaultdict[str, list[CellRow]] = defaultdict(list)
-        for row in {(row["cell"], row["launch"]): row for row in self.cell_rows}.values():
+        for row in self.last_cell_rows:
             launches[row["cell"]].append(row)
         return [rows[decisive([row["status"] for row in rows])] for rows in launches.values()]
 
