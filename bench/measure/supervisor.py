@@ -7,12 +7,9 @@ is lost: the block runs again without it. Every retry removes at least one cell,
 from __future__ import annotations
 
 import json
-import math
-import uuid
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -98,21 +95,8 @@ def run_block(
     reasons = settings.unsupported.get(block.name, {})
     if all(map(reasons.get, implementations)):
         rows = [run.cell_row(name, "unsupported", reasons[name]) for name in implementations]
-        return [run.attempt(_Start(), _no_report(), rows)]
+        return [run.attempt(WorkerReport(None, settings.silence_s, 1), rows)]
     return run.run(list(implementations))
-
-
-def _no_report() -> WorkerReport:
-    return WorkerReport(timeout_s=None, silence_s=math.inf, processes=1)
-
-
-@dataclass(frozen=True)
-class _Start:
-    """The start of an attempt."""
-
-    attempt: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
-    at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
-    load: float = field(default_factory=load_average)
 
 
 class _Worker:
@@ -126,8 +110,7 @@ class _Worker:
         alone: bool = False,
         isolated: bool = False,
     ) -> None:
-        self.run, self.start = run, _Start()
-        block, settings = run.block, run.settings
+        self.run, block, settings = run, run.block, run.settings
         processes = block.options.processes
         self.report = WorkerReport(settings.timeout_s, settings.silence_s, processes)
         variant = settings.variants.get(block.options.variant)
@@ -151,7 +134,7 @@ class _Worker:
         job: Job = {
             **settings.worker,
             **run.block.fields,
-            "attempt": self.start.attempt,
+            "attempt": self.report.attempt,
             "launch": number,
             "implementations": implementations,
             "baseline": baseline if baseline in implementations else implementations[0],
@@ -272,22 +255,22 @@ class _BlockRun:
             "reason": reason,
         }
 
-    def attempt(self, start: _Start, report: WorkerReport, cells: Iterable[CellRow]) -> Attempt:
+    def attempt(self, report: WorkerReport, cells: Iterable[CellRow]) -> Attempt:
         """Make an attempt of a worker's rows; cell rows of earlier, failed workers join it."""
         empty: BlockRow = {
-            **block_fields(self.block, start.attempt, self.launch.number),
+            **block_fields(self.block, report.attempt, self.launch.number),
             "baseline": "",
             "rounds": 0,
             "steps": 0,
             "looks": [],
-            "started_at": start.at,
+            "started_at": report.started_at,
             "seconds": {},
             "ceilings": None,
-            "load_before": start.load,
+            "load_before": report.load_before,
             "load_after": load_average(),
         }
-        rows = [cast("CellRow", {**row, "attempt": start.attempt}) for row in cells]
-        load = {"load_before": start.load, "load_after": empty["load_after"]}
+        rows = [cast("CellRow", {**row, "attempt": report.attempt}) for row in cells]
+        load = {"load_before": report.load_before, "load_after": empty["load_after"]}
         block = cast("BlockRow", {**empty, **(report.block or {}), **load})
         return Attempt(report.samples, rows, block, report.traces, report.losses)
 
@@ -318,7 +301,7 @@ class _BlockRun:
                 worker.repeat_winner()
                 cells = {n: row for n, row in report.cells.items() if n not in squeezed} | ended
                 if cells:
-                    attempts.append(self.attempt(worker.start, report, cells.values()))
+                    attempts.append(self.attempt(report, cells.values()))
                 break
             pending = [name for name in pending if name not in failed]
             if not failed:
@@ -328,7 +311,8 @@ class _BlockRun:
                 (squeezed if memory and len(pending) > 1 else ended).update(rows)
                 pending = []
         if not attempts and ended and worker is not None:
-            attempts.append(self.attempt(worker.start, _no_report(), ended.values()))
+            nothing = replace(worker.report, block=None, samples=[], traces=[], losses=[])
+            attempts.append(self.attempt(nothing, ended.values()))
         attempts += [self._run_alone(name) for name in implementations if name in squeezed]
         return attempts
 
@@ -341,4 +325,4 @@ class _BlockRun:
         assert row is not None, "a worker that finished has a row for every cell"  # noqa: S101
         if row["status"] != "ok":
             report.samples = []
-        return self.attempt(worker.start, report, [{**row, "interleaved": False}])
+        return self.attempt(report, [{**row, "interleaved": False}])

@@ -259,8 +259,7 @@ class VersionBases(Bases):
     def record(self) -> dict[str, Any]:
         """Return the manifest's entry."""
         own = {"repositories": [], "versions": self.environment.versions}
-        return {"revision": self.revision, "allow_undecided": self.allow_undecided,
-                "new": [], "removed": [], **own}  # fmt: skip
+        return {**super().record(), **own}
 
 
 def find_versions(options: Options, catalogue: Catalogue, selected: Sequence[str]) -> VersionBases:

@@ -3,12 +3,15 @@
 import re
 import signal
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, get_args
 
 from bench.measure.processes.group import FORGED, End, Group
 from bench.measure.processes.guarded import signal_name
+from bench.records.host import load_average
 from bench.records.messages import Phase
 from bench.records.printable import readable
 from bench.records.rows import BlockRow, CellRow, LossRow, SampleRow
@@ -39,6 +42,10 @@ class WorkerReport:
     silence_s: float
     """Limit on the time without an event."""
     processes: int
+    attempt: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    """Id of the worker."""
+    started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    load_before: float = field(default_factory=load_average)
     phase: str = ""
     arm: str = ""
     cells: dict[str, CellRow] = field(default_factory=dict)
