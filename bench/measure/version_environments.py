@@ -51,9 +51,6 @@ class Environment:
     versions: dict[str, str]
     """Versions of Python and of the packages in SHOWN."""
 
-    def __str__(self) -> str:
-        return ", ".join(f"{name} {version}" for name, version in self.versions.items())
-
 
 def make_environment(requirement: str, *, install: bool = True) -> Environment:
     """Make an environment that meets a requirement, or find it in the cache.

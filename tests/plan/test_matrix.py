@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import tomllib
 
 import pytest
 
@@ -133,6 +134,8 @@ def test_values_may_come_in_one_quoted_string() -> None:
 
 def test_help_names_every_option_and_exit_code() -> None:
     options = [f"--{name.replace('_', '-')} " for name in Options.__dataclass_fields__]
+    texts = tomllib.loads((ROOT / "bench/plan/options.toml").read_text(encoding="utf-8"))
+    assert texts.keys() == Options.__dataclass_fields__.keys()
     gate = ["--base-revision ", "--allow-undecided "]
     for text, hidden, codes in (
         (help_page("run"), gate, (0, 1, 2, 3, 4, 5)),
