@@ -35,10 +35,10 @@ class Tables:
     cells: pd.DataFrame
     """One row for each cell. NaN or None where a figure is unknown; times only if status is `ok`.
 
-    - Columns named as keys of bench.records.rows.CellRow have their meaning, and those of
-      bench.analyse.cell_figures its. Of nested keys, `..._bytes` are of `memory`, `trace_s`,
-      `lower_s`, `compile_s` and `cache_hits` of `compile`, `fingerprint`, `dispatch` and
-      `host_calls` of `program`; `compiled_flops` and `accessed_bytes` are those of `cost`.
+    - Stored figures, which bench.records.rows.CellRow explains; bench.analyse.cell_figures maps
+      their nested keys to columns. `compiled_in` and `proved_in` are the earlier runs from which
+      compile times and the float64 proof are; None if they are from this one. `interleaved`,
+      `oversubscribed`, `launches`, `failed_launches`, `rounds`.
     - Seconds a step: `step_s`, `step_q1_s`, `step_q3_s`, and the same of `latency`; `units_per_s`;
       `achieved_flops` a second; `mfu`, a share.
     - `wire_bytes`, the total that a device sends; `communication_s`, the time of that alone at the

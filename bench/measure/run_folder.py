@@ -135,7 +135,7 @@ def describe_run(
 
 
 def refuse_other_machine(run: store.Run, catalogue: Catalogue) -> None:
-    """Raise BadInput with every difference if a run was measured on another machine or versions."""
+    """Raise BadInput with every difference if a run's machine or versions were not these."""
     then = run.manifest
     differences: list[tuple[str, object, object]] = [
         ("platform", then["platform"], catalogue["platform"]),
@@ -154,7 +154,7 @@ def refuse_other_machine(run: store.Run, catalogue: Catalogue) -> None:
 
 
 def refuse_other_sources(run: store.Run, cells: Iterable[Cell], contents: Contents) -> None:
-    """Raise BadInput with the files' names if a run's cells were measured with other files."""
+    """Raise BadInput with the names of files that differ from those of a run's cells."""
     stored = {row["cell"]: row for row in run.cell_rows}
     names: list[str] = []
     for cell in cells:
@@ -171,7 +171,7 @@ def refuse_other_sources(run: store.Run, cells: Iterable[Cell], contents: Conten
 
 
 def refuse_changed_files(cells: Iterable[Cell], before: Contents, now: Contents, run: str) -> None:
-    """Raise BadInput with the files' names if some have changed since the run began."""
+    """Raise BadInput with the names of files that have changed since the run began."""
     names = [
         name for cell in cells for name in changed(cell, before.sources(cell), now.sources(cell))
     ]

@@ -90,7 +90,7 @@ def run_block(
     progress: Callable[[PhaseEvent], None] = lambda _: None,
     launch: Launch = Launch(),
 ) -> list[Attempt]:
-    """Prove and measure one block, once; return attempts that have one row for each cell in all."""
+    """Prove and measure one block, once; return attempts that hold one row for each cell."""
     run = _BlockRun(block, settings, progress, launch)
     reasons = settings.unsupported.get(block.name, {})
     if all(map(reasons.get, implementations)):

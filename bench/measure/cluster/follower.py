@@ -67,7 +67,10 @@ def hello(config: DistributedConfig) -> Hello:
 
 
 def follow(member: Membership) -> int:
-    """Obey the leader, or raise ClusterError, until it ends the run; return the exit code."""
+    """Obey the leader until it ends the run, and return the exit code of this process.
+
+    Raises ClusterError if the leader cannot be reached.
+    """
     with _connect(member) as connection:
         # The leader receives these signals as well, and shuts the run down.
         for number in (signal.SIGINT, *TERMINATION):
