@@ -23,8 +23,7 @@ from bench.plan.option_values import BadInput
 from bench.plan.options import Options
 from bench.records import files, store, user_cache
 from bench.records.cells import Block, Cell
-from bench.records.messages import BaseFile, Catalogue, PhaseEvent
-from bench.records.optional_packages import PACKAGES
+from bench.records.messages import PACKAGES, BaseFile, Catalogue, PhaseEvent
 from bench.records.paths import PROFILES, REPORTS
 from bench.records.rows import BlockRow, CellRow
 from bench.records.statuses import Status

@@ -16,8 +16,8 @@ from bench.measure.environment import child_environment, recorded_variables
 from bench.measure.processes.guarded import ChildError, ask
 from bench.records.host import CPUS, describe_host, held_down_by
 from bench.records.machine_rows import Board, Gpus, JaxDevices, Limits, Machine
+from bench.records.messages import PACKAGES
 from bench.records.numbers import count
-from bench.records.optional_packages import PACKAGES
 
 COMMAND = (sys.executable, "-m", "bench.worker.answer.machine_devices")
 TIMEOUT_S = 300.0

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bench.plan import presets
-from bench.plan.option_values import BadInput, collected
+from bench.plan.option_values import BadInput, collected, why_missing
 from bench.plan.options import READERS, Options, flag
 from bench.plan.presets import PRESETS, Preset, default_batches, placed
 from bench.plan.variant_files import chosen
@@ -14,7 +14,6 @@ from bench.records.arms import ABLATIONS
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.messages import Catalogue, WorkerSettings, WorkloadEntry
-from bench.records.optional_packages import why_missing
 from bench.records.printable import closest
 from bench.records.statuses import MARGIN
 from bench.records.variants import Variant
@@ -64,7 +63,7 @@ class Plan:
 
     @property
     def extras(self) -> tuple[str, ...]:
-        """Options that need packages of bench.records.optional_packages."""
+        """Options that need optional packages."""
         options = {"input": self.worker["inputs"], "checkpoint": self.modes}
         return tuple(option for option, values in options.items() if values)
 

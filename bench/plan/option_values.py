@@ -5,6 +5,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from bench.records.cells import FULL, REMAT
+from bench.records.messages import PACKAGES, Catalogue
+from bench.records.paths import CHECKOUT
 from bench.records.printable import closest
 
 T = TypeVar("T")
@@ -89,3 +91,17 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         return math.nan
+
+
+def why_missing(option: str, catalogue: Catalogue) -> str:
+    """Return how to install the package of an option; empty if it is installed."""
+    package = PACKAGES[option]
+    if package in catalogue["optional"]:
+        return ""
+    install = f"`pip install {package}` installs it"
+    if CHECKOUT:
+        install = (
+            f"`LOCKSTEP_EXTRAS={option} nox -s bench -- ...` installs it, as does "
+            f"`pip install --constraint requirements.lock {package}`"
+        )
+    return f"--{option}: needs the package {package}, which is not installed; {install}"

@@ -17,6 +17,10 @@ from bench.records.trace_rows import TraceRow
 GATE = ".gate"
 """Folder of the gate's programs in a Job's program_cache, beside one for each implementation."""
 
+PACKAGES = {"input": "grain", "checkpoint": "orbax-checkpoint"}
+"""Optional packages by the single option that needs each, which is also the name of the extra in
+pyproject.toml."""
+
 FIRST_LOOK = 16
 
 
@@ -324,7 +328,7 @@ class Catalogue(Devices):
     processes: int
     """Number of processes that a launcher has started; 1 if the run starts its own."""
     optional: dict[str, str]
-    """Versions of the installed packages of bench.records.optional_packages."""
+    """Versions of the installed ones of PACKAGES."""
     implementations: list[ImplementationEntry]
     workloads: list[WorkloadEntry]
     implementation_paths: NotRequired[list[str]]

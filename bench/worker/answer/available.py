@@ -21,13 +21,13 @@ import jax
 
 from bench.records.host import usable_cores
 from bench.records.messages import (
+    PACKAGES,
     Catalogue,
     CatalogueRequest,
     FileEntry,
     ImplementationEntry,
     WorkloadEntry,
 )
-from bench.records.optional_packages import PACKAGES
 from bench.records.printable import readable
 from bench.worker import event_stream
 from bench.worker.file_loader import implementation_files, load, workload_files
