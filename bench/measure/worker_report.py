@@ -113,8 +113,8 @@ class WorkerReport:
 
         `rounds_s` is the planned duration of all rounds.
         """
-        arm, held_s = group.processes[0].turn()
-        if self.phase == "measure" and (not self._timed_out or held_s > rounds_s):
+        arm, turn_s = group.processes[0].turn()
+        if self.phase == "measure" and (not self._timed_out or turn_s > rounds_s):
             # A timeout hits whichever arm has its turn; that arm is to blame only if its turn alone
             # took longer than planned for all rounds.
             self.arm = arm
@@ -126,10 +126,10 @@ class WorkerReport:
             self.arm = self._failed_alone["implementation"]
             self.status, self.reason = self._failed_alone["status"], end.late
         elif end.late:
-            held = "".join(f"; process {rank} was stopped" for rank in end.stopped)
-            held += f"; {end.shortage}" if end.shortage else ""
+            notes = "".join(f"; process {rank} was stopped" for rank in end.stopped)
+            notes += f"; {end.shortage}" if end.shortage else ""
             cut = end.late.startswith(FORGED)
-            self.status, self.reason = "crashed" if cut else "timeout", end.late + during + held
+            self.status, self.reason = "crashed" if cut else "timeout", end.late + during + notes
         else:
             who = "the worker"
             if self.processes > 1:

@@ -3,7 +3,7 @@
 import base64
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypedDict
 
 
@@ -49,20 +49,20 @@ class Operation(NamedTuple):
 
 def packed(operations: Iterable[Operation]) -> str:
     """Compress operations into text."""
-    return base64.b85encode(zlib.compress(json.dumps(list(operations)).encode(), 9)).decode()
+    return compressed(list(operations), base64.b85encode)
 
 
 def unpacked(text: str) -> list[Operation]:
     """Return the operations that `packed` compressed."""
-    return [Operation(*row) for row in json.loads(zlib.decompress(base64.b85decode(text)))]
+    return [Operation(*row) for row in expanded(text, base64.b85decode)]
 
 
-def compressed(value: Any) -> str:
-    """Return the base64 of the zlib-compressed JSON of a value."""
+def compressed(value: Any, encode: Callable[[bytes], bytes] = base64.b64encode) -> str:
+    """Return the zlib-compressed JSON of a value, as base64 unless another encoding is given."""
     text = json.dumps(value, separators=(",", ":"))
-    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+    return encode(zlib.compress(text.encode(), 9)).decode()
 
 
-def expanded(text: str) -> Any:
+def expanded(text: str, decode: Callable[[str], bytes] = base64.b64decode) -> Any:
     """Return the value that `compressed` compressed."""
-    return json.loads(zlib.decompress(base64.b64decode(text)))
+    return json.loads(zlib.decompress(decode(text)))
