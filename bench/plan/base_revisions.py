@@ -81,7 +81,7 @@ def checkouts(repositories: Sequence[Repository]) -> Iterator[dict[Path, Path]]:
             index = {"GIT_INDEX_FILE": f"{place}.index"}
             git(one.root, "read-tree", "--no-sparse-checkout", one.base, variables=index)
             git(one.root, "checkout-index", "--all", f"--prefix={place}/", variables=index)
-            place.mkdir(exist_ok=True)  # of a base without files
+            (place / ".git").mkdir(parents=True)  # by which bench.worker.base_modules knows it
         yield places
 
 
