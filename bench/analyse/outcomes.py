@@ -189,14 +189,10 @@ class Fared(NamedTuple):
 def judge_attempts(
     run: Run, incumbent: str, challengers: Sequence[str], sharing: float
 ) -> dict[str, Fared]:
-    """Decide about each challenger within the error that it may have.
+    """Decide about each challenger of a run of one block, within the error that it may have.
 
-    Args:
-      run: a stored run of one block.
-      incumbent: name of the arm that the others are compared with.
-      challengers: names of the other arms.
-      sharing: the number of comparisons that the error of the block's last look is divided among;
-        their looks were taken with the same number.
+    `sharing` is the number of comparisons that the error of the block's last look is divided among;
+    their looks were taken with the same number.
     """
     tables = cell_table.build(run)
     cells = {row["implementation"]: row for row in tables.cells.to_dict("records")}

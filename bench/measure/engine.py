@@ -57,16 +57,9 @@ class Monitor(Protocol):
 class Engine:
     """The measurement of a plan's blocks into one run's folder, which the first launch creates.
 
-    Args:
-      plan: the plan of the run.
-      options: the options of the command line.
-      catalogue: the catalogue that the plan was made from.
-      argv: the command line, for the manifest.
-      bases: in a gate, the earlier revisions that implementations are compared with. Their arms
-        are measured together with the plan's selected ones.
-      hosts: where worker processes are started; this host if None.
-      unsupported: known reasons, by block and implementation, why it cannot run there.
-      measures: whether `measure` will be called. If so, a resumed run is locked.
+    In a gate, `bases` are the earlier revisions, whose arms are measured together with the plan's
+    selected ones. `unsupported` has known reasons, by block and implementation, why it cannot run
+    there. With `measures`, `measure` will be called, and a resumed run is locked.
 
     Raises:
       BadInput: the run's name is invalid or taken; or the run to resume is locked by another

@@ -24,12 +24,9 @@ from bench.records.variants import is_requirement
 
 
 def set_up_run(options: Options, hosts: Hosts, *, measures: bool) -> Engine:
-    """Check the options, and return the engine that measures them.
+    """Check the options of a command line, and return the engine that measures them.
 
-    Args:
-      options: the options of the command line.
-      hosts: the hosts of the run.
-      measures: whether the run will measure, and not just show its plan.
+    `measures` is whether the run will measure, and not just show its plan.
 
     Raises:
       BadInput: lists everything that is wrong.

@@ -65,12 +65,9 @@ def reasons_against(
 ) -> dict[str, str]:
     """Return, by implementation, why its times in a launch are impossible.
 
-    Args:
-      block: the block's row.
-      cells: rows of ok cells, by implementation.
-      samples: samples of all arms.
-      ceilings: the block's ceilings, if they are known.
-      rounds_s: duration of the rounds by the supervisor's clock.
+    `cells` are the rows of ok cells, by implementation, `samples` those of all arms, and `ceilings`
+    those of the block, if they are known. `rounds_s` is the duration of the rounds by the
+    supervisor's clock.
     """
     spans_s = sum(map(_spans_s, samples))
     if block["processes"] == 1 and spans_s > rounds_s + LATE_S:

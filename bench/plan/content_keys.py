@@ -45,10 +45,7 @@ class Files(NamedTuple):
 class Contents:
     """The current contents of cells. Every file is read once, on first use, or BadInput is raised.
 
-    Args:
-      catalogue: the implementations, workloads, versions and device.
-      variants: the environments of variants.
-      bases: files of arms from another revision, whose imports come from that revision as well.
+    `bases` are files of arms from another revision, whose imports come from that revision as well.
     """
 
     def __init__(
@@ -112,15 +109,8 @@ def changed(cell: Cell, then: Sources, now: Sources) -> Iterator[str]:
 def read_files(path: Path, *modules: str, roots: Sequence[Path] | None = None) -> Files:
     """Hash a file, further modules, and everything they import, directly or indirectly.
 
-    Imports under computed names are not found.
-
-    Args:
-      path: the file.
-      modules: full names of further modules.
-      roots: folders to import from; None means those of a worker.
-
-    Raises:
-      BadInput: a file cannot be read.
+    Imports under computed names are not found. `modules` are full names, and `roots` are the
+    folders to import from; None means those of a worker. Raises BadInput if a file cannot be read.
     """
     roots = _roots() if roots is None else roots
     text = _read(path)

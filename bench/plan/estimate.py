@@ -148,10 +148,8 @@ def launch_stages(block: Block, arms: int, plan: Plan, history: History, launch:
 class Remaining:
     """The remaining time of a run: estimates, scaled by the pace of its launches so far.
 
-    Args:
-      seconds: estimate for all planned launches.
-      budget_s: limit for all measuring, if there is one.
-      more: whether launches beyond the planned ones may follow until intervals are narrow enough.
+    `seconds` is the estimate for all planned launches, and `budget_s` the limit for all measuring.
+    With `more`, launches beyond the planned ones may follow until intervals are narrow enough.
     """
 
     def __init__(

@@ -77,10 +77,8 @@ class End:
 class Group(contextlib.ExitStack):
     """The processes of a launch; a context that kills them all.
 
-    Args:
-      start: starts the process of a rank. The callback that it gets receives each line of the
-        process's output, and None after the last.
-      count: number of processes.
+    `start` starts the process of a rank. The callback that it gets receives each line of the
+    process's output, and None after the last.
     """
 
     def __init__(self, start: Callable[[int, Hear], Process], count: int) -> None:
@@ -179,13 +177,9 @@ class Group(contextlib.ExitStack):
 class LocalProcess(Guarded):
     """A worker process on this host, with everything that it starts.
 
-    Args:
-      job: the first line of its input.
-      hear: receives its output.
-      environment: the whole environment.
-      cores: cores that it may use; None for all.
-      shares_host: whether the launch has other processes. If so, it runs under SCHED_BATCH where
-        available: otherwise it would preempt the others whenever part of a message wakes it.
+    `job` is the first line of its input, and `cores` are those that it may use; None for all. If
+    the launch has other processes on the host, it runs under SCHED_BATCH where available: otherwise
+    it would preempt the others whenever part of a message wakes it.
     """
 
     def __init__(

@@ -68,14 +68,9 @@ def _kill_marked(mark: str) -> None:
 class Guard:
     """The guard of a worker; a context that ends both, with everything that the worker started.
 
-    Args:
-      command: the worker's command line.
-      environment: the worker's whole environment; None for that of this process.
-      folders: folders to remove as well if this process is killed.
-      options: further arguments of subprocess.Popen.
-
-    Raises:
-      OSError: the worker cannot be started.
+    `environment` is the worker's whole environment, None for that of this process; `folders` are
+    removed as well if this process is killed; `options` are further arguments of subprocess.Popen.
+    Raises OSError if the worker cannot be started.
     """
 
     def __init__(
