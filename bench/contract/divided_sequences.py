@@ -4,8 +4,6 @@ A model calls `attend` and `positions`. They cover the whole sequence, unless th
 a step of `context_parallel_step`; there they cover this device's shard.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ A model calls `mixture`. Each device applies all experts to its own tokens, unle
 traced in a step of `expert_parallel_step`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from contextvars import ContextVar

@@ -3,8 +3,6 @@
 They are cuDNN's on CUDA and splash attention on TPU. Both compute the softmax in float32.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any

@@ -1,7 +1,5 @@
 """What pipelines share: all of the step but the schedule of the passes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

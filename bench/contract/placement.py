@@ -1,7 +1,5 @@
 """Helpers that implementations share: placing batches and state on a mesh, reducing gradients."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ jax.vjp computes both at once. Here its program is traced and divided by equatio
 pipelines divide autograd's graph.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 

@@ -5,8 +5,6 @@ compiled program is then compared with that of the whole step, because a part th
 removes together with others, or not at all, would be given a wrong cost.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

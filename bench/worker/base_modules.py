@@ -1,7 +1,5 @@
 """Import of another revision's modules, in place of the working tree's, in the same process."""
 
-from __future__ import annotations
-
 import sys
 import sysconfig
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """One block from proof to samples: the order of its phases, and the meaning of each failure."""
 
-from __future__ import annotations
-
 import os
 import traceback
 from collections.abc import Callable, Sequence

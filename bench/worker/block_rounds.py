@@ -1,7 +1,5 @@
 """The rounds of a block: its arms, the withdrawal of invalid times, and the samples."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial

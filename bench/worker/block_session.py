@@ -1,7 +1,5 @@
 """The state that a worker's parts share while it measures one block, and its events."""
 
-from __future__ import annotations
-
 import datetime as dt
 import random
 import time

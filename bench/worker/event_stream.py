@@ -1,7 +1,5 @@
 """Processes whose stdout carries events alone, whatever users' files write or leave running."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

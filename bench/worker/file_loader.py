@@ -1,7 +1,5 @@
 """Discovery and import of implementations and workloads, each named after its file."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys

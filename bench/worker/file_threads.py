@@ -4,8 +4,6 @@ A thread belongs to the file that was running when the thread appeared. Threads 
 not count, even if they call back into Python, nor do those of the harness and of jax.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import defaultdict

@@ -4,8 +4,6 @@ They are held by reference before any implementation is loaded, and restored, so
 change its own measurement or the other arms.
 """
 
-from __future__ import annotations
-
 import builtins
 import gc
 import json

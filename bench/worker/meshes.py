@@ -1,7 +1,5 @@
 """Meshes of this process's devices."""
 
-from __future__ import annotations
-
 import jax
 from jax.sharding import AxisType, Mesh
 

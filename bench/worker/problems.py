@@ -1,7 +1,5 @@
 """Construction of a block's problem from its workload and the block's step options."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast

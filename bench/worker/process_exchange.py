@@ -5,8 +5,6 @@ in a step, the others may still be running it, and a further collective would ma
 Every process must take part in the same exchanges in the same order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """Process-wide settings that users' files may change: jax's, Python's, the environment."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -9,8 +9,6 @@ The text is `pydoc_data.topics`, which ships with Python, so nothing is download
 token; `124m` keeps GPT-2's vocabulary of 50,257 tokens for its cost and uses the first 256.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pydoc_data.topics import topics

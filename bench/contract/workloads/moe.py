@@ -5,8 +5,6 @@ better chooses each token's experts, whose capacity is limited (bench.contract.e
 loss includes 0.01 times the load-balancing loss, as in the Switch Transformer.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,7 +49,7 @@ class Block(nnx.Module):
             **{**common, "dtype": jnp.promote_types(dtypes.compute, jnp.float32)},
         )  # fmt: skip
 
-        def kernel(inputs: int, outputs: int) -> nnx.Param[jax.Array]:
+        def kernel(inputs: int, outputs: int) -> "nnx.Param[jax.Array]":
             shape = (config.experts, inputs, outputs)
             return nnx.Param(gpt2.NORMAL(rngs.params(), shape, dtypes.params))
 

@@ -1,7 +1,5 @@
 """Starts runs in their own folders, as a user would, and observes the consequences of faults."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
@@ -112,7 +110,7 @@ class Lab:
 
     def measure(
         self, *planted: str, words: Sequence[str] = (), workload: str = "", resume: bool = False
-    ) -> Front:
+    ) -> "Front":
         """Start a small run of the good implementations and planted ones.
 
         Args:

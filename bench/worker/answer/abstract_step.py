@@ -6,8 +6,6 @@ no memory. In the jaxpr, functions that `build` compiles, such as a copy of the 
 after them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -99,7 +97,7 @@ def _boundary() -> jax.Array:
     return jnp.zeros(())
 
 
-def _state_bytes(step: TrainStep, shardings: _Shardings) -> int:
+def _state_bytes(step: TrainStep, shardings: "_Shardings") -> int:
     """Return the bytes of the state on one device; NotAbstractError if a sharding is unknown."""
     total = 0
     for path, leaf in jax.tree_util.tree_leaves_with_path(step.state):

@@ -4,8 +4,6 @@ It runs in its own process, so that the caller needs neither jax nor device memo
 imports a file it prints the file's path, because a file may end the process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import platform

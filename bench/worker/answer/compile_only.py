@@ -5,8 +5,6 @@ allocated. Each line of stdin is a request, answered by one line as soon as poss
 cannot be compiled without running it runs once, if it and its mesh are small.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 It runs in its own process, on the cell's mesh. Nothing is proved and nothing is timed.
 """
 
-from __future__ import annotations
-
 import math
 
 import jax

@@ -1,7 +1,5 @@
 """Prints the placement of a cell's arrays as JSON, in its own process, on the cell's mesh."""
 
-from __future__ import annotations
-
 from bench.records.messages import CellRequest, Inspection
 from bench.worker.answer.requested_cell import answer_requests, load_cell
 from bench.worker.read.array_layouts import inspection

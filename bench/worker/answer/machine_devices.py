@@ -1,7 +1,5 @@
 """Prints a description of jax's devices as JSON, for `doctor`."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

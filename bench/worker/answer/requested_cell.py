@@ -1,7 +1,5 @@
 """The cell of a request: its problem, mesh and implementation."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Only `why_unsupported` is called. Cells that it cannot decide here are left to a worker.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import TextIO, cast

@@ -4,8 +4,6 @@ Each process reads requests from stdin and writes answers to stdout, both as lin
 are passed in safetensors files, in shared memory where the system has it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

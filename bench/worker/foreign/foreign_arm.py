@@ -1,7 +1,5 @@
 """A foreign implementation as an arm of the rounds, whose children time their own spans."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections import deque

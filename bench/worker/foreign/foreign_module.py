@@ -4,8 +4,6 @@ The worker never imports the file, and so loads neither its framework nor that f
 The file's constant FOREIGN, a literal, marks it as foreign and says how to start its processes.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Callable

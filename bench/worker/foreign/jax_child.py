@@ -5,8 +5,6 @@ isolated from the other arms: `FOREIGN = {"command": [PYTHON, "-m", ..., FILE]}`
 workload, as a worker does, and needs no outline.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

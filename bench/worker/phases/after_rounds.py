@@ -1,7 +1,5 @@
 """The optional phases after the rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

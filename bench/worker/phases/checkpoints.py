@@ -4,8 +4,6 @@ Every process writes and reads the shards of its own devices. Orbax restores eac
 sharding; bench.worker.phases.saved_state has the checks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

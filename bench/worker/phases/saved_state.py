@@ -5,8 +5,6 @@ live arrays, which it identifies by shape and dtype. Restored and saved arrays a
 64-bit checksums, which depend on every bit of an array but not on its sharding.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

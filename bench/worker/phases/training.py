@@ -7,8 +7,6 @@ reference is also computed with its batch in parts whose gradients are averaged,
 devices, and in float64.
 """
 
-from __future__ import annotations
-
 import math
 import time
 import traceback

@@ -1,7 +1,5 @@
 """Where the arrays of a step lie: the shards of each, and the bytes on each device."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping

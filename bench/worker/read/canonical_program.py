@@ -8,8 +8,6 @@ partitioner, which has run already. That input includes shardings: shapes are th
 now, and bench.worker.read.step_program compares the placement of arguments.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re

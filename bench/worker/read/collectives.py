@@ -1,7 +1,5 @@
 """The collectives of a compiled program: kind, bytes, device groups and count."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A step that records the compilation of its first call."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -5,8 +5,6 @@ computations, trip counts and metadata come from the instruction's text, because
 of jaxlib offers them otherwise; source lines come from tables at the head of the module's text.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Memory of one device: the compiler's plan for a step's programs, and the measured peak."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

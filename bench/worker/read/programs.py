@@ -1,7 +1,5 @@
 """Communication, FLOPs and bytes of compiled programs, read without running them."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

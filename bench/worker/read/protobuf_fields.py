@@ -1,7 +1,5 @@
 """A reader of serialized protocol buffers whose schema jaxlib does not offer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from io import BytesIO
 from typing import Any

@@ -1,7 +1,5 @@
 """The uses of a collective's result in a compiled program."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping

@@ -6,8 +6,6 @@ host the same work, if their programs are equal, they call the same functions in
 their arguments have the same structure and placement.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import re

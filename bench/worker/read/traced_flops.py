@@ -1,7 +1,5 @@
 """FLOPs of the matrix products and convolutions in a traced step, loops included."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Iterator

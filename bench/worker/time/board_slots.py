@@ -4,8 +4,6 @@ A board is read right after the last span, before it becomes idle. What held dow
 in a turn, and no longer does, is not seen.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress

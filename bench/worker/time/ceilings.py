@@ -16,8 +16,6 @@ and memory. A ceiling is the best of several repetitions and sizes.
   https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The clock: spans of steps, taken in interleaved rounds."""
 
-from __future__ import annotations
-
 import gc
 import statistics
 import time

@@ -7,8 +7,6 @@ which may be longer than a turn: `period` measures the interval, so that the rep
 uncertainty of the sum over an arm's turns.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time

@@ -1,7 +1,5 @@
 """The host's activity during a turn: CPU time of other processes and guests, and frequency."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The order in which arms take their turns."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 

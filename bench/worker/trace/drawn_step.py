@@ -1,7 +1,5 @@
 """One traced step as a report draws it: when each operation ran on each device of the mesh."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Operations of a trace, looked up in the compiled programs rather than guessed from names."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Profiler traces, in a separate phase after the rounds: no traced step is ever timed."""
 
-from __future__ import annotations
-
 import json
 import statistics
 import tempfile

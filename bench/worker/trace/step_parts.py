@@ -8,8 +8,6 @@ together with dispatch and the rest of idle. A collective that overlaps with com
 nothing; it is counted as overlap, which is not one of the parts.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
