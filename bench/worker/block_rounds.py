@@ -1,7 +1,7 @@
 """The rounds of a block: its arms, the withdrawal of invalid times, and the samples."""
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -26,12 +26,9 @@ from bench.worker.prove.failures import EndedError, UnsupportedError, failure, i
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.spot_checks import SpotChecks
 from bench.worker.read.compilation import CompilationLog, remembered_programs
-from bench.worker.time.board_slots import BoardWatch
-from bench.worker.time.board_slots import merged as merged_boards
 from bench.worker.time.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
-from bench.worker.time.energy_counters import Meter
-from bench.worker.time.energy_counters import merged as merged_energy
-from bench.worker.time.host_slots import merged as merged_slots
+from bench.worker.time.energy_counters import Meter, merged_energy
+from bench.worker.time.turn_slots import BoardWatch, merged_boards, merged_hosts
 
 
 def warm_arm(name: str, train_step: TrainStep, state: Any, problem: Problem) -> Arm:
@@ -276,23 +273,38 @@ def sample_rows(job: Job, block: str, turns: Iterable[Turn]) -> list[SampleRow]:
     ]
     if jax.process_count() == 1:
         return rows
-    figures = ("throughput_ns", "latency_ns", "wash_out_ns", "host", "energy", "boards", "input")
-    everyones = process_exchange.gather([[row.get(name) for name in figures] for row in rows])
+    names = ("host", *MERGES)
+    everyones = process_exchange.gather([[row.get(name) for name in names] for row in rows])
     hosts = process_exchange.gather(host_id())
     for row, *each in zip(rows, *everyones, strict=True):
-        throughput, latency, wash_out, slots, energies, boards, waits = map(
-            list, zip(*each, strict=True)
-        )
-        row["throughput_ns"], row["process_throughput_ns"] = max(throughput), throughput
-        row["latency_ns"], row["process_latency_ns"] = max(latency), latency
-        row["wash_out_ns"] = max(wash_out)
-        row["host"] = merged_slots(slots, hosts)
-        row.pop("energy", None)
-        if (energy := merged_energy(energies)) is not None:
-            row["energy"] = energy
-        row.pop("boards", None)
-        if (seen := merged_boards(boards)) is not None:
-            row["boards"] = seen
-        if "input" in row:
-            row["input"] = longest(waits)
+        by_process = dict(zip(names, map(list, zip(*each, strict=True)), strict=True))
+        for name in names:
+            row.pop(name, None)  # type: ignore[misc]
+        row.update(merged(by_process, hosts))  # type: ignore[typeddict-item]
     return rows
+
+
+MERGES: dict[str, Callable[[list[Any]], Any]] = {
+    "throughput_ns": max,
+    "latency_ns": max,
+    "wash_out_ns": max,
+    "energy": merged_energy,
+    "boards": merged_boards,
+    "input": longest,
+}
+"""How the processes' figures of a turn, except the host's, become those of the launch."""
+
+
+def merged(by_process: Mapping[str, list[Any]], hosts: Sequence[str]) -> dict[str, Any]:
+    """Merge the processes' figures of one turn; a figure that one of them lacks is left out.
+
+    Args:
+      by_process: the figures by their name, and by rank.
+      hosts: the processes' hosts.
+    """
+    return {
+        "host": merged_hosts(by_process["host"], hosts),
+        "process_throughput_ns": by_process["throughput_ns"],
+        "process_latency_ns": by_process["latency_ns"],
+        **{n: merge(by_process[n]) for n, merge in MERGES.items() if None not in by_process[n]},
+    }

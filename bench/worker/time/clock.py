@@ -16,8 +16,8 @@ from bench.records.rows import HostSlot, InputWait, Turn
 from bench.worker import process_exchange
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.read.compilation import CompilationLog
-from bench.worker.time.host_slots import HostWatch
 from bench.worker.time.turn_order import Orders
+from bench.worker.time.turn_slots import HostWatch
 
 _now, _leaves, _wait = time.perf_counter_ns, jax.tree.leaves, jax.block_until_ready
 """Bound before any step is loaded, so that a step cannot replace the clock that times it."""

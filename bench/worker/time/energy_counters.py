@@ -236,12 +236,7 @@ def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, UnknownError) else name_and_text(error)
 
 
-def merged(slots: Sequence[Energy | None]) -> Energy | None:
-    """Sum the energy of all processes over their longest time; None if one is unknown."""
-    known = [slot for slot in slots if slot is not None]
-    if len(known) < len(slots):
-        return None
-    return Energy(
-        joules=round(sum(slot["joules"] for slot in known), 6),
-        seconds=max(slot["seconds"] for slot in known),
-    )
+def merged_energy(slots: Sequence[Energy]) -> Energy:
+    """Sum the energy of all processes over their longest time."""
+    joules = round(sum(slot["joules"] for slot in slots), 6)
+    return Energy(joules=joules, seconds=max(slot["seconds"] for slot in slots))
