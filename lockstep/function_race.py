@@ -38,7 +38,7 @@ from bench.worker.block_rounds import BlockRounds, warm_arm
 from bench.worker.block_session import BlockSession, ProvedArm
 from bench.worker.file_threads import FileThreads
 from bench.worker.prove.failures import failure
-from bench.worker.read.first_call import FirstCall
+from bench.worker.read.programs import FirstCall
 from lockstep.agreement import Agreement, Step, copied, precision_of, trace
 from lockstep.stored_results import Results
 

@@ -25,9 +25,8 @@ from bench.worker.file_threads import FileThreads
 from bench.worker.foreign.foreign_arm import ForeignArm
 from bench.worker.foreign.foreign_module import ForeignStep
 from bench.worker.held_functions import HeldFunctions
-from bench.worker.meshes import make_mesh
 from bench.worker.phases.after_rounds import PHASES
-from bench.worker.problems import load_workload, make_problem
+from bench.worker.problems import load_workload, make_mesh, make_problem
 from bench.worker.process_settings import ProcessSettings
 from bench.worker.prove.failures import (
     EndedError,
@@ -39,9 +38,9 @@ from bench.worker.prove.gate import Gate
 from bench.worker.prove.trajectory import build_step
 from bench.worker.read.array_layouts import inspection
 from bench.worker.read.compilation import remembered_programs
-from bench.worker.read.first_call import FirstCall
 from bench.worker.read.program_memory import high_water, largest_program
 from bench.worker.read.programs import (
+    FirstCall,
     communication,
     compilers_cost,
     library_kernels,

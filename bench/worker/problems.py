@@ -1,15 +1,18 @@
-"""Construction of a block's problem from its workload and the block's step options."""
+"""Construction of a block's mesh, and of its problem from its workload and step options."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
+import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import AxisType, Mesh
 
 from bench.contract import PRECISIONS, Problem, Workload
 from bench.contract.clipping import clip_by_global_norm
 from bench.records.cells import Block, StepOptions
+from bench.records.mesh import MeshShape
 from bench.worker.file_loader import load, workload_files
 
 
@@ -44,3 +47,20 @@ def _clipped(problem: Problem, norm: float) -> Mapping[str, Any]:
     rule = problem.outline["optimizer"]
     norm = min(norm, rule.get("clip_norm", norm))
     return {**problem.outline, "optimizer": {**rule, "clip_norm": norm}}
+
+
+def make_mesh(shape: MeshShape) -> Mesh:
+    """Make a mesh of the first devices.
+
+    Raises:
+      ValueError: there are fewer devices than the mesh needs.
+    """
+    devices = jax.devices()
+    if shape.size > len(devices):
+        raise ValueError(f"mesh {shape} needs {shape.size} devices; there are {len(devices)}")
+    return jax.make_mesh(
+        tuple(size for _, size in shape.axes),
+        tuple(name for name, _ in shape.axes),
+        axis_types=(AxisType.Auto,) * len(shape.axes),
+        devices=devices[: shape.size],
+    )

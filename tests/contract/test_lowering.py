@@ -21,7 +21,7 @@ from bench.contract.workloads import gpt2
 from bench.records.mesh import MeshShape
 from bench.worker.answer.abstract_step import NotAbstractError, abstract_step, stand_in
 from bench.worker.file_loader import implementation_files, load
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
 
 FILES = implementation_files([])
 BATCH = 32

@@ -16,7 +16,7 @@ from bench.contract.placement import fsdp_specs, shapes_of_params
 from bench.contract.workloads import gpt2, gpt2_muon, mlp, moe, vae
 from bench.records.mesh import MeshShape
 from bench.worker.file_loader import implementation_files, load
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
 from bench.worker.read.collectives import collectives, parse_groups
 from bench.worker.read.programs import live_programs, new_programs
 

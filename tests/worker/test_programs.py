@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bench.records.mesh import MeshShape
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
 from bench.worker.read.collectives import Collective
 from bench.worker.read.programs import (
     axes_of,

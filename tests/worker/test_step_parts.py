@@ -17,7 +17,7 @@ from jaxlib._hlo import hlo_module_from_text
 from bench.contract.workloads import mlp
 from bench.records.mesh import MeshShape
 from bench.worker.file_loader import implementation_files, load
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
 from bench.worker.read.collectives import collectives
 from bench.worker.read.programs import live_programs, new_programs
 from bench.worker.time.clock import Arm

@@ -18,8 +18,7 @@ from bench.contract import Implementation, TrainStep
 from bench.plan.matrix import REFERENCE
 from bench.records.cells import Block
 from bench.worker.file_loader import implementation_files, load
-from bench.worker.meshes import make_mesh
-from bench.worker.problems import load_workload, make_problem
+from bench.worker.problems import load_workload, make_mesh, make_problem
 from bench.worker.time.clock import WARM_UP_STEPS, Arm
 
 _SIDE = 32

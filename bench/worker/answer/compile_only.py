@@ -20,9 +20,8 @@ from bench.worker.answer.requested_cell import RequestedCell, answer_requests, l
 from bench.worker.problems import make_problem
 from bench.worker.prove.failures import UnsupportedError, failure, name_and_text
 from bench.worker.read.array_layouts import device_bytes
-from bench.worker.read.first_call import FirstCall
 from bench.worker.read.program_memory import largest_program
-from bench.worker.read.programs import communication, compilers_cost, product_flops
+from bench.worker.read.programs import FirstCall, communication, compilers_cost, product_flops
 from bench.worker.read.traced_flops import flops_if_traceable, flops_of
 
 RUN_DEVICES = 8

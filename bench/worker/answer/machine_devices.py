@@ -1,16 +1,15 @@
 """Prints a description of jax's devices as JSON, for `doctor`."""
 
-import json
 import tempfile
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from bench.contract import fused_attention
 from bench.records.machine_rows import JaxDevices
-from bench.worker import event_stream
+from bench.worker.answer.requested_cell import answer_requests
 from bench.worker.prove.failures import name_and_text
 from bench.worker.time import energy_counters
 
@@ -74,10 +73,5 @@ def traced_planes(platform: str) -> tuple[list[str], str]:
     return planes, "" if planes else "the profiler showed no operation of a device"
 
 
-def main(stdout: TextIO) -> None:
-    """Print the description."""
-    print(json.dumps(describe_devices()), file=stdout)
-
-
 if __name__ == "__main__":
-    event_stream.run(main)
+    answer_requests(lambda _: describe_devices())

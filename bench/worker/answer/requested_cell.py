@@ -14,8 +14,7 @@ from bench.records.cells import Block
 from bench.records.messages import CellRequest
 from bench.worker import event_stream
 from bench.worker.file_loader import implementation_files, load
-from bench.worker.meshes import make_mesh
-from bench.worker.problems import load_workload, make_problem
+from bench.worker.problems import load_workload, make_mesh, make_problem
 from bench.worker.prove.failures import why_unsupported
 
 
@@ -56,9 +55,10 @@ def answer_requests(question: Callable[[Any], Any]) -> NoReturn:
     All lines are read before a file is imported, because the file could read them.
 
     Args:
-      question: returns the answer to a request. If it raises, the process ends with exit code 1.
+      question: returns the answer to a request, which is None if stdin is empty. If it raises, the
+        process ends with exit code 1.
     """
-    requests = sys.stdin.read().splitlines()
+    requests = sys.stdin.read().splitlines() or ["null"]
 
     def main(answers: TextIO) -> None:
         for request in requests:

@@ -22,12 +22,10 @@ from bench.contract.logical_axes import path_of
 from bench.records.cells import Block
 from bench.records.step_programs import StepProgram, packed
 from bench.worker.file_loader import load
-from bench.worker.meshes import make_mesh
-from bench.worker.problems import make_problem
+from bench.worker.problems import make_mesh, make_problem
 from bench.worker.prove.trajectory import build_step, state_and_loss
-from bench.worker.read.first_call import FirstCall
 from bench.worker.read.program_memory import largest_program
-from bench.worker.read.programs import communication, compilers_cost
+from bench.worker.read.programs import FirstCall, communication, compilers_cost
 from bench.worker.read.step_program import operations
 
 PACKAGES = ["jax", "jaxlib", "flax", "optax"]

@@ -19,9 +19,9 @@ from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 from bench.records.mesh import MeshShape
 from bench.records.numbers import count
 from bench.worker import process_exchange
-from bench.worker.polling_thread import polling
 from bench.worker.prove.carried_state import words
 from bench.worker.prove.failures import UnsupportedError, WrongStepError
+from bench.worker.read.program_memory import polling
 
 LOOK_EVERY_S = 1e-3
 

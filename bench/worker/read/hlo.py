@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from graphlib import TopologicalSorter
+from io import BytesIO
 from typing import Any
 
 _CALLED = re.compile(
@@ -202,3 +203,22 @@ def short_path(path: str) -> str:
         if f"/{folder}/" in path:
             return f"{folder}/{path.rpartition(f'/{folder}/')[2]}"
     return path.rpartition("/")[2]
+
+
+def fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """Yield the number and value, an integer or bytes, of each field of a serialized message.
+
+    jaxlib does not offer the schema of these protocol buffers (protobuf.dev/encoding).
+    """
+    stream = BytesIO(message)
+
+    def varint() -> int:
+        more, value = divmod(stream.read(1)[0], 0x80)
+        return value + 0x80 * varint() if more else value
+
+    while stream.tell() < len(message):
+        number, kind = divmod(varint(), 8)
+        if kind == 0:
+            yield number, varint()
+        else:
+            yield number, stream.read(varint() if kind == 2 else {1: 8, 5: 4}[kind])  # noqa: PLR2004

@@ -1,13 +1,14 @@
 """Memory of one device: the compiler's plan for a step's programs, and the measured peak."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 import numpy as np
 
 from bench.records.rows import MemoryBytes
-from bench.worker.polling_thread import polling
 from bench.worker.read.array_layouts import device_bytes
 from bench.worker.time.clock import Arm
 
@@ -79,3 +80,23 @@ def memory_bytes(program: Any) -> MemoryBytes | None:
         temporary_bytes=stats.temp_size_in_bytes,
         alias_bytes=stats.alias_size_in_bytes,
     )
+
+
+@contextmanager
+def polling(look: Callable[[], None], every_s: float) -> Iterator[None]:
+    """Call `look` on a thread repeatedly within the context, and once more at its end."""
+    done = threading.Event()
+
+    def poll() -> None:
+        look()
+        while not done.wait(every_s):
+            look()
+        look()
+
+    poller = threading.Thread(target=poll, daemon=True)
+    poller.start()
+    try:
+        yield
+    finally:
+        done.set()
+        poller.join()

@@ -1,9 +1,9 @@
-"""Communication, FLOPs and bytes of compiled programs, read without running them."""
+"""A step's compiled programs: their compilation, communication, FLOPs and bytes."""
 
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,9 +11,11 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bench.records.collective_kinds import bus_factor
-from bench.records.rows import Communication, CompilersCost
+from bench.records.rows import Communication, CompilersCost, CompileTimes
+from bench.worker.prove.trajectory import state_and_loss
 from bench.worker.read import hlo
 from bench.worker.read.collectives import Collective, collectives
+from bench.worker.read.compilation import CompilationLog
 
 _CALL_TARGET = re.compile(r'\bcustom_call_target="([^"]+)"')
 
@@ -27,6 +29,29 @@ def new_programs(programs: Sequence[Any], known: Sequence[Any]) -> list[Any]:
     """Return the programs that are not among `known`, by identity."""
     old = {id(program) for program in known}
     return [program for program in programs if id(program) not in old]
+
+
+class FirstCall:
+    """A step that records what its first call compiles."""
+
+    def __init__(self, step: Callable[[Any, Any], tuple[Any, jax.Array]]) -> None:
+        self._step = step
+        self._called = False
+        self.compile: CompileTimes
+        self.programs: list[Any]
+        """Executables that the first call created."""
+
+    def __call__(self, state: Any, batch: Any) -> tuple[Any, jax.Array]:
+        """Run the step; the first time, record its compilation."""
+        if self._called:
+            return self._step(state, batch)
+        self._called = True
+        before = live_programs()
+        with CompilationLog() as log:
+            state, loss = state_and_loss(self._step(state, batch))
+        self.compile = log.times()
+        self.programs = new_programs(live_programs(), before)
+        return state, loss
 
 
 def communication(

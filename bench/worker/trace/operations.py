@@ -11,7 +11,6 @@ from bench.records.collective_kinds import KINDS
 from bench.records.trace_rows import Category
 from bench.worker.read import hlo
 from bench.worker.read.collectives import groups_of
-from bench.worker.read.protobuf_fields import fields
 
 _MATMUL = {"dot", "convolution", "ragged-dot"}
 _MATMUL_TARGET = re.compile(r'custom_call_target="[^"]*(?:gemm|matmul|\$conv|\$dot|fmha)[^"]*"')
@@ -65,7 +64,7 @@ class Module:
     def number(self) -> int:
         """The module's id, called the program id in traces: field 5 of its HloModuleProto."""
         message = self._module.as_serialized_hlo_module_proto()
-        return next((int(value) for field, value in fields(message) if field == 5), 0)  # noqa: PLR2004
+        return next((int(value) for field, value in hlo.fields(message) if field == 5), 0)  # noqa: PLR2004
 
     @cached_property
     def computations(self) -> dict[str, list[Any]]:
