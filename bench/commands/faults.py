@@ -17,8 +17,8 @@ from bench.records.store import StoreError
 from bench.records.trial_results import as_expected, summarize_faults
 
 if TYPE_CHECKING:
-    from bench.trials.faults.fault_outcome import Outcome
     from bench.trials.faults.fault_table import Fault
+    from bench.trials.faults.observed_run import Outcome
 
 JOBS = min(usable_cores() + 1, 8)
 """One more than the number of cores, because many faults wait for a deadline."""

@@ -62,7 +62,7 @@ def maxbatch(
 
     from bench.plan.content_keys import Contents
     from bench.present import largest_batch_table
-    from bench.project.maxbatch import earlier_results, largest_fit
+    from bench.project.maxbatch import largest_fit
 
     with refusing(OSError):
         faults = file_faults(implementation_path or (), workload_path or ())
@@ -75,12 +75,12 @@ def maxbatch(
         catalogue = read_catalogue(implementation_path or (), workload_path or ())
         limit = limit_of(catalogue, limit_bytes)
         contents = Contents(catalogue)
-        planned = earlier_results.planned_bytes(cells, contents)
-        lines = earlier_results.with_hashes(largest_fit.lines_of(planned), contents)
+        planned = largest_fit.planned_bytes(cells, contents)
+        lines = largest_fit.with_hashes(largest_fit.lines_of(planned), contents)
         if not lines:
             raise BadInput([f"{folder.name}: no selected cell runs in a single process"])
         stored = largest_batches.read(folder)
-    rows = [] if again else earlier_results.valid(lines, limit, stored)
+    rows = [] if again else largest_fit.valid(lines, limit, stored)
     total = numbers.count(len(lines), "cell")
     if rows:
         typer.echo(f"{len(rows)} of {total} kept from before; --again searches them again")

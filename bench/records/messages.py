@@ -75,7 +75,7 @@ class WorkerSettings(TypedDict):
     """Ablations of bench.records.arms in which each implementation is measured as well."""
     phases: dict[str, dict[str, Any]]
     """Settings of the phases after the rounds, by their names in
-    bench.worker.phases.after_rounds."""
+    bench.worker.block."""
     implementation_paths: list[str]
     """Implementation files outside implementations/; the file's stem is the name."""
     workload_paths: list[str]

@@ -2,7 +2,7 @@
 
 import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -24,10 +24,10 @@ from bench.worker.block_session import BlockSession, ProvedArm
 from bench.worker.file_threads import FileThreads
 from bench.worker.foreign.foreign_arm import ForeignArm
 from bench.worker.foreign.foreign_module import ForeignStep
-from bench.worker.held_functions import HeldFunctions
-from bench.worker.phases.after_rounds import PHASES
+from bench.worker.held_functions import HeldFunctions, ProcessSettings
+from bench.worker.phases.checkpoints import save_and_restore_cells
+from bench.worker.phases.training import train_cells
 from bench.worker.problems import load_workload, make_mesh, make_problem
-from bench.worker.process_settings import ProcessSettings
 from bench.worker.prove.failures import (
     EndedError,
     UnsupportedError,
@@ -50,6 +50,22 @@ from bench.worker.read.step_program import names_options, read_program
 from bench.worker.read.traced_flops import flops_if_traceable
 from bench.worker.time.ceilings import measure_ceilings
 from bench.worker.time.clock import Arm
+from bench.worker.trace.profiler import trace_cells
+
+AfterRounds = Callable[[BlockSession, Gate, Mapping[str, Any]], None]
+"""Runs a phase on the cells that are ok, with the phase's settings from the job.
+
+It may add to the rows of cells and send its own events. A phase must not cost a cell its time: it
+stores a failure as the reason why a cell lacks the phase's figures. If the worker dies
+nevertheless, the supervisor keeps everything sent before.
+"""
+
+PHASES: dict[str, AfterRounds] = {
+    "trace": trace_cells,
+    "checkpoint": save_and_restore_cells,
+    "train": train_cells,  # last: it frees the arms' memory
+}
+"""Phases after the rounds by their names in the job, in the order in which they run."""
 
 
 def run_job(

@@ -12,8 +12,7 @@ from bench.measure.catalogue import read_catalogue
 from bench.measure.processes.ask import Answer
 from bench.project import compile_children
 from bench.project.compiled_programs import Program, Unread, from_row, programs
-from bench.project.mesh_growth import Curve
-from bench.project.program_formulae import fit
+from bench.project.program_formulae import Curve, fit
 from bench.records import user_cache
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape

@@ -1,22 +1,31 @@
 """The largest batch of each of a run's cells: found by compiling, proven by running."""
 
+import json
 import math
+import os
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from rich.console import Console
 
+from bench.measure.environment import relevant_variables, worker_environment
+from bench.measure.processes import oom_kills
+from bench.measure.processes.ask import ask
+from bench.plan.content_keys import Contents, digest
+from bench.plan.option_values import BadInput
 from bench.present.terminal import activity
 from bench.project import compiled_programs
 from bench.project.compiled_programs import Program, Read, Unread
-from bench.project.maxbatch import fit_proof
 from bench.project.maxbatch.batch_search import Search
 from bench.records.cells import Block, Cell
-from bench.records.largest_batches import MaxBatchRow, Outcome, key_of
+from bench.records.largest_batches import MaxBatchRow, Outcome, key, key_of
 from bench.records.mesh import MeshShape
-from bench.records.messages import Catalogue, Fit
+from bench.records.messages import Catalogue, Fit, cell_request
 from bench.records.numbers import count
+from bench.records.rows import CellRow
 
 Prove = Callable[[Cell], Fit]
 """Runs some steps of a cell."""
@@ -46,7 +55,7 @@ class Line:
     known: Mapping[int, float]
     """Bytes per device by batch, where the run has them."""
     contents: str | None = None
-    """Hash for the stored row; see bench.project.maxbatch.earlier_results."""
+    """Hash for the stored row; see `with_hashes`."""
 
 
 def lines_of(planned: Mapping[Cell, float | None]) -> list[Line]:
@@ -96,7 +105,7 @@ def search_here(
 
     def prove(cell: Cell) -> Fit:
         with activity(console, f"{done}/{len(lines)} running {cell.name}"):
-            return fit_proof.prove(cell, catalogue)
+            return prove_fit(cell, catalogue)
 
     for mesh in dict.fromkeys(line.cell.block.mesh for line in lines):
         of_mesh = [line for line in lines if line.cell.block.mesh == mesh]
@@ -176,3 +185,77 @@ def _row(
         compilations=search.asked, status=status, reason=reason, refuted=list(refuted),
         peak_bytes=peak_bytes, contents=line.contents,
     )  # fmt: skip
+
+
+def planned_bytes(measured: Iterable[CellRow], contents: Contents) -> dict[Cell, float | None]:
+    """Return the memory that the compiler planned for each measured cell.
+
+    None if the cell's files, versions or device have changed since; it is then compiled again.
+    """
+    planned: dict[Cell, float | None] = {}
+    for row in measured:
+        cell, memory = Cell.of(row), row.get("memory")
+        same = memory and row.get("key") == _key(cell, contents)
+        planned[cell] = memory["total_bytes"] if memory and same else None
+    return planned
+
+
+def with_hashes(lines: Iterable[Line], contents: Contents) -> list[Line]:
+    """Return the lines with hashes of their files, versions, device, and XLA-related variables."""
+    variables = relevant_variables(os.environ)
+
+    def hashed(cell: Cell) -> str | None:
+        # The search varies the batch, so it is not part of the hash.
+        own = _key(with_batch(cell, 0), contents)
+        return own and digest(json.dumps([own, variables]).encode())
+
+    return [replace(line, contents=hashed(line.cell)) for line in lines]
+
+
+def valid(lines: Sequence[Line], limit: Limit, stored: Iterable[MaxBatchRow]) -> list[MaxBatchRow]:
+    """Return the stored rows that still answer the lines.
+
+    They have the same limit and contents, and state which batch fits, or that none is predicted to.
+    Any other outcome might be better the next time.
+    """
+    known = {key_of(line.cell): line for line in lines}
+    return [
+        row
+        for row in stored
+        if (line := known.get(key(row)))
+        and row["status"] in ("ok", "predicted oom")
+        and row["limit_bytes"] == limit.bytes
+        and line.contents is not None
+        and row.get("contents") == line.contents  # rows of earlier versions have none
+    ]
+
+
+def _key(cell: Cell, contents: Contents) -> str | None:
+    try:
+        return contents.key(cell)
+    except (BadInput, KeyError):  # a file is missing; the search will report that
+        return None
+
+
+COMMAND = (sys.executable, "-m", "bench.worker.answer.fit")
+TIMEOUT_S = 900.0
+
+
+def prove_fit(cell: Cell, catalogue: Catalogue) -> Fit:
+    """Run some steps of a cell on its mesh, on this machine.
+
+    The cell has a single process and no variant; the catalogue names its files and the platform.
+    """
+    before = oom_kills.read_counters()
+    environment = worker_environment(catalogue["platform"], cell.block.mesh.size)
+    answer = ask(COMMAND, json.dumps(cell_request(cell, catalogue)), environment, TIMEOUT_S)
+    if answer.code == 0:
+        return cast("Fit", json.loads(answer.out))
+    if answer.code is None:
+        return Fit(status="timeout", reason=f"no answer in {TIMEOUT_S:.0f} s", peak_bytes=None)
+    killed = answer.ending == "was killed by SIGKILL"
+    if "bad_alloc" in "\n".join(answer.tail) or (
+        killed and oom_kills.killed_by_kernel(before, oom_kills.read_counters()) is not False
+    ):
+        return Fit(status="oom", reason=f"its process {answer.ending}", peak_bytes=None)
+    return Fit(status="crashed", reason=f"its process {answer.blame}", peak_bytes=None)

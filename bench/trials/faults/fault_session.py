@@ -15,9 +15,8 @@ from bench.records import files
 from bench.records.host import describe_code, describe_host
 from bench.records.temporary_folders import temporary_folder
 from bench.records.trial_results import FAULTS, FaultResults, FaultRow
-from bench.trials.faults.fault_outcome import Outcome
 from bench.trials.faults.fault_table import Fault
-from bench.trials.faults.observed_run import Lab, LabError, UnavailableError
+from bench.trials.faults.observed_run import Lab, LabError, Outcome, UnavailableError
 
 
 def run(faults: Sequence[Fault], jobs: int, done: Callable[[Fault, Outcome], None]) -> FaultResults:

@@ -10,9 +10,8 @@ import pandas as pd
 
 from bench.trials.selftest import equal_arms
 from bench.trials.selftest.equal_arms import SCALED, SECONDS, SEVERAL, WORKING
-from bench.trials.selftest.selftest_settings import LONGER, PLANTED, SPIN
+from bench.trials.selftest.selftest_settings import LONGER, PLANTED, SPIN, Row
 from bench.trials.selftest.shares import Shares, shares
-from bench.trials.selftest.trial_rows import Row
 
 LOCKSTEP = "Lockstep"
 LARGE = 10_000

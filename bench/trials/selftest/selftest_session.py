@@ -31,14 +31,19 @@ from bench.trials.selftest.peer_protocol import Peer, PeerError, Program, spinni
 from bench.trials.selftest.peer_tools import find_peers
 from bench.trials.selftest.selftest_settings import (
     BASE,
+    COLUMNS,
     LONGER,
+    SAMPLES,
     SPIN,
     SPINNING,
     STEPPING,
     STEPS,
+    TRIALS,
+    Manifest,
+    Row,
     Settings,
+    close,
 )
-from bench.trials.selftest.trial_rows import COLUMNS, SAMPLES, TRIALS, Manifest, Row, close
 
 SPIN_S = 0.001
 """Duration of the base's spin."""

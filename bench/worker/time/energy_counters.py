@@ -25,6 +25,7 @@ from bench.records.host import host_id
 from bench.records.rows import EnergyMeter
 from bench.worker import process_exchange
 from bench.worker.prove.failures import name_and_text
+from bench.worker.time.turn_slots import UnknownError, handle_of
 
 POWERCAP = Path("/sys/class/powercap")
 TOPOLOGY = Path("/sys/devices/system/cpu")
@@ -36,11 +37,6 @@ _MOVES = 4
 """Number of updates of a counter from which its interval is measured."""
 
 _PACKAGE = re.compile(r"package-(\d+)(-die-\d+)?")
-_PARTS = "MIG-"
-
-
-class UnknownError(Exception):
-    """No counter can be read; the message says why."""
 
 
 @dataclass
@@ -132,24 +128,6 @@ def boards(ordinals: Sequence[int], nvml: Any = None) -> list[Counter]:
         return [board(ordinal) for ordinal in sorted(set(ordinals))]
     except nvml.NVMLError as error:
         raise UnknownError(f"NVML shows no energy of the GPUs: {error}") from error
-
-
-def handle_of(nvml: Any, ordinal: int) -> Any:
-    """Return NVML's handle of a CUDA device; CUDA has its own order, and may hide some GPUs."""
-    every = [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())]
-    shown = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    word = shown[ordinal] if shown != [""] else str(ordinal)
-    if word.startswith(_PARTS):
-        raise UnknownError("a part of a board (MIG) has no counter of its own")
-    if not word.isdigit():
-        return nvml.nvmlDeviceGetHandleByUUID(word)
-    by_bus = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    if not by_bus and len({nvml.nvmlDeviceGetName(handle) for handle in every}) > 1:
-        raise UnknownError(
-            "the GPUs are of different kinds, which CUDA and NVML number differently; set "
-            "CUDA_DEVICE_ORDER=PCI_BUS_ID to make them agree"
-        )
-    return every[int(word)]
 
 
 def counters(devices: Sequence[jax.Device]) -> list[Counter]:

@@ -21,10 +21,10 @@ import psutil
 from bench.records.clock_limits import held_down_by
 from bench.records.device_rows import BoardSlot
 from bench.records.rows import HostSlot
-from bench.worker.time.energy_counters import UnknownError, handle_of
 
 FREQUENCIES = "/sys/devices/system/cpu"
 
+_PARTS = "MIG-"
 _BUSY = ("user", "nice", "system", "irq", "softirq")
 
 
@@ -93,6 +93,28 @@ class HostWatch:
             foreign_s=round(busy_s - own_s, 6),
             mhz=round(fmean(khz) / 1e3, 1) if khz else None,
         )
+
+
+class UnknownError(Exception):
+    """No counter, or no board, can be read; the message says why."""
+
+
+def handle_of(nvml: Any, ordinal: int) -> Any:
+    """Return NVML's handle of a CUDA device; CUDA has its own order, and may hide some GPUs."""
+    every = [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())]
+    shown = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    word = shown[ordinal] if shown != [""] else str(ordinal)
+    if word.startswith(_PARTS):
+        raise UnknownError("a part of a board (MIG) has no counter of its own")
+    if not word.isdigit():
+        return nvml.nvmlDeviceGetHandleByUUID(word)
+    by_bus = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    if not by_bus and len({nvml.nvmlDeviceGetName(handle) for handle in every}) > 1:
+        raise UnknownError(
+            "the GPUs are of different kinds, which CUDA and NVML number differently; set "
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID to make them agree"
+        )
+    return every[int(word)]
 
 
 class BoardWatch:
