@@ -26,7 +26,7 @@ from bench.worker.prove.failures import EndedError, UnsupportedError, failure, i
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.spot_checks import SpotChecks
 from bench.worker.read.compilation import CompilationLog, remembered_programs
-from bench.worker.time.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
+from bench.worker.time.clock import Arm, measure, steps_per_span
 from bench.worker.time.energy_counters import Meter, merged_energy
 from bench.worker.time.turn_slots import BoardWatch, merged_boards, merged_hosts
 
@@ -44,9 +44,7 @@ def warm_arm(name: str, train_step: TrainStep, state: Any, problem: Problem) -> 
     )
     arm = make(name, state=state, batch=train_step.place(problem.batch(0)))
     arm.train_step = arm.train_step or train_step
-    for _ in range(WARM_UP_STEPS):
-        arm.run(1)
-    check_completion(arm)
+    check_completion(arm.warm_up())
     return arm
 
 
@@ -168,15 +166,12 @@ class BlockRounds:
                 problem, mesh, own = session.problem, session.mesh, session.proved[name]
                 if "foreign" in own.row:
                     raise UnsupportedError("its steps run in other processes")
-                arm: Arm
                 with session.modules_of(name), remembered_programs(session.programs / name):
                     if way in job["ablations"]:
                         arm = ablated_arm(name, way, own.implementation, own.row, problem, mesh)
-                    else:
-                        arm = fed_arm(name, way, own.implementation.build(problem, mesh), problem)
-                    for _ in range(WARM_UP_STEPS):
-                        arm.run(1)
-                    return arm
+                        return arm.warm_up()
+                    built = own.implementation.build(problem, mesh)
+                    return fed_arm(name, way, built, problem).warm_up()
 
             reason = ""
             try:

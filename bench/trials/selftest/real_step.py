@@ -19,7 +19,7 @@ from bench.plan.matrix import REFERENCE
 from bench.records.cells import Block
 from bench.worker.file_loader import implementation_files, load
 from bench.worker.problems import load_workload, make_mesh, make_problem
-from bench.worker.time.clock import WARM_UP_STEPS, Arm
+from bench.worker.time.clock import Arm
 
 _SIDE = 32
 """Side of the matrices; a product takes microseconds."""
@@ -129,7 +129,5 @@ def _arms(block: Block, names: Sequence[str]) -> list[Arm]:
     for name in names:
         built = implementation.build(problem, mesh)
         arm = Arm(name, SlowedStep(built), built.state, built.place(problem.batch(0)))
-        for _ in range(WARM_UP_STEPS):
-            arm.run(1)
-        arms.append(arm)
+        arms.append(arm.warm_up())
     return arms

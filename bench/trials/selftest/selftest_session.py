@@ -224,7 +224,7 @@ class Session:
             with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
                 pair = (programs[program, base], programs[program, arm])
                 try:
-                    trial = self.peers[peer].trial(*pair, seconds, Path(folder))
+                    trial = self.peers[peer].trial(*pair, seconds, Path(folder).resolve())
                 except PeerError as error:
                     yield row | {"error": str(error)}
                 else:

@@ -88,7 +88,7 @@ def entries(
             importing(path)
             try:
                 module = load(path)
-                missing = [one for one in required if one not in vars(module)]
+                missing = [one for one in required if not hasattr(module, one)]
                 error = f"lacks {', '.join(missing)}" if missing else ""
             except BaseException as raised:  # noqa: BLE001 - a user's file may raise anything
                 error = readable(name_and_text(raised))

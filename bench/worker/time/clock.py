@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import jax
 
@@ -83,6 +83,12 @@ class Arm:
             for _ in range(steps):
                 state, loss = step(state, batch)
         return state, loss
+
+    def warm_up(self) -> Self:
+        """Run the arm until nothing compiles any more."""
+        for _ in range(WARM_UP_STEPS):
+            self.run(1)
+        return self
 
     def children_cpu_s(self) -> float:
         """CPU seconds of the arm's own processes so far; an arm in the worker has none."""
