@@ -12,16 +12,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax.sharding import AxisType, Mesh
-from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, Params, Problem, TrainStep
 from bench.contract.fused_attention import Attention, kernels
 from bench.contract.placement import (
-    create_data_parallel_sharding,
-    place_batch_on_shards,
     place_model_state_on_shards,
+    shard_mapped_step,
     unknown_axes,
 )
 
@@ -159,7 +156,6 @@ def context_parallel_step(
     assert sequence is not None, "the model has no sequence"  # noqa: S101
     of_part = replace(problem, loss=sequence.loss).loss_function()
     view = _View(attention, lambda _: own_part(jnp.arange(sequence.length)[None])[0])
-    batch_sharding = create_data_parallel_sharding(mesh, "data")
     params = problem.draw()
 
     def share_of_loss(params: Params, batch: Batch) -> jax.Array:
@@ -170,19 +166,10 @@ def context_parallel_step(
         finally:
             _view.reset(token)
 
-    @partial(jax.jit, donate_argnums=0)
-    @partial(jax.shard_map, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())
-    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
-        params, opt_state = state
+    def loss_and_gradients(params: Params, batch: Batch) -> Any:
         own_params = jax.lax.pcast(params, axes, to="varying")
         value_and_grad = problem.over_microbatches(jax.value_and_grad(share_of_loss))
-        loss, grads = jax.lax.psum(value_and_grad(own_params, batch), axes)
-        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), loss
+        return jax.lax.psum(value_and_grad(own_params, batch), axes)
 
-    return TrainStep(
-        state=place_model_state_on_shards((params, problem.optimizer.init(params)), mesh),
-        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
-        step=step,
-        params=lambda state: state[0],
-    )
+    state = place_model_state_on_shards((params, problem.optimizer.init(params)), mesh)
+    return shard_mapped_step(problem, mesh, state, "data", loss_and_gradients)
