@@ -146,11 +146,7 @@ def context_parallel_step(
     The batch is split over `data`, and each device computes the mean loss over its own tokens. The
     shards are equal, so one all-reduce over both axes combines the loss and the gradients.
 
-    Args:
-      problem: a problem with a `sequence`.
-      mesh: a mesh with the axes `data` and `context`.
-      attention: attends from this device's tokens to those of all devices.
-      own_part: selects this device's tokens.
+    `attention` attends from this device's tokens, which `own_part` selects, to all devices' tokens.
     """
     sequence, axes = problem.sequence, ("data", "context")
     assert sequence is not None, "the model has no sequence"  # noqa: S101

@@ -104,11 +104,8 @@ def expert_parallel_step(
     The batch is split over `data` and `expert`, and all else is replicated. Each gradient is summed
     over those of the two axes that do not shard its parameter.
 
-    Args:
-      problem: a problem whose model calls `mixture`.
-      mesh: a mesh with the axes `data` and `expert`.
-      experts: applies the experts to this device's tokens, inside jax.shard_map.
-      rules: rules that may shard logical axes over `expert`.
+    `experts` applies the experts to this device's tokens, inside jax.shard_map. The rules may shard
+    logical axes over `expert`.
     """
     loss_fn = problem.loss_function()
     specs = partition_specs(problem, shapes_of_params(problem), rules, mesh)

@@ -128,13 +128,9 @@ def into_microbatches(batch: Batch, count: int) -> Batch:
 def losses_over_stages(chain: Stages, ends: Params, left: jax.Array, parts: Batch) -> jax.Array:
     """Return the summed losses of this stage's share of the microbatches.
 
-    A psum_scatter over `pipe` distributes the last stage's outputs over all stages.
-
-    Args:
-      chain: the model.
-      ends: the parameters outside the blocks.
-      left: outputs of the last block (microbatches, ...); ignored on other stages.
-      parts: the batch as returned by `into_microbatches`.
+    A psum_scatter over `pipe` distributes the last stage's outputs `left` (microbatches, ...) over
+    all stages. `ends` are the parameters outside the blocks; `parts` is the batch as returned by
+    `into_microbatches`.
     """
     stage = jax.lax.axis_index("pipe")
     finished = jnp.where(stage == jax.lax.axis_size("pipe") - 1, left, 0)

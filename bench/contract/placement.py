@@ -212,14 +212,9 @@ def shard_mapped_step(
 ) -> TrainStep:
     """Return a step in jax.shard_map, in which each device updates its shards of the state.
 
-    Args:
-      problem: the problem.
-      mesh: the mesh.
-      state: parameters and optimizer state, placed on the mesh.
-      axes: the axes that split the batch.
-      loss_and_gradients: maps this device's parameters and its shard of the batch to the loss of
-        the global batch, and the gradients of that loss for these parameters.
-      more: further fields of the TrainStep.
+    The state, parameters and optimizer state, is placed on the mesh; `axes` split the batch.
+    `loss_and_gradients` maps this device's parameters and its shard of the batch to the loss of the
+    global batch, and that loss's gradients. `more` are further fields of the TrainStep.
     """
     batch_sharding = create_data_parallel_sharding(mesh, axes)
     specs = jax.tree.map(lambda x: x.sharding.spec, state)

@@ -34,12 +34,8 @@ def split_backward(
 
     An equation runs in the first pass that needs its result. What depends on parameters alone, such
     as a cast, runs again in each pass, because saving it would copy the parameters. What
-    jax.checkpoint recomputes is computed once, in the first backward pass that needs it.
-
-    Args:
-      function: what to differentiate.
-      params: parameters, of which only shapes, dtypes and mesh axes matter here.
-      x: an input, of which the same matters.
+    jax.checkpoint recomputes is computed once, in the first backward pass that needs it. Only the
+    shapes, dtypes and mesh axes of `params` and `x` matter here.
     """
     leaves, structure = jax.tree.flatten(params)
 

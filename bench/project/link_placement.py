@@ -153,11 +153,8 @@ def lay(axes: Sequence[tuple[str, int]], shape: Sequence[int]) -> dict[str, tupl
 
     As in jax's mesh_utils, an axis takes the largest number of torus axes whose lengths multiply to
     its size. If none do, its prime factors come from the torus axes with the most left; jax
-    considers more ways to split, so its choice may differ.
-
-    Args:
-      axes: names and sizes, which multiply to the size of the slice.
-      shape: shape of the slice.
+    considers more ways to split, so its choice may differ. The axes' sizes multiply to that of the
+    slice.
     """
     left = list(shape)
     pieces: dict[str, tuple[Piece, ...]] = {}

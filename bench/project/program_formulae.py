@@ -176,12 +176,7 @@ class Formula:
 def along(
     curves: Sequence[Curve], chips: Sequence[int], read: Read
 ) -> tuple[dict[Curve, dict[int, Program | str]], dict[Curve, Formula | str]]:
-    """Return the programs of curves on numbers of chips.
-
-    Args:
-      curves: each once.
-      chips: numbers of chips, ascending.
-      read: compiles cells.
+    """Return the programs of distinct curves on ascending numbers of chips.
 
     Returns:
       Programs, or the reasons why there are none, by curve and number of chips; and the formulae of

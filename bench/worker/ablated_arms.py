@@ -44,15 +44,9 @@ def ablated_arm(
     problem: Problem,
     mesh: Mesh,
 ) -> Arm:
-    """Make an arm that has run once.
+    """Make an arm that has run once, of a step without a part, a key of ABLATIONS.
 
-    Args:
-      name: the implementation.
-      way: a key of bench.records.arms.ABLATIONS.
-      implementation: its module.
-      whole: the row of its proved cell.
-      problem: the problem of the whole step.
-      mesh: the mesh.
+    `whole` is the row of the implementation's proved cell.
 
     Raises:
       UnsupportedError: the part cannot be removed alone.
@@ -83,14 +77,9 @@ def check_parts(
     flops: float,
     rest: Sequence[Communication],
 ) -> None:
-    """Compare an ablated step's programs with those of the whole step.
+    """Compare the FLOPs of products, over all devices, and the collectives of two steps.
 
-    Args:
-      way: a key of bench.records.arms.ABLATIONS.
-      whole_flops: FLOPs of the whole step's products, over all devices.
-      whole: the whole step's collectives.
-      flops: FLOPs of the ablated step's products, over all devices.
-      rest: the ablated step's collectives.
+    The first ones are the whole step's, the others those of the step without its part.
 
     Raises:
       UnsupportedError: the ablated step lacks more, or less, than its part.

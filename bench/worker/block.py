@@ -73,11 +73,8 @@ def run_job(
 ) -> None:
     """Prove, compile and measure a block's cells, then run the further phases of the job.
 
-    Args:
-      job: the job.
-      emit: sends an event.
-      more: reads the answer to a LookEvent: the arms that need more rounds.
-      programs: folder of the compilation cache that launches share.
+    `more` reads the answer to a LookEvent: the arms that need more rounds. The other arguments are
+    those of BlockSession.
     """
     session = BlockSession(job, emit, programs)
     session.announce("start")

@@ -51,9 +51,7 @@ def warm_arm(name: str, train_step: TrainStep, state: Any, problem: Problem) -> 
 class BlockRounds:
     """Times the proved arms of a session, the baseline's twin, the input arms and the ablated arms.
 
-    Args:
-      session: the session with the proved arms.
-      more: reads the answer to a LookEvent: the arms that need more rounds.
+    `more` reads the answer to a LookEvent: the arms that need more rounds.
     """
 
     def __init__(self, session: BlockSession, more: Callable[[], list[str]]) -> None:
@@ -78,9 +76,8 @@ class BlockRounds:
     def run(self, first_loss: float, gate: Gate | None = None) -> list[SampleRow]:
         """Time all arms; withdraw those that compiled, diverged or went wrong meanwhile.
 
-        Args:
-          first_loss: the reference's loss before the first update.
-          gate: the gate with the reference; without one there are no spot checks.
+        `first_loss` is the reference's loss before the first update. Without a gate, which has the
+        reference, there are no spot checks.
 
         Returns:
           The samples of the remaining arms.
@@ -220,9 +217,7 @@ class BlockRounds:
     def withdraw(self, compiled: dict[str, int], first_loss: float) -> set[str]:
         """End cells with invalid times; return the names of the arms whose samples do not count.
 
-        Args:
-          compiled: number of programs that arms compiled while they were timed.
-          first_loss: the reference's loss before the first update.
+        `compiled` has the number of programs that arms compiled while they were timed.
         """
         session, baseline = self.session, self.session.row["baseline"]
         reasons = diverged([arm for arm in session.arms if not is_ablated(arm.name)], first_loss)
@@ -291,12 +286,7 @@ MERGES: dict[str, Callable[[list[Any]], Any]] = {
 
 
 def merged(by_process: Mapping[str, list[Any]], hosts: Sequence[str]) -> dict[str, Any]:
-    """Merge the processes' figures of one turn; a figure that one of them lacks is left out.
-
-    Args:
-      by_process: the figures by their name, and by rank.
-      hosts: the processes' hosts.
-    """
+    """Merge figures of one turn by name and rank; one that a process lacks is left out."""
     return {
         "host": merged_hosts(by_process["host"], hosts),
         "process_throughput_ns": by_process["throughput_ns"],

@@ -18,17 +18,14 @@ GROWTH = 16
 
 @dataclass
 class Search:
-    """A search for the largest multiple of `quantum` whose memory is within the limit.
-
-    Args:
-      quantum: the smallest batch; all others are its multiples.
-      limit: bytes.
-      known: bytes by batch, where they are known at the start.
-    """
+    """A search for the largest multiple of `quantum` whose memory is within the limit."""
 
     quantum: int
+    """The smallest batch."""
     limit: float
+    """Bytes."""
     known: dict[int, float] = field(default_factory=dict)
+    """Bytes by batch, where they are known."""
     _fitted: list[bool] = field(default_factory=list)
     """Whether each guess fitted, in order."""
 

@@ -61,10 +61,8 @@ class Line:
 def lines_of(planned: Mapping[Cell, float | None]) -> list[Line]:
     """Return a line for each implementation, workload, mesh and set of options.
 
-    Cells of several processes and of variants are left out.
-
-    Args:
-      planned: cells, and the bytes that the compiler planned for a device, if known.
+    The compiler planned these bytes for a device, if they are known. Cells of several processes and
+    of variants are left out.
     """
     known: dict[Cell, dict[int, float]] = {}
     first: dict[Cell, Cell] = {}
@@ -117,13 +115,8 @@ def search_here(
 def largest(lines: Sequence[Line], limit: Limit, read: Read, prove: Prove) -> Iterator[MaxBatchRow]:
     """Find the largest batch of each line, and yield its row once it is proved.
 
-    All lines are searched simultaneously, because one process can compile many cells.
-
-    Args:
-      lines: as from `lines_of`.
-      limit: of one device.
-      read: compiles cells.
-      prove: runs steps on devices that have at least the limit.
+    All lines are searched simultaneously, because one process can compile many cells. `prove` runs
+    steps on devices that have at least the limit.
     """
     searches = [
         (line, Search(quantum(line.cell.block), limit.bytes, dict(line.known))) for line in lines

@@ -356,12 +356,9 @@ class Outcome:
             self.expect(status == "ok", f"{name}, which is correct, is {status}")
 
     def check_files(self, lab: Lab, *names: str, except_for: str = "") -> None:
-        """Expect complete files and a readable report that mentions these names.
+        """Expect complete files and a readable report that mentions these implementations.
 
-        Args:
-          lab: the trial.
-          names: names of implementations.
-          except_for: a file that may be incomplete, because the trial damaged it.
+        The trial has damaged the file `except_for`, which may be incomplete.
         """
         self.half_written = [name for name in lab.half_written() if name != except_for]
         self.expect(not self.half_written, f"incomplete files: {', '.join(self.half_written)}")

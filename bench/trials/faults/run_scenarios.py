@@ -27,15 +27,10 @@ ALL = (*GOOD, LATER)
 def planted(
     file: str, status: str, reason: str, *words: str, code: int = 1, beside: Sequence[str] = GOOD
 ) -> Trial:
-    """Measure a planted implementation beside good ones, which must be ok.
+    """Measure the planted implementation `file` beside good ones, which must be ok.
 
-    Args:
-      file: name of the planted implementation.
-      status: expected status of its cell.
-      reason: pattern that the reason of its cell must match.
-      words: options of the run.
-      code: expected exit code of the run.
-      beside: the good implementations.
+    The run has the options `words`, and must end with `code`. The planted cell must have this
+    status, and a reason that matches this pattern.
     """
 
     def trial(lab: Lab, outcome: Outcome) -> None:
@@ -51,9 +46,7 @@ def planted(
 def refused(file: str, reason: str) -> Trial:
     """Select a planted implementation that must be refused before anything is measured.
 
-    Args:
-      file: name of the planted implementation.
-      reason: pattern that the run's output must match.
+    The run's output must match the pattern `reason`.
     """
 
     def trial(lab: Lab, outcome: Outcome) -> None:
@@ -247,12 +240,9 @@ def _resume(lab: Lab, outcome: Outcome, before: list[str]) -> None:
 
 @contextmanager
 def small_disk(lab: Lab, name: str, size: str) -> Iterator[Lab]:
-    """Mount a tmpfs on a folder, in a user and mount namespace that needs no privileges.
+    """Mount a tmpfs on a new folder, in a user and mount namespace that needs no privileges.
 
-    Args:
-      lab: the trial.
-      name: the folder, which is created in the trial's own.
-      size: size in the syntax of tmpfs, for example `32m`.
+    The folder is in the trial's own. Its size is in the syntax of tmpfs, for example `32m`.
 
     Yields:
       The trial, with its runs in the namespace.

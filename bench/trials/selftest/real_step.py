@@ -30,11 +30,7 @@ _FIRST_PRODUCTS = 64
 
 
 class SlowedStep:
-    """A train step followed by extra work.
-
-    Args:
-      built: the step; this object takes over its state, with the same structure.
-    """
+    """A train step followed by extra work, with a state of the same structure."""
 
     def __init__(self, built: TrainStep) -> None:
         self._step = built.step
@@ -74,11 +70,8 @@ def _work(number: jax.Array, loss: jax.Array, products: jax.Array) -> tuple[jax.
 def real_arms(block: Block, truths: Mapping[str, float]) -> list[Arm]:
     """Build arms that are copies of one step, each slowed to its true ratio to the others.
 
-    The extra work is calibrated here, in the measuring process, interleaved with the step.
-
-    Args:
-      block: the block with the arms' workload, mesh and batch.
-      truths: true ratio of each arm by name; at least 1.
+    The extra work is calibrated here, in the measuring process, interleaved with the step. Ratios
+    are at least 1.
     """
     arms = _arms(block, list(truths))
     a_product = calibrate(arms[0])
@@ -106,9 +99,7 @@ def calibrate(arm: Arm) -> float:
 def call_of(text: str, products: int) -> Callable[[], object]:
     """Return a function that runs one step to its end, for tools that time Python functions.
 
-    Args:
-      text: a block as JSON.
-      products: matrix products after each step.
+    `text` is a block as JSON; so many products follow each step.
     """
     (arm,) = _arms(Block.of(json.loads(text)), ["step"])
     cast("SlowedStep", arm.step).set_products(products)

@@ -63,12 +63,7 @@ Task = Callable[[], Iterator[Row]]
 
 
 class Session:
-    """Runs the trials and stores their rows in a folder.
-
-    Args:
-      settings: the amount of work.
-      folder: the folder to create.
-    """
+    """Runs the trials and stores their rows in a folder, which it creates."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.settings = settings

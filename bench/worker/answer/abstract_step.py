@@ -45,11 +45,8 @@ def abstract_step(
 ) -> AbstractStep:
     """Trace an implementation from `build` to the end of its first step.
 
-    Args:
-      implementation: an implementation that supports the problem on this mesh.
-      problem: a problem that draws its own parameters.
-      mesh: the mesh of the step.
-      batch: NumPy arrays, or the stand-ins of `stand_in`.
+    The implementation supports the problem, which draws its own parameters, on this mesh. The batch
+    has NumPy arrays, or the stand-ins of `stand_in`.
 
     Raises:
       NotAbstractError: the step is not a single compiled function, or the sharding of an array of

@@ -34,9 +34,7 @@ PACKAGES = ["jax", "jaxlib", "flax", "optax"]
 class JaxStep:
     """A step of the contract, with the interface that bench.contract.foreign calls.
 
-    Args:
-      implementation: an implementation of the contract.
-      asked: the child's description of the problem, with `params` by path.
+    It is built for the child's description of the problem, which has `params` by path.
     """
 
     def __init__(self, implementation: Implementation, asked: Any) -> None:

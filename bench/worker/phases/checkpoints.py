@@ -101,9 +101,7 @@ class Orbax:
 def save_and_restore_cells(session: BlockSession, _gate: Gate, settings: Mapping[str, Any]) -> None:
     """Save and restore the state of each ok cell, and add the figures to its row.
 
-    Args:
-      session: the session, whose arms are at rest.
-      settings: the `modes` of saving, and the `folder` for the files.
+    The settings are the `modes` of saving, and the `folder` for the files.
     """
     arms = session.ok_arms()
     for number, arm in enumerate(arms):
@@ -121,11 +119,7 @@ def save_and_restore_cells(session: BlockSession, _gate: Gate, settings: Mapping
 def measure_checkpoints(arm: Arm, mesh: Mesh, modes: Sequence[str], folder: Path) -> Checkpoint:
     """Save an arm's state in these modes, and restore it on its own mesh and on another.
 
-    Args:
-      arm: an arm at rest, which runs steps during asynchronous saves.
-      mesh: the arm's mesh.
-      modes: modes of bench.records.arms.CHECKPOINT_MODES.
-      folder: folder for the files, shared by all processes.
+    The arm runs steps during asynchronous saves. All processes share the folder.
 
     Raises:
       UnsupportedError: the state cannot be saved, or the disk has too little room for it.

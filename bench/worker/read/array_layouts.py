@@ -15,13 +15,9 @@ from bench.records.messages import ArrayLayout, Inspection
 
 
 def inspection(mesh: Mesh, step: TrainStep | None, batch: Any = None, why: str = "") -> Inspection:
-    """Describe where a step's state and a batch lie, on the devices of all processes.
+    """Describe where the state of a step at its start, and a placed batch, lie on all devices.
 
-    Args:
-      mesh: the mesh.
-      step: the step at its start; None if the implementation does not support the cell.
-      batch: a batch as `step.place` returns it.
-      why: the reason why it does not.
+    Without a step, `why` is the reason why the implementation does not support the cell.
     """
     found = Inspection(
         axes=[[name, size] for name, size in mesh.shape.items()],

@@ -59,10 +59,7 @@ def communication(
 ) -> list[Communication]:
     """Sum the collectives of a step's compiled programs by kind, axes and dtypes.
 
-    Args:
-      programs: the executables.
-      mesh: the mesh that they run on.
-      scatter: as for `collectives`.
+    `scatter` is as for `collectives`.
 
     Raises:
       ValueError: a program's device groups have an unknown form.

@@ -41,11 +41,8 @@ _RESULT = re.compile(r" = (.*?) [a-z][\w-]*\(")
 def read_program(programs: Sequence[Any], arm: Arm, *, own_options: bool) -> StepProgram | None:
     """Read what identifies a step's programs, and run two more steps to trace its dispatch path.
 
-    Args:
-      programs: the executables that the step compiled.
-      arm: the warm arm of the step.
-      own_options: whether the programs may have been compiled with unusual options, which they do
-        not show.
+    The arm is warm. `own_options` says whether the programs may have been compiled with unusual
+    options, which they do not show.
 
     Returns:
       None if the programs cannot be read; the cell then keeps its time.

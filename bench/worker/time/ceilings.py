@@ -157,12 +157,9 @@ def all_reduce(whole: Mesh, room: int) -> tuple[float, float]:
 def best_rate(
     make: Callable[[int], Call], work: Callable[[int], float], sizes: Sequence[int]
 ) -> float:
-    """Find the highest rate of work, over sizes whose calls are not too long.
+    """Find the highest rate of work, over ascending sizes whose calls are not too long.
 
-    Args:
-      make: makes the program of a size.
-      work: returns the work of one call at a size.
-      sizes: the sizes, in ascending order.
+    `make` makes the program of a size, and `work` returns the work of one call of it.
 
     Raises:
       EndedError: there are no sizes, or a process fails.
@@ -243,11 +240,8 @@ def chained(
     The donated chain makes each call wait for the last one, as in a step. Independent calls might
     run concurrently, on CPU on more cores than there are devices.
 
-    Args:
-      function: maps a device's shard of x and the replicated arguments to the next shard of x.
-      x: an array sharded over the mesh along its first dimension, which is donated.
-      mesh: a mesh with a single axis.
-      whole: replicated arguments.
+    `function` maps a device's shard of x and the replicated arguments `whole` to the next shard of
+    x, an array that is sharded over the single axis of the mesh along its first dimension.
     """
     specs = (P(_AXIS), *(P() for _ in whole))
     local = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=P(_AXIS), check_vma=False)

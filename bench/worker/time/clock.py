@@ -160,13 +160,8 @@ def run_spans(
 ) -> list[int]:
     """Run an arm's spans, each given by its number of steps and whether to wait for each step.
 
-    All spans run from the same line of code, so that the step cannot distinguish them.
-
-    Args:
-      arm: the arm to run.
-      spans: the timed spans.
-      extra: an extra span before or after them, or None.
-      apart: called between the timed spans and the extra one.
+    All spans run from the same line of code, so that the step cannot distinguish them. `apart` is
+    called between the timed spans and the extra one.
 
     Returns:
       Nanoseconds of each timed span.

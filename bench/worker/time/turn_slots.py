@@ -53,11 +53,9 @@ def _reading(more_cpu_s: Callable[[], float]) -> np.ndarray:
 
 
 class HostWatch:
-    """Reads the system's counters between turns.
+    """Reads the system's counters between turns, and the folder of the cores' frequencies.
 
-    Args:
-      frequencies: folder of the cores' frequencies.
-      more_cpu_s: returns the CPU seconds of further processes of the launch.
+    `more_cpu_s` returns the CPU seconds of further processes of the launch.
     """
 
     def __init__(
@@ -120,9 +118,7 @@ def handle_of(nvml: Any, ordinal: int) -> Any:
 class BoardWatch:
     """Reads the boards of this process's devices; without NVIDIA's boards and NVML, nothing.
 
-    Args:
-      devices: of this process.
-      nvml: the module `pynvml` or a substitute; imported if not given.
+    `nvml` is the module `pynvml` or a substitute; it is imported if not given.
     """
 
     def __init__(self, devices: Sequence[jax.Device], nvml: Any = None) -> None:

@@ -34,9 +34,7 @@ class KeptStep:
 def drawn_step(kept: KeptStep, places: Sequence[int]) -> DrawnStep:
     """Return a step on the devices of all processes.
 
-    Args:
-      kept: the step on this process's devices.
-      places: the indices of these devices in `mesh.devices.flat`.
+    It is given on this process's devices, whose indices in `mesh.devices.flat` are `places`.
     """
     rows = [
         row

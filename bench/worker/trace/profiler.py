@@ -105,12 +105,8 @@ def trace_cells(session: BlockSession, _gate: Gate, settings: Mapping[str, Any])
     """Trace every cell that is ok, in several passes, and send the attribution of its step time.
 
     The first pass's trace is kept for TensorBoard. If a trace fails, the cell keeps the results of
-    earlier passes, and its samples.
-
-    Args:
-      session: the session, whose arms are at rest.
-      settings: TensorBoard's `logdir`, the `run` under which TensorBoard lists the traces, and the
-        number of `steps` of a trace.
+    earlier passes, and its samples. The settings are TensorBoard's `logdir`, the `run` under which
+    TensorBoard lists the traces, and the number of `steps` of a trace.
     """
     mesh, logdir = session.mesh, Path(settings["logdir"])
     others = modules_of(live_programs())
