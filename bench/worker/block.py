@@ -36,9 +36,8 @@ from bench.worker.prove.failures import (
 )
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.trajectory import build_step
-from bench.worker.read.array_layouts import inspection
 from bench.worker.read.compilation import remembered_programs
-from bench.worker.read.program_memory import high_water, largest_program
+from bench.worker.read.device_memory import high_water, inspection, largest_program
 from bench.worker.read.programs import (
     FirstCall,
     communication,

@@ -167,8 +167,7 @@ class BlockSession:
           name: the implementation whose file has run since the last call.
           whole: whether to check everything, or only what is quick enough between two turns.
         """
-        settings = self.settings
-        self.changed[name] |= settings.put_back() if whole else settings.put_back_quickly()
+        self.changed[name] |= self.settings.put_back(whole=whole)
         replaced = self.functions.put_back(codes=whole)
         for what, file in replaced.items():
             files = {str(self.implementation_file(n)): n for n in self.job["implementations"]}

@@ -142,21 +142,14 @@ class ProcessSettings:
         self._environment = dict(os.environ)
         self._pythons = {name: read() for name, (read, _) in _PYTHONS.items()}
 
-    def put_back(self) -> set[str]:
+    def put_back(self, *, whole: bool = True) -> set[str]:
         """Undo all changes since the snapshot, so that no file affects other arms.
+
+        The environment, which programs read when they start, is compared only as part of the whole.
 
         Returns:
           Names of the settings and variables that had changed.
         """
-        changed = self.put_back_quickly()
-        variables = {name for name, _ in os.environ.items() ^ self._environment.items()}
-        for name in variables:
-            os.environ.pop(name, None)
-        os.environ |= {n: value for n, value in self._environment.items() if n in variables}
-        return changed | variables
-
-    def put_back_quickly(self) -> set[str]:
-        """Do the same except for the environment, which programs read when they start."""
         changed = {
             name
             for name, value in jax.config.values.items()
@@ -168,4 +161,10 @@ class ProcessSettings:
             if read() != self._pythons[name]:
                 write(self._pythons[name])
                 changed.add(name)
-        return changed
+        if not whole:
+            return changed
+        variables = {name for name, _ in os.environ.items() ^ self._environment.items()}
+        for name in variables:
+            os.environ.pop(name, None)
+        os.environ |= {n: value for n, value in self._environment.items() if n in variables}
+        return changed | variables

@@ -10,7 +10,7 @@ import pytest
 
 from bench.worker import file_threads
 from bench.worker.file_threads import LEAST_S, SHARE, FileThreads
-from bench.worker.read.program_memory import polling
+from bench.worker.read.device_memory import polling
 
 
 @pytest.fixture

@@ -230,7 +230,7 @@ def _key(cell: Cell, contents: Contents) -> str | None:
         return None
 
 
-COMMAND = (sys.executable, "-m", "bench.worker.answer.fit")
+COMMAND = (sys.executable, "-m", "bench.worker.answer.built_cell", "fit")
 TIMEOUT_S = 900.0
 
 

@@ -110,7 +110,7 @@ def equal_samples(run: store.Run) -> pd.DataFrame:
 
 
 def trials(
-    samples: pd.DataFrame, count: int = 200, seed: int = 0, seconds: Sequence[float] = SECONDS
+    samples: pd.DataFrame, count: int = 200, seconds: Sequence[float] = SECONDS
 ) -> pd.DataFrame:
     """Run trials on parts of samples of arms whose true ratios are known.
 
@@ -122,7 +122,6 @@ def trials(
       samples: a frame with the columns of bench.records.rows.SampleRow, and optionally `load`, the
         name of the background load, and `truth`, an arm's true ratio to the equal ones.
       count: parts for each number of arms and each size of a block, divided among the blocks.
-      seed: equal seeds give equal trials.
       seconds: measuring times of a pair.
 
     Returns:
@@ -140,7 +139,7 @@ def trials(
         width, verdict_width: half-widths, as log ratios, of intervals from all rounds: at 95 %,
           and the one behind the verdict; infinite where there is none.
     """
-    chance = np.random.default_rng(seed)
+    chance = np.random.default_rng(0)
     samples = pd.DataFrame({"load": "", "truth": 1.0, **samples})
     blocks = list(samples.groupby("block", sort=False))
     each = math.ceil(count / max(len(blocks), 1))
@@ -242,13 +241,10 @@ def _holds(claim: Claim, truth: float) -> bool | None:
     return None if ends is None else ends[0] <= truth <= ends[1]
 
 
-def replay(rounds: Rounds, arms: Sequence[str], margin: float = MARGIN) -> Outcome:
+def replay(rounds: Rounds, arms: Sequence[str]) -> Outcome:
     """Look at a block's rounds as the engine does while it measures, and stop where it stops.
 
-    Args:
-      rounds: of one or several processes, the block's planned launches.
-      arms: the block's arms, its baseline first.
-      margin: relative difference of step times that is negligible.
+    The rounds are those of the block's planned launches; its baseline is the first of the arms.
     """
     total = len(rounds.attempt)
     ends = [0, *(np.flatnonzero(np.diff(rounds.attempt)) + 1).tolist(), total]
@@ -261,14 +257,14 @@ def replay(rounds: Rounds, arms: Sequence[str], margin: float = MARGIN) -> Outco
             seen = np.concatenate([taken, np.arange(start, stop)])
             looks.append(len(seen))
             each = _alpha(total, tuple(looks), len(opponents))
-            shown = compare(part(rounds, seen), opponents, each, margin)
+            shown = compare(part(rounds, seen), opponents, each, MARGIN)
             if all(claim.verdict.decided for claim in shown.values()):
                 break
         taken = seen
     if len(taken) == total:
         return Outcome(total, shown, shown)
     every = tuple(stop for _, stops in _looks(ends) for stop in stops)
-    whole = compare(rounds, opponents, _alpha(total, every, len(opponents)), margin)
+    whole = compare(rounds, opponents, _alpha(total, every, len(opponents)), MARGIN)
     return Outcome(len(taken), shown, whole)
 
 

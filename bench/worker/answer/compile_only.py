@@ -19,8 +19,7 @@ from bench.worker.answer.abstract_step import NotAbstractError, abstract_step, s
 from bench.worker.answer.requested_cell import RequestedCell, answer_requests, load_cell
 from bench.worker.problems import make_problem
 from bench.worker.prove.failures import UnsupportedError, failure, name_and_text
-from bench.worker.read.array_layouts import device_bytes
-from bench.worker.read.program_memory import largest_program
+from bench.worker.read.device_memory import device_bytes, largest_program
 from bench.worker.read.programs import FirstCall, communication, compilers_cost, product_flops
 from bench.worker.read.traced_flops import flops_if_traceable, flops_of
 

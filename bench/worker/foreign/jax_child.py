@@ -24,7 +24,7 @@ from bench.records.step_programs import StepProgram, packed
 from bench.worker.file_loader import load
 from bench.worker.problems import make_mesh, make_problem
 from bench.worker.prove.trajectory import build_step, state_and_loss
-from bench.worker.read.program_memory import largest_program
+from bench.worker.read.device_memory import largest_program
 from bench.worker.read.programs import FirstCall, communication, compilers_cost
 from bench.worker.read.step_program import operations
 

@@ -43,7 +43,7 @@ from bench.worker.prove.failures import (
     in_all_processes,
 )
 from bench.worker.prove.gate import Gate
-from bench.worker.read.array_layouts import device_bytes
+from bench.worker.read.device_memory import device_bytes
 from bench.worker.time.clock import Arm
 
 REPEATS = 5

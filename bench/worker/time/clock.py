@@ -147,11 +147,6 @@ class ExtraSpan:
     after: Callable[[Arm], None]
 
 
-def no_extra(_arm: Arm, _number: int | None) -> ExtraSpan | None:
-    """Choose no extra span for any turn."""
-    return None
-
-
 def run_spans(
     arm: Arm,
     spans: Sequence[tuple[int, bool]],
@@ -214,19 +209,6 @@ def take_turn(
     return took, programs[at + 1] - programs[at], readings[at]
 
 
-def after_last_round(
-    arms: Sequence[Arm],
-    turn_of: Callable[[str], None],
-    extra_span: Callable[[Arm, int | None], ExtraSpan | None],
-) -> None:
-    """Run the arms' extra spans after the last round."""
-    for arm in arms:
-        turn_of(arm.name)
-        if (extra := extra_span(arm, None)) is not None:
-            run_spans(arm, [(1, False)], extra)
-    turn_of("")
-
-
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
     """Keep Python's cyclic collector from running inside a span.
@@ -252,7 +234,7 @@ def measure(
     after_round: Callable[[list[Turn]], Sequence[str] | None],
     turn_of: Callable[[str], None] = lambda _arm: None,
     used: Callable[[], Energy | None] = lambda: None,
-    extra_span: Callable[[Arm, int | None], ExtraSpan | None] = no_extra,
+    extra_span: Callable[[Arm, int | None], ExtraSpan | None] = lambda _arm, _number: None,
     boards: Callable[[], BoardSlot | None] = lambda: None,
 ) -> tuple[list[Turn], dict[str, int]]:
     """Time all arms in interleaved rounds.
@@ -316,12 +298,8 @@ def measure(
                     wash_out_ns=wash_out,
                     host=slot,
                 )
-                if energy is not None:
-                    turn["energy"] = energy
-                if board is not None:
-                    turn["boards"] = board
-                if (waits := arm.waits()) is not None:
-                    turn["input"] = waits
+                known = {"energy": energy, "boards": board, "input": arm.waits()}
+                turn.update({k: v for k, v in known.items() if v is not None})  # type: ignore[typeddict-item]
                 turns.append(turn)
                 predecessor = name
             turn_of("")
@@ -331,5 +309,9 @@ def measure(
                 if not going_on:
                     break
                 orders.keep(going_on)
-        after_last_round(arms, turn_of, extra_span)
+        for arm in arms:
+            turn_of(arm.name)
+            if (extra := extra_span(arm, None)) is not None:
+                run_spans(arm, [(1, False)], extra)
+        turn_of("")
     return turns, compiled

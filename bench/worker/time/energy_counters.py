@@ -144,11 +144,11 @@ def counters(devices: Sequence[jax.Device]) -> list[Counter]:
     raise UnknownError(f"no counter of energy is known for the platform {platform}")
 
 
-def period(counters: Sequence[Counter], limit_s: float = LOOK_S) -> float:
-    """Measure the longest update interval in seconds; `limit_s` if a counter hardly moves."""
+def period(counters: Sequence[Counter]) -> float:
+    """Measure the longest update interval in seconds; LOOK_S if a counter hardly moves."""
     last = [counter.joules() for counter in counters]
     moved: list[list[float]] = [[] for _ in counters]
-    until = time.monotonic() + limit_s
+    until = time.monotonic() + LOOK_S
     while (now := time.monotonic()) < until and min(map(len, moved), default=_MOVES) < _MOVES:
         for number, counter in enumerate(counters):
             value = counter.joules()
@@ -157,7 +157,7 @@ def period(counters: Sequence[Counter], limit_s: float = LOOK_S) -> float:
                 moved[number].append(now)
         time.sleep(0.0002)
     gaps = [b - a for times in moved for a, b in pairwise(times)]
-    return limit_s if any(len(times) < _MOVES for times in moved) else max(gaps, default=0.0)
+    return LOOK_S if any(len(times) < _MOVES for times in moved) else max(gaps, default=0.0)
 
 
 class Meter:

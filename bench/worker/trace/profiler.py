@@ -254,7 +254,7 @@ def _mean_times(devices: Sequence[DeviceStep]) -> list[dict[str, Any]]:
         for operation, share in device.operations.items():
             own[operation] += astuple(share)
     everyones = process_exchange.gather(
-        [[json.dumps(_description(operation)), total.tolist()] for operation, total in own.items()]
+        [[json.dumps(one.described()), total.tolist()] for one, total in own.items()]
     )
     totals: defaultdict[str, Any] = defaultdict(lambda: np.zeros(4))
     for description, total in chain.from_iterable(everyones):
@@ -267,12 +267,6 @@ def _mean_times(devices: Sequence[DeviceStep]) -> list[dict[str, Any]]:
             {**json.loads(description), "count": runs} | {k: round(ns, 1) for k, ns in times}
         )
     return rows
-
-
-def _description(operation: Operation) -> dict[str, Any]:
-    names = ("module", "opcode", "category", "phase", "source", "transposes")
-    described = {name: getattr(operation, name) for name in names}
-    return {**described, "op": operation.name, "shapes": operation.shapes}
 
 
 def trace_row(fields: BlockFields, row: CellRow, traced: TracedArm, mesh: Mesh) -> TraceRow:
