@@ -19,8 +19,7 @@ from bench.project import program_formulae, published_results
 from bench.project.calibration import Calibrated, Observation, calibrate
 from bench.project.compiled_programs import Program, Read, Unread, from_row
 from bench.project.hardware import Hardware, HardwareError, hardware
-from bench.project.link_placement import place
-from bench.project.machines import of_ceilings
+from bench.project.machines import of_ceilings, place
 from bench.project.program_formulae import Curve, Formula, Scaling, step_elsewhere
 from bench.project.step_model import Prediction, on_sheet, work
 from bench.records import store
