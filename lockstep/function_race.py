@@ -36,7 +36,7 @@ from bench.worker.answer.available import installed
 from bench.worker.block import add_figures
 from bench.worker.block_rounds import BlockRounds, warm_arm
 from bench.worker.block_session import BlockSession, ProvedArm
-from bench.worker.file_threads import FileThreads
+from bench.worker.process_guard import FileThreads
 from bench.worker.prove.failures import failure
 from bench.worker.read.programs import FirstCall
 from lockstep.agreement import Agreement, Step, copied, precision_of, trace

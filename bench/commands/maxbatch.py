@@ -26,7 +26,7 @@ from bench.records.paths import PROGRAM
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bench.project.maxbatch.largest_fit import Limit
+    from bench.project.largest_fit import Limit
     from bench.records.messages import Catalogue
     from bench.records.rows import CellRow
 
@@ -62,7 +62,7 @@ def maxbatch(
 
     from bench.plan.content_keys import Contents
     from bench.present import largest_batch_table
-    from bench.project.maxbatch import largest_fit
+    from bench.project import largest_fit
 
     with refusing(OSError):
         faults = file_faults(implementation_path or (), workload_path or ())
@@ -145,7 +145,7 @@ def limit_of(catalogue: Catalogue, limit_bytes: float | None) -> Limit:
     Raises:
       BadInput: no limit was given and the device reports none.
     """
-    from bench.project.maxbatch.largest_fit import Limit
+    from bench.project.largest_fit import Limit
 
     if limit_bytes is not None:
         return Limit(limit_bytes, "as asked for")

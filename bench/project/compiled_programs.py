@@ -9,18 +9,26 @@ this machine has, the devices' own compiler can be used.
 
 import itertools
 import json
+import operator
 import re
+import sys
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import groupby
 from threading import Lock
 from typing import Literal, cast
 
-from bench.measure.environment import relevant_variables
+import psutil
+
+from bench.measure.environment import compiling_environment, relevant_variables, worker_environment
+from bench.measure.processes.ask import Child
 from bench.plan.content_keys import Contents, digest, read_files
 from bench.plan.option_values import BadInput
-from bench.project.compile_children import Compilers, environment
 from bench.records import user_cache
 from bench.records.cells import Cell
+from bench.records.host import usable_cores
 from bench.records.mesh import MeshShape
 from bench.records.messages import Catalogue, CompiledAnswer, CompileRequest, Lack, cell_request
 from bench.records.paths import ROOT
@@ -89,6 +97,74 @@ _RUNNING = re.compile(
 or logging, but not compilation."""
 _ACCELERATORS = re.compile(r"LIBTPU_|TPU_|CUDA_VISIBLE_DEVICES$|TF_GPU_")
 """Variables that affect only platforms other than `cpu`."""
+
+
+COMMAND = (sys.executable, "-m", "bench.worker.answer.compile_only")
+
+ROOM = 2 << 30
+"""Bytes of free host memory required for each child."""
+
+_devices = operator.attrgetter("block.mesh.size")
+
+
+@dataclass(frozen=True)
+class Compilers:
+    """Child processes that compile cells on request."""
+
+    platform: str
+    """Whose compiler is used. An accelerator's needs the accelerators, so only one child runs."""
+    request: Callable[[Cell], str]
+    """The line that requests a cell from a child."""
+    timeout_s: float
+    """Limit for one cell."""
+    answered: Callable[[Cell, CompiledAnswer], None]
+    """Called with each answer as it arrives, from other threads."""
+
+    def ask(self, cells: Sequence[Cell]) -> None:
+        """Return an answer for every cell, compiling those with the fewest devices first."""
+        for _, group in groupby(sorted(cells, key=_devices), key=_devices):
+            room = min(usable_cores(), psutil.virtual_memory().available // ROOM)
+            self._ask([*group], max(1, room) if self.platform == "cpu" else 1)
+
+    def _ask(self, cells: Sequence[Cell], at_once: int) -> None:
+        """Request cells with equal numbers of devices.
+
+        If a child ends early, the cell that it was compiling is blamed, and another child gets the
+        rest. If other children ran beside it, they may have exhausted the host's memory, so that
+        cell is retried alone.
+        """
+        again: list[Cell] = []
+        parts = [deque(cells[first::at_once]) for first in range(min(at_once, len(cells)))]
+        while parts:
+            with ExitStack() as children:
+                running = [(part, children.enter_context(self._child(part))) for part in parts]
+                for part, child in running:
+                    ended = child.answer(self.timeout_s)
+                    if part and at_once > 1:
+                        again.append(part.popleft())
+                    elif part:
+                        reason = f"the process that compiled it {ended.blame}"
+                        failed = CompiledAnswer(row=None, reason=reason, lack="failed")
+                        self.answered(part.popleft(), failed)
+            parts = [part for part in parts if part]
+        if again:
+            self._ask(again, 1)
+
+    def _child(self, part: deque[Cell]) -> Child:
+        """Start a child for some cells, and remove each cell from them when it answers."""
+
+        def receive(line: str) -> None:
+            self.answered(part.popleft(), json.loads(line))
+
+        lines = "\n".join(map(self.request, part))
+        return Child(COMMAND, lines, environment(self.platform, _devices(part[0])), receive)
+
+
+def environment(platform: str, devices: int) -> dict[str, str]:
+    """Return the environment variables of a process that compiles."""
+    if platform == "cpu":
+        return compiling_environment(devices)
+    return worker_environment(platform, devices)
 
 
 class CompileCache:

@@ -20,8 +20,7 @@ from bench.contract import Implementation, Params, Problem, Stages, TrainStep
 from bench.records.arms import arm_beside
 from bench.records.rows import CellRow, Communication
 from bench.worker.prove.failures import UnsupportedError
-from bench.worker.read.programs import FirstCall, communication, product_flops
-from bench.worker.read.traced_flops import inner_jaxprs
+from bench.worker.read.programs import FirstCall, communication, inner_jaxprs, product_flops
 from bench.worker.time.clock import Arm
 
 MOST_FORWARD = 0.6

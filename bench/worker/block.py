@@ -21,13 +21,12 @@ from bench.records.rows import CellRow, Communication
 from bench.worker import process_exchange
 from bench.worker.block_rounds import BlockRounds, warm_arm
 from bench.worker.block_session import BlockSession, ProvedArm
-from bench.worker.file_threads import FileThreads
 from bench.worker.foreign.foreign_arm import ForeignArm
 from bench.worker.foreign.foreign_module import ForeignStep
-from bench.worker.held_functions import HeldFunctions, ProcessSettings
 from bench.worker.phases.checkpoints import save_and_restore_cells
 from bench.worker.phases.training import train_cells
 from bench.worker.problems import load_workload, make_mesh, make_problem
+from bench.worker.process_guard import FileThreads, HeldFunctions, ProcessSettings
 from bench.worker.prove.failures import (
     EndedError,
     UnsupportedError,
@@ -42,11 +41,11 @@ from bench.worker.read.programs import (
     FirstCall,
     communication,
     compilers_cost,
+    flops_if_traceable,
     library_kernels,
     product_flops,
 )
 from bench.worker.read.step_program import names_options, read_program
-from bench.worker.read.traced_flops import flops_if_traceable
 from bench.worker.time.ceilings import measure_ceilings
 from bench.worker.time.clock import Arm
 from bench.worker.trace.profiler import trace_cells

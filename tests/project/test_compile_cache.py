@@ -57,7 +57,7 @@ def test_an_answer_is_found_again_for_its_cell_alone(folder: Path) -> None:
 
 def test_files_are_those_that_compile_and_read() -> None:
     found = set(read_files(compiled_programs.COMPILER).hashes)
-    workers = {"answer/requested_cell", "answer/abstract_step", "file_loader", "prove/failures",
+    workers = {"answer/abstract_step", "file_loader", "prove/failures",
                "read/hlo", "read/programs", "problems"}  # fmt: skip
     assert found >= {f"bench/worker/{name}.py" for name in workers}
     assert found >= {
@@ -74,8 +74,8 @@ def test_files_are_those_that_compile_and_read() -> None:
 @pytest.mark.parametrize(
     ("file", "counts"),
     [
-        ("bench/worker/answer/requested_cell.py", True),
         ("bench/worker/problems.py", True),
+        ("bench/worker/answer/abstract_step.py", True),
         ("bench/records/collective_kinds.py", True),
         ("bench/records/messages.py", True),
         ("bench/worker/trace/profiler.py", False),

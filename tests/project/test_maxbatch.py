@@ -24,9 +24,9 @@ from bench.plan.option_values import BadInput
 from bench.present import largest_batch_table, page_data
 from bench.present.report_files import build
 from bench.project import compiled_programs
+from bench.project import largest_fit as largest
 from bench.project.compiled_programs import Program, Unread
-from bench.project.maxbatch import largest_fit as largest
-from bench.project.maxbatch.batch_search import RESOLUTION, Search
+from bench.project.largest_fit import RESOLUTION, Search
 from bench.records import largest_batches, numbers, store
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
@@ -442,7 +442,7 @@ def stored(tmp_path, monkeypatch):
     planted = Stored()
     monkeypatch.setattr("bench.commands.maxbatch.read_catalogue", lambda *_: there)
     monkeypatch.setattr("bench.project.compiled_programs.programs", planted.read)
-    monkeypatch.setattr("bench.project.maxbatch.largest_fit.prove_fit", planted.prove)
+    monkeypatch.setattr("bench.project.largest_fit.prove_fit", planted.prove)
     return planted
 
 

@@ -9,7 +9,7 @@ import sys
 
 import jax
 
-from bench.worker.held_functions import ProcessSettings
+from bench.worker.process_guard import ProcessSettings
 
 
 def test_jaxs_settings_and_the_environment_are_put_back(monkeypatch):

@@ -10,7 +10,8 @@ import sys
 import jax
 
 from bench.records.messages import CellRequest, Fit, Inspection
-from bench.worker.answer.requested_cell import answer_requests, load_cell
+from bench.worker.event_stream import answer_requests
+from bench.worker.problems import load_cell
 from bench.worker.prove.failures import UnsupportedError, WrongStepError, failure
 from bench.worker.prove.trajectory import build_step, state_and_loss
 from bench.worker.read.device_memory import inspection

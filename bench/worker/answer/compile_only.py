@@ -16,12 +16,18 @@ from bench.contract import Implementation, Problem
 from bench.records.messages import CompiledAnswer, CompiledRow, CompileRequest, Lack
 from bench.records.printable import readable
 from bench.worker.answer.abstract_step import NotAbstractError, abstract_step, stand_in
-from bench.worker.answer.requested_cell import RequestedCell, answer_requests, load_cell
-from bench.worker.problems import make_problem
+from bench.worker.event_stream import answer_requests
+from bench.worker.problems import RequestedCell, load_cell, make_problem
 from bench.worker.prove.failures import UnsupportedError, failure, name_and_text
 from bench.worker.read.device_memory import device_bytes, largest_program
-from bench.worker.read.programs import FirstCall, communication, compilers_cost, product_flops
-from bench.worker.read.traced_flops import flops_if_traceable, flops_of
+from bench.worker.read.programs import (
+    FirstCall,
+    communication,
+    compilers_cost,
+    flops_if_traceable,
+    flops_of,
+    product_flops,
+)
 
 RUN_DEVICES = 8
 RUN_FLOPS = 1e11

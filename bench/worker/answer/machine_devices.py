@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from bench.contract import fused_attention
 from bench.records.machine_rows import JaxDevices
-from bench.worker.answer.requested_cell import answer_requests
+from bench.worker.event_stream import answer_requests
 from bench.worker.prove.failures import name_and_text
 from bench.worker.time import energy_counters
 

@@ -8,7 +8,7 @@ from typing import cast
 from bench.contract import Implementation
 from bench.records.cells import Block
 from bench.records.messages import SupportAnswer, SupportRequest
-from bench.worker.answer.requested_cell import answer_requests
+from bench.worker.event_stream import answer_requests
 from bench.worker.file_loader import implementation_files, load
 from bench.worker.problems import load_workload, make_mesh, make_problem
 from bench.worker.prove.failures import WrongStepError, why_unsupported

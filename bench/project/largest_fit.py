@@ -6,7 +6,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from rich.console import Console
@@ -19,7 +19,6 @@ from bench.plan.option_values import BadInput
 from bench.present.terminal import activity
 from bench.project import compiled_programs
 from bench.project.compiled_programs import Program, Read, Unread
-from bench.project.maxbatch.batch_search import Search
 from bench.records.cells import Block, Cell
 from bench.records.largest_batches import MaxBatchRow, Outcome, key, key_of
 from bench.records.mesh import MeshShape
@@ -56,6 +55,77 @@ class Line:
     """Bytes per device by batch, where the run has them."""
     contents: str | None = None
     """Hash for the stored row; see `with_hashes`."""
+
+
+RESOLUTION = 16
+"""The search ends once the smallest batch that does not fit is larger by less than 1/16."""
+
+GROWTH = 16
+"""Largest factor between a guess and the batches compiled before, as distant lines mislead."""
+
+
+@dataclass
+class Search:
+    """A search for the largest multiple of `quantum` whose memory is within the limit."""
+
+    quantum: int
+    """The smallest batch."""
+    limit: float
+    """Bytes."""
+    known: dict[int, float] = field(default_factory=dict)
+    """Bytes by batch, where they are known."""
+    _fitted: list[bool] = field(default_factory=list)
+    """Whether each guess fitted, in order."""
+
+    def add(self, batch: int, size: float) -> None:
+        """Record the bytes of a guess; infinite if it is only known not to fit."""
+        self.known[batch] = size
+        self._fitted.append(size <= self.limit)
+
+    @property
+    def asked(self) -> int:
+        """Number of guesses recorded."""
+        return len(self._fitted)
+
+    @property
+    def fits(self) -> int | None:
+        """The largest batch below all that are too large; None if there is none."""
+        below = self.too_large or math.inf
+        return max((b for b in self.known if b < below), default=None)
+
+    @property
+    def too_large(self) -> int | None:
+        """The smallest batch that is known not to fit."""
+        return min((b for b, size in self.known.items() if size > self.limit), default=None)
+
+    @property
+    def next(self) -> int | None:
+        """The next guess; None if the search has ended."""
+        low, high = self.fits, self.too_large
+        if low is None:
+            return None if high == self.quantum else self.quantum
+        step = max(low // RESOLUTION // self.quantum, 1) * self.quantum
+        if high is not None and high - low <= step:
+            return None
+        guess, last = self._on_line(low), self._fitted[-2:]
+        if high is None:
+            guess = min(guess, GROWTH * low)
+        elif guess >= high or last in ([True, True], [False, False]):
+            guess = math.isqrt(low * high)
+        # A guess just above the largest batch that fits would end the search.
+        guess = max(guess // self.quantum * self.quantum, low + step)
+        return guess if high is None else min(guess, high - self.quantum)
+
+    def _on_line(self, low: int) -> int:
+        """Return where the line through `low` and the batch nearest to it reaches the limit."""
+        others = [b for b, size in self.known.items() if b != low and math.isfinite(size)]
+        if not others:
+            return 2 * low
+        other = min(others, key=lambda b: abs(b - low))
+        slope = (self.known[other] - self.known[low]) / (other - low)
+        if slope <= 0:
+            return GROWTH * low
+        return int(low + (self.limit - self.known[low]) / slope)
 
 
 def lines_of(planned: Mapping[Cell, float | None]) -> list[Line]:
