@@ -1,7 +1,6 @@
 """One block from proof to samples: the order of its phases, and the meaning of each failure."""
 
 import os
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,10 +16,10 @@ from bench.records.cells import FULL, Block
 from bench.records.compressed import compressed
 from bench.records.host import cores
 from bench.records.messages import GATE, Event, Job, Phase, SamplesEvent
-from bench.records.rows import CellRow, Communication
+from bench.records.rows import CellRow
 from bench.worker import process_exchange
 from bench.worker.block_rounds import BlockRounds, warm_arm
-from bench.worker.block_session import BlockSession, ProvedArm
+from bench.worker.block_session import BlockSession, Proved
 from bench.worker.foreign.foreign_arm import ForeignArm
 from bench.worker.foreign.foreign_module import ForeignStep
 from bench.worker.phases.checkpoints import save_and_restore_cells
@@ -42,6 +41,7 @@ from bench.worker.read.programs import (
     communication,
     compilers_cost,
     flops_if_traceable,
+    if_readable,
     library_kernels,
     product_flops,
 )
@@ -177,13 +177,11 @@ def admit(session: BlockSession, gate: Gate, name: str, number: int) -> None:
         with suppress(Exception):  # its own processes must not run beside other arms
             cast("Any", session.implementation(name)).close()
         return
-    session.proved[name] = proved
-    session.cells[name] = proved.row
-    session.arms.append(proved.arm)
+    session.admit(*proved)
 
 
-def prove(session: BlockSession, gate: Gate, name: str, number: int) -> ProvedArm:
-    """Prove an implementation, in float64 and as it will be timed.
+def prove(session: BlockSession, gate: Gate, name: str, number: int) -> tuple[CellRow, Arm, Proved]:
+    """Prove an implementation, in float64 and as it will be timed; return what `admit` takes.
 
     Raises:
       UnsupportedError: the implementation does not support the problem or the mesh.
@@ -226,7 +224,7 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> ProvedAr
             row["compile"] = train_step.compile_times()
             row["foreign"] = train_step.described(cast("ForeignArm", arm))
             row.update(train_step.figures)
-            return ProvedArm(arm, implementation, [], row)
+            return row, arm, Proved(implementation, [])
         add_figures(row, first_call.programs, arm, mesh)
         if not job["launch"]:
             # A separate step, because tracing may leak tracers into data beside a step's state.
@@ -235,10 +233,10 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> ProvedAr
             row["traced_flops"] = traced = flops_if_traceable(untimed.step, arm.state, arm.batch)
             own_options = traced is None and names_options(implementation)
             program = read_program(first_call.programs, arm, own_options=own_options)
-            if program:
+            if program is not None:
                 row["program"] = program
         row["bubble"] = float(train_step.bubble)
-        return ProvedArm(arm, implementation, first_call.programs, row)
+        return row, arm, Proved(implementation, first_call.programs)
     finally:
         session.end_lap(phase)
         session.check_process(name)
@@ -248,16 +246,7 @@ def add_figures(row: CellRow, programs: Sequence[Any], arm: Arm, mesh: Mesh) -> 
     """Add memory, communication and work of a step's compiled programs to its cell's row."""
     row["memory"] = largest_program(programs)
     row["high_water_bytes"] = high_water(arm, mesh.local_devices)
-    row["communication"] = read_communication(programs, mesh)
+    row["communication"] = if_readable(lambda: communication(programs, mesh))
     row["cost"] = compilers_cost(programs)
     row["product_flops"] = product_flops(programs)
     row["kernels"] = library_kernels(programs)
-
-
-def read_communication(programs: Sequence[Any], mesh: Mesh) -> list[Communication] | None:
-    """Return a step's communication; None if it cannot be read, and the cell keeps its time."""
-    try:
-        return communication(programs, mesh)
-    except ValueError:
-        traceback.print_exc()
-        return None

@@ -161,11 +161,11 @@ class BlockRounds:
 
             def make(name: str = name, way: str = way) -> Arm:
                 problem, mesh, own = session.problem, session.mesh, session.proved[name]
-                if "foreign" in own.row:
+                if "foreign" in (row := session.cells[name]):
                     raise UnsupportedError("its steps run in other processes")
                 with session.modules_of(name), remembered_programs(session.programs / name):
                     if way in job["ablations"]:
-                        arm = ablated_arm(name, way, own.implementation, own.row, problem, mesh)
+                        arm = ablated_arm(name, way, own.implementation, row, problem, mesh)
                         return arm.warm_up()
                     built = own.implementation.build(problem, mesh)
                     return fed_arm(name, way, built, problem).warm_up()

@@ -6,9 +6,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from jax.sharding import Mesh
 
@@ -27,16 +26,11 @@ PROGRESS_S = 1.0
 """Seconds between progress reports of a phase."""
 
 
-@dataclass(frozen=True)
-class ProvedArm:
-    """A proved implementation."""
+class Proved(NamedTuple):
+    """A proved implementation, and the executables that its step compiled."""
 
-    arm: Arm
-    """Its first arm. Chance may make it the twin, and the second copy the baseline's arm."""
     implementation: Implementation
     programs: list[Any]
-    """Executables that its step compiled."""
-    row: CellRow
 
 
 class BlockSession:
@@ -77,7 +71,7 @@ class BlockSession:
         """The block's row so far; the supervisor adds the host's load."""
         self.cells: dict[str, CellRow] = {}
         self._sent: dict[str, CellRow] = {}
-        self.proved: dict[str, ProvedArm] = {}
+        self.proved: dict[str, Proved] = {}
         self.arms: list[Arm] = []
         """All timed arms: of proved implementations, the twin, input arms and ablated arms."""
         self.chance = random.Random(job["seed"])
@@ -136,6 +130,12 @@ class BlockSession:
             units_per_step=self.problem.units_per_step,
             interleaved=not self.job["alone"],
         )
+
+    def admit(self, row: CellRow, arm: Arm, proved: Proved) -> None:
+        """Let a proved implementation take part in the rounds."""
+        name = row["implementation"]
+        self.proved[name], self.cells[name] = proved, row
+        self.arms.append(arm)
 
     def ok_arms(self) -> list[Arm]:
         """Return the arms of ok cells, except foreign ones, whose arrays are in other processes."""

@@ -4,8 +4,9 @@ import itertools
 import math
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -19,7 +20,18 @@ from bench.worker.read import hlo
 from bench.worker.read.collectives import Collective, collectives
 from bench.worker.read.compilation import CompilationLog
 
+T = TypeVar("T")
+
 _CALL_TARGET = re.compile(r'\bcustom_call_target="([^"]+)"')
+
+
+def if_readable(read: Callable[[], T]) -> T | None:
+    """Return what is read from programs; None if it cannot be read, and the cell keeps its time."""
+    try:
+        return read()
+    except ValueError:
+        traceback.print_exc()
+        return None
 
 
 def live_programs() -> list[Any]:

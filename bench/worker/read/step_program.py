@@ -19,7 +19,6 @@ import inspect
 import math
 import re
 import sys
-import traceback
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ import jax
 from bench.records.step_programs import Operation, StepProgram, packed
 from bench.worker.read import hlo
 from bench.worker.read.collectives import DTYPE_BYTES, GROUPS, parse_groups
+from bench.worker.read.programs import if_readable
 from bench.worker.read.protobuf_fields import fields
 from bench.worker.time.clock import Arm, without_garbage_collection
 
@@ -48,16 +48,14 @@ def read_program(programs: Sequence[Any], arm: Arm, *, own_options: bool) -> Ste
       None if the programs cannot be read; the cell then keeps its time.
     """
     dispatch, calls = dispatch_path(arm)
-    try:
-        return StepProgram(
+    return if_readable(
+        lambda: StepProgram(
             fingerprint=fingerprint(programs) if programs and not own_options else "",
             dispatch=dispatch,
             host_calls=calls,
             operations=packed(operations(programs)),
         )
-    except ValueError:
-        traceback.print_exc()
-        return None
+    )
 
 
 def names_options(module: Any) -> bool:
