@@ -19,6 +19,7 @@ from bench.records.mesh import MeshShape
 from bench.worker.file_loader import implementation_files, load
 from bench.worker.problems import make_mesh
 from bench.worker.read.collectives import collectives
+from bench.worker.read.hlo import modules_of
 from bench.worker.read.programs import live_programs, new_programs
 from bench.worker.time.clock import Arm
 from bench.worker.trace import xspace
@@ -26,7 +27,6 @@ from bench.worker.trace.operations import (
     Operation,
     Operations,
     joined,
-    modules_of,
     phase_of,
     unknown,
 )

@@ -2,10 +2,8 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -49,8 +47,6 @@ class Collective:
     count: int
     """Executions per step, loops included. Every branch counts as taken; a loop of unknown length
     counts once."""
-    origin: str
-    """Position in the traced program: HLO's `op_name`."""
     returned: bool
     """For an all-gather: whether the step only returns its result, without computing with it."""
 
@@ -69,7 +65,7 @@ def collectives(executable: Any, devices: int, *, scatter: bool = False) -> list
     """
     return [
         found
-        for module in executable.hlo_modules()
+        for module in hlo.modules_of([executable])
         for found in _of_module(module, devices, scatter)
     ]
 
@@ -80,11 +76,9 @@ def _kind(instruction: Any) -> str | None:
     return opcode if opcode in KINDS else None
 
 
-def _of_module(module: Any, devices: int, scatter: bool) -> Iterator[Collective]:
+def _of_module(module: hlo.Module, devices: int, scatter: bool) -> Iterator[Collective]:
     """Yield collectives, and an implied reduce-scatter as a separate one if requested."""
-    computations = {own.name: own for own in module.computations()}
-    entry = cache(lambda: {instruction.name for instruction in hlo.entry(module)})
-    for instruction, count in hlo.instructions(module):
+    for instruction, count in module.executed():
         kind = _kind(instruction)
         if not count or kind is None:
             continue
@@ -92,7 +86,7 @@ def _of_module(module: Any, devices: int, scatter: bool) -> Iterator[Collective]
         operands = instruction.operands()
         kinds = [kind] * len(operands)
         if scatter and kind == "all-reduce":
-            apart = sliced(instruction, computations, len(groups[0]))
+            apart = sliced(instruction, module, len(groups[0]))
             kinds = ["reduce-scatter" if one else kind for one in apart]
         for own in sorted(set(kinds)):
             parts = [one for one, its in zip(operands, kinds, strict=True) if its == own]
@@ -108,8 +102,7 @@ def _of_module(module: Any, devices: int, scatter: bool) -> Iterator[Collective]
                 bytes=size * len(groups[0]) if gathers else size,
                 groups=groups,
                 count=count,
-                origin=hlo.op_name(instruction),
-                returned=gathers and returned(instruction, entry(), computations),
+                returned=gathers and returned(instruction, module),
             )
 
 
@@ -164,7 +157,7 @@ def _rows(ids: Any) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(map(int, row)) for row in ids)
 
 
-def sliced(instruction: Any, computations: Mapping[str, Any], members: int) -> list[bool]:
+def sliced(instruction: Any, module: hlo.Module, members: int) -> list[bool]:
     """Return, for each array of an all-reduce, whether only 1 / `members` of it is used.
 
     SPMD partitioning all-reduces a gradient and then takes each device's slice. Compilers for GPU
@@ -190,7 +183,7 @@ def sliced(instruction: Any, computations: Mapping[str, Any], members: int) -> l
         return kind in {"fusion", "call"} and all(
             only_sliced(parameter, (*callers, user))
             for name, _ in hlo.called(user)
-            for number, parameter in _parameters(computations[name])
+            for number, parameter in _parameters(module.computations[name])
             if operands[number] == value.name
         )
 
@@ -208,8 +201,8 @@ def sliced(instruction: Any, computations: Mapping[str, Any], members: int) -> l
     return [bool(uses) and all(uses) for uses in taken]
 
 
-def _parameters(computation: Any) -> Iterator[tuple[int, Any]]:
-    for own in computation.instructions():
+def _parameters(computation: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    for own in computation:
         if found := re.search(r"\bparameter\((\d+)\)", own.to_string()):
             yield int(found[1]), own
 
@@ -218,12 +211,12 @@ def _elements(instruction: Any) -> int:
     return sum(math.prod(shape) for _, shape in hlo.arrays(instruction))
 
 
-def returned(instruction: Any, entry: AbstractSet[str], computations: Mapping[str, Any]) -> bool:
+def returned(instruction: Any, module: hlo.Module) -> bool:
     """Whether no product and no collective depends on an instruction's result.
 
     If none does, nothing waits for the result: ZeRO-1 gathers parameters after the update, whereas
-    FSDP gathers them for the products that follow. `entry` names the instructions outside called
-    computations, such as loops; inside them, a dependency is assumed.
+    FSDP gathers them for the products that follow. Inside called computations, such as loops, a
+    dependency is assumed.
     """
     seen: set[str] = set()
     left = [*instruction.users()]
@@ -231,15 +224,15 @@ def returned(instruction: Any, entry: AbstractSet[str], computations: Mapping[st
         user = left.pop()
         if user.name not in seen:
             seen.add(user.name)
-            if _waits(user, computations):
+            if _waits(user, module):
                 return False
             left += user.users()
-    return instruction.name in entry
+    return instruction.name in module.entry
 
 
-def _waits(instruction: Any, computations: Mapping[str, Any]) -> bool:
+def _waits(instruction: Any, module: hlo.Module) -> bool:
     return hlo.opcode(instruction).removesuffix("-start") in _WAITING or any(
-        _waits(inner, computations)
+        _waits(inner, module)
         for name, _ in hlo.called(instruction)
-        for inner in computations[name].instructions()
+        for inner in module.computations[name]
     )

@@ -163,9 +163,8 @@ def library_kernels(programs: Sequence[Any]) -> list[str]:
     """
     found = {
         target
-        for program in programs
-        for module in program.hlo_modules()
-        for instruction, _ in hlo.instructions(module)
+        for module in hlo.modules_of(programs)
+        for instruction, _ in module.executed()
         for target in _CALL_TARGET.findall(instruction.to_string())
     }
     return sorted(found)
@@ -181,8 +180,8 @@ def product_flops(programs: Sequence[Any]) -> float:
         # Every process compiles the same program and knows only its own devices.
         len(program.local_devices()) * jax.process_count() * count * _flops(instruction)
         for program in programs
-        for module in program.hlo_modules()
-        for instruction, count in hlo.instructions(module)
+        for module in hlo.modules_of([program])
+        for instruction, count in module.executed()
     )
 
 

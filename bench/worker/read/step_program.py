@@ -72,14 +72,13 @@ def names_options(module: Any) -> bool:
 def operations(programs: Sequence[Any]) -> list[Operation]:
     """List the operations that do some work in the programs, with equal ones merged."""
     found: Counter[tuple[str, str, str, int]] = Counter()
-    for module in (module for program in programs for module in program.hlo_modules()):
-        sources = hlo.Sources(module)
-        for one, count in hlo.instructions(module):
+    for module in hlo.modules_of(programs):
+        for one, count in module.executed():
             if count and hlo.opcode(one) not in _NO_WORK:
                 result = _RESULT.search(one.to_string())
                 sizes = (math.prod(shape) * DTYPE_BYTES.get(t, 0) for t, shape in hlo.arrays(one))
                 kind = hlo.opcode(one), result[1] if result else ""
-                found[sources.of(one), *kind, sum(sizes)] += count
+                found[module.source(one), *kind, sum(sizes)] += count
     return [
         Operation(source, opcode, result, runs, size)
         for (source, opcode, result, size), runs in sorted(found.items())

@@ -27,11 +27,12 @@ from bench.worker import process_exchange
 from bench.worker.block_session import BlockSession
 from bench.worker.prove.failures import EndedError, in_all_processes
 from bench.worker.prove.gate import Gate
+from bench.worker.read.hlo import modules_of
 from bench.worker.read.programs import live_programs
 from bench.worker.time.clock import Arm
 from bench.worker.trace import xspace
 from bench.worker.trace.drawn_step import KeptStep, drawn_step
-from bench.worker.trace.operations import Operation, Operations, modules_of
+from bench.worker.trace.operations import Operation, Operations
 from bench.worker.trace.step_parts import (
     Arrivals,
     DeviceStep,
