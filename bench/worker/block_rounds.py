@@ -269,8 +269,8 @@ def sample_rows(job: Job, block: str, turns: Iterable[Turn]) -> list[SampleRow]:
     for row, *each in zip(rows, *everyones, strict=True):
         by_process = dict(zip(names, map(list, zip(*each, strict=True)), strict=True))
         for name in names:
-            row.pop(name, None)  # type: ignore[misc]
-        row.update(merged(by_process, hosts))  # type: ignore[typeddict-item]
+            row.pop(name, None)
+        row.update(merged(by_process, hosts))
     return rows
 
 

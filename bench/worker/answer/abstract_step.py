@@ -8,7 +8,7 @@ after them.
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -160,7 +160,7 @@ class _Shardings:
         """
         sharding, set_mesh = Tracer.sharding, jax.set_mesh
         Tracer.sharding = property(self.of)  # type: ignore[method-assign, assignment]
-        jax.set_mesh = lambda mesh: jax.sharding.use_abstract_mesh(mesh.abstract_mesh)  # type: ignore[assignment, misc]
+        jax.set_mesh = _set_abstract_mesh  # type: ignore[assignment, misc]
         try:
             yield
         finally:
@@ -217,3 +217,7 @@ def _lowered(
     function = jax.jit(core.jaxpr_as_fun(jaxpr), **options)
     with jax.sharding.use_abstract_mesh(explicit[0]) if explicit else nullcontext():
         return function.trace(*arguments).lower(lowering_platforms=platforms)
+
+
+def _set_abstract_mesh(mesh: Mesh) -> AbstractContextManager[Any]:
+    return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)

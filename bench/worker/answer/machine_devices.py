@@ -12,6 +12,7 @@ from bench.records.machine_rows import JaxDevices
 from bench.worker.event_stream import answer_requests
 from bench.worker.prove.failures import name_and_text
 from bench.worker.time import energy_counters
+from bench.worker.time.turn_slots import UnknownError
 
 SIZE = 512
 """Rows of the matrices that are multiplied under the profiler."""
@@ -44,7 +45,7 @@ def counted_kinds() -> tuple[list[str], str]:
     """Return the kinds of boards or packages with readable energy, or why there are none."""
     try:
         return [one.kind for one in energy_counters.counters(jax.local_devices())], ""
-    except energy_counters.UnknownError as error:
+    except UnknownError as error:
         return [], str(error)
     except Exception as error:  # noqa: BLE001 - a driver may raise anything
         return [], name_and_text(error)

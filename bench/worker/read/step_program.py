@@ -31,7 +31,6 @@ from bench.records.step_programs import Operation, StepProgram, packed
 from bench.worker.read import hlo
 from bench.worker.read.collectives import DTYPE_BYTES, GROUPS, parse_groups
 from bench.worker.read.programs import if_readable
-from bench.worker.read.protobuf_fields import fields
 from bench.worker.time.clock import Arm, without_garbage_collection
 
 _NO_WORK = {"bitcast", "constant", "get-tuple-element", "parameter", "tuple"}
@@ -201,10 +200,10 @@ def canonical(module: Any) -> str:
 def _literal(module: Any, name: str) -> str:
     """Return a hash of a constant's elements, which the module's text elides if there are many."""
     instructions = (
-        dict(fields(instruction))
-        for kind, computation in fields(module.as_serialized_hlo_module_proto())
+        dict(hlo.fields(instruction))
+        for kind, computation in hlo.fields(module.as_serialized_hlo_module_proto())
         if kind == _COMPUTATIONS
-        for inner, instruction in fields(computation)
+        for inner, instruction in hlo.fields(computation)
         if inner == _INSTRUCTIONS
     )
     own = next(one for one in instructions if one[_NAME_OF] == name[1:].encode())
