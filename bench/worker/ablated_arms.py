@@ -179,11 +179,9 @@ _COLLECTIVES = {
 def localized(train_step: TrainStep, batch: Any) -> tuple[Callable[..., Any], list[Any]]:
     """Compile a step with local stand-ins for the collectives that its file, or jax, has written.
 
-    The stand-ins are lowering rules of this one compilation. Tracing, differentiation and the types
-    of jax.shard_map see the collectives themselves, and nothing of jax is replaced.
-
-    Returns:
-      The compiled step, and its executables.
+    The step is returned with its executables. The stand-ins are lowering rules of this one
+    compilation. Tracing, differentiation and the types of jax.shard_map see the collectives
+    themselves, and nothing of jax is replaced.
 
     Raises:
       UnsupportedError: the step is not one traceable program, or it writes no collectives.

@@ -74,13 +74,10 @@ class BlockRounds:
         self.turns_until_asked = 0
 
     def run(self, first_loss: float, gate: Gate | None = None) -> list[SampleRow]:
-        """Time all arms; withdraw those that compiled, diverged or went wrong meanwhile.
+        """Time all arms; return the samples of those that did not go wrong meanwhile.
 
         `first_loss` is the reference's loss before the first update. Without a gate, which has the
         reference, there are no spot checks.
-
-        Returns:
-          The samples of the remaining arms.
         """
         session, job = self.session, self.session.job
         if not job["alone"]:

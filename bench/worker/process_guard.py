@@ -153,9 +153,7 @@ class ProcessSettings:
         """Undo all changes since the snapshot, so that no file affects other arms.
 
         The environment, which programs read when they start, is compared only as part of the whole.
-
-        Returns:
-          Names of the settings and variables that had changed.
+        The names of the settings and variables that had changed are returned.
         """
         changed = {
             name

@@ -47,8 +47,7 @@ TARGETS = (
 def build(folder: Path) -> tuple[Path, Figures]:
     """Write `figures.json`, the plot, `report.md` and `report.html` from a self-test's stored rows.
 
-    Returns:
-      The path of the page, and the figures on it.
+    The path of the page is returned with the figures on it.
 
     Raises:
       DamagedError: a stored file has changed since it was written.

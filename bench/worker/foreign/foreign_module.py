@@ -70,10 +70,7 @@ def traits_of(path: Path) -> Traits | None:
 
 @cache
 def foreign_module(path: Path) -> ModuleType | None:
-    """Make the module of a foreign file, with `why_unsupported`, `build` and `close`.
-
-    Returns:
-      None if the file is not foreign.
+    """Make the module of a foreign file, which also has `close`; None if the file is not foreign.
 
     Raises:
       ValueError: FOREIGN is not a literal of `Traits`.

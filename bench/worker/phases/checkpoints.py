@@ -83,9 +83,10 @@ class Orbax:
         saver.save(path, args=self._ocp.args.StandardSave(tree))
         return path
 
-    def wait(self) -> None:
-        """Wait until asynchronous saves are complete."""
+    def completed_at(self) -> float:
+        """Wait until asynchronous saves are complete; return the time."""
         self._async.wait_until_finished()
+        return time.monotonic()
 
     def restore(self, path: Path, shapes: Shapes) -> Tree:
         """Restore a tree, each array directly into its sharding."""
@@ -207,13 +208,8 @@ def repetitions() -> Iterator[bool]:
 
 def train_until_complete(arm: Arm, orbax: Orbax, steps_ns: list[int]) -> float:
     """Run steps during a save, appending their times; return the time of its completion."""
-
-    def wait() -> float:
-        orbax.wait()
-        return time.monotonic()
-
     with ThreadPoolExecutor(1) as pool:
-        complete = pool.submit(wait)
+        complete = pool.submit(orbax.completed_at)
         for _ in range(MOST_STEPS):
             # Steps may communicate, so all processes must run the same number.
             if all(process_exchange.gather(complete.done())):

@@ -90,11 +90,8 @@ def trained(
 ) -> Curve:
     """Build a step and train it on batch(0), batch(1) ..., waiting for each loss.
 
-    No step begins after `limit_s` seconds. A limit is for programs without collectives only,
-    because processes would disagree.
-
-    Returns:
-      The curve up to its first infinite or NaN loss, or to a failure.
+    The curve ends at a failure, or at an infinite or NaN loss. No step begins after `limit_s`
+    seconds; a limit is for programs without collectives only, because processes would disagree.
     """
     until, losses = time.monotonic() + limit_s, []
     try:

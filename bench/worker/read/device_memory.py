@@ -86,13 +86,10 @@ LOOKED_AT_STEPS = 3
 
 
 def largest_program(programs: Sequence[Any]) -> MemoryBytes | None:
-    """Return the planned memory of the largest program.
+    """Return the planned memory of the largest program; None without programs or figures.
 
     A device runs a step's programs one after another, so it must hold the largest; state that
     another program keeps meanwhile is not included.
-
-    Returns:
-      None if there are no programs or the backend gives no figures.
     """
     plans = map(memory_bytes, programs)
     return max((plan for plan in plans if plan), key=lambda plan: plan["total_bytes"], default=None)

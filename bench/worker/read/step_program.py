@@ -41,10 +41,7 @@ def read_program(programs: Sequence[Any], arm: Arm, *, own_options: bool) -> Ste
     """Read what identifies a step's programs, and run two more steps to trace its dispatch path.
 
     The arm is warm. `own_options` says whether the programs may have been compiled with unusual
-    options, which they do not show.
-
-    Returns:
-      None if the programs cannot be read; the cell then keeps its time.
+    options, which they do not show. None if the programs cannot be read.
     """
     dispatch, calls = dispatch_path(arm)
     return if_readable(

@@ -205,8 +205,7 @@ def repeat(call: Call, times: int) -> None:
 def everywhere(action: Callable[[], T]) -> tuple[T, float]:
     """Run an action in all processes at once; each starts when all have ended the previous one.
 
-    Returns:
-      The result in this process, and the seconds of the slowest process.
+    Its result in this process is returned with the seconds of the slowest process.
 
     Raises:
       EndedError: in all processes, if the action fails in any.

@@ -51,10 +51,7 @@ class Arm:
         With `wait_each`, each step starts once the previous step's loss is ready, as in a training
         loop that reads its loss. After the last step, loss and state are both waited for.
         Flattening the state is the harness's own work: it is not timed if all arrays were ready by
-        the end of the span, and otherwise overlaps with waiting for them.
-
-        Returns:
-          Nanoseconds.
+        the end of the span, and otherwise overlaps with waiting for them. Nanoseconds are returned.
         """
         start = _now()
         state, loss = self.launch(steps, wait_each=wait_each)
@@ -156,10 +153,7 @@ def run_spans(
     """Run an arm's spans, each given by its number of steps and whether to wait for each step.
 
     All spans run from the same line of code, so that the step cannot distinguish them. `apart` is
-    called between the timed spans and the extra one.
-
-    Returns:
-      Nanoseconds of each timed span.
+    called between the timed spans, whose nanoseconds are returned, and the extra one.
     """
     every, took = list(spans), []
     at = -1

@@ -149,13 +149,10 @@ def places_of(mesh: Mesh) -> dict[int, int]:
 
 
 def record(arm: Arm, logdir: Path, run: str, steps: int) -> Path:
-    """Record `steps` steps, each waited for, as the TensorBoard run named `run`.
+    """Record `steps` steps, each waited for, as the TensorBoard run named `run`; return its file.
 
     TensorBoard lists `<folders>/plugins/profile/<session>` as <folders>/<session>, so the run's
     last part is the session. An earlier run of the same name is replaced.
-
-    Returns:
-      The trace's file.
     """
     folder, _, session = run.rpartition("/")
     options: Any = jax.profiler.ProfileOptions()
