@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import jax
 import pytest
 
-from bench.contract import fused_attention
+from bench.contract import divided_sequences
 from bench.contract.placement import shapes_of_params
 from bench.contract.workloads import gpt2
 from bench.records.mesh import MeshShape
@@ -113,9 +113,9 @@ def kernels(monkeypatch):
         "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version", lambda: 91_000
     )
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-    fused_attention.cudnn_is_here.cache_clear()
+    divided_sequences.cudnn_is_here.cache_clear()
     yield monkeypatch
-    fused_attention.cudnn_is_here.cache_clear()
+    divided_sequences.cudnn_is_here.cache_clear()
 
 
 def lowered(case, monkeypatch):

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bench.contract import fused_attention
+from bench.contract import divided_sequences
 from bench.records.machine_rows import JaxDevices
 from bench.worker.event_stream import answer_requests
 from bench.worker.prove.failures import name_and_text
@@ -27,7 +27,7 @@ def describe_devices() -> JaxDevices:
     counted, no_energy = counted_kinds()
     query: Any = jax.ShapeDtypeStruct((1, 1024, 1, 64), jnp.bfloat16)
     name = {"gpu": "cuda"}.get(device.platform, device.platform)
-    kernel = KERNELS[device.platform] if name in fused_attention.kernels(query) else ""
+    kernel = KERNELS[device.platform] if name in divided_sequences.kernels(query) else ""
     return JaxDevices(
         platform=device.platform,
         kinds=[one.device_kind for one in jax.devices()],
