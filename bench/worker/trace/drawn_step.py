@@ -65,7 +65,7 @@ def drawn_step(kept: KeptStep, places: Sequence[int]) -> DrawnStep:
     names, categories, sources, shapes = ([op[column] for op in numbers] for column in range(4))
     return DrawnStep(
         step=kept.number,
-        ns=round(kept.devices[0].share.total),
+        ns=round(kept.devices[0].share["total"]),
         one_clock=one_clock,
         left_out=sum(count - len(own) for *_, count, own in everyones),
         ops=DrawnOps(
