@@ -42,7 +42,7 @@ def answer_requests(question: Callable[[Any], Any]) -> NoReturn:
       question: returns the answer to a request, which is None if stdin is empty. If it raises, the
         process ends with exit code 1.
     """
-    requests = sys.stdin.read().splitlines() or ["null"]
+    requests = sys.stdin.read().strip().splitlines() or ["null"]
 
     def main(answers: TextIO) -> None:
         for request in requests:
