@@ -59,7 +59,7 @@ def rank(
     implementations: Sequence[str],
     read: Read,
 ) -> Plan:
-    """Predict every implementation on every mesh of so many chips that it supports.
+    """Predict every implementation on every mesh of this many chips that it supports.
 
     `workload` is a name and a size; the batch is global.
     """

@@ -43,9 +43,9 @@ def ablated_arm(
     problem: Problem,
     mesh: Mesh,
 ) -> Arm:
-    """Make an arm that has run once, of a step without a part, a key of ABLATIONS.
+    """Make an arm of a step without a part, and run it once.
 
-    `whole` is the row of the implementation's proved cell.
+    `way` is a key of bench.records.arms.ABLATIONS, and `whole` is the row of the proved cell.
 
     Raises:
       UnsupportedError: the part cannot be removed alone.

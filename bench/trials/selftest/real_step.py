@@ -99,7 +99,7 @@ def calibrate(arm: Arm) -> float:
 def call_of(text: str, products: int) -> Callable[[], object]:
     """Return a function that runs one step to its end, for tools that time Python functions.
 
-    `text` is a block as JSON; so many products follow each step.
+    `text` is a block as JSON. Each step is followed by this number of matrix products.
     """
     (arm,) = _arms(Block.of(json.loads(text)), ["step"])
     cast("SlowedStep", arm.step).set_products(products)

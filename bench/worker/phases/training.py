@@ -48,9 +48,9 @@ class Curve(NamedTuple):
 
 
 def train_cells(session: BlockSession, gate: Gate, settings: Mapping[str, Any]) -> None:
-    """Send the loss curves, of so many `steps`, of the references and of each ok cell.
+    """Send the loss curves of the references and of each ok cell.
 
-    The session's arms are freed to make room for training.
+    The settings are the number of `steps`. The session's arms are freed to make room for training.
     """
     problem, steps = session.problem, settings["steps"]
     names = [name for name, row in session.cells.items() if row["status"] == "ok"]

@@ -53,7 +53,7 @@ def _reading(more_cpu_s: Callable[[], float]) -> np.ndarray:
 
 
 class HostWatch:
-    """Reads the system's counters between turns, and the folder of the cores' frequencies.
+    """Reads the system's counters, and the cores' frequencies in a folder, between turns.
 
     `more_cpu_s` returns the CPU seconds of further processes of the launch.
     """

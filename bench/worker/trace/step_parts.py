@@ -40,8 +40,8 @@ PARTS = ("total", "dispatch", "compute", "wait", "move", "idle", "overlap")
 progress."""
 
 Spent = defaultdict[str, float]
-"""Nanoseconds by part. Of an operation, also its `count`, without parts that no operation has; the
-computation of operations that run others, such as loops, is the unattributed rest."""
+"""Nanoseconds by part. An operation also has its `count`; if it runs others, as a loop does, its
+`compute` is the unattributed rest."""
 
 
 @dataclass
