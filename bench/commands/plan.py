@@ -55,7 +55,7 @@ def plan(
     from bench.project import plan_page
     from bench.project.compiled_programs import MOST_DEVICES, programs
     from bench.project.mesh_ranking import rank
-    from bench.project.projection_request import chip_counts, sheets, unavailable, without_peak
+    from bench.project.projection import chip_counts, sheets, unavailable, without_peak
 
     with predicting():
         faults = file_faults(implementation_path or (), workload_path or ())

@@ -81,7 +81,7 @@ def selftest(
     from bench.trials.selftest.background_load import LoadError
     from bench.trials.selftest.planted_kernel import KernelError
     from bench.trials.selftest.selftest_session import Session
-    from bench.trials.selftest.trial_rows import DamagedError
+    from bench.trials.selftest.selftest_settings import DamagedError
 
     if samples:
         _judge(samples)

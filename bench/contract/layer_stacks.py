@@ -5,8 +5,6 @@ number of layers. Its parameters are stacked as (layers, ...); the leading dimen
 axis name `layers`. It is never sharded, because each iteration uses one layer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any

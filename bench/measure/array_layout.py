@@ -14,7 +14,7 @@ from bench.plan.options import Options
 from bench.records.cells import StepOptions
 from bench.records.messages import Inspection, cell_request
 
-COMMAND = (sys.executable, "-m", "bench.worker.answer.inspection")
+COMMAND = (sys.executable, "-m", "bench.worker.answer.built_cell", "inspect")
 TIMEOUT_S = 600.0
 
 _PARTS = 5

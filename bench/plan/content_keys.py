@@ -145,7 +145,7 @@ def _roots() -> list[Path]:
 
 
 def _counterpart(root: Path, base: BaseFile) -> Path:
-    """Map a folder of the repository to the base's worktree, as bench.worker.base_modules does."""
+    """Map a folder of the repository to the base's worktree, as bench.worker.file_loader does."""
     repository = Path(base["repository"])
     if not root.is_relative_to(repository):
         return root

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from bench.present import charts
 from bench.present.plots.vega_plot import SECONDS, WIDTH, Plot, compose, log_ticks, spec_of
 from bench.project.calibration import Trial
-from bench.project.mesh_growth import Curve, step_elsewhere
+from bench.project.program_formulae import Curve, step_elsewhere
 from bench.project.projection import Point, Projection
 from bench.records import files
 from bench.records.cells import StepOptions

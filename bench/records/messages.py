@@ -85,8 +85,7 @@ class WorkerSettings(FilePaths):
     ablations: list[str]
     """Ablations of bench.records.arms in which each implementation is measured as well."""
     phases: dict[str, dict[str, Any]]
-    """Settings of the phases after the rounds, by their names in
-    bench.worker.phases.after_rounds."""
+    """Settings of the phases after the rounds, by their names in bench.worker.block."""
     base_files: dict[str, BaseFile]
     """Files of the arms that run another revision, by arm."""
     isolated: list[str]

@@ -250,7 +250,7 @@ class CellRow(BlockFields):
     memory: NotRequired[MemoryBytes | None]
     """Planned memory; None if the backend gives no figures."""
     high_water_bytes: NotRequired[int | None]
-    """Measured peak memory of a device, or None: see bench.worker.read.program_memory."""
+    """Measured peak memory of a device, or None: see bench.worker.read.device_memory."""
     communication: NotRequired[list[Communication] | None]
     """Collectives; None if the programs could not be read."""
     cost: NotRequired[CompilersCost | None]

@@ -12,7 +12,7 @@ class StepProgram(TypedDict):
 
     fingerprint: str
     """Hash of their canonical form, equal for programs that differ only in names: see
-    bench.worker.read.canonical_program. Empty if they are unknown, or may have been compiled with
+    bench.worker.read.step_program. Empty if they are unknown, or may have been compiled with
     options of their own, which programs do not show."""
     dispatch: str
     """Hash of the dispatch path: see bench.worker.read.step_program. Empty if two consecutive steps

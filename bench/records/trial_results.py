@@ -23,7 +23,7 @@ class FaultRow(TypedDict):
     how: str
     passed: bool
     outcome: dict[str, Any]
-    """The fields of bench.trials.faults.fault_outcome.Outcome."""
+    """The fields of bench.trials.faults.observed_run.Outcome."""
 
 
 class FaultResults(TypedDict):

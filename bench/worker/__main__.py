@@ -1,7 +1,5 @@
 """`python -m bench.worker`: reads a job from stdin and writes events to stdout."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import nullcontext
 from json import JSONDecoder, JSONEncoder

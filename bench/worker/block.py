@@ -1,10 +1,7 @@
 """One block from proof to samples: the order of its phases, and the meaning of each failure."""
 
-from __future__ import annotations
-
 import os
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -18,19 +15,17 @@ from bench.contract import Workload
 from bench.records.cells import FULL, Block
 from bench.records.host import cores
 from bench.records.messages import GATE, Event, Job, Phase, SamplesEvent
-from bench.records.rows import CellRow, Communication
+from bench.records.rows import CellRow
 from bench.records.step_programs import compressed
 from bench.worker import process_exchange
 from bench.worker.block_rounds import BlockRounds, warm_arm
-from bench.worker.block_session import BlockSession, ProvedArm
-from bench.worker.file_threads import FileThreads
+from bench.worker.block_session import BlockSession, Proved
 from bench.worker.foreign.foreign_arm import ForeignArm
 from bench.worker.foreign.foreign_module import ForeignStep
-from bench.worker.held_functions import HeldFunctions
-from bench.worker.meshes import make_mesh
-from bench.worker.phases.after_rounds import PHASES
-from bench.worker.problems import load_workload, make_problem
-from bench.worker.process_settings import ProcessSettings
+from bench.worker.phases.checkpoints import save_and_restore_cells
+from bench.worker.phases.training import train_cells
+from bench.worker.problems import load_workload, make_mesh, make_problem
+from bench.worker.process_guard import FileThreads, HeldFunctions, ProcessSettings
 from bench.worker.prove.failures import (
     EndedError,
     UnsupportedError,
@@ -39,20 +34,36 @@ from bench.worker.prove.failures import (
 )
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.trajectory import build_step
-from bench.worker.read.array_layouts import inspection
 from bench.worker.read.compilation import remembered_programs
-from bench.worker.read.first_call import FirstCall
-from bench.worker.read.program_memory import high_water, largest_program
+from bench.worker.read.device_memory import high_water, inspection, largest_program
 from bench.worker.read.programs import (
+    FirstCall,
     communication,
     compilers_cost,
+    flops_if_traceable,
+    if_readable,
     library_kernels,
     product_flops,
 )
 from bench.worker.read.step_program import names_options, read_program
-from bench.worker.read.traced_flops import flops_if_traceable
 from bench.worker.time.ceilings import measure_ceilings
 from bench.worker.time.clock import Arm
+from bench.worker.trace.profiler import trace_cells
+
+AfterRounds = Callable[[BlockSession, Gate, Mapping[str, Any]], None]
+"""Runs a phase on the cells that are ok, with the phase's settings from the job.
+
+It may add to the rows of cells and send its own events. A phase must not cost a cell its time: it
+stores a failure as the reason why a cell lacks the phase's figures. If the worker dies
+nevertheless, the supervisor keeps everything sent before.
+"""
+
+PHASES: dict[str, AfterRounds] = {
+    "trace": trace_cells,
+    "checkpoint": save_and_restore_cells,
+    "train": train_cells,  # last: it frees the arms' memory
+}
+"""Phases after the rounds by their names in the job, in the order in which they run."""
 
 
 def run_job(
@@ -60,11 +71,8 @@ def run_job(
 ) -> None:
     """Prove, compile and measure a block's cells, then run the further phases of the job.
 
-    Args:
-      job: the job.
-      emit: sends an event.
-      more: reads the answer to a LookEvent: the arms that need more rounds.
-      programs: folder of the compilation cache that launches share.
+    `more` reads the answer to a LookEvent: the arms that need more rounds. The other arguments are
+    those of BlockSession.
     """
     session = BlockSession(job, emit, programs)
     session.announce("start")
@@ -169,13 +177,11 @@ def admit(session: BlockSession, gate: Gate, name: str, number: int) -> None:
         with suppress(Exception):  # its own processes must not run beside other arms
             cast("Any", session.implementation(name)).close()
         return
-    session.proved[name] = proved
-    session.cells[name] = proved.row
-    session.arms.append(proved.arm)
+    session.admit(*proved)
 
 
-def prove(session: BlockSession, gate: Gate, name: str, number: int) -> ProvedArm:
-    """Prove an implementation, in float64 and as it will be timed.
+def prove(session: BlockSession, gate: Gate, name: str, number: int) -> tuple[CellRow, Arm, Proved]:
+    """Prove an implementation, in float64 and as it will be timed; return what `admit` takes.
 
     Raises:
       UnsupportedError: the implementation does not support the problem or the mesh.
@@ -218,7 +224,7 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> ProvedAr
             row["compile"] = train_step.compile_times()
             row["foreign"] = train_step.described(cast("ForeignArm", arm))
             row.update(train_step.figures)
-            return ProvedArm(arm, implementation, [], row)
+            return row, arm, Proved(implementation, [])
         add_figures(row, first_call.programs, arm, mesh)
         if not job["launch"]:
             # A separate step, because tracing may leak tracers into data beside a step's state.
@@ -227,10 +233,10 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> ProvedAr
             row["traced_flops"] = traced = flops_if_traceable(untimed.step, arm.state, arm.batch)
             own_options = traced is None and names_options(implementation)
             program = read_program(first_call.programs, arm, own_options=own_options)
-            if program:
+            if program is not None:
                 row["program"] = program
         row["bubble"] = float(train_step.bubble)
-        return ProvedArm(arm, implementation, first_call.programs, row)
+        return row, arm, Proved(implementation, first_call.programs)
     finally:
         session.end_lap(phase)
         session.check_process(name)
@@ -240,16 +246,7 @@ def add_figures(row: CellRow, programs: Sequence[Any], arm: Arm, mesh: Mesh) -> 
     """Add memory, communication and work of a step's compiled programs to its cell's row."""
     row["memory"] = largest_program(programs)
     row["high_water_bytes"] = high_water(arm, mesh.local_devices)
-    row["communication"] = read_communication(programs, mesh)
+    row["communication"] = if_readable(lambda: communication(programs, mesh))
     row["cost"] = compilers_cost(programs)
     row["product_flops"] = product_flops(programs)
     row["kernels"] = library_kernels(programs)
-
-
-def read_communication(programs: Sequence[Any], mesh: Mesh) -> list[Communication] | None:
-    """Return a step's communication; None if it cannot be read, and the cell keeps its time."""
-    try:
-        return communication(programs, mesh)
-    except ValueError:
-        traceback.print_exc()
-        return None

@@ -22,8 +22,7 @@ from bench.records import store
 from bench.records.cells import base_of
 from bench.records.git_files import RevisionError
 from bench.records.paths import ROOT
-from bench.worker.base_modules import BaseModules
-from bench.worker.file_loader import load
+from bench.worker.file_loader import BaseModules, load
 
 SMALL = ("--workloads", "mlp", "--meshes", "data=2", "--launches", "1", "--run", "r")
 CELL = "mlp-base/data=2/b256/fp32"

@@ -18,8 +18,8 @@ from bench.contract.logical_axes import TENSOR_PARALLEL, partition_specs
 from bench.contract.placement import create_sharded_state, fsdp_specs, shapes_of_params
 from bench.contract.workloads import gpt2, mlp, vae
 from bench.records.mesh import MeshShape
-from bench.worker.meshes import make_mesh
-from bench.worker.read.program_memory import largest_program
+from bench.worker.problems import make_mesh
+from bench.worker.read.device_memory import largest_program
 from bench.worker.read.programs import live_programs, new_programs
 
 close = partial(np.testing.assert_allclose, rtol=1e-7, atol=1e-10)

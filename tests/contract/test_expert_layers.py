@@ -10,7 +10,7 @@ import pytest
 from bench.contract.expert_layers import compute_experts, mixture
 from bench.contract.workloads import mlp, moe
 from bench.records.mesh import MeshShape
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
 from implementations import expert_all_to_all, expert_replicated, expert_tensor_parallel
 
 

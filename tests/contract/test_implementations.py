@@ -19,8 +19,7 @@ from bench.records.cells import StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.paths import ROOT
 from bench.worker.file_loader import implementation_files, load, workload_files
-from bench.worker.meshes import make_mesh
-from bench.worker.problems import with_options
+from bench.worker.problems import make_mesh, with_options
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.gate import Gate
 from bench.worker.read.compilation import remembered_programs

@@ -17,7 +17,7 @@ from bench.contract.placement import shapes_of_params
 from bench.contract.workloads import gpt2, linear, moe
 from bench.records.mesh import MeshShape
 from bench.worker.file_loader import implementation_files, load
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
 from bench.worker.prove.gate import Gate
 from bench.worker.read.programs import product_flops
 

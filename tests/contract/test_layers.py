@@ -14,7 +14,7 @@ from bench.contract import PRECISIONS, WHOLE, ModelAxis
 from bench.contract.layers import Vocabulary, padded_rows
 from bench.contract.workloads import gpt2
 from bench.records.mesh import MeshShape
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
 from bench.worker.prove.exact_arithmetic import rounding
 
 SIZE, WIDTH, TOKENS = 200, 16, 24

@@ -10,7 +10,7 @@ from flax import nnx
 from bench.contract.workloads import gpt2, linear, mlp, resnet
 from bench.records.mesh import MeshShape
 from bench.worker.file_loader import load, workload_files
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
 from implementations import jit_spmd
 
 WORKLOADS = {name: load(path) for name, path in workload_files([]).items()}

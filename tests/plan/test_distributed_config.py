@@ -12,8 +12,7 @@ from bench.records.cells import PRECISIONS, StepOptions
 from bench.records.mesh import AXES, MeshShape
 from bench.records.printable import closest
 from bench.worker.file_loader import implementation_files, load
-from bench.worker.meshes import make_mesh
-from bench.worker.problems import with_options
+from bench.worker.problems import make_mesh, with_options
 
 
 def faults(make=DistributedConfig, *arguments, **given) -> tuple[str, ...]:

@@ -28,7 +28,6 @@ from bench.present.terminal import counter
 from bench.project import compiled_programs as compiling
 from bench.project import (
     curve_charts,
-    mesh_growth,
     mesh_ranking,
     plan_page,
     prediction_sentences,
@@ -41,8 +40,7 @@ from bench.project.calibration import Observation, Trial
 from bench.project.compiled_programs import Program, Unread
 from bench.project.hardware import hardware
 from bench.project.program_formulae import Formula
-from bench.project.projection import Projection, project
-from bench.project.projection_request import Request, chip_counts, sheets, unavailable
+from bench.project.projection import Projection, Request, chip_counts, project, sheets, unavailable
 from bench.records import store
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import AXES, MeshShape
@@ -275,7 +273,7 @@ def test_of_many_meshes_few_are_compiled(folder) -> None:
 
 
 def test_what_is_below_all_checks_of_a_formula_is_compiled() -> None:
-    curve = mesh_growth.Curve(
+    curve = program_formulae.Curve(
         "mlp", "base", StepOptions("bf16"), "jit_spmd", (("model", 8),), "data", 4, "weak"
     )
     compiler = Compiler()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.measure.processes.guarded import Answer
 from bench.trials.selftest import peer_protocol as contract
 from bench.trials.selftest import peer_tools as peers
 from bench.trials.selftest import planted_kernel as kernels
@@ -137,8 +138,8 @@ def test_a_package_that_is_absent_says_how_to_get_it(
     assert "pip install py" in find_peers()[name].why_unavailable()
 
 
-def ended(code: int, stderr: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.CompletedProcess(["pytest"], code, "1 passed in 0.78s\n", stderr)
+def ended(code: int, stderr: str) -> Answer:
+    return Answer("1 passed in 0.78s\n", stderr.splitlines(), code)
 
 
 def test_the_verdict_of_pytest_benchmark() -> None:
@@ -196,7 +197,7 @@ def test_a_tool_that_fails_is_quoted(tmp_path: Path) -> None:
     with pytest.raises(PeerError, match=r"ended with exit code 3; its last lines:\nout\nerr$"):
         run_tool([sys.executable, "-c", code], tmp_path, 1)
     done = run_tool([sys.executable, "-c", code], tmp_path, 1, codes=(0, 3))
-    assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
+    assert (done.code, done.out, done.tail) == (3, "out\n", ["err"])
     with pytest.raises(PeerError, match="no-such-tool cannot be started"):
         run_tool([str(tmp_path / "no-such-tool")], tmp_path, 1)
 
@@ -204,7 +205,7 @@ def test_a_tool_that_fails_is_quoted(tmp_path: Path) -> None:
 def test_a_tool_runs_where_and_as_it_is_told(tmp_path: Path) -> None:
     code = "import os; print(os.getcwd(), os.environ['TOLD'])"
     done = run_tool([sys.executable, "-c", code], tmp_path, 1, {"TOLD": "so"})
-    assert done.stdout == f"{tmp_path} so\n"
+    assert done.out == f"{tmp_path} so\n"
 
 
 def test_a_tool_that_hangs_is_ended_with_its_children(

@@ -27,10 +27,9 @@ from bench.records import store
 from bench.records.arms import ABLATIONS
 from bench.records.mesh import MeshShape
 from bench.worker import ablated_arms as worker
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
 from bench.worker.prove.failures import UnsupportedError
-from bench.worker.read.first_call import FirstCall
-from bench.worker.read.programs import communication, compilers_cost, product_flops
+from bench.worker.read.programs import FirstCall, communication, compilers_cost, product_flops
 
 MESH = make_mesh(MeshShape.parse("data=2"))
 PROBLEM = mlp.problem(mlp.Config((64, 128, 128, 64)), 16, "fp32")

@@ -14,8 +14,7 @@ from bench.records.paths import ROOT
 from bench.worker.answer import compile_only
 from bench.worker.answer.abstract_step import NotAbstractError, abstract_step, stand_in
 from bench.worker.file_loader import implementation_files, load
-from bench.worker.meshes import make_mesh
-from bench.worker.problems import load_workload, make_problem
+from bench.worker.problems import load_workload, make_mesh, make_problem
 from bench.worker.read.programs import communication, compilers_cost, product_flops
 
 MESHES = {

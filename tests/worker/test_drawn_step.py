@@ -67,7 +67,7 @@ def test_the_drawn_times_add_up_to_the_parts_of_the_step():
             painted[device, "move"] |= set(range(start + wait, start + ns))
     for device, own in enumerate(step.devices):
         for kind in ("dispatch", "compute", "wait", "move"):
-            assert len(painted[device, kind]) == getattr(own.share, kind), (device, kind)
+            assert len(painted[device, kind]) == own.share[kind], (device, kind)
 
 
 def test_of_many_results_the_first_are_described(monkeypatch):

@@ -15,7 +15,7 @@ import pytest
 
 from bench.contract.workloads import mlp
 from bench.records.mesh import MeshShape
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import StateReader
 from bench.worker.prove.span_diagnosis import left_out

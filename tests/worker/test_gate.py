@@ -24,7 +24,7 @@ from bench.contract.placement import (
 from bench.contract.workloads import linear, mlp
 from bench.records.mesh import MeshShape
 from bench.records.row_parts import OWN, SGD, TIMED_SGD
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
 from bench.worker.prove.exact_arithmetic import rounding
 from bench.worker.prove.failures import WrongStepError, why_unsupported
 from bench.worker.prove.gate import Gate

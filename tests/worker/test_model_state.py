@@ -27,7 +27,7 @@ from bench.contract.placement import (
 from bench.records.mesh import MeshShape
 from bench.records.paths import ROOT
 from bench.worker.file_loader import load
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
 from bench.worker.prove.failures import WrongStepError, why_unsupported
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import StateReader

@@ -9,7 +9,7 @@ import sys
 
 import jax
 
-from bench.worker.process_settings import ProcessSettings
+from bench.worker.process_guard import ProcessSettings
 
 
 def test_jaxs_settings_and_the_environment_are_put_back(monkeypatch):
@@ -45,7 +45,7 @@ def test_pythons_own_settings_are_put_back():
     settings = ProcessSettings()
     for change in PYTHONS.values():
         change()
-    assert settings.put_back_quickly() == set(PYTHONS)
+    assert settings.put_back(whole=False) == set(PYTHONS)
     assert replacement not in gc.callbacks
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert settings.put_back() == set()

@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec as P
 from bench.contract.workloads import gpt2, gpt2_muon, mlp
 from bench.records.mesh import MeshShape
 from bench.records.row_parts import AS_TIMED
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import StateReader, counters
 from bench.worker.prove.span_diagnosis import subsets

@@ -13,9 +13,8 @@ from jax.sharding import PartitionSpec as P
 
 from bench.records.step_programs import unpacked
 from bench.worker.file_loader import load
-from bench.worker.read.canonical_program import fingerprint
 from bench.worker.read.programs import live_programs, new_programs
-from bench.worker.read.step_program import dispatch_path, names_options, read_program
+from bench.worker.read.step_program import dispatch_path, fingerprint, names_options, read_program
 from bench.worker.time.clock import Arm
 
 X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)

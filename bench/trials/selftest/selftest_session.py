@@ -31,14 +31,19 @@ from bench.trials.selftest.peer_protocol import Peer, PeerError, Program, spinni
 from bench.trials.selftest.peer_tools import find_peers
 from bench.trials.selftest.selftest_settings import (
     BASE,
+    COLUMNS,
     LONGER,
+    SAMPLES,
     SPIN,
     SPINNING,
     STEPPING,
     STEPS,
+    TRIALS,
+    Manifest,
+    Row,
     Settings,
+    close,
 )
-from bench.trials.selftest.trial_rows import COLUMNS, SAMPLES, TRIALS, Manifest, Row, close
 
 SPIN_S = 0.001
 """Duration of the base's spin."""
@@ -58,12 +63,7 @@ Task = Callable[[], Iterator[Row]]
 
 
 class Session:
-    """Runs the trials and stores their rows in a folder.
-
-    Args:
-      settings: the amount of work.
-      folder: the folder to create.
-    """
+    """Runs the trials and stores their rows in a folder, which it creates."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.settings = settings
@@ -179,31 +179,24 @@ class Session:
     def _programs(self) -> dict[tuple[str, str], Program]:
         """Return the programs that peers time, by name and arm, calibrated without load."""
         needed = dict.fromkeys((program, arm) for _, program, arm, _ in self._peer_trials)
-        step = STEPS[0]
-        found = {}
-        if any(program != SPIN for program, _ in needed):
-            (measured,) = self._answer(
-                {
-                    "truths": {BASE: 1.0},
-                    "trials": 0,
-                    "seconds": 0.0,
-                    "seed": 0,
-                    "block": step.fields,
-                }
+        found = {
+            (SPIN, arm): spinning(self._kernel, round(self._iterations * SPINNING[arm]))
+            for program, arm in needed
+            if program == SPIN
+        }
+        if len(found) == len(needed):
+            return found
+        step, job = STEPS[0], {"truths": {BASE: 1.0}, "trials": 0, "seconds": 0.0, "seed": 0}
+        (measured,) = self._answer(job | {"block": step.fields})
+        environment = self._environment(step)
+        needs = {name: environment[name] for name in _VARIABLES}
+        for program, arm in needed.keys() - found:
+            products = round((STEPPING[arm] - 1) / measured["product"])
+            setup = (
+                "from bench.trials.selftest.real_step import call_of\n"
+                f"call = call_of({json.dumps(step.fields)!r}, {products})\n"
             )
-            environment = self._environment(step)
-            needs = {name: environment[name] for name in _VARIABLES}
-        for program, arm in needed:
-            truth = STEPPING[arm] if program != SPIN else SPINNING[arm]
-            if program == SPIN:
-                found[program, arm] = spinning(self._kernel, round(self._iterations * truth))
-            else:
-                products = round((truth - 1) / measured["product"])
-                setup = (
-                    "from bench.trials.selftest.real_step import call_of\n"
-                    f"call = call_of({json.dumps(step.fields)!r}, {products})\n"
-                )
-                found[program, arm] = Program(setup, measured["step_s"], needs)
+            found[program, arm] = Program(setup, measured["step_s"], needs)
         return found
 
     def _peer_tasks(
@@ -219,7 +212,7 @@ class Session:
             with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
                 pair = (programs[program, base], programs[program, arm])
                 try:
-                    trial = self.peers[peer].trial(*pair, seconds, Path(folder))
+                    trial = self.peers[peer].trial(*pair, seconds, Path(folder).resolve())
                 except PeerError as error:
                     yield row | {"error": str(error)}
                 else:

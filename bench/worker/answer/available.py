@@ -4,13 +4,12 @@ It runs in its own process, so that the caller needs neither jax nor device memo
 imports a file it prints the file's path, because a file may end the process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from inspect import signature
 from pathlib import Path
@@ -45,6 +44,8 @@ def catalogue(request: CatalogueRequest, importing: Callable[[Path], None]) -> C
     device = jax.devices()[0]
     memory = (device.memory_stats() or {}).get("bytes_limit")
     packages = ("jax", "jaxlib", "flax", "optax", "numpy")
+    paths, more = request["implementation_paths"], request["workload_paths"]
+    listed = partial(entries, request["fatal"], importing)
     return Catalogue(
         platform=device.platform,
         device_kind=device.device_kind,
@@ -55,22 +56,12 @@ def catalogue(request: CatalogueRequest, importing: Callable[[Path], None]) -> C
         versions={"python": platform.python_version()} | installed(packages),
         optional=installed(PACKAGES.values()),
         implementations=[
-            implementation_entry(entry, module)
-            for entry, module in entries(
-                request,
-                importing,
-                implementation_files(request["implementation_paths"]),
-                ("build", "why_unsupported"),
-            )
+            implementation_entry(*found)
+            for found in listed(implementation_files(paths), ("build", "why_unsupported"))
         ],
         workloads=[
-            workload_entry(entry, module)
-            for entry, module in entries(
-                request,
-                importing,
-                workload_files(request["workload_paths"]),
-                ("SIZES", "DEFAULT_SIZE", "problem"),
-            )
+            workload_entry(*found)
+            for found in listed(workload_files(more), ("SIZES", "DEFAULT_SIZE", "problem"))
         ],
     )
 
@@ -85,19 +76,19 @@ def installed(packages: Iterable[str]) -> dict[str, str]:
 
 
 def entries(
-    request: CatalogueRequest,
+    fatal: Mapping[str, str],
     importing: Callable[[Path], None],
     files: Mapping[str, Path],
     required: Sequence[str],
 ) -> Iterator[tuple[FileEntry, ModuleType | None]]:
     """Import files, except those that ended an earlier process; yield entries and modules."""
     for name, path in files.items():
-        module, error = None, request["fatal"].get(str(path), "")
+        module, error = None, fatal.get(str(path), "")
         if not error:
             importing(path)
             try:
                 module = load(path)
-                missing = [one for one in required if one not in vars(module)]
+                missing = [one for one in required if not hasattr(module, one)]
                 error = f"lacks {', '.join(missing)}" if missing else ""
             except BaseException as raised:  # noqa: BLE001 - a user's file may raise anything
                 error = readable(name_and_text(raised))

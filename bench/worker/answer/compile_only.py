@@ -5,8 +5,6 @@ allocated. Each line of stdin is a request, answered by one line as soon as poss
 cannot be compiled without running it runs once, if it and its mesh are small.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -18,14 +16,18 @@ from bench.contract import Implementation, Problem
 from bench.records.messages import CompiledAnswer, CompiledRow, CompileRequest, Lack
 from bench.records.printable import readable
 from bench.worker.answer.abstract_step import NotAbstractError, abstract_step, stand_in
-from bench.worker.answer.requested_cell import RequestedCell, answer_requests, load_cell
-from bench.worker.problems import make_problem
+from bench.worker.event_stream import answer_requests
+from bench.worker.problems import RequestedCell, load_cell, make_problem
 from bench.worker.prove.failures import UnsupportedError, failure, name_and_text
-from bench.worker.read.array_layouts import device_bytes
-from bench.worker.read.first_call import FirstCall
-from bench.worker.read.program_memory import largest_program
-from bench.worker.read.programs import communication, compilers_cost, product_flops
-from bench.worker.read.traced_flops import flops_if_traceable, flops_of
+from bench.worker.read.device_memory import device_bytes, largest_program
+from bench.worker.read.programs import (
+    FirstCall,
+    communication,
+    compilers_cost,
+    flops_if_traceable,
+    flops_of,
+    product_flops,
+)
 
 RUN_DEVICES = 8
 RUN_FLOPS = 1e11
