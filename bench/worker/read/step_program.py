@@ -8,6 +8,7 @@ their arguments have the same structure and placement.
 
 from __future__ import annotations
 
+import gc
 import inspect
 import math
 import re
@@ -25,7 +26,7 @@ from bench.records.step_programs import Operation, StepProgram, packed
 from bench.worker.read import hlo
 from bench.worker.read.canonical_program import fingerprint, short_hash
 from bench.worker.read.collectives import DTYPE_BYTES
-from bench.worker.time.clock import Arm, without_garbage_collection
+from bench.worker.time.clock import Arm
 
 _NO_WORK = {"bitcast", "constant", "get-tuple-element", "parameter", "tuple"}
 _RESULT = re.compile(r" = (.*?) [a-z][\w-]*\(")
@@ -107,13 +108,15 @@ def _calls(arm: Arm) -> list[str]:
         elif event == "c_call":
             calls.append(argument.__qualname__)
 
-    before = sys.getprofile()
-    with without_garbage_collection():
-        sys.setprofile(note)
-        try:
-            state, loss = arm.step(arm.state, arm.batch)
-        finally:
-            sys.setprofile(before)
+    before, collects = sys.getprofile(), gc.isenabled()
+    gc.disable()  # the calls of its callbacks are not the step's
+    sys.setprofile(note)
+    try:
+        state, loss = arm.step(arm.state, arm.batch)
+    finally:
+        sys.setprofile(before)
+        if collects:
+            gc.enable()
     jax.block_until_ready((state, loss))
     arm.state = state
     arm.steps += 1
