@@ -6,9 +6,11 @@ import json
 import zlib
 from dataclasses import dataclass, field
 from itertools import product
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import pytest
 
 from bench.records import store
 from bench.records.arms import EXACT, IN_PARTS, TWIN, WHOLE_BATCH, arm_beside
@@ -60,6 +62,9 @@ FLOPS = {"linear-base": 2e8, "mlp-base": 6e9, "gpt2-nano": 4e10}
 """FLOPs a step of the smallest batch."""
 
 
+MEMORY_BYTES = 33_554_432_000
+
+
 @dataclass
 class Plan:
     """What a synthetic run measures, and what is true in it."""
@@ -97,6 +102,7 @@ class Plan:
     platform: str = "cpu"
     device_kind: str = "cpu"
     usable_cores: int = 4
+    memory_bytes: int = MEMORY_BYTES
     flops_scale: float = 1.0
     load: float = 0.3
     traced: bool = False
@@ -151,7 +157,7 @@ def manifest(plan: Plan, run: str = "synthetic") -> Manifest:
             "cpu": "An eight-core processor",
             "physical_cores": plan.usable_cores,
             "usable_cores": plan.usable_cores,
-            "memory_bytes": 33_554_432_000,
+            "memory_bytes": plan.memory_bytes,
             "load": plan.load,
         },
         "versions": {"python": "3.13.1", "jax": "0.10.2", "flax": "0.12.8", "optax": "0.2.6"},
@@ -569,3 +575,9 @@ def _cell(plan: Plan, block: Block, launch: int, tag: str, name: str, *, alone: 
         }
         row["proof"] = [check]
     return row
+
+
+def this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give this machine the memory of synthetic runs, so that they count as measured here."""
+    memory = SimpleNamespace(total=MEMORY_BYTES, available=MEMORY_BYTES)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: memory)

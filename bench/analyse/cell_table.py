@@ -91,8 +91,10 @@ def build(run: Run) -> Tables:
     energy = energy_per_step.measure(samples.frame, run.block_rows)
     device_kind, margin = run.manifest["device_kind"], margin_of(run.manifest)
     arranged = {name: Rounds.arranged(samples.turns.at(samples.of_block(name))) for name in blocks}
-    process = process_spread.shown(
-        arranged.values(), process_spread.known(run.manifest["config"].get("process_spread"))
+    devices = {name: attempts[0]["devices"] for name, attempts in blocks.items()}
+    process = process_spread.by_devices(
+        ((devices[name], rounds) for name, rounds in arranged.items()),
+        run.manifest["config"].get("process_spread"),
     )
     comparisons = []
     for name, attempts in blocks.items():
@@ -103,7 +105,7 @@ def build(run: Run) -> Tables:
             cell.update(time_columns(cell, throughput.get(arm), latency.get(arm), device_kind))
         comparison = compare_arms(
             attempts, own, samples,
-            rounds=rounds, process=process, margin=margin, ceilings=machine,
+            rounds=rounds, process=process[devices[name]], margin=margin, ceilings=machine,
         )  # fmt: skip
         for cell in own:
             cell.update(ratio_columns(cell, comparison))

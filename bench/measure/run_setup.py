@@ -1,7 +1,7 @@
 """Setup of a run: from options to an engine, with all checks before it starts."""
 
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +89,10 @@ def with_config(options: Options, config: DistributedConfig) -> Options:
     return options
 
 
-def earlier_spread(catalogue: Catalogue, reports: Path) -> dict[str, float] | None:
+def earlier_spread(catalogue: Catalogue, reports: Path) -> dict[str, dict[str, float]] | None:
     """Estimate the spread of ratios between processes from runs here with several launches.
 
-    Returns `sd` and `freedom` of a ProcessSpread; None without such runs.
+    Returns `sd` and `freedom` of a ProcessSpread by number of devices; None without such runs.
     """
     found = [
         run
@@ -102,9 +102,13 @@ def earlier_spread(catalogue: Catalogue, reports: Path) -> dict[str, float] | No
     if not found:
         return None
     # Imported here because they load slowly, and most machines have no such runs.
-    from bench.analyse import process_spread  # noqa: PLC0415
+    from bench.analyse.process_spread import by_devices  # noqa: PLC0415
     from bench.analyse.sample_rounds import Rounds  # noqa: PLC0415
 
-    blocks = (Rounds.of(own) for run in found for _, own in run.samples.groupby("block"))
-    spread = process_spread.shown(blocks)
-    return {"sd": spread.sd, "freedom": spread.freedom}
+    blocks = (
+        (devices[str(name)], Rounds.of(own))
+        for run in found
+        for devices in [{row["block"]: row["devices"] for row in run.block_rows}]
+        for name, own in run.samples.groupby("block")
+    )
+    return {str(count): asdict(spread) for count, spread in by_devices(blocks).items()}

@@ -212,8 +212,9 @@ class Schedule:
         rounds = Rounds.of(pd.DataFrame(samples))
         if len(set(rounds.attempt.tolist())) > 1:
             self.blocks[block.name].series = list(rounds.paired(opponents).values())
-        prior = known(self.plan.process_spread)
-        return rounds, pooled((state.series for state in self.blocks.values()), prior)
+        alike = (each for each in self.plan.blocks if each.mesh.size == block.mesh.size)
+        series = (self.blocks[each.name].series for each in alike)
+        return rounds, pooled(series, known(self.plan.process_spread, block.mesh.size))
 
     def claims(
         self,

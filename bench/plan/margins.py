@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
 from bench.plan.matrix import Plan
 from bench.records import store
 from bench.records.arms import TWIN
@@ -63,8 +65,10 @@ def runs_here(catalogue: Catalogue, reports: Path) -> Iterator[store.Run]:
     """Yield the newest stored runs that were measured on this machine, except damaged ones."""
     for run in store.newest(reports):
         where = run.manifest
-        here = (where["platform"], where["device_kind"], where["host"].get("usable_cores"))
-        if here == tuple(catalogue[k] for k in ("platform", "device_kind", "usable_cores")):
+        there = (where["platform"], where["device_kind"], where["host"].get("usable_cores"))
+        alike = there == tuple(catalogue[k] for k in ("platform", "device_kind", "usable_cores"))
+        # Published runs of others are stored here too; the exact memory tells machines apart.
+        if alike and where["host"]["memory_bytes"] == psutil.virtual_memory().total:
             yield run
 
 

@@ -53,7 +53,7 @@ class Plan:
     """Why the margin was chosen; empty if an option names it."""
     passes: int = 0
     """Launches of a resumed run, if it gets more than were planned."""
-    process_spread: dict[str, float] | None = None
+    process_spread: dict[str, dict[str, float]] | None = None
     """`sd` and `freedom` of the ProcessSpread measured by earlier runs here; None without any."""
 
     @property

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import pandas as pd
@@ -139,12 +139,12 @@ def _of_ratios(blocks: Sequence[Comparison]) -> dict[str, str]:
             f"up to {numbers.percent(worst)} in {where.name}."
         )
     if single := [block for block in blocks if block.claims and block.launches == 1]:
-        spread = single[0].process
+        spread = max((block.process for block in single), key=attrgetter("sd"))
         source = "assumed" if spread == PROCESS else "known from other launches on this machine"
         said["One launch"] = (
             f"{numbers.count(len(single), 'block')} had only one launch. How much another process "
-            f"would differ is {source}: {numbers.percent(spread.sd)} (standard deviation). More "
-            "launches (--launches 3) would show it."
+            f"would differ is {source}: up to {numbers.percent(spread.sd)} (standard deviation). "
+            "More launches (--launches 3) would show it."
         )
     if short := [block for floor, block in floors if floor.low is None]:
         few = numbers.count(len(short), "block")

@@ -14,6 +14,7 @@ partitioner, which has run already. That input includes shardings: shapes are th
 now, and the dispatch path has the placement of arguments.
 """
 
+import gc
 import hashlib
 import inspect
 import math
@@ -31,7 +32,7 @@ from bench.records.step_programs import Operation, StepProgram, packed
 from bench.worker.read import hlo
 from bench.worker.read.collectives import DTYPE_BYTES, GROUPS, parse_groups
 from bench.worker.read.programs import if_readable
-from bench.worker.time.clock import Arm, without_garbage_collection
+from bench.worker.time.clock import Arm
 
 _NO_WORK = {"bitcast", "constant", "get-tuple-element", "parameter", "tuple"}
 _RESULT = re.compile(r" = (.*?) [a-z][\w-]*\(")
@@ -104,13 +105,15 @@ def _calls(arm: Arm) -> list[str]:
         elif event == "c_call":
             calls.append(argument.__qualname__)
 
-    before = sys.getprofile()
-    with without_garbage_collection():
-        sys.setprofile(note)
-        try:
-            state, loss = arm.step(arm.state, arm.batch)
-        finally:
-            sys.setprofile(before)
+    before, collects = sys.getprofile(), gc.isenabled()
+    gc.disable()  # the calls of its callbacks are not the step's
+    sys.setprofile(note)
+    try:
+        state, loss = arm.step(arm.state, arm.batch)
+    finally:
+        sys.setprofile(before)
+        if collects:
+            gc.enable()
     jax.block_until_ready((state, loss))
     arm.state = state
     arm.steps += 1
