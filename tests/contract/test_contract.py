@@ -21,6 +21,7 @@ from bench.records.mesh import MeshShape
 from bench.worker.meshes import make_mesh
 from bench.worker.read.program_memory import largest_program
 from bench.worker.read.programs import live_programs, new_programs
+from tests.slow import slow
 
 close = partial(np.testing.assert_allclose, rtol=1e-7, atol=1e-10)
 
@@ -47,9 +48,7 @@ def test_only_one_microbatch_is_alive_at_a_time():
     assert temporary[1] < temporary[0] / 2
 
 
-@pytest.mark.parametrize(
-    "workload", [mlp, *(pytest.param(one, marks=pytest.mark.slow) for one in (gpt2, vae))]
-)
+@pytest.mark.parametrize("workload", [mlp, *slow(gpt2, vae)])
 def test_parts_of_a_model_are_its_shards(workload):
     """A device's part has the shapes that the rules leave of the whole, and the same loss."""
     mesh = make_mesh(MeshShape.parse("model=2"))

@@ -16,6 +16,7 @@ from bench.contract.workloads import gpt2
 from bench.records.mesh import MeshShape
 from bench.worker.meshes import make_mesh
 from bench.worker.prove.exact_arithmetic import rounding
+from tests.slow import slow
 
 SIZE, WIDTH, TOKENS = 200, 16, 24
 
@@ -44,10 +45,7 @@ def textbooks(table, x, labels):
     return (losses * jnp.arange(1.0, TOKENS + 1)).mean()
 
 
-@pytest.mark.parametrize(
-    "precision",
-    ["bf16", "fp64", *(pytest.param(each, marks=pytest.mark.slow) for each in ("fp32", "fp16"))],
-)
+@pytest.mark.parametrize("precision", ["bf16", "fp64", *slow("fp32", "fp16")])
 def test_the_loss_and_its_gradients_are_the_textbooks(precision):
     with jax.enable_x64(precision == "fp64"):
         layer, (x, labels) = vocabulary(precision), inputs(precision)

@@ -34,6 +34,7 @@ from bench.records.compressed import expanded
 from bench.records.paths import ROOT
 from bench.records.step_programs import Operation, packed
 from bench.trials.selftest.first_paint import chromium, flags
+from tests.slow import slow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -747,7 +748,7 @@ def test_numbers_are_written_as_elsewhere(blank: Page, name: str) -> None:
     assert shown == [ours(value) for value in values]
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("scheme", ["light", *slow("dark")])
 def test_accessible(open_page, scheme: str) -> None:
     from axe_playwright_python.sync_playwright import Axe  # noqa: PLC0415 - of this session alone
 
@@ -820,9 +821,7 @@ def _readable(page: Page) -> dict[str, Any]:
     return {table["name"]: table for table in found}
 
 
-@pytest.mark.parametrize(
-    "width", [pytest.param(width, marks=pytest.mark.slow) for width in (390, 768, 1280)]
-)
+@pytest.mark.parametrize("width", slow(390, 768, 1280))
 def test_every_column_can_be_scrolled_into_view(open_page, width: int) -> None:
     page = open_page(viewport={"width": width, "height": 900}).page
     for summary in page.locator("figure > details summary").all():

@@ -33,6 +33,7 @@ from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import StateReader
 from bench.worker.prove.state_support import why_state_unsupported
 from implementations import jit_spmd, python_loop, shard_map_pmean, zero1
+from tests.slow import slow
 from tests.worker.test_spot_checks import AFTER, checked
 
 DEVICES = 2
@@ -191,9 +192,8 @@ def synchronized(problem):
 @pytest.mark.parametrize(
     ("statistics", "implementation"),
     [
-        pytest.param(SYNCHRONIZED, Module(), marks=pytest.mark.slow),
+        *slow((SYNCHRONIZED, Module()), (LOCAL, Module())),
         (SYNCHRONIZED, jit_spmd),
-        pytest.param(LOCAL, Module(), marks=pytest.mark.slow),
         (LOCAL, python_loop),
     ],
 )

@@ -32,6 +32,7 @@ from bench.worker.prove.trajectory import _update_of
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.time.clock import Arm, measure
 from implementations import jit_spmd, nnx_jit_cached, pipeline_gpipe, pmap, python_loop, zero1
+from tests.slow import slow
 
 AFTER = 8
 """Calls of a step that are right; all of them before the rounds."""
@@ -438,10 +439,7 @@ def test_the_optimizers_state_is_found_wherever_it_lies(mesh, problem):
 
 @pytest.mark.parametrize(
     ("implementation", "shape"),
-    [
-        pytest.param(jit_spmd, "data=2", marks=pytest.mark.slow),
-        (pipeline_gpipe, "data=1,pipe=2"),
-    ],
+    [*slow((jit_spmd, "data=2")), (pipeline_gpipe, "data=1,pipe=2")],
 )
 def test_the_state_of_an_optimizer_that_treats_parameters_differently_is_found(
     implementation, shape
