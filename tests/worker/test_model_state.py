@@ -97,7 +97,7 @@ def problem(precision="fp32", statistics=SYNCHRONIZED, dropout=HALF):
 
 
 @pytest.fixture(scope="module")
-def gates(mesh, tmp_path_factory):
+def gates(mesh, programs):
     """Gates by statistics and dropout."""
     made = {}
 
@@ -107,8 +107,7 @@ def gates(mesh, tmp_path_factory):
             timed = problem(statistics=statistics, **more)
             with jax.enable_x64(True):
                 exact = problem("fp64", statistics, **more)
-            folder = tmp_path_factory.mktemp("programs")
-            made[statistics, dropout] = Gate(timed, exact, mesh, DEVICES, "fp32", folder)
+            made[statistics, dropout] = Gate(timed, exact, mesh, DEVICES, "fp32", programs)
         return made[statistics, dropout]
 
     return gate
