@@ -11,6 +11,7 @@ import pytest
 from fronts import Done, Front
 
 from bench.analyse import alpha_spending
+from tests.slow import slow
 
 
 class Referee:
@@ -101,9 +102,8 @@ def test_a_copy_of_the_incumbent_is_not_measured(referee: Referee) -> None:
         (("best.py", "log.txt"), {}, "there is no file log.txt"),
         (("best.py",), {}, "the following arguments are required: CHALLENGER.py"),
         (("best.py", "mine.py", "--meshes", "data=1", "data=2"), {}, "a referee judges one block"),
-        pytest.param(
-            *(("best.py", "mine.py"), {"best": "wrong"}, "the incumbent fails, wrong: gradients 2"),
-            marks=pytest.mark.slow,
+        *slow(
+            (("best.py", "mine.py"), {"best": "wrong"}, "the incumbent fails, wrong: gradients 2")
         ),
     ],
 )

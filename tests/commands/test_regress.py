@@ -23,6 +23,7 @@ from bench.records.cells import base_of
 from bench.records.git_files import RevisionError
 from bench.records.paths import ROOT
 from bench.worker.file_loader import BaseModules, load
+from tests.slow import slow
 
 SMALL = ("--workloads", "mlp", "--meshes", "data=2", "--launches", "1", "--run", "r")
 CELL = "mlp-base/data=2/b256/fp32"
@@ -164,13 +165,15 @@ def test_what_is_undecided_is_counted_against_what_is_allowed(gate: Gate) -> Non
     ("behaviour", "code", "words"),
     [
         ({"mine": "wrong"}, 3, "Broken: 1 of 2 comparisons with main no longer right"),
-        pytest.param({"mine": "segv"}, 3, "1 broken, 1 same", marks=pytest.mark.slow),
-        pytest.param({"mine": "unsupported"}, 3, "1 broken, 1 same", marks=pytest.mark.slow),
+        *slow(
+            ({"mine": "segv"}, 3, "1 broken, 1 same"),
+            ({"mine": "unsupported"}, 3, "1 broken, 1 same"),
+        ),
         ({"mine@base": "wrong"}, 0, "1 fixed, 1 same"),
         ({"mine@base": "unsupported", "mine": "unsupported"}, 0, "1 same, 1 neither"),
-        pytest.param({"mine@base": "segv"}, 2, "1 undecided, 1 same", marks=pytest.mark.slow),
-        pytest.param(
-            {"mine": "oom", "mine@base": "oom"}, 2, "1 undecided, 1 same", marks=pytest.mark.slow
+        *slow(
+            ({"mine@base": "segv"}, 2, "1 undecided, 1 same"),
+            ({"mine": "oom", "mine@base": "oom"}, 2, "1 undecided, 1 same"),
         ),
         ({"mine": "wrong", "times": {"other": 2}}, 3, "1 broken, 1 slower"),
     ],

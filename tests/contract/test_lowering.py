@@ -22,6 +22,7 @@ from bench.records.mesh import MeshShape
 from bench.worker.answer.abstract_step import NotAbstractError, abstract_step, stand_in
 from bench.worker.file_loader import implementation_files, load
 from bench.worker.problems import make_mesh
+from tests.slow import slow
 
 FILES = implementation_files([])
 BATCH = 32
@@ -135,9 +136,7 @@ def counts(pattern, text):
     return Counter(re.findall(pattern, text))
 
 
-@pytest.mark.parametrize(
-    "case", [*QUICK, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)], ids=str
-)
+@pytest.mark.parametrize("case", [*QUICK, *slow(*SLOW)], ids=str)
 def test_lowers_for_an_accelerator(case, kernels):
     problem, program = lowered(case, kernels)
     text = program.as_text()

@@ -33,6 +33,7 @@ from bench.records import numbers, store
 from bench.records.paths import ROOT
 from bench.records.step_programs import Operation, expanded, packed
 from bench.trials.selftest.first_paint import chromium, flags
+from tests.slow import slow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +59,6 @@ PLAN = synthetic.Plan(
     traced=True,
     trained=60,
     drifts={"shard_map_psum": 1e-5},
-    variants={"": 1.0, "slow": 1.5},
     inputs={"loaded": 1.2, "prefetched": 1.01},
     checkpoints=True,
     endings={
@@ -746,7 +746,7 @@ def test_numbers_are_written_as_elsewhere(blank: Page, name: str) -> None:
     assert shown == [ours(value) for value in values]
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("scheme", ["light", *slow("dark")])
 def test_accessible(open_page, scheme: str) -> None:
     from axe_playwright_python.sync_playwright import Axe  # noqa: PLC0415 - of this session alone
 
@@ -819,9 +819,7 @@ def _readable(page: Page) -> dict[str, Any]:
     return {table["name"]: table for table in found}
 
 
-@pytest.mark.parametrize(
-    "width", [pytest.param(width, marks=pytest.mark.slow) for width in (390, 768, 1280)]
-)
+@pytest.mark.parametrize("width", slow(390, 768, 1280))
 def test_every_column_can_be_scrolled_into_view(open_page, width: int) -> None:
     page = open_page(viewport={"width": width, "height": 900}).page
     for summary in page.locator("figure > details summary").all():

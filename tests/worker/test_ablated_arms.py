@@ -30,6 +30,7 @@ from bench.worker import ablated_arms as worker
 from bench.worker.problems import make_mesh
 from bench.worker.prove.failures import UnsupportedError
 from bench.worker.read.programs import FirstCall, communication, compilers_cost, product_flops
+from tests.slow import slow
 
 MESH = make_mesh(MeshShape.parse("data=2"))
 PROBLEM = mlp.problem(mlp.Config((64, 128, 128, 64)), 16, "fp32")
@@ -49,10 +50,6 @@ def row_of(name: str, problem: Any, mesh: Any = MESH) -> dict[str, Any]:
         "product_flops": product_flops(first.programs),
         "cost": compilers_cost(first.programs),
     }
-
-
-def slow(*names: str) -> list[Any]:
-    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def ablated(name: str, way: str, problem: Any, whole: Mapping[str, Any], mesh: Any = MESH) -> Any:

@@ -33,6 +33,7 @@ from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import StateReader
 from bench.worker.prove.state_support import why_state_unsupported
 from implementations import jit_spmd, python_loop, shard_map_pmean, zero1
+from tests.slow import slow
 from tests.worker.test_spot_checks import AFTER, checked
 
 DEVICES = 2
@@ -96,7 +97,7 @@ def problem(precision="fp32", statistics=SYNCHRONIZED, dropout=HALF):
 
 
 @pytest.fixture(scope="module")
-def gates(mesh, tmp_path_factory):
+def gates(mesh, programs):
     """Gates by statistics and dropout."""
     made = {}
 
@@ -106,8 +107,7 @@ def gates(mesh, tmp_path_factory):
             timed = problem(statistics=statistics, **more)
             with jax.enable_x64(True):
                 exact = problem("fp64", statistics, **more)
-            folder = tmp_path_factory.mktemp("programs")
-            made[statistics, dropout] = Gate(timed, exact, mesh, DEVICES, "fp32", folder)
+            made[statistics, dropout] = Gate(timed, exact, mesh, DEVICES, "fp32", programs)
         return made[statistics, dropout]
 
     return gate
@@ -191,9 +191,8 @@ def synchronized(problem):
 @pytest.mark.parametrize(
     ("statistics", "implementation"),
     [
-        pytest.param(SYNCHRONIZED, Module(), marks=pytest.mark.slow),
+        *slow((SYNCHRONIZED, Module()), (LOCAL, Module())),
         (SYNCHRONIZED, jit_spmd),
-        pytest.param(LOCAL, Module(), marks=pytest.mark.slow),
         (LOCAL, python_loop),
     ],
 )

@@ -132,7 +132,7 @@ def make_step():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("devices", [1, 2])
 def test_what_flax_and_wrappers_add_is_dispatch_alone(devices):
     before = live_programs()
     by_jax = arm(jax.jit(make_step()), devices)
