@@ -112,6 +112,8 @@ class Plan:
     """By how much more, at every step, an arm's loss is off the reference's, relatively."""
     programs: dict[str, tuple[str, str, int]] = field(default_factory=dict)
     """Fingerprint, dispatch path and the host's calls of implementations whose program is known."""
+    approximate: frozenset[str] = frozenset()
+    """Implementations whose steps are approximate."""
     contents: dict[str, str] = field(default_factory=dict)
     """Hash of an implementation's file, where it is another than usual."""
 
@@ -515,6 +517,8 @@ def _cell(plan: Plan, block: Block, launch: int, tag: str, name: str, *, alone: 
             "workload": {f"{block.workload}.py": "1" * 16, **SHARED},
         },
     }
+    if name in plan.approximate:
+        row["approximate"] = f"{name} rounds"
     if status == "ok":
         row["compile"] = {
             "trace_s": 0.21, "lower_s": 0.08, "compile_s": 0.9, "cache_hits": 5 if launch else 0,

@@ -87,6 +87,7 @@ def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dic
         "settings": ", ".join(first.get("jax_config") or ()),
         "kernels": ", ".join(first.get("kernels") or ()),
         "replica_drift": max((check.get("replica_drift") or 0.0 for check in proof), default=0.0),
+        "approximate": first.get("approximate") or "",
         **{name: first.get(name) for name in ("inputs", "ablations", "foreign", "isolation")},
         **{name: first.get(name) for name in ("profile", "proved_in", "compiled_in")},
         **{name: program.get(name) for name in ("fingerprint", "dispatch")},

@@ -39,6 +39,7 @@ class Tables:
       their nested keys to columns. `compiled_in` and `proved_in` are the earlier runs from which
       compile times and the float64 proof are; None if they are from this one. `interleaved`,
       `oversubscribed`, `launches`, `failed_launches`, `rounds`.
+    - `approximate`: how the step differs from the problem's; empty for an exact step.
     - Seconds a step: `step_s`, `step_q1_s`, `step_q3_s`, and the same of `latency`; `units_per_s`;
       `achieved_flops` a second; `mfu`, a share.
     - `wire_bytes`, the total that a device sends; `communication_s`, the time of that alone at the
@@ -149,9 +150,9 @@ def _grouped(rows: Iterable[R], key: str) -> dict[str, list[R]]:
     return groups
 
 
-def _rank(cell: Mapping[str, Any]) -> tuple[float, float, str]:
-    ratio = cell["ratio"]
-    return math.inf if math.isnan(ratio) else ratio, cell["step_s"], cell["implementation"]
+def _rank(cell: Mapping[str, Any]) -> tuple[bool, float, float, str]:
+    ratio = math.inf if math.isnan(cell["ratio"]) else cell["ratio"]
+    return bool(cell["approximate"]), ratio, cell["step_s"], cell["implementation"]
 
 
 def _timed_samples(run: Run) -> pd.DataFrame:

@@ -39,6 +39,8 @@ class Comparison:
     """Empty if nothing ran."""
     arms: tuple[str, ...]
     """Implementations whose times may be shown."""
+    approximate: frozenset[str]
+    """Those of them whose steps are approximate, which are ranked apart."""
     rounds: Rounds
     """Rounds of the twin and of the cells whose times may be shown."""
     floor: Ratio | None
@@ -61,7 +63,7 @@ class Comparison:
     """Waiting times for input of the arms with input."""
     ranked: list[dict[str, Any]]
     """The block's `ok` cells, as rows of `Tables.cells`, fastest first: by ratio, in which shared
-    noise cancels, or by step time where there is no ratio."""
+    noise cancels, or by step time where there is no ratio. Approximate ones follow the exact."""
     drifts: dict[str, Effect]
     """Trend of each arm's ratio to the baseline within the launches."""
     order: dict[str, Effect]
@@ -104,8 +106,9 @@ class Comparison:
 
     @cached_property
     def standings(self) -> Standings:
-        """The leaders and tiers of the block's arms."""
-        return rank(self.rounds, self.arms, self.alpha, self.process, self.programs)
+        """The leaders and tiers of the block's exact arms."""
+        exact = [arm for arm in self.arms if arm not in self.approximate]
+        return rank(self.rounds, exact, self.alpha, self.process, self.programs)
 
 
 @dataclass(frozen=True)
@@ -178,6 +181,7 @@ def compare_arms(
         block=block,
         baseline=baseline,
         arms=arms,
+        approximate=frozenset(cell["implementation"] for cell in cells if cell["approximate"]),
         rounds=rounds,
         floor=floor,
         alpha=last,

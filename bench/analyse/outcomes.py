@@ -135,6 +135,9 @@ def _case(
         return Case(name, word, f"base: {_why(base)}", head_s=head["step_s"] if right else None)
     if base["status"] != "ok":
         return Case(name, "undecided", f"the base has no time: {_why(base)}")
+    if bool(head["approximate"]) != bool(base["approximate"]):
+        which = "head" if head["approximate"] else "base"
+        return Case(name, "undecided", f"only the step of the {which} is approximate")
     arm = str(head["implementation"])
     opponents, alpha = {arm: base_of(arm)}, share * block.alpha
     figures = block.margin, block.process, block.programs
@@ -210,6 +213,8 @@ def judge_attempts(
             fared[name] = Fared("undecided", NOT_MEASURED)
         elif cell["status"] != "ok":
             fared[name] = Fared("discard", f"{cell['status']}: {cell['reason']}")
+        elif cell["approximate"] and not own["approximate"]:
+            fared[name] = Fared("discard", f"its step is approximate: {cell['approximate']}")
         elif own["status"] != "ok" or name not in claims:
             fared[name] = Fared(
                 "undecided", f"the incumbent fails, {own['status']}: {own['reason']}"

@@ -11,6 +11,7 @@ from bench.measure.catalogue import file_faults, read_catalogue
 from bench.plan.option_values import BadInput, choice, collected, remat_policy
 from bench.plan.presets import default_batch
 from bench.plan.selection import everything, selector
+from bench.plan.step_classes import is_exact
 from bench.records import files
 from bench.records.cells import PRECISIONS, StepOptions
 from bench.records.messages import Catalogue
@@ -77,7 +78,7 @@ def plan(
         usable = [
             entry["name"]
             for entry in catalogue["implementations"]
-            if not entry["error"] and "foreign" not in entry
+            if not entry["error"] and is_exact(entry)
         ]
         chosen = [implementation for implementation in usable if selected(implementation)]
         if not chosen:

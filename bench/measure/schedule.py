@@ -251,7 +251,8 @@ class Schedule:
 
         if self.bases is not None or self.sharing or self.plan.target_ci is not None:
             return set()
-        own = [arm for arm in rounds.arms if arm in self.plan.implementations]
+        exact = {*self.plan.implementations} - {*self.plan.approximate}
+        own = [arm for arm in rounds.arms if arm in exact]
         standings = rank(rounds, own, alpha, process, programs)
         if standings.largest_ratio <= 1 + self.plan.margin:
             return set()
@@ -281,7 +282,9 @@ class Schedule:
 
     def _baseline(self, arms: Sequence[str]) -> str:
         """Return the baseline among these arms."""
-        return self.plan.baseline if self.plan.baseline in arms else arms[0]
+        if self.plan.baseline in arms:
+            return self.plan.baseline
+        return min(arms, key=lambda arm: arm in self.plan.approximate)
 
     def _widest(self, selected: Iterable[Block], left_s: float) -> Block | None:
         """Return the block with the widest insufficient interval among those in the budget."""

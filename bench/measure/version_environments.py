@@ -25,6 +25,7 @@ from bench.plan.content_keys import digest
 from bench.plan.matrix import Plan
 from bench.plan.option_values import BadInput, collected, undecided
 from bench.plan.options import Options
+from bench.plan.step_classes import is_exact
 from bench.records import files
 from bench.records.arms import version_arm
 from bench.records.cells import base_of
@@ -199,7 +200,7 @@ def with_versions(
       BadInput: an environment cannot be made.
     """
     entries = {entry["name"]: entry for entry in catalogue["implementations"]}
-    names = [name for name in plan.implementations if "foreign" not in entries[name]]
+    names = [name for name in plan.implementations if is_exact(entries[name])]
     added: list[ImplementationEntry] = []
     for variant in plan.variants:
         if variant.requirement:
@@ -272,9 +273,11 @@ def find_versions(options: Options, catalogue: Catalogue, selected: Sequence[str
         entry["name"]: Origin(path, Repository(path.parent, "", "", dirty=False))
         for entry in catalogue["implementations"]
         for path in [Path(entry["path"]).resolve()]
-        if entry["name"] in selected and "foreign" not in entry
+        if entry["name"] in selected and is_exact(entry)
     }
     if not origins:
-        raise BadInput(["there is nothing to compare: all selected steps are in other frameworks"])
+        raise BadInput(
+            ["there is nothing to compare: all steps are approximate or in other frameworks"]
+        )
     environment = make_environment(requirement)
     return VersionBases(requirement, allowed or 0, origins, (), (), environment=environment)

@@ -9,6 +9,7 @@ from bench.plan import presets
 from bench.plan.option_values import BadInput, collected, why_missing
 from bench.plan.options import READERS, Options, flag
 from bench.plan.presets import PRESETS, Preset, default_batches, placed
+from bench.plan.step_classes import EXACT, approximate, expanded, why_not_isolated
 from bench.plan.variant_files import chosen
 from bench.records.arms import ABLATIONS
 from bench.records.cells import Block, Cell, StepOptions
@@ -51,6 +52,8 @@ class Plan:
     """The longest time that a worker process may show no progress."""
     margin_reason: str = ""
     """Why the margin was chosen; empty if an option names it."""
+    approximate: tuple[str, ...] = ()
+    """Those of the implementations whose steps are approximate."""
     passes: int = 0
     """Launches of a resumed run, if it gets more than were planned."""
     process_spread: dict[str, dict[str, float]] | None = None
@@ -119,6 +122,7 @@ class _Planner:
     def __init__(self, options: Options, catalogue: Catalogue, faults: list[str]) -> None:
         self.options = options
         self.catalogue = catalogue
+        self.entries = {entry["name"]: entry for entry in catalogue["implementations"]}
         self.faults = faults
         self.virtual = catalogue["platform"] == "cpu"
         """Whether devices are virtual CPU devices, of which any number can be created."""
@@ -157,6 +161,7 @@ class _Planner:
             implementations=tuple(implementations),
             variants=tuple(variants),
             baseline=baseline,
+            approximate=approximate(implementations, self.entries),
             scaling=scaling,
             launches=self.read("launches") or preset.launches,
             worker={
@@ -240,8 +245,8 @@ class _Planner:
         return [*self.read(option)]
 
     def implementations(self) -> list[str]:
-        entries = {entry["name"]: entry for entry in self.catalogue["implementations"]}
-        named = self.options.implementations
+        entries = self.entries
+        named = expanded(self.options.implementations, entries)
         outside = [name_of(path) for path in self.options.implementation_path]
         chosen = [*named, *outside]
         if outside and not named:
@@ -254,23 +259,24 @@ class _Planner:
                     self.fault("implementations", f"unknown {name!r}; {closest(name, entries)}")
             elif error := entries[name]["error"]:
                 self.faults.append(f"implementation {name} ({entries[name]['path']}): {error}")
-        # Foreign ones need packages and start processes that few runs want.
-        own = [name for name, entry in entries.items() if "foreign" not in entry]
-        return [name for name in _unique(chosen or own) if name in entries]
+        return [name for name in _unique(chosen or expanded([EXACT], entries)) if name in entries]
 
     def baseline(self, implementations: Sequence[str]) -> str:
-        preferred = (*self.options.implementations, REFERENCE, *implementations)
-        default = next((name for name in preferred if name in implementations), "")
+        other = approximate(implementations, self.entries)
+        exact = [name for name in implementations if name not in other] or implementations
+        preferred = (*self.options.implementations, REFERENCE, *exact)
+        default = next((name for name in preferred if name in exact), "")
         name = self.options.baseline
+        if name in implementations and name not in exact:
+            self.fault("baseline", f"{name} is approximate; ratios are taken against an exact step")
         if name is None or not implementations:
             return default
         return name if self.selected("baseline", name, implementations) else default
 
     def isolated(self, implementations: Sequence[str]) -> list[str]:
-        entries = self.catalogue["implementations"]
-        for name in (entry["name"] for entry in entries if "foreign" in entry):
-            if name in self.options.isolate:
-                self.fault("isolate", f"{name} runs in processes of its own in any case")
+        for name in self.entries.keys() & {*self.options.isolate}:
+            if why := why_not_isolated(self.entries[name]):
+                self.fault("isolate", f"{name} {why}")
         named = _unique(self.options.isolate)
         return [name for name in named if self.selected("isolate", name, implementations)]
 

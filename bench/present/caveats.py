@@ -231,6 +231,7 @@ def _of_cells(cells: pd.DataFrame) -> dict[str, str]:
         for cell, row in zip(cells["cell"], cells["isolation"], strict=True)
         if isinstance(row, dict)
     )
+    said["Approximate steps"] = _approximate(cells)
     said["Fused attention"] = _fused_attention(cells)
     if len(rounded := cells[cells["replica_drift"] > 0]):
         said["Replicas differ by rounding"] = (
@@ -258,6 +259,19 @@ def _isolated(cell: str, row: Mapping[str, Any]) -> str:
     return (
         f"{said} Its step time over that of {row['beside']} was {ratios[0]} there, and {ratios[1]} "
         "in the shared process."
+    )
+
+
+def _approximate(cells: pd.DataFrame) -> str:
+    """Name the approximate steps and how they differ; empty if there are none."""
+    found = cells[cells["approximate"] != ""].drop_duplicates("implementation")
+    if found.empty:
+        return ""
+    each = zip(found["implementation"], found["approximate"], strict=True)
+    return (
+        "These compute another step than the workload's: "
+        f"{listing(f'{name} ({why})' for name, why in each)}. They were proved by how they train, "
+        "over several seeds, and are ranked apart. What they lose in longer training is unknown."
     )
 
 

@@ -61,8 +61,10 @@ def is_baseline(cell: Row) -> bool:
 
 
 def _standing(cell: Row) -> str:
-    """Return whether an implementation is the baseline, and whether it was measured apart."""
+    """Return whether it is the baseline, is approximate, and was measured apart."""
     parts = ["baseline"] if is_baseline(cell) else []
+    if cell["approximate"]:
+        parts.append("approximate")
     if not cell["interleaved"]:
         parts.append("measured apart")
     return ", ".join(parts)
@@ -214,6 +216,10 @@ COLUMNS = (
         "cause", "Why", "main cause, as traced", long=True, optional=True,
         value=lambda cell: cell["cause"].main or None,
         detail=lambda c: formatted(c["cause"].seconds, "+s") if c["cause"].main else "",
+    ),
+    Column(
+        "approximate", "Approximate", "how the step differs", long=True, optional=True,
+        value=lambda cell: cell["approximate"] or None,
     ),
     Column(
         "foreign", "Framework", "in processes of its own", long=True, optional=True,

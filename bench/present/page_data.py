@@ -107,6 +107,7 @@ def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
     return {
         "statuses": {name: asdict(status) for name, status in STATUSES.items()},
         "implementations": names,
+        "approximate": sorted({arms[c["implementation"]] for c in rows if c["approximate"]}),
         **charts.for_page(names),
         "subjects": subjects,
         "blocks": _blocks(found, manifest, subjects, arms),

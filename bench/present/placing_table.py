@@ -28,6 +28,8 @@ CAPTION = (
     "cover the blocks shared with others."
 )
 
+APART = " Approximate steps are ranked apart, and set beside the fastest exact one."
+
 
 class Field(NamedTuple):
     """One cell of the run, as a field of the matrix."""
@@ -82,13 +84,14 @@ def make(found: Tables) -> PlacingTable | None:
         if columns:
             subjects.append((f"{subject}{batch}", len(columns)))
         situations += [Figure(each.among(own), each.step.main) for each in columns]
+    apart = APART if any(row.approximate for row in matrix.rows) else ""
     single, count = sum(b.span_steps == (1,) for b in matrix.blocks), len(matrix.blocks)
     latency = f" In {single} of {count} situations, single steps were timed: latencies."
     return PlacingTable(
         subjects,
         situations,
         [_line(row, shown, len(matrix.blocks)) for row in matrix.rows],
-        f"{CAPTION}{latency if single else ''}{left.replace('plot', 'table')}",
+        f"{CAPTION}{apart}{latency if single else ''}{left.replace('plot', 'table')}",
     )
 
 
@@ -99,7 +102,8 @@ def _line(row: Row, blocks: list[Comparison], count: int) -> Line:
         for block in blocks
     ]
     part = "" if known == count else f"{known} of {count}"
-    return Line(row.implementation, fields, behind(row.worst), behind(row.mean), part)
+    name = f"{row.implementation} (approximate)" if row.approximate else row.implementation
+    return Line(name, fields, behind(row.worst), behind(row.mean), part)
 
 
 def _field(place: Placing, subject: str) -> Field:
@@ -110,7 +114,8 @@ def _field(place: Placing, subject: str) -> Field:
         return Field(status.short, "failed", cell["reason"] or "no ratio", choices)
     step = f"{numbers.si(cell['step_s'], 's')} a step"
     if not place.ranked:
-        return Field(behind(place.behind), "apart", f"measured apart, {step}", choices)
+        apart = "approximate" if place.approximate else "measured apart"
+        return Field(behind(place.behind), "apart", f"{apart}, {step}", choices)
     low, high = cell["behind_low"], cell["behind_high"]
     sure = f"{sentences.sure(low, high)} {'of' if low == 1 else 'behind'} the fastest"
     look = f"shade{sum(place.behind >= least for least in SHADES)}"
@@ -120,9 +125,10 @@ def _field(place: Placing, subject: str) -> Field:
 
 
 def behind(times: float) -> str:
-    """Return `+4 %`, or `2.1x` from 2 on; a dash for NaN."""
+    """Return `+4 %`, or `2.1x` from 2 on; a minus below 1; a dash for NaN."""
     if math.isnan(times):
         return numbers.MISSING
     if times >= sentences.TWICE:
         return f"{times:.1f}{numbers.TIMES}"
-    return f"+{100 * (times - 1):.0f}{numbers.NARROW}%"
+    sign = "+" if times >= 1 else numbers.MINUS
+    return f"{sign}{100 * abs(times - 1):.0f}{numbers.NARROW}%"

@@ -291,6 +291,8 @@ class ImplementationEntry(FileEntry):
     foreign: NotRequired[dict[str, str]]
     """For a step in its own processes: versions of the packages that its file names, empty if not
     installed; and the reason for its processes, if it is an option."""
+    approximate: NotRequired[str]
+    """How the step differs from the problem's; absent if it is exact."""
 
 
 class WorkloadEntry(FileEntry):

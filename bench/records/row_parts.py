@@ -8,6 +8,9 @@ TIMED_SGD = "timed sgd"
 AS_TIMED = "as timed"
 """Names of the gate's trajectories: see bench/worker/prove/gate.py."""
 
+STATISTICAL = "statistical"
+"""Name of the proof of an approximate step: see bench/worker/prove/statistical_proof.py."""
+
 
 class ProofCheck(TypedDict):
     """The comparison of one trajectory of the gate with the reference."""
@@ -26,6 +29,26 @@ class ProofCheck(TypedDict):
     state_tolerance: NotRequired[float]
     replica_drift: NotRequired[float]
     """Largest difference between replicas by rounding, relative to the loss or the update."""
+
+
+class StatisticalCheck(TypedDict):
+    """The comparison of an approximate step's training with the reference's."""
+
+    name: str
+    """STATISTICAL, or AS_TIMED for the single run of the step that is timed."""
+    loss_error: float
+    """The larger end of the interval below, by its absolute value."""
+    loss_tolerance: float
+    low: float
+    high: float
+    """90 % interval of the mean shortfall, in units of the decrease in loss that the reference
+    achieves; negative where the step trains better."""
+    seeds: int
+    steps: int
+    """Steps of each run."""
+
+
+Check = ProofCheck | StatisticalCheck
 
 
 class Energy(TypedDict):

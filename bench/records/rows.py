@@ -1,13 +1,12 @@
 """The rows that a run stores: the only interface between measuring and reporting.
 
-bench.records.store says which file holds them. Times carry their unit in their name; `_ns` are
-integers (means of them floats), `_s` floats, `_bytes` integers.
+bench.records.store says which file holds them. `_ns` and `_bytes` are integers, `_s` are floats.
 """
 
 from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.records.cells import Block
-from bench.records.row_parts import BoardSlot, Energy, ForeignArms, Isolation, ProofCheck
+from bench.records.row_parts import BoardSlot, Check, Energy, ForeignArms, Isolation, ProofCheck
 from bench.records.statuses import Status
 from bench.records.step_programs import StepProgram
 
@@ -155,9 +154,9 @@ class Communication(TypedDict):
     """Devices per group."""
     dtypes: list[str]
     """Dtypes in HLO's names: f32, bf16."""
-    count: int
-    """Collectives per step, loops included."""
-    times: NotRequired[int]
+    count: float
+    """Collectives per step, loops included; a fraction if some steps have none."""
+    times: NotRequired[float]
     """Executions per step of the most frequent one: above 1 in loops, as over microbatches."""
     payload_bytes: int
     """Bytes on one device in all executions: of the output for an all-gather, else of the input."""
@@ -236,7 +235,9 @@ class CellRow(BlockFields):
     """Hash of all that determines the cell: see bench.plan.content_keys. Set by the engine."""
     sources: NotRequired[Sources]
     """Hashes of the cell's files. Set by the engine."""
-    proof: NotRequired[list[ProofCheck]]
+    approximate: NotRequired[str]
+    """How the step differs from the problem's, in its file's words; absent if it is exact."""
+    proof: NotRequired[list[Check]]
     compile: NotRequired[CompileTimes]
     proved_in: NotRequired[str]
     compiled_in: NotRequired[str]

@@ -11,10 +11,11 @@ from typing import Any, cast
 import jax
 from jax.sharding import Mesh
 
-from bench.contract import Workload
+from bench.contract import TrainStep, Workload
 from bench.records.cells import FULL, Block
 from bench.records.host import cores
 from bench.records.messages import GATE, Event, Job, Phase, SamplesEvent
+from bench.records.row_parts import Check
 from bench.records.rows import CellRow
 from bench.records.step_programs import compressed
 from bench.worker import process_exchange
@@ -29,10 +30,12 @@ from bench.worker.process_guard import FileThreads, HeldFunctions, ProcessSettin
 from bench.worker.prove.failures import (
     EndedError,
     UnsupportedError,
+    approximation,
     in_all_processes,
     why_unsupported,
 )
 from bench.worker.prove.gate import Gate
+from bench.worker.prove.statistical_proof import statistical_proof
 from bench.worker.prove.trajectory import build_step
 from bench.worker.read.compilation import remembered_programs
 from bench.worker.read.device_memory import high_water, inspection, largest_program
@@ -181,7 +184,7 @@ def admit(session: BlockSession, gate: Gate, name: str, number: int) -> None:
 
 
 def prove(session: BlockSession, gate: Gate, name: str, number: int) -> tuple[CellRow, Arm, Proved]:
-    """Prove an implementation, in float64 and as it will be timed; return what `admit` takes.
+    """Prove an implementation, exactly or by how it trains; return what `admit` takes.
 
     Raises:
       UnsupportedError: the implementation does not support the problem or the mesh.
@@ -190,30 +193,26 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> tuple[Ce
     """
     job, problem, mesh = session.job, session.problem, session.mesh
     phase: Phase = "gate"
-    session.announce(phase, name, number, len(job["implementations"]))
+    announce = partial(session.announce, arm=name, done=number, of=len(job["implementations"]))
+    announce(phase)
     try:
         with session.modules_of(name):
             implementation = session.implementation(name)
             session.check_process(name)
+            session.approximate[name] = approximation(implementation)
             if reason := why_unsupported(implementation, problem, mesh):
                 raise UnsupportedError(reason)
-            known = name in job["proved"]
-            exact = getattr(implementation, "FOREIGN", {}).get("float64", True)
-            checks = gate.prove_exact(implementation) if exact and not known else []
-            if not known:
-                checks.append(gate.prove_rounding(implementation))
+            checks = prove_apart(session, gate, name, partial(announce, phase))
             session.end_lap(phase)
 
             phase = "compile"
-            session.announce(phase, name, number, len(job["implementations"]))
+            announce(phase)
             train_step = build_step(implementation, problem, mesh)
             session.check_process(name)
             first_call = FirstCall(train_step.step)
+            timed = replace(train_step, step=first_call)
             with remembered_programs(session.programs / name):
-                timed_check, state = gate.prove_timed(
-                    replace(train_step, step=first_call),
-                    lambda: build_step(implementation, problem, mesh),
-                )
+                timed_check, state = prove_as_timed(session, gate, name, timed)
             session.check_process(name)
             arm = warm_arm(name, train_step, state, problem)
             session.check_process(name)
@@ -225,7 +224,7 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> tuple[Ce
             row["foreign"] = train_step.described(cast("ForeignArm", arm))
             row.update(train_step.figures)
             return row, arm, Proved(implementation, [])
-        add_figures(row, first_call.programs, arm, mesh)
+        add_figures(row, first_call.programs, arm, mesh, getattr(train_step, "period", 1))
         if not job["launch"]:
             # A separate step, because tracing may leak tracers into data beside a step's state.
             untimed = build_step(implementation, problem, mesh)
@@ -242,11 +241,48 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> tuple[Ce
         session.check_process(name)
 
 
-def add_figures(row: CellRow, programs: Sequence[Any], arm: Arm, mesh: Mesh) -> None:
+def prove_apart(
+    session: BlockSession, gate: Gate, name: str, progress: Callable[[], None]
+) -> list[Check]:
+    """Prove steps beside the one that will be timed, unless an earlier launch has.
+
+    Raises:
+      UnsupportedError: the reference does not train, so that nothing can be judged by it.
+      WrongStepError: the step is wrong.
+    """
+    if name in session.job["proved"]:
+        return []
+    implementation = session.implementation(name)
+    if session.approximate[name]:
+        build = partial(build_step, implementation, mesh=session.mesh)
+        return [statistical_proof(gate).prove(build, progress)]
+    exact = getattr(implementation, "FOREIGN", {}).get("float64", True)
+    checks = gate.prove_exact(implementation) if exact else []
+    return [*checks, gate.prove_rounding(implementation)]
+
+
+def prove_as_timed(
+    session: BlockSession, gate: Gate, name: str, train_step: TrainStep
+) -> tuple[Check, Any]:
+    """Prove the step that will be timed; return also its last state.
+
+    Raises:
+      WrongStepError: it is wrong.
+    """
+    if session.approximate[name]:
+        return statistical_proof(gate).prove_timed(train_step)
+    implementation = session.implementation(name)
+    build = partial(build_step, implementation, session.problem, session.mesh)
+    return gate.prove_timed(train_step, build)
+
+
+def add_figures(
+    row: CellRow, programs: Sequence[Any], arm: Arm, mesh: Mesh, period: int = 1
+) -> None:
     """Add memory, communication and work of a step's compiled programs to its cell's row."""
     row["memory"] = largest_program(programs)
     row["high_water_bytes"] = high_water(arm, mesh.local_devices)
-    row["communication"] = if_readable(lambda: communication(programs, mesh))
+    row["communication"] = if_readable(lambda: communication(programs, mesh, period=period))
     row["cost"] = compilers_cost(programs)
     row["product_flops"] = product_flops(programs)
     row["kernels"] = library_kernels(programs)

@@ -60,8 +60,9 @@ class BlockRounds:
         job = session.job
         proved = {arm.name for arm in session.arms}
         self.names = [name for name in job["implementations"] if name in proved]
+        self.approximate = {name for name in self.names if session.approximate.get(name)}
         baseline = job["baseline"]
-        session.row["baseline"] = baseline if baseline in self.names else self.names[0]
+        session.row["baseline"] = baseline if baseline in self.names else self.first(self.names)
         self.arms_beside: list[Arm] = []
         """Input arms and ablated arms."""
         self.missing: dict[str, dict[str, str]] = {}
@@ -72,6 +73,10 @@ class BlockRounds:
         """Whether the arm takes no input."""
         self.turns = TurnWriter()
         self.turns_until_asked = 0
+
+    def first(self, names: Iterable[str]) -> str:
+        """Return the first of these that is exact, or else approximate; empty without any."""
+        return min(names, key=lambda name: name in self.approximate, default="")
 
     def run(self, first_loss: float, gate: Gate | None = None) -> list[SampleRow]:
         """Time all arms; return the samples of those that did not go wrong meanwhile.
@@ -89,7 +94,9 @@ class BlockRounds:
         meter = Meter(session.mesh.local_devices)
         boards = BoardWatch(session.mesh.local_devices)
         session.row["energy"] = meter.description
-        self.checks = SpotChecks(gate, job["rounds"], job["seconds"])
+        twin = {TWIN} if session.row["baseline"] in self.approximate else set()
+        approximate = self.approximate | twin
+        self.checks = SpotChecks(gate, job["rounds"], job["seconds"], approximate)
         session.threads.begin()
         try:
             self.checks.begin(session.arms, self.begin_turn)
@@ -235,8 +242,7 @@ class BlockRounds:
         if baseline in reasons:
             # Its twin no longer measures the noise floor, and ratios need another baseline.
             reasons[TWIN] = ""
-            right = (name for name in self.names if name not in reasons)
-            session.row["baseline"] = next(right, "")
+            session.row["baseline"] = self.first(n for n in self.names if n not in reasons)
         return set(reasons)
 
     def end_arms_beside(self, reasons: Mapping[str, str]) -> None:

@@ -79,6 +79,8 @@ class BlockSession:
         """Checkouts of other revisions that arms come from, by their folder."""
         self.changed: defaultdict[str, set[str]] = defaultdict(set)
         """Settings of the process that each implementation's file has changed."""
+        self.approximate: dict[str, str] = {}
+        """How each implementation's step differs from the problem's; empty if it is exact."""
         self.reasons: dict[str, str] = {}
         """Reasons against implementations that have replaced functions of the process."""
         self._lap_began = time.monotonic()
@@ -119,7 +121,7 @@ class BlockSession:
 
     def cell_row(self, name: str, status: Status, reason: str) -> CellRow:
         """Make a cell's row without the figures of a measured cell."""
-        return CellRow(
+        row = CellRow(
             cell=Cell(self.block, name).name,
             **self.fields,
             implementation=name,
@@ -130,6 +132,9 @@ class BlockSession:
             units_per_step=self.problem.units_per_step,
             interleaved=not self.job["alone"],
         )
+        if why := self.approximate.get(name):
+            row["approximate"] = why
+        return row
 
     def admit(self, row: CellRow, arm: Arm, proved: Proved) -> None:
         """Let a proved implementation take part in the rounds."""

@@ -48,6 +48,47 @@ def test_quick_has_its_workloads_at_1_2_4_and_8_devices() -> None:
     assert len(made.cells) == 24
 
 
+def with_approximate(**options) -> Plan:
+    known = catalogue()
+    known["implementations"].append({
+        "name": "sparse", "path": "", "summary": "Sparse.", "error": "", "approximate": "sparse",
+    })  # fmt: skip
+    return make_plan(Options(**options), known)
+
+
+def test_approximate_steps_are_measured_if_they_are_named() -> None:
+    usual = ("jit_spmd", "pmap", "python_loop")
+    assert (with_approximate().implementations, with_approximate().approximate) == (usual, ())
+    made = with_approximate(implementations=("sparse", "python_loop"))
+    assert (made.implementations, made.approximate) == (("sparse", "python_loop"), ("sparse",))
+    assert made.baseline == "python_loop", "the first that is exact"
+    assert with_approximate(implementations=("exact", "approximate")).implementations == (
+        *usual,
+        "sparse",
+    )
+    alone = with_approximate(implementations=("approximate",))
+    assert (alone.implementations, alone.baseline) == (("sparse",), "sparse")
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (
+            {"baseline": "sparse"},
+            "--baseline: sparse is approximate; ratios are taken against an exact step",
+        ),
+        (
+            {"isolate": ("sparse",)},
+            "--isolate: sparse is approximate; such a step runs in the worker",
+        ),
+    ],
+)
+def test_an_approximate_step_is_no_baseline_and_not_isolated(options: dict, fault: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        with_approximate(implementations=("python_loop", "sparse"), **options)
+    assert list(caught.value.faults) == [fault]
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_block_of_a_preset_divides_and_occurs_once(preset: str) -> None:
     for devices in (2 if preset == "strategies" else 1, 6, 8):

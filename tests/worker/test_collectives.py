@@ -19,7 +19,7 @@ from bench.records.mesh import MeshShape
 from bench.worker.file_loader import implementation_files, load
 from bench.worker.problems import make_mesh
 from bench.worker.read.collectives import collectives, parse_groups
-from bench.worker.read.programs import live_programs, new_programs
+from bench.worker.read.programs import communication, live_programs, new_programs
 from tests.slow import slow
 
 
@@ -408,6 +408,52 @@ def test_sharded_states_of_gpt2_are_gathered_and_scattered(name, remat):
         assert 1 <= gathered <= 2
         assert scattered == 1
         assert max(found.of("all-reduce")) <= found.parameter_bytes / 4
+
+
+BY_SIZE = pytest.mark.parametrize(
+    "data", [2, *(pytest.param(data, marks=pytest.mark.slow) for data in (1, 4))]
+)
+
+
+@BY_SIZE
+@pytest.mark.parametrize(
+    ("name", "share"), [("compressed_bf16", 1 / 2), ("compressed_int8", 1 / 4)]
+)
+def test_compressed_gradients_are_sent_in_fewer_bytes(name, share, data):
+    problem = small_gpt2()
+    found = run(name, problem, f"data={data}", {"u16", "s8", "f32"})
+    least = share * found.parameter_bytes
+    most = (share + (0 if share > 1 / 4 else 1 / 256)) * (found.parameter_bytes + 4 * 256 * data)
+    for kind in ("all-to-all", "all-gather") if data > 1 else ():
+        assert least <= sum(found.of(kind, data)) <= most
+    assert found.of("all-reduce", data) in ([4], [], [1]), "the loss"
+    assert found.kinds <= {"all-to-all", "all-gather", "all-reduce"}
+
+
+@BY_SIZE
+def test_sparse_gradients_are_gathered_with_their_indices(data):
+    found = run("top_k", small_mlp(), f"data={data}", {"f32", "s32"})
+    kept = round(found.parameter_bytes / 4 / 4)
+    assert sum(found.of("all-gather", data)) == 8 * kept * data
+    assert found.kinds <= {"all-gather", "all-reduce"}
+    if data > 1:
+        assert found.of("all-reduce", data) == [4], "the loss"
+
+
+@BY_SIZE
+def test_local_steps_reduce_parameters_once_in_a_period(data):
+    mesh, problem = make_mesh(MeshShape.parse(f"data={data}")), small_mlp()
+    step = IMPLEMENTATIONS["local_steps"].build(problem, mesh)
+    batch = step.place(problem.batch(0))
+    before = live_programs()
+    jax.block_until_ready(step.step(step.state, batch)[1])
+    programs = new_programs(live_programs(), before)
+    (row,) = communication(programs, mesh, period=step.period) if data > 1 else [None]
+    if row:
+        whole = 4 * sum(x.size for x in jax.tree.leaves(shapes_of_params(problem)))
+        assert (row["kind"], row["axes"], row["times"]) == ("all-reduce", ["data"], 1)
+        assert row["payload_bytes"] == whole / step.period + 4
+        assert row["wire_bytes"] == pytest.approx(2 * (data - 1) / data * row["payload_bytes"])
 
 
 def groups(mesh, *axes):

@@ -547,6 +547,21 @@ def in_float32(change):
     return data_parallel(reduced_by(mean, reduce_grads), check_vma=False)
 
 
+def test_what_may_be_meant_to_be_approximate_is_told_of_the_class(gate):
+    """It is near the right step, and stays wrong."""
+
+    def coarse_everywhere(grads):
+        return jax.tree.map(lambda x: mean(x.astype(jnp.bfloat16).astype(x.dtype)), grads)
+
+    wrong = data_parallel(reduced_by(mean, coarse_everywhere), check_vma=False)
+    with pytest.raises(WrongStepError, match="the file can declare `approximate`"):
+        gate.prove_exact(wrong)
+    far = data_parallel(reduced_by(mean, lambda grads: jax.tree.map(jnp.sign, grads)))
+    with pytest.raises(WrongStepError) as caught:
+        gate.prove_exact(far)
+    assert "`approximate`" not in str(caught.value)
+
+
 def noise(leaf):
     return leaf * (1 + 1e-3 * jax.random.normal(jax.random.key(0), leaf.shape))
 

@@ -18,6 +18,7 @@ from bench.records.host import cores
 from bench.records.rows import Ceilings
 from bench.records.step_programs import expanded
 from bench.worker.trace.profiler import PASSES
+from implementations import local_steps
 
 ROOT = Path(__file__).parents[2]
 
@@ -216,6 +217,35 @@ def test_every_cell_ends_once_with_its_reason(events):
     assert ends["latecomer"][0] == "wrong"
     assert "latecomer.py replaces bench.worker.prove.spot_checks" in ends["latecomer"][1]
     assert len(ends) + len(("jit_spmd", "noisy")) == len(rows(events, "cell")), "told twice"
+
+
+def test_an_approximate_step_is_proved_timed_and_marked_and_an_exact_one_like_it_is_wrong(tmp_path):
+    hidden = "from implementations.compressed_bf16 import build, why_unsupported\n"
+    (tmp_path / "hidden.py").write_text(hidden)
+    job = JOB | {
+        "batch": 64,
+        "implementations": ["local_steps", "hidden", "jit_spmd"],
+        "implementation_paths": [str(tmp_path / "hidden.py")],
+        "baseline": "gone",
+    }
+    done = run_worker(job)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    cells = {each["row"]["implementation"]: each["row"] for each in found
+             if each["event"] == "cell"}  # fmt: skip
+    own = cells["local_steps"]
+    assert (own["status"], own["reason"]) == ("ok", "")
+    assert own["approximate"] == local_steps.approximate
+    assert [check["name"] for check in own["proof"]] == ["statistical", "as timed"]
+    (row,) = own["communication"]
+    assert row["payload_bytes"] == 4 * (4 * 2 + 2) / 4 + 4, "parameters in every fourth step"
+    assert "approximate" not in cells["jit_spmd"]
+    assert cells["hidden"]["status"] == "wrong"
+    assert "the file can declare `approximate`" in cells["hidden"]["reason"]
+    (samples,) = [each["rows"] for each in found if each["event"] == "samples"]
+    assert {row["arm"] for row in samples} == {"local_steps", "jit_spmd", TWIN}
+    *_, block = [each["row"] for each in found if each["event"] == "block"]
+    assert block["baseline"] == "jit_spmd", "the first that is exact"
 
 
 def test_an_isolated_file_changes_its_own_process_alone(tmp_path):
@@ -500,10 +530,11 @@ def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):
     (tmp_path / "noisy.py").write_text("import os\nos.write(1, b'{\\xff}\\n[1]\\n')\n")
     (tmp_path / "json.py").write_text('"""Named like a library."""\n')
     (tmp_path / "half.py").write_text('"""Half."""\ndef build(problem, mesh): ...\n')
+    (tmp_path / "vague.py").write_text(f"{RIGHT}approximate = True\n")
     request = {
         "implementation_paths": [
             str(tmp_path / f"{name}.py")
-            for name in ("bad", "exits", "json", "half", "deadly", "noisy")
+            for name in ("bad", "exits", "json", "half", "deadly", "noisy", "vague")
         ],
         "workload_paths": [],
         "fatal": {str(tmp_path / "deadly.py"): "it was killed"},
@@ -530,7 +561,9 @@ def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):
     assert implementations["half"]["error"] == "lacks why_unsupported"
     assert implementations["half"]["summary"] == "Half."
     assert implementations["python_loop"]["error"] == ""
-    assert "foreign" not in implementations["python_loop"]
+    assert not {"foreign", "approximate"} & implementations["python_loop"].keys()
+    assert "it must say, as text, how the step differs" in implementations["vague"]["error"]
+    assert "4 steps" in implementations["local_steps"]["approximate"]
     assert list(implementations["torch_eager"]["foreign"]) == ["torch"]
     workloads = {entry["name"]: entry for entry in answer["workloads"]}
     assert workloads["gpt2"]["sizes"] == ["tiny", "nano", "nano-512", "nano-2048", "deep", "124m"]

@@ -38,6 +38,7 @@ class AbstractStep:
     state_bytes: int
     """Bytes of the state on one device."""
     bubble: float
+    period: int
 
 
 def abstract_step(
@@ -60,7 +61,7 @@ def abstract_step(
     def whole() -> Any:
         step = implementation.build(problem, mesh)
         placed = step.place(batch)
-        found["bubble"] = float(step.bubble)
+        found["bubble"], found["period"] = float(step.bubble), step.period
         found["state_bytes"] = _state_bytes(step, shardings)
         boundary = jax.jit(_boundary)()
         state, loss = step.step(step.state, placed)

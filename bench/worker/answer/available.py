@@ -30,7 +30,7 @@ from bench.records.messages import (
 from bench.records.printable import readable
 from bench.worker import event_stream
 from bench.worker.file_loader import implementation_files, load, workload_files
-from bench.worker.prove.failures import name_and_text
+from bench.worker.prove.failures import WrongStepError, approximation, name_and_text
 
 _encode = json.JSONEncoder().encode
 """Bound before any file is imported, because a file could replace the functions of `json`."""
@@ -97,10 +97,16 @@ def entries(
 
 
 def implementation_entry(entry: FileEntry, module: Any) -> ImplementationEntry:
-    """Add the versions of a foreign file's packages."""
+    """Add the versions of a foreign file's packages, or how an approximate step differs."""
+    try:
+        why = "" if entry["error"] else approximation(module)
+    except WrongStepError as fault:
+        return ImplementationEntry(**{**entry, "error": str(fault)})
     traits = getattr(module, "FOREIGN", None)
     if traits is None:
-        return ImplementationEntry(**entry)
+        return (
+            ImplementationEntry(**entry, approximate=why) if why else ImplementationEntry(**entry)
+        )
     packages = traits.get("packages", [])
     return ImplementationEntry(**entry, foreign=dict.fromkeys(packages, "") | installed(packages))
 

@@ -44,6 +44,7 @@ class Reading(NamedTuple):
     state_bytes: int
     """Bytes of the state on one device."""
     bubble: float
+    period: int
 
 
 def compile_only(request: CompileRequest) -> CompiledRow:
@@ -77,7 +78,8 @@ def compile_only(request: CompileRequest) -> CompiledRow:
                 f"it does not support: {reason}"
             )
         sending = read_programs(twin)
-    rows = communication(sending.programs, cell.mesh, scatter=elsewhere)
+    sent = sending.programs, cell.mesh
+    rows = communication(*sent, scatter=elsewhere, period=sending.period)
     if elsewhere and cell.mesh.size > 1 and not rows:
         raise NotAbstractError("none of its programs shows what its devices communicate")
     if widened:
@@ -128,7 +130,7 @@ def compile_step(
     """
     step = abstract_step(implementation, problem, mesh, batch)
     program = step.lower().compile().runtime_executable()
-    return Reading([program], flops_of(step.jaxpr), step.state_bytes, step.bubble)
+    return Reading([program], flops_of(step.jaxpr), step.state_bytes, step.bubble, step.period)
 
 
 def run_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> Reading:
@@ -139,7 +141,7 @@ def run_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> Re
     traced = flops_if_traceable(step.step, step.state, batch) or 0.0
     first_call = FirstCall(step.step)
     jax.block_until_ready(first_call(step.state, batch)[1])
-    return Reading(first_call.programs, traced, own, float(step.bubble))
+    return Reading(first_call.programs, traced, own, float(step.bubble), step.period)
 
 
 def answer(request: CompileRequest) -> CompiledAnswer:

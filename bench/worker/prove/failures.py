@@ -81,6 +81,22 @@ def why_unsupported(implementation: Implementation, problem: Problem, mesh: Mesh
     return reason
 
 
+def approximation(module: object) -> str:
+    """Return how an implementation's step differs from the problem's; empty if it is exact.
+
+    Raises:
+      WrongStepError: the module declares something else than a reason.
+    """
+    why = getattr(module, "approximate", None)
+    if not hasattr(module, "approximate"):
+        return ""
+    if not isinstance(why, str) or not why.strip():
+        raise WrongStepError(
+            f"approximate is {why!r}; it must say, as text, how the step differs from the exact one"
+        )
+    return why.strip()
+
+
 def failure(error: BaseException) -> Failure:
     """Translate an exception into a status and a reason of one or a few lines."""
     text = readable(str(error).strip())

@@ -44,14 +44,15 @@ class Collective:
     groups: tuple[tuple[int, ...], ...]
     """Groups of communicating devices, as indices into `mesh.devices.flat`; for a
     collective-permute, pairs of source and target."""
-    count: int
-    """Executions per step, loops included. Every branch counts as taken; a loop of unknown length
-    counts once."""
+    count: float
+    """Executions per step, loops included: see bench.worker.read.hlo.called."""
     returned: bool
     """For an all-gather: whether the step only returns its result, without computing with it."""
 
 
-def collectives(executable: Any, devices: int, *, scatter: bool = False) -> list[Collective]:
+def collectives(
+    executable: Any, devices: int, *, scatter: bool = False, period: int = 1
+) -> list[Collective]:
     """List the collectives of a compiled program in program order.
 
     Args:
@@ -59,6 +60,7 @@ def collectives(executable: Any, devices: int, *, scatter: bool = False) -> list
       devices: number of devices of its mesh.
       scatter: count an all-reduce whose result is only sliced as a reduce-scatter, as compilers for
         accelerators do; see `sliced`.
+      period: steps in which each branch of a condition is taken once.
 
     Raises:
       ValueError: device groups or dtypes have an unknown form.
@@ -66,7 +68,7 @@ def collectives(executable: Any, devices: int, *, scatter: bool = False) -> list
     return [
         found
         for module in hlo.modules_of([executable])
-        for found in _of_module(module, devices, scatter)
+        for found in _of_module(module, devices, scatter, period)
     ]
 
 
@@ -76,9 +78,11 @@ def _kind(instruction: Any) -> str | None:
     return opcode if opcode in KINDS else None
 
 
-def _of_module(module: hlo.Module, devices: int, scatter: bool) -> Iterator[Collective]:
+def _of_module(
+    module: hlo.Module, devices: int, scatter: bool, period: int
+) -> Iterator[Collective]:
     """Yield collectives, and an implied reduce-scatter as a separate one if requested."""
-    for instruction, count in module.executed():
+    for instruction, count in module.executed(period):
         kind = _kind(instruction)
         if not count or kind is None:
             continue

@@ -12,10 +12,10 @@ from graphlib import TopologicalSorter
 from io import BytesIO
 from typing import Any
 
-_CALLED = re.compile(
-    r"\b(?:to_apply|calls|body|condition|true_computation|false_computation)=%([\w.-]+)"
+_CALLED = re.compile(r"\b(?:to_apply|calls|body|condition)=%([\w.-]+)")
+_BRANCHES = re.compile(
+    r"\b(?:branch_computations=\{([^}]*)\}|(?:true|false)_computation=(%[\w.-]+))"
 )
-_BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 _CALLING = {"fusion", "while", "conditional", "call"}
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _LAYOUT = re.compile(r"\w+\[([\d,]*)\]\{([\d,]*)")
@@ -60,19 +60,18 @@ def arrays(instruction: Any) -> Iterator[tuple[str, list[int]]]:
         yield dtype, integers(shape)
 
 
-def called(instruction: Any) -> Iterator[tuple[str, int]]:
+def called(instruction: Any, period: int = 1) -> Iterator[tuple[str, float]]:
     """Yield the names of the computations that an instruction calls, and how often.
 
-    Every branch counts as taken; a loop of unknown length counts once.
+    Every branch counts as taken once in `period` runs; a loop of unknown length counts once.
     """
     text = instruction.to_string()
     trips = _TRIPS.search(text)
-    times = int(trips[1]) if trips else 1
     for name in _CALLED.findall(text):
-        yield name, times
+        yield name, int(trips[1]) if trips else 1
     for branches in _BRANCHES.findall(text):
-        for name in re.findall(r"%([\w.-]+)", branches):
-            yield name, times
+        for name in re.findall(r"%([\w.-]+)", "".join(branches)):
+            yield name, 1 if period == 1 else 1 / period
 
 
 class Module:
@@ -98,18 +97,17 @@ class Module:
         """Instructions of all computations, by name."""
         return {one.name: one for own in self.computations.values() for one in own}
 
-    @cached_property
-    def _calls(self) -> dict[str, list[tuple[str, int]]]:
-        """The computations that each computation calls, and how often."""
+    def _calls(self, period: int = 1) -> dict[str, list[tuple[str, float]]]:
+        """Return the computations that each computation calls, and how often."""
         return {
-            name: [call for instruction in own for call in called(instruction)]
+            name: [call for instruction in own for call in called(instruction, period)]
             for name, own in self.computations.items()
         }
 
     @cached_property
     def _entries(self) -> set[str]:
         """The computations that no other one calls, and that wrap no asynchronous operation."""
-        inner = {name for own in self._calls.values() for name, _ in own}
+        inner = {name for own in self._calls().values() for name, _ in own}
         every = [one for own in self.computations.values() for one in own]
         roots = {root.name for one in every if (root := one.async_wrapped_root()) is not None}
         wrapping = {n for n, own in self.computations.items() if roots & {one.name for one in own}}
@@ -120,16 +118,17 @@ class Module:
         """Names of the instructions outside called computations such as loops and fusions."""
         return {one.name for name in self._entries for one in self.computations[name]}
 
-    def executed(self) -> Iterator[tuple[Any, int]]:
-        """Yield every instruction with the number of its executions per run.
+    def executed(self, period: int = 1) -> Iterator[tuple[Any, float]]:
+        """Yield every instruction with the number of its executions per run; see `called`.
 
         An operation wrapped by an asynchronous start counts once, with the start.
         """
-        counts = {name: int(name in self._entries) for name in self.computations}
+        counts: dict[str, float] = {name: int(name in self._entries) for name in self.computations}
+        calls = self._calls(period)
         # In a module, callees precede their callers, except for copies that a pass has added.
-        callees = {name: {callee for callee, _ in own} for name, own in self._calls.items()}
+        callees = {name: {callee for callee, _ in own} for name, own in calls.items()}
         for name in reversed([*TopologicalSorter(callees).static_order()]):
-            for callee, times in self._calls[name]:
+            for callee, times in calls[name]:
                 counts[callee] += counts[name] * times
         for name, own in self.computations.items():
             for instruction in own:

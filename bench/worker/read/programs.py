@@ -69,18 +69,18 @@ class FirstCall:
 
 
 def communication(
-    programs: Sequence[Any], mesh: Mesh, *, scatter: bool = False
+    programs: Sequence[Any], mesh: Mesh, *, scatter: bool = False, period: int = 1
 ) -> list[Communication]:
     """Sum the collectives of a step's compiled programs by kind, axes and dtypes.
 
-    `scatter` is as for `collectives`.
+    `scatter` and `period` are as for `collectives`.
 
     Raises:
       ValueError: a program's device groups have an unknown form.
     """
     found: dict[tuple[Any, ...], Communication] = {}
     for program in programs:
-        for one in collectives(program, mesh.size, scatter=scatter):
+        for one in collectives(program, mesh.size, scatter=scatter, period=period):
             members = len(one.groups[0])
             axes = axes_of(one, mesh)
             row = found.setdefault(
@@ -100,7 +100,7 @@ def communication(
                 row["returned"] = True
             row["count"] += one.count
             row["times"] = max(row["times"], one.count)
-            row["payload_bytes"] += one.count * one.bytes
+            row["payload_bytes"] += round(one.count * one.bytes)
             row["wire_bytes"] += one.count * wire_bytes(one.kind, one.bytes, members)
     return list(found.values())
 

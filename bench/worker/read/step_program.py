@@ -75,7 +75,7 @@ def operations(programs: Sequence[Any]) -> list[Operation]:
                 result = _RESULT.search(one.to_string())
                 sizes = (math.prod(shape) * DTYPE_BYTES.get(t, 0) for t, shape in hlo.arrays(one))
                 kind = hlo.opcode(one), result[1] if result else ""
-                found[module.source(one), *kind, sum(sizes)] += count
+                found[module.source(one), *kind, sum(sizes)] += int(count)
     return [
         Operation(source, opcode, result, runs, size)
         for (source, opcode, result, size), runs in sorted(found.items())
