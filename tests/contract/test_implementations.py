@@ -24,6 +24,7 @@ from bench.worker.prove.failures import WrongStepError, approximation
 from bench.worker.prove.gate import Gate
 from bench.worker.read.compilation import remembered_programs
 from implementations.python_loop import distributed_train_step
+from tests.slow import slow
 
 MODULES = {name: load(path) for name, path in implementation_files([]).items()}
 IMPLEMENTATIONS = {name: one for name, one in MODULES.items() if not hasattr(one, "FOREIGN")}
@@ -335,8 +336,8 @@ def case_of(name):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow if name in {*SLOW_TO_BUILD, *LIKE_OTHERS} else ())
-        for name in IMPLEMENTATIONS
+        *(name for name in IMPLEMENTATIONS if name not in SLOW_TO_BUILD | LIKE_OTHERS),
+        *slow(*sorted(SLOW_TO_BUILD | LIKE_OTHERS)),
     ],
 )
 def test_donates_its_state_and_shares_nothing_with_another_build(programs, name):
