@@ -33,7 +33,7 @@ def fewest(alpha: float = ALPHA) -> int:
     return next(n for n in itertools.count(2) if 2 / math.comb(n, n // 2) <= alpha)
 
 
-def find(values: Sequence[float], alpha: float = ALPHA) -> list[int]:
+def find(values: Sequence[float] | NDArray[np.float64], alpha: float = ALPHA) -> list[int]:
     """Return the index of the first value after each change, in order.
 
     Args:

@@ -267,25 +267,21 @@ def _with_efficiency(points: Sequence[Point]) -> list[Point]:
         if point.fits and point.prediction:
             first.setdefault(point.family, point.prediction)
     return [
-        replace(point, **_efficiency(point.prediction, first[point.family]))
+        _efficient(point, point.prediction, first[point.family])
         if point.fits and point.prediction
         else point
         for point in points
     ]
 
 
-def _efficiency(prediction: Prediction, first: Prediction) -> dict[str, float]:
-    """Return throughput per chip relative to the first prediction, with its range."""
+def _efficient(point: Point, prediction: Prediction, first: Prediction) -> Point:
+    """Return the point with its throughput per chip relative to the first prediction."""
     share = prediction.program.units / first.program.units
     share *= first.program.mesh.size / prediction.program.mesh.size
     best = share * first.best_s / prediction.best_s
     overlaps = [replace(prediction.calibration, exposed=exposed) for exposed in (0.0, 1.0)]
     every = [best, *(share * first.work.step_s(c) / prediction.work.step_s(c) for c in overlaps)]
-    return {
-        "efficiency": best,
-        "efficiency_low": min(every),
-        "efficiency_high": max(every),
-    }
+    return replace(point, efficiency=best, efficiency_low=min(every), efficiency_high=max(every))
 
 
 def _row(point: Point) -> dict[str, Any]:

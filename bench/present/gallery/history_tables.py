@@ -119,8 +119,8 @@ def _trend(history: History, *, markdown: bool) -> Figure | None:
     middle = (ends.min() + ends.max()) / 2
     shares = 0.5 + (ends - middle) / max(np.ptp(ends), LEAST)
     if markdown:
-        bars = (BARS[min(int(len(BARS) * share), len(BARS) - 1)] for share in shares[:, 0])
-        return Figure("".join(bars))
+        places = (shares[:, 0] * len(BARS)).astype(int).clip(max=len(BARS) - 1)
+        return Figure("".join(BARS[place] for place in places))
     step, heights = WIDTH / (len(rated) - 1), HEIGHT * (1 - shares)
     points = [(round(step * place, 1), *own) for place, own in enumerate(heights.round(1).tolist())]
     marked = {*(change.place for change in history.changes), len(rated) - 1}
