@@ -24,8 +24,8 @@ from bench.analyse.run_settings import Difference, contents, differences, hardwa
 from bench.records.cells import Block
 from bench.records.store import Run
 
-RESOLVED = math.expm1(-special.stdtrit(UNPAIRED_FREEDOM, 0.025) * math.sqrt(2) * UNPAIRED_SD)
-"""Relative difference of two runs' step times that their own spread may explain, at 95 %."""
+RESOLVED = -special.stdtrit(UNPAIRED_FREEDOM, 0.025) * math.sqrt(2) * UNPAIRED_SD
+"""Difference of two runs' log step times that the host may explain, at 95 %."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def fastest(points: Sequence[Point]) -> list[Point]:
         groups[point.chips].append(point)
     found = []
     for _, own in sorted(groups.items()):
-        times = [p.prediction.best_s if p.fits and p.prediction else math.inf for p in own]
+        times = [p.fitting.best_s if p.fitting else math.inf for p in own]
         best = min(times)
         if math.isfinite(best):
             alike = sum(seconds <= 1.005 * best for seconds in times) - 1

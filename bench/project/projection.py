@@ -8,7 +8,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from typing import Any
 
 import pandas as pd
@@ -138,8 +137,14 @@ class Point:
 
     @property
     def fits(self) -> bool:
-        """Whether there is a prediction, and the step is not known to exceed the memory."""
-        return self.prediction is not None and self.prediction.fits is not False
+        """Whether there is a prediction that fits."""
+        return self.fitting is not None
+
+    @property
+    def fitting(self) -> Prediction | None:
+        """The prediction, unless the step is known to exceed the memory."""
+        exceeds = self.prediction is not None and self.prediction.fits is False
+        return None if exceeds else self.prediction
 
 
 @dataclass(frozen=True)
@@ -261,15 +266,12 @@ def _points(
 
 def _with_efficiency(points: Sequence[Point]) -> list[Point]:
     """Return the points, those that fit with their efficiencies."""
-    known = [(one.chips, one.prediction.best_s, one) for one in points if one.prediction]
     first: dict[Family, Prediction] = {}
-    for _, _, point in sorted(known, key=itemgetter(0, 1)):
-        if point.fits and point.prediction:
-            first.setdefault(point.family, point.prediction)
+    known = [(point, own) for point in points if (own := point.fitting)]
+    for point, prediction in sorted(known, key=lambda one: (one[0].chips, one[1].best_s)):
+        first.setdefault(point.family, prediction)
     return [
-        _efficient(point, point.prediction, first[point.family])
-        if point.fits and point.prediction
-        else point
+        _efficient(point, own, first[point.family]) if (own := point.fitting) else point
         for point in points
     ]
 

@@ -48,7 +48,7 @@ def tables(histories: Sequence[History], *, markdown: bool) -> list[Table]:
         Column("runs", "Runs", value=_runs),
         Column("trend", "Ratio", "oldest to newest", value=partial(_trend, markdown=markdown)),
         Column("ratio", "Newest", "to the baseline, 95 %", "ratio", _newest),
-        Column("latest", "Over the last", "95 %", "ratio", lambda own: _figure(own.latest)),
+        Column("latest", "Against the last run", "95 %", "ratio", lambda own: _figure(own.latest)),
         Column("changes", "Change points", value=_changes),
         Column("step_s", "Step time", "differs between runs", "s", _step),
     )

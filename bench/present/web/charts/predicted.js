@@ -2,7 +2,9 @@
 
 function drawPredicted({ target }) {
   if (!target.open || target.querySelector("figure")) return;
-  const width = Math.max(150, Math.min(300, widthOf(target) / 2 - 70));
+  const room = widthOf(target);
+  const [concat, count] = room < 560 ? ["vconcat", 1] : ["hconcat", 2];
+  const width = Math.min(300, room / count - 70);
   for (const { title, spec } of DATA.predicted) {
     const [times, shares] = spec.hconcat.map((panel) => panel.data.values);
     const rows = times.map((row, place) => ({ ...row, efficiency: shares[place].value }));
@@ -11,7 +13,7 @@ function drawPredicted({ target }) {
       element("h4", {}, label),
       figure({
         title: label,
-        spec: { hconcat: spec.hconcat.map((panel) => ({ ...panel, width })) },
+        spec: { [concat]: spec.hconcat.map((panel) => ({ ...panel, width })) },
         name: "predicted",
         rows,
         columns: [
