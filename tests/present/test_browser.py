@@ -249,8 +249,9 @@ def test_predicted_curves_are_charts_of_the_page(browser: Browser, tmp_path: Pat
             "title": title, "names": ["pmap +1"], "colours": ["var(--c3)"], "shapes": ["circle"],
             "rows": [{**row, "x": x, "value": value / x, "low": value / x, "high": 2 * value / x}
                      for x in (8, 16)],
-            "xs": [8, 16], "xScale": {"type": "log", "domain": [4, 32]}, "yScale": {"type": "log", "domain": [1e-3, 10]},
-            "yAxis": {"title": None}, "width": 200, "height": 200, "whats": ["predicted"],
+            "xs": [8, 16], "xScale": {"type": "log", "domain": [4, 32]},
+            "yScale": {"type": "log", "domain": [1e-3, 10]}, "yAxis": {"title": None},
+            "width": 200, "height": 200, "whats": ["predicted"],
         })
         for title, value in (("Step time", 0.08), ("Efficiency", 8))
     ]  # fmt: skip
