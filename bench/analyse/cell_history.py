@@ -1,4 +1,4 @@
-"""Histories of cells: what runs on the same hardware measured of one cell, one after another.
+"""Histories of cells: measurements of the same cell by several runs on the same hardware.
 
 Step times of different runs also differ by what the host did in between (see `unpaired` in
 bench.analyse.ratio_intervals). A history therefore follows the ratio to a baseline that took turns
