@@ -99,6 +99,12 @@ def _memory(a: Manifest, b: Manifest) -> list[Difference]:
 
 
 def _machine(manifest: Manifest) -> dict[str, Any]:
+    os = manifest["host"].get("os")
+    return hardware(manifest) | ({} if os is None else {"Operating system": os})
+
+
+def hardware(manifest: Manifest) -> dict[str, Any]:
+    """Return what identifies a run's hardware, as far as it is known, by name."""
     host = manifest["host"]
     known = {
         "Platform": manifest["platform"],
@@ -107,7 +113,6 @@ def _machine(manifest: Manifest) -> dict[str, Any]:
         "Processor": host.get("cpu"),
         "Physical cores": host.get("physical_cores"),
         "Usable cores": host.get("usable_cores"),
-        "Operating system": host.get("os"),
     }
     return {name: value for name, value in known.items() if value is not None}
 

@@ -1,13 +1,20 @@
 """A picture of a report's first screen, for slides and for the gallery."""
 
+import re
 import textwrap
+from dataclasses import replace
 from typing import Any
+
+import vl_convert
 
 from bench.analyse.cell_table import Tables
 from bench.present import placing_table, sentences
 from bench.present.plots.vega_plot import Plot, compose, spec_of
 
 SLUG = "share"
+
+SLIDE = 1920, 1080
+"""Width and height of a slide in pixels, which the PNG fills in one direction."""
 
 LINE = 135
 """Characters per line of the answer."""
@@ -51,4 +58,7 @@ def draw(found: Tables, title: str, machine: str) -> Plot | None:
         for line in textwrap.wrap(f"{subject}: {' '.join(texts)}", LINE, break_on_hyphens=False)
     ]
     legend = "Bluer: farther behind the fastest; white: the fastest, or not told from it."
-    return compose(SLUG, spec, title, [*answers, "", f"{machine}. {legend}"])
+    plot = compose(SLUG, spec, title, [*answers, "", f"{machine}. {legend}"])
+    width, height = map(float, re.findall(r'(?:width|height)="([\d.]+)"', plot.svg)[:2])
+    scale = min(SLIDE[0] / width, SLIDE[1] / height)
+    return replace(plot, png=vl_convert.svg_to_png(plot.svg, scale=scale))

@@ -107,6 +107,10 @@ def _words(text: str) -> list[str]:
     return text.replace(",", " ").split()
 
 
+Family = tuple[str, str, int, str]
+"""What the points of one chart share: subject, family of meshes, batch and hardware."""
+
+
 @dataclass(frozen=True)
 class Point:
     """A prediction, or the reason why there is none."""
@@ -116,8 +120,8 @@ class Point:
     chips: int
     prediction: Prediction | None = None
     efficiency: float | None = None
-    """Throughput per chip, relative to the curve's fewest chips on which the step fits; None where
-    it does not fit."""
+    """Throughput per chip, relative to the fastest of the family on the fewest chips on which any
+    fits; None where it does not fit."""
     efficiency_low: float | None = None
     """The lowest efficiency with no, all, or the calibrated share of communication hidden."""
     efficiency_high: float | None = None
@@ -127,9 +131,20 @@ class Point:
     """Number of other implementations with the same prediction; counted for the fastest only."""
 
     @property
+    def family(self) -> Family:
+        """The chart that it belongs to."""
+        return self.curve.subject, self.curve.mesh, self.curve.batch, self.hardware
+
+    @property
     def fits(self) -> bool:
-        """Whether there is a prediction, and the step is not known to exceed the memory."""
-        return self.prediction is not None and self.prediction.fits is not False
+        """Whether there is a prediction that fits."""
+        return self.fitting is not None
+
+    @property
+    def fitting(self) -> Prediction | None:
+        """The prediction, unless the step is known to exceed the memory."""
+        exceeds = self.prediction is not None and self.prediction.fits is False
+        return None if exceeds else self.prediction
 
 
 @dataclass(frozen=True)
@@ -198,12 +213,14 @@ def project(run: store.Run, request: Request, read: Read) -> Projection:
         run=name,
         scaling=request.scaling,
         here={subject: calibrate(steps) for subject, steps in observations.items()},
-        points=[
-            point
-            for sheet in request.hardware
-            for curve, of_curve in by_chips.items()
-            for point in _points(curve, sheet, of_curve)
-        ],
+        points=_with_efficiency(
+            [
+                point
+                for sheet in request.hardware
+                for curve, of_curve in by_chips.items()
+                for point in _points(curve, sheet, of_curve)
+            ]
+        ),
         formulae=formulae,
         unread=unread,
     )
@@ -239,26 +256,34 @@ def _points(
     curve: Curve, sheet: Hardware, programs: Mapping[int, Program | str]
 ) -> Iterator[Point]:
     calibration = published_results.elsewhere(sheet.name).calibration
-    first: Prediction | None = None
     for chips, program in programs.items():
         prediction = program if isinstance(program, str) else on_sheet(sheet, program, calibration)
         if isinstance(prediction, str):
             yield Point(curve, sheet.name, chips, reason=prediction)
-        elif prediction.fits is False:
-            yield Point(curve, sheet.name, chips, prediction)
         else:
-            first = first or prediction
-            yield Point(curve, sheet.name, chips, prediction, *_efficiency(prediction, first))
+            yield Point(curve, sheet.name, chips, prediction)
 
 
-def _efficiency(prediction: Prediction, first: Prediction) -> tuple[float, float, float]:
-    """Return throughput per chip relative to the first prediction, with its range."""
+def _with_efficiency(points: Sequence[Point]) -> list[Point]:
+    """Return the points, those that fit with their efficiencies."""
+    first: dict[Family, Prediction] = {}
+    known = [(point, own) for point in points if (own := point.fitting)]
+    for point, prediction in sorted(known, key=lambda one: (one[0].chips, one[1].best_s)):
+        first.setdefault(point.family, prediction)
+    return [
+        _efficient(point, own, first[point.family]) if (own := point.fitting) else point
+        for point in points
+    ]
+
+
+def _efficient(point: Point, prediction: Prediction, first: Prediction) -> Point:
+    """Return the point with its throughput per chip relative to the first prediction."""
     share = prediction.program.units / first.program.units
     share *= first.program.mesh.size / prediction.program.mesh.size
     best = share * first.best_s / prediction.best_s
     overlaps = [replace(prediction.calibration, exposed=exposed) for exposed in (0.0, 1.0)]
-    ends = [share * first.work.step_s(c) / prediction.work.step_s(c) for c in overlaps]
-    return best, min(best, *ends), max(best, *ends)
+    every = [best, *(share * first.work.step_s(c) / prediction.work.step_s(c) for c in overlaps)]
+    return replace(point, efficiency=best, efficiency_low=min(every), efficiency_high=max(every))
 
 
 def _row(point: Point) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from bench.records.host import describe_code, describe_host
 from bench.records.temporary_folders import temporary_folder
 from bench.trials.selftest import large_run, planted_kernel
 from bench.trials.selftest.background_load import load
-from bench.trials.selftest.first_paint import first_paint
+from bench.trials.selftest.first_paint import DRAWN, first_paint
 from bench.trials.selftest.peer_protocol import Peer, PeerError, Program, spinning
 from bench.trials.selftest.peer_tools import find_peers
 from bench.trials.selftest.selftest_settings import (
@@ -39,6 +39,7 @@ from bench.trials.selftest.selftest_settings import (
     STEPPING,
     STEPS,
     TRIALS,
+    USUAL,
     Manifest,
     Row,
     Settings,
@@ -223,14 +224,18 @@ class Session:
 
 
 def report_row(folder: Path, cells: int) -> Row:
-    """Rebuild the report of a large run in its own process, as the command does."""
+    """Rebuild the reports of a large and of a usual run in processes, as the command does."""
     run, cells = large_run.write(folder / "large", cells)
-    out = _run_python(["-c", _REBUILD, str(run)], child_environment())
+    usual, _ = large_run.write(folder / "usual", USUAL)
+    out, _ = (
+        _run_python(["-c", _REBUILD, str(each)], child_environment()) for each in (run, usual)
+    )
     seconds, size = json.loads(out)
-    painted = first_paint(run / "report.html")
     return {
         "kind": "report", "cells": cells, "seconds": seconds, "bytes": size,
-        "first_paint_s": painted,
+        "first_paint_s": first_paint(run / "report.html"),
+        "usual_paint_s": first_paint(usual / "report.html"),
+        "usual_drawn_s": first_paint(usual / "report.html", DRAWN),
     }  # fmt: skip
 
 

@@ -43,6 +43,8 @@ STEPS = tuple(
 
 LONGER = 5
 """Measuring time of a pair of real steps in one process, as a multiple of a spin's."""
+USUAL = 400
+"""Cells of the run whose page has to be complete soon."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,8 @@ peer: a trial of a tool: `peer`, `program` (SPIN, or a block), `slowdown`, `numb
   time that it was given (`seconds`) and used (`measured_s`), whether it calls the program `slower`
   (null if it finds no difference), and `error`, empty unless it failed.
 report: rebuilding the report of a large run, without load: `cells`, `seconds`, `bytes` of the
-  page, and `first_paint_s` until a browser shows it (null without a browser).
+  page, and `first_paint_s` until a browser shows it; for a run of usual size, `usual_paint_s` and
+  `usual_drawn_s` until all of it is drawn (null without a browser, absent in early self-tests).
 """
 
 
