@@ -154,11 +154,11 @@ class Problem:
         return self.draw(), self.loss_function()
 
     def functional_with_state(self, axis: str = "") -> tuple[Params, ModelState, StateLossFn]:
-        """Return the initial parameters, the initial model state, and the loss function.
+        """Return the initial parameters and model state, and `loss_with_state(axis)`."""
+        return self.draw(), self.draw_state(), self.loss_with_state(axis)
 
-        The function is `loss_fn(params, model_state, batch) -> (loss, model_state)`, as
-        `jax.value_and_grad(loss_fn, has_aux=True)` takes it. The model state is empty for a model
-        that has none.
+    def loss_with_state(self, axis: str = "") -> StateLossFn:
+        """Return `loss_fn(params, model_state, batch) -> (loss, model_state)`, for `has_aux`.
 
         Args:
           axis: the axis of the enclosing jax.shard_map over which the batch is split. Statistics
@@ -176,7 +176,7 @@ class Problem:
                 new_state = mean_over_axis(new_state, axis)
             return loss, new_state
 
-        return self.draw(), self.draw_state(), loss_fn
+        return loss_fn
 
     def model(self) -> nnx.Module:
         """Return the single-device model with its initial parameters and model state."""

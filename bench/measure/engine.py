@@ -112,6 +112,17 @@ class Engine:
         samples = [row for state in states for row in state.samples]
         return cell_results(cells, samples, self.catalogue["device_kind"])
 
+    def kept(self, block: Block, arms: Sequence[str]) -> int:
+        """Count the arms whose proof and programs a first launch would find in the user's cache."""
+        if self._options.cold or self.bases is not None:
+            return 0
+        keys = self._entry_keys(block, arms)
+        return sum(user_cache.has(kept_cells.entry_name(keys[name])) for name in arms)
+
+    def _entry_keys(self, block: Block, arms: Sequence[str]) -> kept_cells.Keys:
+        variants = self.plan.variants
+        return kept_cells.entry_keys(self._contents, self.catalogue, variants, block, arms)
+
     def measure(self, selected: Mapping[Block, Sequence[str]], monitor: Monitor) -> None:
         """Measure and store the selected arms of blocks.
 
@@ -195,8 +206,7 @@ class Engine:
         began = time.monotonic()
         # Processes of a launcher may see other files.
         own = arms if not number and self.catalogue["processes"] == 1 else ()
-        variants = self.plan.variants
-        keys = kept_cells.entry_keys(self._contents, self.catalogue, variants, block, own)
+        keys = self._entry_keys(block, own)
         known = {} if self._options.cold else kept_cells.recall(keys, programs)
         proved = (*state.proved(number), *known.keys() & set(own))
         try:

@@ -122,7 +122,8 @@ class _Worker:
             variables={} if variant is None else dict(variant.variables),
             coordinator=settings.hosts.coordinator() if processes > 1 else "",
         )
-        with Group(partial(settings.hosts.start, order), processes) as group:
+        start = partial(settings.hosts.start, order)
+        with Group(start, processes, self.report.attempt) as group:
             end = group.follow(partial(self._hear, group), self.report.overdue)
         self.report.finish(end, group, settings.worker["seconds"])
         if self.report.status == "ok":

@@ -218,11 +218,8 @@ def with_versions(
             folder = kept / "arms" / digest(f"{origin} {variant}".encode())
             folder.mkdir(parents=True, exist_ok=True)
             path = str(write_arm(folder, arm, origin, environment, variant.variables))
-            summary = f"{name} with {variant}."
             added.append(
-                ImplementationEntry(
-                    name=arm, path=path, summary=summary, error="", foreign=environment.versions
-                )
+                ImplementationEntry(name=arm, path=path, error="", foreign=environment.versions)
             )
     paths = [*plan.worker["implementation_paths"], *(entry["path"] for entry in added)]
     return (

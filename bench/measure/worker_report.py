@@ -113,6 +113,9 @@ class WorkerReport:
 
         `rounds_s` is the planned duration of all rounds.
         """
+        if self.block is not None:
+            known = self.block["seconds"]
+            known["process"] = max(0.0, time.monotonic() - self._started - sum(known.values()))
         arm, turn_s = group.processes[0].turn()
         if self.phase == "measure" and (not self._timed_out or turn_s > rounds_s):
             # A timeout hits whichever arm has its turn; that arm is to blame only if its turn alone
@@ -134,9 +137,9 @@ class WorkerReport:
             who = "the worker"
             if self.processes > 1:
                 who = f"process {end.rank} of {self.processes}"
-            by_kernel = group.processes[end.rank].killed_by_kernel()
-            found = _diagnose(who, end.code, during, group.tail(end.rank), by_kernel)
-            self.status, self.reason = found
+            process = group.processes[end.rank]
+            tail, by_kernel = process.tail(), process.killed_by_kernel()
+            self.status, self.reason = _diagnose(who, end.code, during, tail, by_kernel)
 
 
 def _diagnose(

@@ -24,7 +24,7 @@ WORKER_START_S = 5.0
 """Start of interpreter and devices, imports, the workload, ceilings and the gate's reference."""
 
 CACHED = 0.5
-"""Share of a first launch's proof and compilation that later launches need, with a cache."""
+"""Share of an arm's first proof and compilation that repeating them needs, with a cache."""
 
 ARM_S = {"linear-base": 0.5, "mlp-base": 2.0, "gpt2-nano": 5.0, "gpt2-124m": 35.0}
 """Proof and compilation of one arm, by workload and size; `gpt2-124m` is a guess for an H100."""
@@ -42,6 +42,8 @@ _STAGES = {
     "truth": "arms",
     "gate": "arms",
     "compile": "arms",
+    "spot checks": "arms",
+    "process": "start",
     "measure": "measure",
 }
 """The part of a launch to which a phase belongs; all other phases come `after` the rounds."""
@@ -61,7 +63,7 @@ class Past:
     start_s: float = 0.0
     arms: int = 0
     arms_s: float = 0.0
-    """Proof and compilation of that many arms."""
+    """Proof, compilation and spot checks of that many arms."""
     turns: int = 0
     turns_s: float = 0.0
     """The shortest possible turns, of one step a span; as many as were measured."""
@@ -69,11 +71,19 @@ class Past:
 
 @dataclass
 class History:
-    """Stored launches, by workload-size and whether they were the first of their blocks."""
+    """Stored launches, by workload-size and whether their proofs and programs were new."""
 
     of: dict[tuple[str, bool], Past] = field(default_factory=dict)
     pace: float = 1.0
     """By how much arms took longer on this machine than the constants say."""
+
+    def arm_s(self, name: str, *, new: bool) -> float:
+        """Return the seconds of an arm's proof and compilation."""
+        for known in (new, not new):
+            past = self.of.get((name, known), Past())
+            if past.arms:
+                return CACHED ** (known - new) * past.arms_s / past.arms
+        return self.pace * _default_arm_s(name, new)
 
 
 def read_history(reports: Path, platform: str, memory_bytes: int) -> History:
@@ -96,8 +106,9 @@ def read_history(reports: Path, platform: str, memory_bytes: int) -> History:
 
 
 def _past(run: store.Run) -> dict[tuple[str, bool], Past]:
-    arms = Counter[str]()
+    arms, kept = Counter[str](), Counter[str]()
     for cell in run.cell_rows:
+        kept[cell["attempt"]] += "compiled_in" in cell
         # Arms with input and ablated ones take turns too; those with a reason do not exist.
         ways = {**(cell.get("inputs") or {}), **(cell.get("ablations") or {})}
         beside = sum(not reason for reason in ways.values())
@@ -105,7 +116,8 @@ def _past(run: store.Run) -> dict[tuple[str, bool], Past]:
     found: dict[tuple[str, bool], Past] = {}
     for row in run.block_rows:
         if row["seconds"]:
-            key = f"{row['workload']}-{row['size']}", row["launch"] == 0
+            new = not row["launch"] and 2 * kept[row["attempt"]] < arms[row["attempt"]]
+            key = f"{row['workload']}-{row['size']}", new
             past, every = found.setdefault(key, Past()), arms[row["attempt"]] + TWINS
             of = defaultdict[str, float](float)
             for phase, seconds in row["seconds"].items():
@@ -120,15 +132,22 @@ def _past(run: store.Run) -> dict[tuple[str, bool], Past]:
     return found
 
 
-def _default_arm_s(name: str, first: bool) -> float:
-    return ARM_S.get(name, OTHER_ARM_S) * (1.0 if first else CACHED)
+def _default_arm_s(name: str, new: bool) -> float:
+    return ARM_S.get(name, OTHER_ARM_S) * (1.0 if new else CACHED)
 
 
-def launch_stages(block: Block, arms: int, plan: Plan, history: History, launch: int = 0) -> Stages:
-    """Estimate launch number `launch`, from 0, of a block that `arms` implementations can run."""
-    key = f"{block.workload}-{block.size}", launch == 0
-    past = history.of.get(key, Past())
-    arm = past.arms_s / past.arms if past.arms else history.pace * _default_arm_s(*key)
+def launch_stages(
+    block: Block, arms: int, plan: Plan, history: History, launch: int = 0, kept: int = 0
+) -> Stages:
+    """Estimate launch number `launch`, from 0, of a block that `arms` implementations can run.
+
+    The proof and the programs of `kept` of them are cached.
+    """
+    name = f"{block.workload}-{block.size}"
+    new = 0.0 if launch or not arms else 1 - kept / arms
+    arm_s = new * history.arm_s(name, new=True) + (1 - new) * history.arm_s(name, new=False)
+    mostly = new > 0.5  # noqa: PLR2004
+    past = history.of.get((name, mostly)) or history.of.get((name, not mostly), Past())
     # Arms with input, and ablated ones, are compiled, but not proved again.
     beside = len(plan.worker["inputs"]) + len(plan.worker["ablations"])
     proved = arms * (1 + CACHED * beside) + TWINS
@@ -138,7 +157,7 @@ def launch_stages(block: Block, arms: int, plan: Plan, history: History, launch:
     more = (TRACE_S if "trace" in plan.worker["phases"] else 0.0) + CHECKPOINT_S * len(plan.modes)
     return {
         "start": max(WORKER_START_S, past.start_s / past.launches if past.launches else 0.0),
-        "arms": proved * arm,
+        "arms": proved * arm_s,
         "measure": max(plan.worker["seconds"], plan.worker["rounds"] * timed * turn),
         # Only the first launch has phases after its rounds.
         "after": 0.0 if launch else history.pace * arms * more,

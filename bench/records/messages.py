@@ -1,10 +1,10 @@
 """The messages between the supervisor and its worker processes.
 
 Each message is a line of JSON. A worker (`python -m bench.worker`) reads one Job from stdin, writes
-events to its original stdout, and exits with 0. After a LookEvent it waits for a line on stdin: the
-list of the arms that need more rounds. Output of implementations goes to stderr.
-`python -m bench.worker.answer.available` reads a CatalogueRequest, writes the path of each file
-before it imports it, and ends with one Catalogue.
+events with the job's `attempt` to its original stdout, and exits with 0. After a LookEvent it waits
+for a line on stdin: the list of the arms that need more rounds. Output of implementations goes to
+stderr. `python -m bench.worker.answer.available` reads a CatalogueRequest, writes the path of each
+file before it imports it, and ends with one Catalogue.
 """
 
 from typing import Any, Literal, NotRequired, TypedDict
@@ -279,8 +279,6 @@ class FileEntry(TypedDict):
 
     name: str
     path: str
-    summary: str
-    """First line of the module's docstring."""
     error: str
     """Why the file cannot be imported; empty if it can."""
 

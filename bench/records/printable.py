@@ -10,9 +10,7 @@ LINES = 30
 SHOWN = 500
 """Most characters of a reason that the terminal and the page show."""
 
-_ESCAPES = re.compile(
-    r"\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\\\)?|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]"
-)
+_ESCAPES = re.compile(r"\x1b\][^\x07\x1b\n]*\x07?|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]")
 """Control sequences of a terminal (ECMA-48), with their parameters."""
 
 
@@ -23,8 +21,8 @@ def shortened(text: str) -> str:
 
 
 def readable(text: str) -> str:
-    """Remove control sequences, replace unprintable characters, and truncate lines and texts."""
-    lines = _ESCAPES.sub("", text).splitlines()
+    """Remove control sequences and empty lines, replace unprintable characters, and truncate."""
+    lines = [line for line in _ESCAPES.sub("", text).splitlines() if line.strip()]
     shown = [_line(line) for line in lines[:LINES]]
     if len(lines) > LINES:
         shown.append(f"... ({len(lines) - LINES} more lines)")
@@ -41,7 +39,8 @@ def _line(line: str) -> str:
 def closest(word: str, known: Iterable[str]) -> str:
     """Suggest the known names that an unknown word may stand for, the closest first."""
     names = list(known)
-    near = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
+    longer = [name for name in names if word and name.startswith(word)]
+    near = longer or difflib.get_close_matches(word, names, n=3, cutoff=0.5)
     if near:
         others = [name for name in names if name not in near]
         more = f" (also: {', '.join(others)})" if others else ""

@@ -353,7 +353,8 @@ class BlockRow(BlockFields):
     started_at: str
     """UTC, ISO 8601."""
     seconds: dict[str, float]
-    """Wall seconds by phase: see bench.records.messages.Phase."""
+    """Wall seconds by phase: see bench.records.messages.Phase. `process` is what the worker's start
+    and end took."""
     ceilings: Ceilings | None
     """The machine's ceilings; None in later launches, and if measuring them failed."""
     energy: NotRequired[EnergyMeter]

@@ -169,9 +169,9 @@ class BlockSession:
 
         Args:
           name: the implementation whose file has run since the last call.
-          whole: whether to check everything, or only what is quick enough between two turns.
+          whole: whether to compare the code of functions too, which is too slow between turns.
         """
-        self.changed[name] |= self.settings.put_back(whole=whole)
+        self.changed[name] |= self.settings.put_back()
         replaced = self.functions.put_back(codes=whole)
         for what, file in replaced.items():
             files = {str(self.implementation_file(n)): n for n in self.job["implementations"]}

@@ -14,6 +14,7 @@ from bench.contract.clipping import clip_by_global_norm
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.messages import CellRequest
+from bench.records.printable import readable
 from bench.worker.file_loader import implementation_files, load, workload_files
 from bench.worker.prove.failures import why_unsupported
 
@@ -31,7 +32,8 @@ def make_problem(workload: Workload, block: Block, precision: str) -> Problem:
     problem = with_options(problem, block.options)
     cell = {**block.fields, "workload_file": cast("Any", workload).__file__}
     compute = jnp.dtype(PRECISIONS[precision].compute).name
-    return replace(problem, outline={"compute": compute, **problem.outline, "cell": cell})
+    outline = {"compute": compute, **problem.outline, "cell": cell}
+    return replace(problem, outline=outline, unit=readable(problem.unit))
 
 
 def with_options(problem: Problem, options: StepOptions) -> Problem:

@@ -124,12 +124,13 @@ def _file_of(value: Any) -> str:
 
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
-_PYTHONS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+_SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "gc.callbacks": (
         lambda: list(gc.callbacks),
         lambda old: gc.callbacks.__setitem__(slice(None), old),
     ),
     "gc.set_threshold": (gc.get_threshold, lambda old: gc.set_threshold(*old)),
+    "jax.set_mesh": (jax.sharding.get_mesh, jax.set_mesh),
     "signal.setitimer": (
         lambda: [timer for timer in _TIMERS if any(signal.getitimer(timer))],
         lambda old: [signal.setitimer(timer, 0.0) for timer in _TIMERS if timer not in old],
@@ -138,7 +139,7 @@ _PYTHONS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "sys.setswitchinterval": (sys.getswitchinterval, sys.setswitchinterval),
     "sys.settrace": (sys.gettrace, sys.settrace),
 }
-"""Getter and setter of each of Python's own settings, by its name in messages."""
+"""Getter and setter of each setting that is no option of jax, by its name in messages."""
 
 
 class ProcessSettings:
@@ -147,12 +148,14 @@ class ProcessSettings:
     def __init__(self) -> None:
         self._config: dict[str, Any] = dict(jax.config.values)
         self._environment = dict(os.environ)
-        self._pythons = {name: read() for name, (read, _) in _PYTHONS.items()}
+        self._settings = {name: read() for name, (read, _) in _SETTINGS.items()}
+        self._entered: list[Any] = []
+        """Contexts that hide those which files have left open; jax has no other way to close one.
+        They are kept, because some would end if they were collected."""
 
-    def put_back(self, *, whole: bool = True) -> set[str]:
+    def put_back(self) -> set[str]:
         """Undo all changes since the snapshot, so that no file affects other arms.
 
-        The environment, which programs read when they start, is compared only as part of the whole.
         The names of the settings and variables that had changed are returned.
         """
         changed = {
@@ -162,17 +165,21 @@ class ProcessSettings:
         }
         for name in changed:
             jax.config.update(name, self._config[name])
-        for name, (read, write) in _PYTHONS.items():
-            if read() != self._pythons[name]:
-                write(self._pythons[name])
+            context = getattr(jax, name.removeprefix("jax_"), None)
+            if jax.config.values[name] != self._config[name] and context is not None:
+                self._entered.append(context(self._config[name]))
+                self._entered[-1].__enter__()
+        for name, (read, write) in _SETTINGS.items():
+            if read() != self._settings[name]:
+                write(self._settings[name])
                 changed.add(name)
-        if not whole:
-            return changed
-        variables = {name for name, _ in os.environ.items() ^ self._environment.items()}
-        for name in variables:
-            os.environ.pop(name, None)
-        os.environ |= {n: value for n, value in self._environment.items() if n in variables}
-        return changed | variables
+        if dict(os.environ) != self._environment:  # quick, where nothing has changed
+            variables = {name for name, _ in os.environ.items() ^ self._environment.items()}
+            for name in variables:
+                os.environ.pop(name, None)
+            os.environ |= {n: value for n, value in self._environment.items() if n in variables}
+            changed |= variables
+        return changed
 
 
 SHARE = 0.1
@@ -195,7 +202,7 @@ class FileThreads:
 
     def begin(self) -> None:
         """Reset the threads' CPU time, as the rounds begin."""
-        self._others_s: defaultdict[str, float] = defaultdict(float)
+        self._settings_s: defaultdict[str, float] = defaultdict(float)
         self._used_s: defaultdict[str, float] = defaultdict(float)
         self._at = time.monotonic()
 
@@ -212,7 +219,7 @@ class FileThreads:
             if name not in {"", owner}:
                 self._used_s[owner] += max(0, now - before) / 1e9
         for owner in set(self._owners.values()) - {name} if name else ():
-            self._others_s[owner] += self._at - began
+            self._settings_s[owner] += self._at - began
 
     @property
     def busy(self) -> dict[str, float]:
@@ -224,10 +231,10 @@ class FileThreads:
         return {
             owner: (
                 f"its threads used {numbers.si(used_s, 's')} of CPU time in the "
-                f"{numbers.si(self._others_s[owner], 's')} in which other arms had their turns"
+                f"{numbers.si(self._settings_s[owner], 's')} in which other arms had their turns"
             )
             for owner, used_s in self._used_s.items()
-            if used_s > max(LEAST_S, SHARE * self._others_s[owner])
+            if used_s > max(LEAST_S, SHARE * self._settings_s[owner])
         }
 
 

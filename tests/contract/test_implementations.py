@@ -89,9 +89,11 @@ KINDS = {
 }
 
 STATEFUL = {
-    "resnet": ["explicit_sharding", "jit_spmd", "nnx_jit", "nnx_jit_cached", "shard_map_pmean",
-               "shard_map_psum"],
-    "resnet_local": ["python_loop", "shard_map_pmean", "shard_map_psum"],
+    "resnet": ["explicit_sharding", "fsdp_spmd", "jit_spmd", "nnx_jit", "nnx_jit_cached", "pmap",
+               "shard_map_bucketed", "shard_map_in_backward", "shard_map_pmean", "shard_map_psum",
+               "zero1", "zero2"],
+    "resnet_local": ["pmap", "python_loop", "shard_map_bucketed", "shard_map_in_backward",
+                     "shard_map_pmean", "shard_map_psum", "zero1", "zero2"],
 }  # fmt: skip
 """Those that carry model state, by the workload whose statistics they compute."""
 

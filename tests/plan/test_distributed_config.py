@@ -363,7 +363,7 @@ def test_faults_of_environment_and_caller_are_told_apart():
         f"WORLD_SIZE: 'x' is not {COUNT}",
         f"rank: -1 is not {RANK}",
         f"MASTER_PORT: 0 is not {PORT}",
-        f"tensor: unknown; choose from: {', '.join(DistributedConfig.model_fields)}",
+        f"tensor: unknown; {closest('tensor', DistributedConfig.model_fields)}",
     )
 
 

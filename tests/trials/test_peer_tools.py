@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
+from bench.measure.environment import child_environment
 from bench.measure.processes.guarded import Answer
 from bench.trials.selftest import peer_protocol as contract
 from bench.trials.selftest import peer_tools as peers
@@ -88,7 +91,7 @@ def test_a_compiler_that_fails_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_pa
     compiler.write_text("#!/bin/sh\necho it broke >&2\nexit 1\n")
     compiler.chmod(0o700)
     monkeypatch.setenv("CXX", str(compiler))
-    with pytest.raises(KernelError, match=r"libplanted\.so cannot be compiled:\nit broke"):
+    with pytest.raises(KernelError, match=r"libplanted\.so cannot be compiled:\n  it broke"):
         build(tmp_path)
 
 
@@ -208,23 +211,45 @@ def test_a_tool_runs_where_and_as_it_is_told(tmp_path: Path) -> None:
     assert done.out == f"{tmp_path} so\n"
 
 
+# The child holds the output open, as it would its parent's.
+TOOL = (
+    "import pathlib, subprocess; child = subprocess.Popen(['sleep', '60'], start_new_session=True);"
+    "pathlib.Path('draft').write_text(str(child.pid)); pathlib.Path('draft').rename('pid');"
+    "child.wait()"
+)
+
+
+def child_of_tool(folder: Path) -> psutil.Process | None:
+    """Return the process that the tool started; None if it has ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        child = psutil.Process(int((folder / "pid").read_text()))
+        return None if child.status() == psutil.STATUS_ZOMBIE else child
+    return None
+
+
 def test_a_tool_that_hangs_is_ended_with_its_children(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(contract, "_START_S", 1.0)
     monkeypatch.setattr(contract, "_SLOWDOWN", 0.0)
-    # The child holds the output open, as it would its parent's.
-    code = (
-        "import pathlib, subprocess; child = subprocess.Popen(['sleep', '60']);"
-        "pathlib.Path('pid').write_text(str(child.pid)); child.wait()"
-    )
-    started = time.monotonic()
     with pytest.raises(PeerError, match="did not end within 1 s"):
-        run_tool([sys.executable, "-c", code], tmp_path, 1)
-    assert time.monotonic() - started < 30
-    status = Path(f"/proc/{(tmp_path / 'pid').read_text()}/status")
-    for _ in range(100):
-        if not status.exists() or "State:\tZ" in status.read_text():
-            return
-        time.sleep(0.05)
-    pytest.fail("the child is alive")
+        run_tool([sys.executable, "-c", TOOL], tmp_path, 1)
+    assert child_of_tool(tmp_path) is None
+
+
+def test_a_tool_ends_with_its_children_if_the_self_test_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path;"
+        "from bench.trials.selftest.peer_protocol import run_tool;"
+        "run_tool([sys.executable, '-c', sys.argv[1]], Path(sys.argv[2]), 100)"
+    )
+    words = [sys.executable, "-c", code, TOOL, str(tmp_path)]
+    with subprocess.Popen(words, env=child_environment()) as front:
+        while not (tmp_path / "pid").exists():
+            assert front.poll() is None
+            time.sleep(0.02)
+        child = child_of_tool(tmp_path)
+        assert child is not None
+        front.kill()
+    psutil.wait_procs([child], timeout=30)
+    assert child_of_tool(tmp_path) is None

@@ -32,7 +32,7 @@ from bench.worker.prove.failures import WrongStepError, why_unsupported
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import StateReader
 from bench.worker.prove.state_support import why_state_unsupported
-from implementations import jit_spmd, python_loop, shard_map_pmean, zero1
+from implementations import fsdp_shard_map, jit_spmd, python_loop, shard_map_pmean
 from tests.slow import slow
 from tests.worker.test_spot_checks import AFTER, checked
 
@@ -330,8 +330,8 @@ def test_state_that_goes_wrong_in_the_rounds_is_named(gates, mesh, statistics, c
 def test_says_who_carries_which_state(mesh):
     one = make_mesh(MeshShape.parse("data=1"))
     timed, shard = problem(), problem(statistics=LOCAL)
-    assert why_unsupported(zero1, timed, mesh).startswith("it carries no model state, and")
-    assert "dropout/stream/count" in why_unsupported(zero1, timed, mesh)
+    assert why_unsupported(fsdp_shard_map, timed, mesh).startswith("it carries no model state, and")
+    assert "dropout/stream/count" in why_unsupported(fsdp_shard_map, timed, mesh)
     assert "computes local ones only" in why_unsupported(python_loop, timed, mesh)
     assert why_unsupported(python_loop, timed, one) == ""
     assert "computes synchronized ones only" in why_unsupported(jit_spmd, shard, mesh)

@@ -528,7 +528,8 @@ def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):
     (tmp_path / "exits.py").write_text("raise SystemExit(0)\n")
     (tmp_path / "deadly.py").write_text("import os\nos._exit(1)\n")
     (tmp_path / "noisy.py").write_text("import os\nos.write(1, b'{\\xff}\\n[1]\\n')\n")
-    (tmp_path / "json.py").write_text('"""Named like a library."""\n')
+    (tmp_path / "json.py").write_text("raise RuntimeError('named like a\x1b[2J library')\n")
+    (tmp_path / "sizes.py").write_text("SIZES = {'a\x1b[2J': 1}\nDEFAULT_SIZE = problem = ''\n")
     (tmp_path / "half.py").write_text('"""Half."""\ndef build(problem, mesh): ...\n')
     (tmp_path / "vague.py").write_text(f"{RIGHT}approximate = True\n")
     request = {
@@ -536,7 +537,7 @@ def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):
             str(tmp_path / f"{name}.py")
             for name in ("bad", "exits", "json", "half", "deadly", "noisy", "vague")
         ],
-        "workload_paths": [],
+        "workload_paths": [str(tmp_path / "sizes.py")],
         "fatal": {str(tmp_path / "deadly.py"): "it was killed"},
     }
     done = subprocess.run(
@@ -557,15 +558,15 @@ def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):
     assert "it calls sys.exit(0)" in implementations["exits"]["error"]
     assert implementations["deadly"]["error"] == "it was killed"
     assert implementations["noisy"]["error"] == "lacks build, why_unsupported"
-    assert implementations["json"]["summary"] == "Named like a library."
+    assert implementations["json"]["error"] == "RuntimeError: named like a library"
     assert implementations["half"]["error"] == "lacks why_unsupported"
-    assert implementations["half"]["summary"] == "Half."
     assert implementations["python_loop"]["error"] == ""
     assert not {"foreign", "approximate"} & implementations["python_loop"].keys()
     assert "it must say, as text, how the step differs" in implementations["vague"]["error"]
     assert "4 steps" in implementations["local_steps"]["approximate"]
     assert list(implementations["torch_eager"]["foreign"]) == ["torch"]
     workloads = {entry["name"]: entry for entry in answer["workloads"]}
+    assert workloads["sizes"]["error"].startswith(r"SIZES: 'a\x1b[2J' is not made of letters")
     assert workloads["gpt2"]["sizes"] == ["tiny", "nano", "nano-512", "nano-2048", "deep", "124m"]
     assert workloads["gpt2"]["default"] == "nano"
     scanned = {name for name, entry in workloads.items() if entry["scans"]}

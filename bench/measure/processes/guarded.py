@@ -118,7 +118,7 @@ class Answer:
 
     def quoted_lines(self) -> str:
         """Indent the last lines of its stderr for the end of an error message."""
-        return "\n".join(f"  {line}" for line in self.tail[-10:]) or "  (none)"
+        return "\n".join(f"  {readable(line)}" for line in self.tail[-10:]) or "  (none)"
 
 
 def signal_name(number: int) -> str:

@@ -7,6 +7,7 @@ imports a file it prints the file's path, because a file may end the process.
 import contextlib
 import json
 import platform
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -37,7 +38,7 @@ _encode = json.JSONEncoder().encode
 
 
 def catalogue(request: CatalogueRequest, importing: Callable[[Path], None]) -> Catalogue:
-    """Import every file, and list each with its summary or its import error.
+    """Import every file, and list each with its import error.
 
     `importing` is called with each file before it is imported.
     """
@@ -92,8 +93,7 @@ def entries(
                 error = f"lacks {', '.join(missing)}" if missing else ""
             except BaseException as raised:  # noqa: BLE001 - a user's file may raise anything
                 error = readable(name_and_text(raised))
-        summary = str((module.__doc__ if module else None) or "").strip().partition("\n")[0]
-        yield FileEntry(name=name, path=str(path), summary=summary, error=error), module
+        yield FileEntry(name=name, path=str(path), error=error), module
 
 
 def implementation_entry(entry: FileEntry, module: Any) -> ImplementationEntry:
@@ -120,6 +120,8 @@ def workload_entry(entry: FileEntry, module: Any) -> WorkloadEntry:
             sizes, default = list(module.SIZES), str(module.DEFAULT_SIZE)
         except TypeError as fault:
             entry["error"] = f"SIZES: {fault}"
+        if strange := [size for size in sizes if not re.fullmatch(r"[\w.-]+", str(size))]:
+            entry["error"] = f"SIZES: {strange[0]!r} is not made of letters, digits, _, - and ."
     scans = not entry["error"] and "scan_layers" in signature(module.problem).parameters
     return WorkloadEntry(**entry, sizes=sizes, default=default, scans=scans)
 

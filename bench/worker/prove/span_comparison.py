@@ -120,6 +120,8 @@ def why_wrong_state(gate: Gate, kept: Kept, right: Stepped) -> str:
 
 def why_drifting(gate: Gate, kept: Kept) -> str:
     """Compare the drift of replicas with that before the span and with the update's size."""
+    if not kept.after.drift.sizes:
+        return ""
     start, end = flat(kept.before.held.params), flat(kept.after.held.params)
     expected = gate.expected(AS_TIMED)
     allowed = expected.tolerance[1] * rms(vector(end, start))
