@@ -353,8 +353,7 @@ class BlockRow(BlockFields):
     started_at: str
     """UTC, ISO 8601."""
     seconds: dict[str, float]
-    """Wall seconds by phase: see bench.records.messages.Phase. `process` is what the worker's start
-    and end took."""
+    """Wall seconds by phase of messages.Phase; `process`: the start and end of the worker."""
     ceilings: Ceilings | None
     """The machine's ceilings; None in later launches, and if measuring them failed."""
     energy: NotRequired[EnergyMeter]
