@@ -7,6 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from bench.present.columns import Column, Table
 from bench.present.plots.vega_plot import Plot, panel_sizes
 from bench.present.plots.vega_plot import draw as draw_chart
@@ -16,7 +18,7 @@ from bench.records.trial_results import SELFTEST_FIGURES
 from bench.trials.selftest import detector_figures, selftest_settings
 from bench.trials.selftest.detector_figures import LOCKSTEP, Figures
 from bench.trials.selftest.equal_arms import WORKING
-from bench.trials.selftest.selftest_settings import LONGER, Manifest
+from bench.trials.selftest.selftest_settings import LONGER, SAMPLES, Manifest
 from bench.trials.selftest.shares import Rate, Shares, intervals, verdicts
 
 METHOD = {
@@ -53,9 +55,9 @@ def build(folder: Path) -> tuple[Path, Figures]:
       DamagedError: a stored file has changed since it was written.
       FileNotFoundError: the folder holds no self-test.
     """
-    manifest, rows, samples = selftest_settings.read(folder)
+    manifest, rows = selftest_settings.read(folder)
     seconds = float(manifest["settings"]["seconds"])
-    figures = detector_figures.compute(rows, samples, seconds)
+    figures = detector_figures.compute(rows, pd.read_parquet(folder / SAMPLES), seconds)
     size = f"{LONGER * seconds:g} s a pair"
     plot = draw(figures.steps, size)
     files.write(folder / SELFTEST_FIGURES, files.sealed(json.dumps(asdict(figures), indent=2)))

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, TypedDict, cast
 
-import pandas as pd
-
 from bench.records import derived_files, files
 from bench.records.arms import TWIN
 from bench.records.cells import Block, StepOptions
@@ -119,8 +117,8 @@ def close(folder: Path, manifest: Manifest) -> None:
     files.write(folder / SELFTEST_MANIFEST, files.sealed(text))
 
 
-def read(folder: Path) -> tuple[Manifest, list[Row], pd.DataFrame]:
-    """Read the manifest, the rows and the samples of a self-test.
+def read(folder: Path) -> tuple[Manifest, list[Row]]:
+    """Read the manifest and the rows of a self-test, whose samples are checked too.
 
     Raises:
       DamagedError: a file has changed since it was written, or another version wrote them.
@@ -134,4 +132,4 @@ def read(folder: Path) -> tuple[Manifest, list[Row], pd.DataFrame]:
     for damage in derived_files.differing(folder, manifest["checksums"]):
         raise DamagedError(f"{folder / damage.place} is damaged: {damage.reason}")
     rows = [json.loads(line) for line in (folder / TRIALS).read_bytes().splitlines()]
-    return cast("Manifest", manifest), rows, pd.read_parquet(folder / SAMPLES)
+    return cast("Manifest", manifest), rows
