@@ -67,6 +67,7 @@ PLAN = synthetic.Plan(
     traced=True,
     trained=60,
     drifts={"shard_map_psum": 1e-5},
+    variants={"": 1.0, "slow": 1.5},
     inputs={"loaded": 1.2, "prefetched": 1.01},
     checkpoints=True,
     endings={
